@@ -1,0 +1,326 @@
+"""The wire, as types: every frame a client may send and every event a server may answer with.
+
+This module is the one definition of the Midstream protocol. The server imports it too. It knows what a
+frame looks like and which values are in range; it does not know what a frame does, and imports nothing
+but msgspec. `docs/protocol.md` says the same for people.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+VERSION = 1
+JSON_SUBPROTOCOL = "midstream.v1.json"
+MSGPACK_SUBPROTOCOL = "midstream.v1.msgpack"
+SUBPROTOCOLS = (JSON_SUBPROTOCOL, MSGPACK_SUBPROTOCOL)
+
+MAX_INDEX = 2**31 - 1
+
+RequestId = Annotated[str, Meta(min_length=1, max_length=128)]
+Ref = Annotated[str, Meta(max_length=64)]
+Index = Annotated[int, Meta(ge=0, le=MAX_INDEX)]
+TokenId = Annotated[int, Meta(ge=0, le=MAX_INDEX)]
+Milliseconds = Annotated[int, Meta(ge=0, le=86_400_000)]
+StopString = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class Params(Struct, omit_defaults=True, kw_only=True):
+    """Sampling parameters. A field left out of a `start` has its default, of an `adjust` stays as it is."""
+
+    temperature: Annotated[float, Meta(ge=0, le=2)] | UnsetType = UNSET
+    top_p: Annotated[float, Meta(gt=0, le=1)] | UnsetType = UNSET
+    top_k: Annotated[int, Meta(ge=0, le=MAX_INDEX)] | UnsetType = UNSET
+    min_p: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
+    max_tokens: Annotated[int, Meta(ge=1, le=MAX_INDEX)] | UnsetType = UNSET
+    stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | UnsetType = UNSET
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | UnsetType = UNSET
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | UnsetType = UNSET
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | UnsetType = UNSET
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | UnsetType = UNSET
+    logit_bias: (
+        Annotated[dict[int, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)] | UnsetType
+    ) = UNSET
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None | UnsetType = UNSET
+    ignore_eos: bool | UnsetType = UNSET
+    min_tokens: Annotated[int, Meta(ge=0, le=MAX_INDEX)] | UnsetType = UNSET
+
+
+class TextPart(Struct, tag_field="type", tag="text", omit_defaults=True):
+    text: str
+
+
+class Message(Struct, omit_defaults=True, kw_only=True):
+    """One turn of a conversation, as the chat template of the model will render it."""
+
+    role: Annotated[str, Meta(min_length=1, max_length=32)]
+    content: str | list[TextPart]
+    name: str | None = None
+
+
+Messages = Annotated[list[Message], Meta(min_length=1, max_length=4096)]
+
+
+class Credit(Struct, omit_defaults=True, kw_only=True):
+    """Explicit credit at `start`: output tokens that the client is ready for, and how many to decode ahead."""
+
+    limit: Index = 0
+    prefetch: Annotated[int, Meta(ge=0, le=4096)] = 0
+
+
+# -- client to server ------------------------------------------------------------------------------
+
+
+class Frame(Struct, tag_field="type", tag=str.lower, omit_defaults=True, kw_only=True):
+    ref: Ref | None = None
+
+
+class Start(Frame, kw_only=True):
+    request_id: RequestId
+    messages: Messages | None = None
+    prompt: str | list[TokenId] | None = None
+    model: str | None = None
+    params: Params = msgspec.field(default_factory=Params)
+    credit: Credit | None = None
+    stream_interval: Annotated[int, Meta(ge=1, le=4096)] = 1
+    priority: Annotated[int, Meta(ge=-8, le=8)] = 0
+    timeout_ms: Annotated[int, Meta(ge=1, le=86_400_000)] | None = None
+    on_disconnect: Literal["cancel", "pause", "continue"] = "cancel"
+    grace_ms: Milliseconds | None = None
+    return_tokens: bool = False
+
+
+class Grant(Frame, kw_only=True, tag="credit"):
+    request_id: RequestId
+    limit: Index
+
+
+class Pause(Frame, kw_only=True):
+    request_id: RequestId
+    kv: Literal["hold", "release"] = "hold"
+
+
+class Resume(Frame, kw_only=True):
+    request_id: RequestId
+
+
+class Adjust(Frame, kw_only=True):
+    request_id: RequestId
+    params: Params
+    at: Index | None = None
+
+
+class Inject(Frame, kw_only=True):
+    request_id: RequestId
+    text: str | None = None
+    messages: Messages | None = None
+    tokens: Annotated[list[TokenId], Meta(min_length=1)] | None = None
+    at: Index | None = None
+
+
+class Rewind(Frame, kw_only=True):
+    request_id: RequestId
+    to: Index
+
+
+class Cancel(Frame, kw_only=True):
+    request_id: RequestId
+
+
+class Attach(Frame, kw_only=True):
+    request_id: RequestId
+    after: Annotated[int, Meta(ge=-1, le=MAX_INDEX)]
+
+
+class Ping(Frame, kw_only=True):
+    pass
+
+
+StreamFrame = Start | Grant | Pause | Resume | Adjust | Inject | Rewind | Cancel | Attach
+ClientFrame = StreamFrame | Ping
+
+
+# -- server to client ------------------------------------------------------------------------------
+
+
+class TokenLogprob(Struct, omit_defaults=True):
+    """One output token's log probability, and those of the most likely tokens in its place."""
+
+    token: int
+    logprob: float
+    top: list[tuple[int, float]] = []
+
+
+class Usage(Struct, kw_only=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    cached_tokens: int
+    injected_tokens: int
+    discarded_tokens: int
+
+
+class Timing(Struct, kw_only=True):
+    queue_ms: float
+    ttft_ms: float | None
+    total_ms: float
+    paused_ms: float
+    tokens_per_s: float | None
+
+
+class Event(Struct, tag_field="type", tag=str.lower, omit_defaults=True, kw_only=True):
+    pass
+
+
+class Ready(Event, kw_only=True):
+    protocol: int
+    session_id: str
+    models: list[str]
+    limits: dict[str, Any]
+
+
+class StreamEvent(Event, kw_only=True):
+    """An event in a stream's life. `seq` is set when the event is taken for sending, and never before."""
+
+    request_id: str
+    seq: int | UnsetType = UNSET
+    ref: str | None = None
+
+
+class Started(StreamEvent, kw_only=True):
+    model: str
+    prompt_tokens: int
+    params: Params
+
+
+class Token(StreamEvent, kw_only=True):
+    index: int
+    count: int
+    delta: str
+    tokens: list[int] | None = None
+    logprobs: list[TokenLogprob] | None = None
+
+
+class Paused(StreamEvent, kw_only=True):
+    index: int
+    reason: Literal["client", "memory", "detached"]
+
+
+class Resumed(StreamEvent, kw_only=True):
+    index: int
+    recomputed_tokens: int
+
+
+class Adjusted(StreamEvent, kw_only=True):
+    index: int
+    params: Params
+
+
+class Injected(StreamEvent, kw_only=True):
+    index: int
+    count: int
+
+
+class Rewound(StreamEvent, kw_only=True):
+    index: int
+    text_length: int
+
+
+class Snapshot(StreamEvent, kw_only=True):
+    index: int
+    text: str
+    tokens: list[int] | None = None
+
+
+FinishReason = Literal["stop", "length", "cancelled", "error", "tool_calls", "content_filter"]
+
+
+class Final(StreamEvent, kw_only=True):
+    index: int
+    finish_reason: FinishReason
+    stop_reason: str | None = None
+    usage: Usage
+    timing: Timing
+
+
+class Error(Event, kw_only=True):
+    """What was wrong with a frame, a stream or the connection. It is no part of a stream's history: no `seq`."""
+
+    status: int
+    code: str
+    message: str
+    retryable: bool
+    retry_after_ms: int | None = None
+    request_id: str | None = None
+    ref: str | None = None
+
+
+class Pong(Event, kw_only=True):
+    ref: str | None = None
+
+
+class GoingAway(Event, kw_only=True, tag="going_away"):
+    deadline_ms: int
+
+
+ServerEvent = (
+    Ready
+    | Started
+    | Token
+    | Paused
+    | Resumed
+    | Adjusted
+    | Injected
+    | Rewound
+    | Snapshot
+    | Final
+    | Error
+    | Pong
+    | GoingAway
+)
+
+# Every error code, its HTTP status, and whether the same frame may succeed if it is sent again later.
+ERRORS: dict[str, tuple[int, bool]] = {
+    "invalid_frame": (400, False),
+    "invalid_params": (400, False),
+    "context_too_long": (400, False),
+    "unauthenticated": (401, False),
+    "forbidden": (403, False),
+    "unknown_request": (404, False),
+    "unknown_model": (404, False),
+    "request_conflict": (409, False),
+    "request_finished": (409, False),
+    "request_expired": (410, False),
+    "too_large": (413, False),
+    "unsupported": (422, False),
+    "rate_limited": (429, True),
+    "too_many_streams": (429, True),
+    "engine_error": (500, True),
+    "overloaded": (503, True),
+    "draining": (503, True),
+}
+
+
+class CloseCode:
+    """WebSocket close codes. The first four are worth a retry, the others are not."""
+
+    DRAINING = 1001
+    INTERNAL = 1011
+    RESTART = 1012
+    OVERLOADED = 1013
+
+    INVALID_TEXT = 1007
+    POLICY = 1008
+    TOO_LARGE = 1009
+    NOT_AUTHENTICATED = 4401
+    ORIGIN_REFUSED = 4403
+    IDLE = 4408
+    TAKEN_OVER = 4409
+    QUOTA = 4429
+
+
+RETRYABLE_CLOSE_CODES = frozenset(
+    {CloseCode.DRAINING, CloseCode.INTERNAL, CloseCode.RESTART, CloseCode.OVERLOADED}
+)

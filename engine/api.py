@@ -1,0 +1,207 @@
+"""The border between text and tokens: commands down, one `StepOutput` a step up.
+
+Everything that the gateway may ask of an engine, and everything that an engine may tell it, is a struct of
+this module, so that the border can be a function call, a pipe or a socket. It knows no text, no client and
+no tensor, and imports nothing but msgspec.
+
+Positions that count output are *indices*: the first output token of a stream is index 0, whatever prompt or
+injected text stands before it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+
+class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a stream's next token is chosen. Complete: every field has its value."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    max_tokens: int = 2**31 - 1
+    seed: int = 0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}
+    logprobs: int | None = None
+    ignore_eos: bool = False
+    min_tokens: int = 0
+
+
+# -- down: commands --------------------------------------------------------------------------------
+
+
+class Command(Struct, tag=True, array_like=True, frozen=True):
+    stream: int
+
+
+class Submit(Command, frozen=True):
+    """Begin a stream. `tokens` are all known tokens: the prompt, and when a stream is rebuilt, what followed it."""
+
+    tokens: list[int]
+    sampling: Sampling
+    credit: int
+    priority: int = 0
+    tenant: int = 0
+    prompt: int | None = None  # how many of `tokens` are prompt; all of them unless the stream is rebuilt
+    injections: list[tuple[int, int]] = []  # (output index, tokens) of what stands among the output but is none
+    paused: bool = False
+
+
+class Grant(Command, frozen=True):
+    """Output tokens up to this index may be decoded. The largest grant counts."""
+
+    credit: int
+
+
+class Pause(Command, frozen=True):
+    release: bool = False
+
+
+class Resume(Command, frozen=True):
+    pass
+
+
+class Adjust(Command, frozen=True):
+    sampling: Sampling
+
+
+class Truncate(Command, frozen=True):
+    """Forget output from `index` on, and any injection that stands after it."""
+
+    index: int
+
+
+class Append(Command, frozen=True):
+    """Put tokens into the context, before the next output token."""
+
+    tokens: list[int]
+
+
+class Cancel(Command, frozen=True):
+    pass
+
+
+AnyCommand = Submit | Grant | Pause | Resume | Adjust | Truncate | Append | Cancel
+
+
+# -- up: what became of them -----------------------------------------------------------------------
+
+
+class Change(Struct, tag=True, array_like=True, frozen=True):
+    """Something other than a token that happened to a stream. `index`: of the next output token, after it.
+
+    Each command but Submit, Grant and Cancel is answered by exactly one change, in the order of the commands;
+    changes whose reason is `memory` come unasked.
+    """
+
+    index: int
+
+
+class Paused(Change, frozen=True):
+    reason: Literal["client", "memory"] = "client"
+
+
+class Resumed(Change, frozen=True):
+    recomputed: int = 0
+    reason: Literal["client", "memory"] = "client"
+
+
+class Adjusted(Change, frozen=True):
+    pass
+
+
+class Truncated(Change, frozen=True):
+    pass
+
+
+class Appended(Change, frozen=True):
+    count: int = 0
+
+
+class Refused(Change, frozen=True):
+    """A command that could not be done and changed nothing; `known` tokens stand in a context of `context`."""
+
+    known: int = 0
+    context: int = 0
+
+
+AnyChange = Paused | Resumed | Adjusted | Truncated | Appended | Refused
+
+
+class Finish(Struct, array_like=True, frozen=True):
+    """The last news of a stream. `detail` says what went wrong, in words fit for a client."""
+
+    reason: Literal["eos", "length", "cancelled", "error"]
+    detail: str | None = None
+
+
+class Logprob(Struct, array_like=True, frozen=True):
+    logprob: float
+    top: list[tuple[int, float]] = []
+
+
+class News(Struct, array_like=True):
+    """One stream's step: first its tokens, then the changes that took effect behind them."""
+
+    stream: int
+    index: int = 0  # of the first of `tokens`
+    tokens: list[int] = []
+    logprobs: list[Logprob] | None = None
+    changes: list[AnyChange] = []
+    admitted: int | None = None  # set once, when the stream first runs: prompt tokens found in the prefix cache
+    finish: Finish | None = None
+
+
+class Stats(Struct, array_like=True):
+    """The engine's own counters: totals since it started, and the state after this step."""
+
+    step_s: float = 0.0
+    decode_rows: int = 0
+    prefill_tokens: int = 0
+    running: int = 0
+    waiting: int = 0
+    paused: int = 0
+    stalled: int = 0  # out of credit
+    kv_used: int = 0  # blocks
+    kv_cached: int = 0
+    kv_free: int = 0
+    tokens_total: int = 0
+    evictions_total: int = 0
+    preemptions_total: int = 0
+
+
+class StepOutput(Struct, tag=True, array_like=True):
+    step: int
+    news: list[News]
+    stats: Stats
+
+
+class Hello(Struct, tag=True, array_like=True):
+    """The first message up: what this engine serves."""
+
+    model: str
+    folder: str  # where the tokenizer and the chat template lie
+    vocab: int
+    context: int
+    eos: list[int]
+    kv_tokens: int
+    block: int
+    device: str
+    dtype: str
+    attention: str
+    weights_bytes: int = 0
+
+
+class Failed(Struct, tag=True, array_like=True):
+    """The engine could not start, or cannot go on: one sentence for whoever runs it."""
+
+    message: str
+
+
+AnyMessage = Hello | StepOutput | Failed
