@@ -33,6 +33,22 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     min_tokens: int = 0
 
 
+class EngineOptions(Struct, frozen=True, kw_only=True):
+    """How an engine is to be made. Zero means: choose by the model and the machine."""
+
+    model: str
+    device: str = "auto"
+    dtype: str = "auto"
+    threads: int = 0
+    kv_tokens: int = 0
+    block_size: int = 16
+    step_tokens: int = 0
+    batch_rows: int = 256
+    max_streams: int = 4096
+    context: int = 0
+    toy_step_ms: float = 0.0
+
+
 # -- down: commands --------------------------------------------------------------------------------
 
 
@@ -134,10 +150,13 @@ class Refused(Change, frozen=True):
 AnyChange = Paused | Resumed | Adjusted | Truncated | Appended | Refused
 
 
+FinishReason = Literal["eos", "length", "cancelled", "error"]
+
+
 class Finish(Struct, array_like=True, frozen=True):
     """The last news of a stream. `detail` says what went wrong, in words fit for a client."""
 
-    reason: Literal["eos", "length", "cancelled", "error"]
+    reason: FinishReason
     detail: str | None = None
 
 
@@ -147,9 +166,10 @@ class Logprob(Struct, array_like=True, frozen=True):
 
 
 class News(Struct, array_like=True):
-    """One stream's step: first its tokens, then the changes that took effect behind them."""
+    """One stream's step: what memory did to it, then its tokens, then what its commands did behind them."""
 
     stream: int
+    early: list[AnyChange] = []
     index: int = 0  # of the first of `tokens`
     tokens: list[int] = []
     logprobs: list[Logprob] | None = None
@@ -164,10 +184,8 @@ class Stats(Struct, array_like=True):
     step_s: float = 0.0
     decode_rows: int = 0
     prefill_tokens: int = 0
-    running: int = 0
-    waiting: int = 0
-    paused: int = 0
-    stalled: int = 0  # out of credit
+    streams: int = 0
+    ready: int = 0  # those that wanted something: neither paused nor out of credit
     kv_used: int = 0  # blocks
     kv_cached: int = 0
     kv_free: int = 0

@@ -44,8 +44,11 @@ class Sequence:
         self.preempted = False  # by us, for memory
         self.computed = 0
         self.blocks: list[int] = []
+        self.hashes: list[bytes] = []  # names of its full computed blocks, in the prefix cache's terms
         self.slot = -1  # row of the sampler's parameter tensors; -1 while it has never run
-        self.admitted = False
+        self.admitted = False  # whether it ever held memory
+        self.last_served = 0  # the scheduler's step in which it last had a row
+        self.edits = 0  # times that tokens changed otherwise than by sampling one more
 
     @property
     def known(self) -> int:
@@ -64,16 +67,21 @@ class Sequence:
         """Tokens to compute before it has caught up.
 
         The last known token is computed only together with sampling what follows it: its logits are needed then,
-        and nothing keeps them. A sequence without credit is therefore ready when all but its last token are computed.
+        and nothing keeps them. A sequence without credit is therefore ready when all but its last token are computed;
+        if it loses its memory meanwhile, it takes none back before it has credit.
         """
-        if self.paused:
+        if self.paused or (self.evicted and not self.may_sample):
             return 0
         return max(0, self.known - self.computed - (0 if self.may_sample else 1))
 
     @property
+    def evicted(self) -> bool:
+        return self.admitted and not self.blocks
+
+    @property
     def decoding(self) -> bool:
-        """Whether one more row brings one more token."""
-        return self.may_sample and self.known - self.computed == 1
+        """Whether all that is missing is the row that brings its next token."""
+        return self.may_sample and self.known - self.computed == 1 and bool(self.blocks)
 
     @property
     def stalled(self) -> bool:
@@ -104,6 +112,7 @@ class Sequence:
         An injection that stands before token `index` is context that the token was chosen in: it stays.
         """
         assert 0 <= index <= self.outputs
+        self.edits += 1
         if index < self.outputs:
             self.injections = [(before, count) for before, count in self.injections if before <= index]
             del self.tokens[self.position(index) :]
@@ -113,6 +122,7 @@ class Sequence:
 
     def append(self, tokens: list[int]) -> None:
         """Put context tokens before the next output token."""
+        self.edits += 1
         self.tokens += tokens
         self.injections.append((self.outputs, len(tokens)))
 

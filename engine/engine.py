@@ -1,0 +1,274 @@
+"""The engine: sequences, a scheduler and a runner, moved on one step at a time.
+
+It knows tokens, commands and news of them. It knows no text, no socket and no client; who calls `step()`, a test, a
+thread or a process of its own, is not its business.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence as Rows
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from torch import Tensor
+
+from engine import api
+from engine.cache import BlockCache
+from engine.sampler import Sampler
+from engine.scheduler import Batch, Row, Scheduler
+from engine.sequence import Choice, Sequence
+
+log = logging.getLogger(__name__)
+
+
+class Runner(Protocol):
+    """A model with its KV memory. Rows of a batch do not influence one another."""
+
+    context: int
+    eos: frozenset[int]
+
+    def copy_blocks(self, copies: list[tuple[int, int]]) -> None: ...
+    def scrub_blocks(self, blocks: list[int]) -> None: ...
+    def forward(self, rows: Rows[Row]) -> Tensor:
+        """Compute the rows; the logits of those that sample, in their order."""
+
+
+Outcome = Choice | Exception | None  # of a row: a token, what went wrong, or nothing since it did not sample
+
+
+class Engine:
+    def __init__(
+        self, runner: Runner, sampler: Sampler, cache: BlockCache, scheduler: Scheduler, *, slots: int
+    ) -> None:
+        self.runner = runner
+        self.sampler = sampler
+        self.cache = cache
+        self.scheduler = scheduler
+        self.tokens_total = 0
+        self._free_slots = list(range(slots))
+        self._inbox: SimpleQueue[list[api.AnyCommand]] = SimpleQueue()
+        self._arrived: list[api.AnyCommand] = []
+        self._news: dict[int, api.News] = {}
+        self._stopping = False
+
+    # -- the step --------------------------------------------------------------------------------
+
+    def step(self) -> api.StepOutput:
+        """One step. Commands act behind the tokens that were on their way, and are answered together with them:
+        whoever steers waits for the step in flight, never for another."""
+        started = time.perf_counter()
+        batch = self.scheduler.schedule()
+        outcomes = self._run(batch)
+        self._commit(batch, outcomes)
+        self._drain()
+        return self._emit(batch, time.perf_counter() - started)
+
+    def send(self, commands: list[api.AnyCommand]) -> None:
+        """From any thread: commands for the end of the step in flight."""
+        self._inbox.put(commands)
+
+    def run(self, emit: Callable[[api.StepOutput], None]) -> None:
+        """Step for as long as there is anything to do, wait while there is not, until `stop()`."""
+        while not self._stopping:
+            output = self.step()
+            emit(output)
+            if not output.stats.decode_rows and not output.stats.prefill_tokens and self.scheduler.idle:
+                self._arrived += self._inbox.get()
+
+    def stop(self) -> None:
+        """From any thread."""
+        self._stopping = True
+        self._inbox.put([])
+
+    def audit(self) -> None:
+        """Raise unless every block and slot is accounted for."""
+        self.cache.audit(self.scheduler.sequences.values())
+        slots = [sequence.slot for sequence in self.scheduler.sequences.values()] + self._free_slots
+        assert len(set(slots)) == len(slots)
+
+    # -- run -------------------------------------------------------------------------------------
+
+    def _run(self, batch: Batch) -> list[Outcome]:
+        if batch.copies:
+            self.runner.copy_blocks(batch.copies)
+        return self._contained(batch.rows) if batch.rows else []
+
+    def _contained(self, rows: list[Row]) -> list[Outcome]:
+        """Run the rows; where that fails, run each half. Computing a row again writes the same again, so what is left
+        in the end are the rows that fail alone, and what ran short of memory as a whole may do in parts."""
+        try:
+            logits = self.runner.forward(rows)
+            choices = iter(self.sampler.sample(logits, [row.sequence for row in rows if row.samples]))
+            return [next(choices) if row.samples else None for row in rows]
+        except Exception as error:
+            if len(rows) == 1:
+                log.exception("stream %d failed in the model", rows[0].sequence.stream)
+                return [error]
+            half = len(rows) // 2
+            return self._contained(rows[:half]) + self._contained(rows[half:])
+
+    # -- commit ----------------------------------------------------------------------------------
+
+    def _commit(self, batch: Batch, outcomes: list[Outcome]) -> None:
+        for sequence in batch.preempted:
+            self._tell(sequence).early.append(api.Paused(sequence.outputs, "memory"))
+        for sequence, recomputed in batch.resumed:
+            self._tell(sequence).early.append(api.Resumed(sequence.outputs, recomputed, "memory"))
+        for sequence, found in batch.admitted:
+            self._tell(sequence).admitted = found
+        for row, outcome in zip(batch.rows, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                self._fail(row.sequence, "the model failed on this stream")
+            elif outcome is not None and outcome.token is None:
+                self._fail(row.sequence, "the model gave no number for any token of this stream")
+            else:
+                self._keep(row, outcome)
+
+    def _keep(self, row: Row, choice: Choice | None) -> None:
+        self.scheduler.commit(row)
+        sequence = row.sequence
+        if choice is not None and choice.token is not None:
+            news = self._tell(sequence)
+            if not news.tokens:
+                news.index = sequence.outputs
+            news.tokens.append(choice.token)
+            if choice.logprob is not None:
+                news.logprobs = [*(news.logprobs or []), choice.logprob]
+            sequence.sampled(choice.token)
+            self.tokens_total += 1
+            if choice.token in self.runner.eos and not sequence.sampling.ignore_eos:
+                return self._finish(sequence, "eos")
+        self._settle(sequence)
+
+    def _settle(self, sequence: Sequence) -> None:
+        """After any change: the sequence has reached its end, or wants something else than before."""
+        if sequence.length_reached:
+            self._finish(sequence, "length")
+        else:
+            self.scheduler.refresh(sequence)
+
+    def _fail(self, sequence: Sequence, detail: str) -> None:
+        # What it wrote may be no numbers, and a masked read of no number is none either: leave nothing of it behind.
+        self.cache.disown(sequence)
+        own = [number for number in sequence.blocks if self.cache.refs[number] == 1]
+        self._finish(sequence, "error", detail)
+        self.runner.scrub_blocks(own)
+
+    def _finish(self, sequence: Sequence, reason: api.FinishReason, detail: str | None = None) -> None:
+        self._tell(sequence).finish = api.Finish(reason, detail)
+        self.scheduler.remove(sequence)
+        self.sampler.release(sequence)
+        self._free_slots.append(sequence.slot)
+
+    # -- drain -----------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        arrived, self._arrived = self._arrived, []
+        while True:
+            for command in arrived:
+                self._apply(command)
+            try:
+                arrived = self._inbox.get_nowait()
+            except Empty:
+                return
+
+    def _apply(self, command: api.AnyCommand) -> None:
+        if isinstance(command, api.Submit):
+            return self._submit(command)
+        sequence = self.scheduler.sequences.get(command.stream)
+        if sequence is None:
+            return  # it ended in this very step, and that news is under way
+        match command:
+            case api.Cancel():
+                return self._finish(sequence, "cancelled")
+            case api.Grant(credit=credit):
+                sequence.credit = max(sequence.credit, credit)
+            case api.Pause(release=release):
+                self._pause(sequence, release)
+            case api.Resume():
+                self._resume(sequence)
+            case api.Adjust(sampling=sampling):
+                sequence.sampling = sampling
+                self.sampler.adjust(sequence)
+                self._changed(sequence, api.Adjusted(sequence.outputs))
+            case api.Truncate(index=index):
+                sequence.truncate(min(index, sequence.outputs))
+                self.cache.release(sequence, keep=sequence.computed)
+                self._changed(sequence, api.Truncated(sequence.outputs))
+            case api.Append(tokens=tokens):
+                self._append(sequence, tokens)
+        self._settle(sequence)
+
+    def _submit(self, command: api.Submit) -> None:
+        sequence = Sequence(
+            command.stream,
+            command.tokens,
+            command.sampling,
+            credit=command.credit,
+            context=self.runner.context,
+            priority=command.priority,
+            tenant=command.tenant,
+            prompt=command.prompt,
+            injections=command.injections,
+        )
+        sequence.paused = command.paused
+        sequence.slot = self._free_slots.pop()
+        self.sampler.adopt(sequence)
+        self.scheduler.add(sequence)
+        self._settle(sequence)
+
+    def _pause(self, sequence: Sequence, release: bool) -> None:
+        sequence.paused = True
+        sequence.preempted = False  # now the client waits for nobody but itself
+        if release:
+            self.cache.release(sequence)
+        self._changed(sequence, api.Paused(sequence.outputs))
+
+    def _resume(self, sequence: Sequence) -> None:
+        sequence.paused = False
+        recomputed = 0
+        if sequence.evicted:
+            # What the prefix cache still holds is taken now, so that the number told is the number recomputed.
+            recomputed = sequence.known - 1 - self.cache.adopt_prefix(sequence)
+        self._changed(sequence, api.Resumed(sequence.outputs, recomputed))
+
+    def _append(self, sequence: Sequence, tokens: list[int]) -> None:
+        if sequence.known + len(tokens) >= sequence.context:
+            self._changed(sequence, api.Refused(sequence.outputs, sequence.known, sequence.context))
+            return
+        sequence.append(tokens)
+        self._changed(sequence, api.Appended(sequence.outputs, len(tokens)))
+
+    # -- emit ------------------------------------------------------------------------------------
+
+    def _tell(self, sequence: Sequence) -> api.News:
+        news = self._news.get(sequence.stream)
+        if news is None:
+            news = self._news[sequence.stream] = api.News(sequence.stream)
+        return news
+
+    def _changed(self, sequence: Sequence, change: api.AnyChange) -> None:
+        self._tell(sequence).changes.append(change)
+
+    def _emit(self, batch: Batch, seconds: float) -> api.StepOutput:
+        news, self._news = self._news, {}
+        return api.StepOutput(self.scheduler.steps, list(news.values()), self._stats(batch.rows, seconds))
+
+    def _stats(self, rows: Iterable[Row], seconds: float) -> api.Stats:
+        scheduler, cache = self.scheduler, self.cache
+        decode = sum(row.samples and row.count == 1 for row in rows)
+        return api.Stats(
+            step_s=seconds,
+            decode_rows=decode,
+            prefill_tokens=sum(row.count for row in rows) - decode,
+            streams=len(scheduler.sequences),
+            ready=scheduler.ready,
+            kv_used=cache.used,
+            kv_cached=cache.cached,
+            kv_free=cache.free,
+            tokens_total=self.tokens_total,
+            evictions_total=scheduler.evictions,
+            preemptions_total=scheduler.preemptions,
+        )
