@@ -3,7 +3,7 @@
 Two promises shape it. A choice is a function of (seed, token index, that row's logits) alone: there is no
 generator state, and no result depends on what else stands in the batch. And equal weights give equal tokens
 on any device: weights are whole numbers, small enough that float64 adds them exactly in whatever order a
-kernel likes, so that a sum, and the place where a cumulative sum passes a target, is a fact and not a rounding.
+kernel likes, so that where a cumulative sum passes a target is a fact and not a rounding.
 
 It knows tensors of numbers, and no sequence, slot or request.
 """
@@ -15,7 +15,9 @@ from torch import Tensor
 
 SCALE = 2.0**34  # weight of the most likely token
 MOST_TOKENS = 2**19  # SCALE times this is 2**53: up to it float64 holds every whole number
-WIDTH = 1024  # of the head that is ranked before a row's whole vocabulary must be
+WIDTH = 512  # up to which torch.topk costs less than a search
+DIGIT = 12  # bits; three digits hold SCALE
+SHIFTS = (24, 12, 0)
 COLDEST = 1e-30  # a temperature that float32 still holds
 BLOCK = 256  # tokens in one step of the coarse search
 
@@ -31,7 +33,8 @@ MIX_B = _signed(0x94D049BB133111EB)
 
 def _shifted(x: Tensor, bits: int) -> Tensor:
     """`x >> bits` as if unsigned: torch shifts the sign in."""
-    return (x >> bits) & (2 ** (64 - bits) - 1)
+    mask: int = (1 << (64 - bits)) - 1
+    return (x >> bits) & mask
 
 
 def _mix(x: Tensor) -> Tensor:
@@ -63,45 +66,39 @@ def weights(scores: Tensor, best: Tensor, temperature: Tensor) -> Tensor:
     return cold.exp_().mul_(SCALE).round_()
 
 
-def floors(weight: Tensor, top_k: Tensor, top_p: Tensor, width: int = WIDTH) -> Tensor:
-    """The least weight that top_k (0: off) and then top_p (1: off) keep, a row.
+def top_k_floor(weight: Tensor, top_k: Tensor, most: int) -> Tensor:
+    """The weight of the `top_k`-th heaviest token, a row; `most` is the greatest of them."""
+    if most > WIDTH:
+        return _reach(weight, torch.ones_like(weight, dtype=torch.float64), top_k.double()).to(weight.dtype)
+    return weight.topk(most).values.gather(1, top_k[:, None] - 1).squeeze(1)
 
-    Equal weights are kept or dropped together, so the answer does not hang on how a sort breaks ties. Only
-    the `width` heaviest tokens are ranked; a row for which they do not settle it has all of them sorted.
+
+def top_p_floor(weight: Tensor, top_p: Tensor) -> Tensor:
+    """The least weight among the fewest tokens that have the share `top_p` of a row's sum.
+
+    Whoever keeps what is not below a floor keeps or drops equal tokens together; so the answer does not hang
+    on how a sort breaks ties.
     """
-    total = weight.sum(-1, dtype=torch.float64)
-    head = weight.topk(min(width, weight.shape[1])).values
-    floor, settled = _cut(head, total, top_k, top_p, whole=head.shape == weight.shape)
-    rows = (~settled).nonzero().squeeze(1)
-    if len(rows):
-        ranked = weight[rows].sort(descending=True).values
-        floor[rows], _ = _cut(ranked, total[rows], top_k[rows], top_p[rows], whole=True)
+    mass = weight.double()
+    wanted = (mass.sum(1) * top_p).clamp(min=1)  # never nothing
+    return _reach(weight, mass, wanted).to(weight.dtype)
+
+
+def _reach(weight: Tensor, measure: Tensor, wanted: Tensor) -> Tensor:
+    """The greatest floor at which the measures of the weights not below it add up to what is wanted.
+
+    A radix search, digit by digit from the top, over histograms of the measure: the cost is the same for flat
+    and for peaked rows, and a quarter of a sort's. The first and last bin hold what lies outside of the
+    digit's range.
+    """
+    keys, bins = weight.long(), 1 << DIGIT
+    floor = torch.zeros(len(weight), dtype=torch.int64, device=weight.device)
+    for shift in SHIFTS:
+        places = (keys - (floor - (1 << shift))[:, None]).bitwise_right_shift_(shift).clamp_(0, bins + 1)
+        histogram = measure.new_zeros(len(weight), bins + 2).scatter_add_(1, places, measure)
+        above = (histogram.flip(1).cumsum(1) < wanted[:, None]).sum(1)
+        floor += (bins - above) << shift
     return floor
-
-
-def _cut(
-    ranked: Tensor, total: Tensor, top_k: Tensor, top_p: Tensor, *, whole: bool
-) -> tuple[Tensor, Tensor]:
-    """The floors by the heaviest weights, descending, and for which rows those were enough to tell."""
-    length = ranked.shape[1]
-    kth = ranked.gather(1, (top_k.clamp(1, length) - 1)[:, None]).squeeze(1)
-    least = torch.where(top_k > 0, kth, 0)
-    kept = ranked.double().masked_fill_(ranked < least[:, None], 0)
-    upto = kept.cumsum(1)
-    # top_p is a share of what top_k left.
-    wanted = top_p * torch.where(top_k > 0, upto[:, -1], total)
-    # A token stays while those before it have not reached the share (as in transformers, where ascending
-    # sums up to 1 - top_p are removed); the first one always stays.
-    count = ((upto - kept) < wanted[:, None]).sum(1).clamp(min=1)
-    last = ranked.gather(1, count[:, None] - 1).squeeze(1)
-    floor = torch.where(top_p < 1, last.maximum(least), least)
-    if whole:
-        return floor, torch.ones_like(top_p, dtype=torch.bool)
-    # A share of what top_k left needs all of that in the head: no equal of the k-th may lie beyond it.
-    none_beyond = (ranked[:, -1] < kth) | (ranked[:, -1] == 0)
-    settled_k = (top_k <= length) & (none_beyond | (top_p >= 1))
-    settled_p = (top_p >= 1) | (upto[:, -1] >= wanted)
-    return floor, torch.where(top_k > 0, settled_k, settled_p)
 
 
 def pick(weight: Tensor, u: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
 """Chooses the next token of every row of a batch.
 
-What a stream asks for (temperature, penalties, bias, seed, limits) is a row of tensors, found by the slot of its
-sequence: to adjust a stream is to write a row, and a batch is never split by its parameters. A row's choice
-depends on that row alone. In order: logprobs of the raw logits; logit_bias, repetition, presence and
-frequency penalty, min_tokens; temperature, top_k, top_p, min_p (as transformers orders its warpers); the draw.
+What a stream asks for (temperature, penalties, seed) is a row of tensors, found by the slot of its sequence:
+to adjust a stream is to write a row, and a batch is never split by its parameters. A row's choice depends on
+that row alone. In order: logprobs of the raw logits; logit_bias, repetition, presence and frequency penalty,
+min_tokens; temperature, top_k, top_p, min_p (the order of transformers' warpers); the draw.
 
 It knows sequences and what was asked of them. It changes none, and decides neither which rows are sampled nor
 whether a token ends its stream: `ignore_eos` and `max_tokens` mean nothing here.
@@ -24,8 +24,9 @@ from engine.sequence import Choice, Sequence
 NUMBERS = 7  # columns of a slot's row, in the order of `_numbers`
 
 
-def _numbers(s: Sampling) -> list[float]:
-    filters = [s.temperature, s.top_k, s.top_p, s.min_p]
+def _numbers(s: Sampling, vocab: int) -> list[float]:
+    top_k = s.top_k if s.top_k < vocab else 0
+    filters = [s.temperature, top_k, s.top_p, s.min_p]
     return [*filters, s.repetition_penalty, s.presence_penalty, s.frequency_penalty]
 
 
@@ -46,7 +47,7 @@ class Sampler:
         uniform: Callable[[Tensor, Tensor], Tensor] = randomness.uniform,
     ) -> None:
         if vocab > randomness.MOST_TOKENS:
-            raise ValueError(f"a vocabulary of {vocab} tokens; at most {randomness.MOST_TOKENS} can be drawn from")
+            raise ValueError(f"{vocab} tokens are too many to draw from; at most {randomness.MOST_TOKENS}")
         self._vocab = vocab
         self._device = device
         self._uniform = uniform
@@ -70,9 +71,11 @@ class Sampler:
         """The `sampling` of the sequence changed."""
         slot, sampling = seq.slot, seq.sampling
         assert slot >= 0, "a sequence without a slot is adopted, not adjusted"
-        self._parameters[slot] = torch.tensor(_numbers(sampling), dtype=torch.float64)
+        self._parameters[slot] = torch.tensor(_numbers(sampling, self._vocab), dtype=torch.float64)
         self._seeds[slot] = sampling.seed
-        self._bias[slot] = {id: bias for id, bias in sampling.logit_bias.items() if 0 <= id < self._vocab}
+        self._bias[slot] = {
+            token: bias for token, bias in sampling.logit_bias.items() if 0 <= token < self._vocab
+        }
         if _penalised(sampling):
             self._history.claim(slot)
         else:
@@ -87,7 +90,7 @@ class Sampler:
 
     @torch.inference_mode()
     def sample(self, logits: Tensor, seqs: list[Sequence]) -> list[Choice]:
-        """The next token of each sequence, by its row of logits; the token is None where those are no numbers."""
+        """The next token of each sequence, by its row of logits; None where those are no numbers."""
         if not seqs:
             return []
         assert logits.shape == (len(seqs), self._vocab)
@@ -115,8 +118,8 @@ class Sampler:
         self._tell_logprobs(raw, seqs, choices)
         return choices
 
-    def _integers(self, values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=self._device)
+    def _integers(self, values: Iterable[int]) -> Tensor:
+        return torch.tensor(list(values), dtype=torch.int64, device=self._device)
 
     def _awaits_eos(self, seq: Sequence) -> bool:
         return seq.outputs < seq.sampling.min_tokens
@@ -145,17 +148,20 @@ class Sampler:
         """What each token's share of the draw is, after temperature, top_k, top_p and min_p."""
         temperature, top_k, top_p, min_p, *_ = parameters.unbind(1)
         weights = randomness.weights(scores, best, temperature)
-        ranked = [
-            row
-            for row, seq in enumerate(seqs)
-            if 0 < seq.sampling.top_k < self._vocab or seq.sampling.top_p < 1
-        ]
-        floor = (min_p * randomness.SCALE).to(weights.dtype)
-        if ranked:
-            at = self._integers(ranked)
-            kept = randomness.floors(weights[at], top_k[at].long(), top_p[at])
-            floor[at] = floor[at].maximum(kept)
-        if ranked or any(seq.sampling.min_p > 0 for seq in seqs):
+        by_rank = [row for row, seq in enumerate(seqs) if 0 < seq.sampling.top_k < self._vocab]
+        by_mass = [row for row, seq in enumerate(seqs) if seq.sampling.top_p < 1]
+        floor = torch.zeros_like(best)
+        if by_rank:
+            at = self._integers(by_rank)
+            most = max(seqs[row].sampling.top_k for row in by_rank)
+            floor[at] = randomness.top_k_floor(weights[at], top_k[at].long(), most)
+        if by_mass:  # a share of what top_k left
+            at = self._integers(by_mass)
+            left = weights[at]
+            left.masked_fill_(left < floor[at, None], 0)
+            floor[at] = floor[at].maximum(randomness.top_p_floor(left, top_p[at]))
+        floor = floor.maximum((min_p * randomness.SCALE).to(floor.dtype))
+        if by_rank or by_mass or any(seq.sampling.min_p > 0 for seq in seqs):
             weights.masked_fill_(weights < floor[:, None], 0)
         return weights
 
@@ -163,14 +169,14 @@ class Sampler:
 
     def _tell_logprobs(self, raw: Tensor, seqs: list[Sequence], choices: list[Choice]) -> None:
         """Give a logprob to each choice whose stream asked for it; together those that asked for the same."""
-        groups: dict[int, list[int]] = {}
+        groups: dict[int, list[tuple[int, int]]] = {}
         for row, (seq, choice) in enumerate(zip(seqs, choices, strict=True)):
             if seq.sampling.logprobs is not None and choice.token is not None:
-                groups.setdefault(seq.sampling.logprobs, []).append(row)
-        for count, rows in groups.items():
+                groups.setdefault(seq.sampling.logprobs, []).append((row, choice.token))
+        for count, chosen in groups.items():
+            rows, tokens = zip(*chosen, strict=True)
             logprobs = raw[self._integers(rows)].log_softmax(1)
-            tokens = self._integers([choices[row].token for row in rows])
-            own = logprobs.gather(1, tokens[:, None]).squeeze(1).tolist()
+            own = logprobs.gather(1, self._integers(tokens)[:, None]).squeeze(1).tolist()
             for row, logprob, top in zip(rows, own, most_likely(logprobs, count), strict=True):
                 choices[row].logprob = Logprob(logprob, top)
 
@@ -197,9 +203,9 @@ def _merged(
     ids: list[int], values: list[float], tied: list[int], edge: float, *, vocab: int, count: int
 ) -> list[tuple[int, float]]:
     above = sorted(
-        ((id, value) for id, value in zip(ids, values, strict=True) if id < vocab),
+        ((token, value) for token, value in zip(ids, values, strict=True) if token < vocab),
         key=lambda entry: (-entry[1], entry[0]),
     )
-    equal = [(id, edge) for id in tied if id < vocab]
+    equal = [(token, edge) for token in tied if token < vocab]
     # A token that cannot come is no answer to "which are likely", and -inf is no number in JSON.
     return [entry for entry in above + equal if entry[1] > -torch.inf][:count]

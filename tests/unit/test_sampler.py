@@ -1,0 +1,468 @@
+"""What a stream may ask of its next token, against transformers' own processors and by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import (
+    LogitsProcessor,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from engine.api import Logprob, Sampling
+from engine.randomness import MOST_TOKENS
+from engine.sampler import Sampler
+from engine.sequence import Choice, Sequence
+
+VOCAB = 300
+EOS = 2
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64) * 2
+
+
+def sequence(slot: int = 0, tokens: list[int] | None = None, **sampling: Any) -> Sequence:
+    seq = Sequence(slot, tokens or [5, 6, 7], Sampling(**sampling), credit=1000, context=10_000)
+    seq.slot = slot
+    return seq
+
+
+def sampler_of(*seqs: Sequence, vocab: int = VOCAB) -> Sampler:
+    sampler = Sampler(len(seqs), vocab, eos=[EOS])
+    for seq in seqs:
+        sampler.adopt(seq)
+    return sampler
+
+
+def choose(logits: Tensor, *seqs: Sequence) -> list[Choice]:
+    return sampler_of(*seqs, vocab=logits.shape[1]).sample(logits, list(seqs))
+
+
+def greedy(logits: Tensor, seq: Sequence) -> int | None:
+    return choose(logits, seq)[0].token
+
+
+def tokens_of(choices: list[Choice]) -> list[int | None]:
+    return [choice.token for choice in choices]
+
+
+def grid(seeds: Tensor, indices: Tensor) -> Tensor:
+    """Seeds as points of a grid of 2000 over [0, 1)."""
+    return (seeds.double() + 0.5) / 2000
+
+
+def distribution(logits: Tensor, tokens: list[int] | None = None, **sampling: Any) -> Tensor:
+    """How often each token comes, over a grid of random numbers."""
+    seqs = [sequence(slot, tokens, seed=slot, **sampling) for slot in range(2000)]
+    sampler = Sampler(2000, logits.shape[1], eos=[EOS], uniform=grid)
+    for seq in seqs:
+        sampler.adopt(seq)
+    choices = sampler.sample(logits.expand(2000, -1), seqs)
+    assert all(choice.token is not None for choice in choices)
+    return torch.bincount(torch.tensor(tokens_of(choices)), minlength=logits.shape[1]) / 2000
+
+
+# -- as transformers does it -----------------------------------------------------------------------
+
+WARPED: dict[str, tuple[dict[str, Any], list[LogitsProcessor]]] = {
+    "temperature": ({"temperature": 0.6}, [TemperatureLogitsWarper(0.6)]),
+    "top_k": ({"top_k": 20}, [TopKLogitsWarper(20)]),
+    "top_k 1": ({"top_k": 1}, [TopKLogitsWarper(1)]),
+    "top_k beyond the vocabulary": ({"top_k": 10**6}, []),
+    "top_p": ({"top_p": 0.7}, [TopPLogitsWarper(0.7)]),
+    "top_p near nothing": ({"top_p": 1e-6}, [TopPLogitsWarper(1e-6)]),
+    "min_p": ({"min_p": 0.1}, [MinPLogitsWarper(0.1)]),
+    "min_p 1": ({"min_p": 1.0}, [MinPLogitsWarper(1.0)]),
+    "repetition_penalty": ({"repetition_penalty": 1.7}, [RepetitionPenaltyLogitsProcessor(1.7)]),
+    "a rewarded repetition": ({"repetition_penalty": 0.6}, [RepetitionPenaltyLogitsProcessor(0.6)]),
+    "top_k then top_p": ({"top_k": 30, "top_p": 0.8}, [TopKLogitsWarper(30), TopPLogitsWarper(0.8)]),
+    "all in their order": (
+        {"temperature": 1.5, "top_k": 100, "top_p": 0.9, "min_p": 0.05, "repetition_penalty": 1.2},
+        [
+            RepetitionPenaltyLogitsProcessor(1.2),
+            TemperatureLogitsWarper(1.5),
+            TopKLogitsWarper(100),
+            TopPLogitsWarper(0.9),
+            MinPLogitsWarper(0.05),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WARPED)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_tokens_come_as_often_as_transformers_would_have_them(case: str, seed: int) -> None:
+    sampling, processors = WARPED[case]
+    logits = noise(1, VOCAB, seed=seed)
+    tokens = [int(token) for token in logits[0].topk(5).indices] + [0, 1]
+    scores = logits.clone()
+    for processor in processors:
+        scores = processor(torch.tensor([tokens]), scores)
+    expected = scores.softmax(1)[0]
+    seen = distribution(logits, tokens, **sampling)
+    assert ((seen - expected).abs() < 1.01 / 2000).all()
+    assert (seen[expected == 0] == 0).all()
+    assert (seen[expected > 1 / 1000] > 0).all()
+
+
+def test_greedy_is_argmax_and_the_first_of_equals() -> None:
+    logits = noise(3, VOCAB)
+    logits[1, [17, 40, 200]] = 99.0
+    choices = choose(logits, *(sequence(slot, temperature=0.0) for slot in range(3)))
+    assert tokens_of(choices) == [int(logits[0].argmax()), 17, int(logits[2].argmax())]
+    assert [choice.logprob for choice in choices] == [None, None, None]
+
+
+def test_half_precision_is_chosen_from_as_float32() -> None:
+    logits = noise(4, VOCAB).bfloat16()
+    seqs = [sequence(slot, seed=slot, top_p=0.9, logprobs=2) for slot in range(4)]
+    half, single = choose(logits, *seqs), choose(logits.float(), *seqs)
+    assert tokens_of(half) == tokens_of(single)
+    assert [choice.logprob for choice in half] == [choice.logprob for choice in single]
+
+
+# -- penalties -------------------------------------------------------------------------------------
+
+
+def penalised_by_hand(logits: Tensor, seq: Sequence) -> int:
+    """The greedy choice by the definitions, counted anew from all tokens."""
+    s, scores = seq.sampling, logits[0].tolist()
+    output = seq.output()
+    for token in set(seq.tokens):
+        score = scores[token]
+        scores[token] = score * s.repetition_penalty if score < 0 else score / s.repetition_penalty
+    for token in set(output):
+        scores[token] -= s.frequency_penalty * output.count(token) + s.presence_penalty
+    return scores.index(max(scores))
+
+
+PENALTIES: dict[str, Any] = {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.25}
+
+
+def test_presence_and_frequency_count_output_only() -> None:
+    logits = torch.zeros(1, VOCAB, dtype=torch.float64)
+    logits[0, [10, 11]] = torch.tensor([1.0, 0.9], dtype=torch.float64)
+    seq = sequence(tokens=[10, 10, 10], temperature=0.0, presence_penalty=0.05, frequency_penalty=0.04)
+    seq.append([10])
+    sampler = sampler_of(seq)
+    drawn = []
+    for _ in range(6):
+        (choice,) = sampler.sample(logits, [seq])
+        assert choice.token is not None
+        seq.sampled(choice.token)
+        drawn.append(choice.token)
+    # 10 costs .05 + .04 after its first: 1 -> .91 -> .87; 11 then stands at .9 -> .81
+    assert drawn == [10, 10, 11, 10, 10, 11]
+
+
+steps = st.one_of(
+    st.tuples(st.just("sample"), st.integers(1, 4)),
+    st.tuples(st.just("sampled elsewhere"), st.lists(st.integers(0, 9), min_size=1, max_size=3)),
+    st.tuples(st.just("append"), st.lists(st.integers(0, 9), min_size=1, max_size=3)),
+    st.tuples(st.just("truncate"), st.integers(0, 5)),
+    st.tuples(st.just("swap"), st.lists(st.integers(0, 9), min_size=1, max_size=3)),
+    st.tuples(st.just("adjust"), st.sampled_from([PENALTIES, {}, {"presence_penalty": 1.0}])),
+)
+
+
+def do(step: tuple[str, Any], seq: Sequence, sampler: Sampler, logits: Tensor) -> None:
+    match step:
+        case "sample", count:
+            for _ in range(count):
+                (choice,) = sampler.sample(logits, [seq])
+                assert choice.token == penalised_by_hand(logits, seq)
+                seq.sampled(choice.token)
+        case "sampled elsewhere", tokens:
+            for token in tokens:
+                seq.sampled(token)
+        case "append", tokens:
+            seq.append(tokens)
+        case "truncate", back:
+            seq.truncate(max(0, seq.outputs - back))
+        case "swap", tokens:  # truncated and regrown to the length it had
+            seq.truncate(max(0, seq.outputs - len(tokens)))
+            for token in tokens:
+                seq.sampled(token)
+        case "adjust", sampling:
+            seq.sampling = Sampling(temperature=0.0, **sampling)
+            sampler.adjust(seq)
+
+
+@given(st.lists(steps, max_size=12))
+@settings(deadline=None)
+def test_penalties_know_the_context_whatever_became_of_it(story: list[tuple[str, Any]]) -> None:
+    logits = noise(1, 10)
+    seq = sequence(tokens=[1, 2, 2], temperature=0.0, **PENALTIES)
+    sampler = sampler_of(seq, vocab=10)
+    for step in [*story, ("sample", 2)]:
+        do(step, seq, sampler, logits)
+
+
+def test_tokens_swapped_for_others_between_two_samples_are_noticed() -> None:
+    logits = torch.zeros(1, VOCAB)
+    logits[0, 8], logits[0, 9] = 1.0, 0.9
+    seq = sequence(temperature=0.0, presence_penalty=0.5)
+    sampler = sampler_of(seq)
+    seq.sampled(8)
+    assert sampler.sample(logits, [seq])[0].token == 9
+    seq.truncate(0)
+    seq.sampled(4)
+    assert sampler.sample(logits, [seq])[0].token == 8
+
+
+def test_a_slot_forgets_who_had_it() -> None:
+    logits = torch.zeros(1, VOCAB)
+    logits[0, 5], logits[0, 9] = 1.0, 0.9
+    asked: dict[str, Any] = {"temperature": 0.0, "repetition_penalty": 2.0}
+    first = sequence(tokens=[5], logit_bias={9: -50.0}, **asked)
+    sampler = sampler_of(first)
+    assert sampler.sample(logits, [first])[0].token == 5
+    sampler.release(first)
+    second = sequence(tokens=[6], **asked)
+    sampler.adopt(second)
+    assert sampler.sample(logits, [second])[0].token == 5
+    sampler.release(second)
+    third = sequence(tokens=[5], **asked)
+    sampler.adopt(third)
+    assert sampler.sample(logits, [third])[0].token == 9
+
+
+# -- bias and end tokens ---------------------------------------------------------------------------
+
+
+def test_a_bias_forbids_and_forces() -> None:
+    logits = noise(1, VOCAB)
+    best, second = (int(token) for token in logits[0].topk(2).indices)
+    assert greedy(logits, sequence(temperature=0.0, logit_bias={best: -100.0})) == second
+    assert greedy(logits, sequence(temperature=0.0, logit_bias={40: 100.0})) == 40
+    assert distribution(logits, logit_bias={40: 100.0})[40] == 1
+    assert distribution(logits, logit_bias={best: -100.0})[best] == 0
+
+
+def test_a_bias_for_a_token_that_the_model_has_not_is_nothing() -> None:
+    logits = noise(1, VOCAB)
+    plain = greedy(logits, sequence(temperature=0.0))
+    assert greedy(logits, sequence(temperature=0.0, logit_bias={VOCAB: 100.0, 10**9: 100.0})) == plain
+
+
+def test_no_end_before_min_tokens() -> None:
+    logits = torch.zeros(1, VOCAB)
+    logits[0, EOS], logits[0, 9] = 3.0, 1.0
+    seq = sequence(temperature=0.0, min_tokens=2)
+    sampler = sampler_of(seq)
+    drawn = []
+    for _ in range(3):
+        (choice,) = sampler.sample(logits, [seq])
+        assert choice.token is not None
+        seq.sampled(choice.token)
+        drawn.append(choice.token)
+    assert drawn == [9, 9, EOS]
+
+
+def test_end_tokens_that_the_model_has_no_logits_for_are_no_trouble() -> None:
+    seq = sequence(temperature=0.0, min_tokens=2)
+    sampler = Sampler(1, VOCAB, eos=[VOCAB + 3, -1])
+    sampler.adopt(seq)
+    logits = noise(1, VOCAB)
+    assert sampler.sample(logits, [seq])[0].token == logits.argmax()
+
+
+def test_ignoring_the_end_hides_no_token() -> None:
+    logits = torch.zeros(1, VOCAB)
+    logits[0, EOS] = 3.0
+    assert greedy(logits, sequence(temperature=0.0, ignore_eos=True)) == EOS
+
+
+# -- logprobs --------------------------------------------------------------------------------------
+
+
+def test_logprobs_are_of_the_raw_logits() -> None:
+    logits = noise(4, VOCAB)
+    seqs = [
+        sequence(0, logprobs=3, temperature=0.0),
+        sequence(1, logprobs=0, temperature=0.3, top_k=5, logit_bias={3: 9.0}),
+        sequence(2, logprobs=None),
+        sequence(3, logprobs=3, seed=9, repetition_penalty=1.5, min_tokens=4),
+    ]
+    choices = choose(logits, *seqs)
+    expected = logits.log_softmax(1)
+    for row in (0, 1, 3):
+        logprob, token = choices[row].logprob, choices[row].token
+        assert logprob is not None
+        assert token is not None
+        assert logprob.logprob == pytest.approx(expected[row, token].item())
+    assert choices[1].logprob is not None
+    assert choices[1].logprob.top == []
+    assert choices[2].logprob is None
+    for row in (0, 3):
+        logprob, best = choices[row].logprob, expected[row].topk(3)
+        assert logprob is not None
+        assert [token for token, _ in logprob.top] == best.indices.tolist()
+        assert [value for _, value in logprob.top] == pytest.approx(best.values.tolist())
+
+
+def test_of_equally_likely_tokens_the_lowest_ids_are_told() -> None:
+    logits = torch.zeros(1, VOCAB)
+    logits[0, 250] = 1.0
+    (choice,) = choose(logits, sequence(temperature=0.0, logprobs=4))
+    assert choice.logprob is not None
+    assert [token for token, _ in choice.logprob.top] == [250, 0, 1, 2]
+
+
+def test_what_cannot_come_is_not_among_the_likely() -> None:
+    logits = torch.full((1, VOCAB), -torch.inf)
+    logits[0, [4, 7]] = 0.0
+    (choice,) = choose(logits, sequence(temperature=0.0, logprobs=20))
+    assert choice.logprob is not None
+    assert [token for token, _ in choice.logprob.top] == [4, 7]
+    assert [value for _, value in choice.logprob.top] == pytest.approx([-0.6931472, -0.6931472])
+
+
+# -- each row for itself ---------------------------------------------------------------------------
+
+KINDS: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {},
+    {"temperature": 0.7, "top_p": 0.9},
+    {"top_k": 40, "min_p": 0.01},
+    {"top_k": 700, "top_p": 0.95},
+    {"min_p": 0.1, "logprobs": 5},
+    {"temperature": 0.0, "logprobs": 2, **PENALTIES},
+    {"logit_bias": {3: 2.0, 11: -4.0}, "min_tokens": 3},
+    {"temperature": 1.3, **PENALTIES},
+]
+CROWD = 24
+WIDE = 1003
+LOGITS = noise(CROWD, WIDE).float()
+
+
+def crowd() -> tuple[Sampler, list[Sequence]]:
+    seqs = [sequence(slot, [slot, 7], seed=slot - 9, **KINDS[slot % len(KINDS)]) for slot in range(CROWD)]
+    for slot, seq in enumerate(seqs):
+        for token in range(slot % 5):
+            seq.sampled(token)
+    return sampler_of(*seqs, vocab=WIDE), seqs
+
+
+def told(choices: list[Choice]) -> list[tuple[int | None, Logprob | None]]:
+    return [(choice.token, choice.logprob) for choice in choices]
+
+
+@given(st.lists(st.integers(0, CROWD - 1), min_size=1, unique=True))
+@settings(deadline=None)
+def test_a_choice_is_the_same_in_any_company_and_order(rows: list[int]) -> None:
+    sampler, seqs = crowd()
+    everyone = told(sampler.sample(LOGITS, seqs))
+    chosen = sampler.sample(LOGITS[rows], [seqs[row] for row in rows])
+    assert told(chosen) == [everyone[row] for row in rows]
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+@settings(deadline=None)
+def test_a_choice_hangs_on_seed_and_index_and_not_on_the_slot(seed: int) -> None:
+    logits = torch.zeros(2, VOCAB)
+    there, here = sequence(0, [1], seed=seed), sequence(1, [8, 9, 4], seed=seed)
+    sampler = sampler_of(there, here)
+    first, second = tokens_of(sampler.sample(logits, [there, here]))
+    assert first == second
+    there.sampled(3)
+    again, other = tokens_of(sampler.sample(logits, [here, there]))
+    assert again == first
+    assert 0 <= (other or 0) < VOCAB
+
+
+def test_another_index_and_another_seed_draw_anew() -> None:
+    logits = torch.zeros(1, VOCAB)
+    seq = sequence(seed=1)
+    sampler = sampler_of(seq)
+    drawn = set()
+    for _ in range(20):
+        (choice,) = sampler.sample(logits, [seq])
+        drawn.add(choice.token)
+        seq.sampled(0)
+    assert len(drawn) > 10
+    assert len({greedy(logits, sequence(seed=seed)) for seed in range(-10, 10)}) > 10
+
+
+def test_adjusting_changes_the_very_next_choice_and_nobody_elses() -> None:
+    sampler, seqs = crowd()
+    before = told(sampler.sample(LOGITS, seqs))
+    seqs[1].sampling = Sampling(temperature=0.0, logprobs=0)
+    sampler.adjust(seqs[1])
+    after = told(sampler.sample(LOGITS, seqs))
+    assert after[1][0] == LOGITS[1].argmax()
+    assert after[:1] + after[2:] == before[:1] + before[2:]
+
+
+def test_sampling_changes_neither_sequences_nor_logits() -> None:
+    sampler, seqs = crowd()
+    logits = LOGITS.clone()
+    tokens = [list(seq.tokens) for seq in seqs]
+    sampler.sample(logits, seqs)
+    assert torch.equal(logits, LOGITS)
+    assert [seq.tokens for seq in seqs] == tokens
+
+
+def test_inference_mode_may_come_and_go() -> None:
+    sampler, seqs = crowd()
+    with torch.inference_mode():
+        before = told(sampler.sample(LOGITS, seqs))
+    seqs[6].append([1])
+    sampler.adjust(seqs[6])
+    assert told(sampler.sample(LOGITS, seqs))[0] == before[0]
+
+
+# -- what is no number -----------------------------------------------------------------------------
+
+BROKEN: dict[str, Callable[[Tensor], Tensor]] = {
+    "one NaN": lambda row: row.index_fill(0, torch.tensor([77]), torch.nan),
+    "all NaN": lambda row: torch.full_like(row, torch.nan),
+    "+inf": lambda row: row.index_fill(0, torch.tensor([77]), torch.inf),
+    "all -inf": lambda row: torch.full_like(row, -torch.inf),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+@pytest.mark.parametrize("culprit", range(len(KINDS)))
+def test_a_row_of_no_numbers_has_no_choice_and_no_influence(kind: str, culprit: int) -> None:
+    sampler, seqs = crowd()
+    expected = told(sampler.sample(LOGITS, seqs))
+    expected[culprit] = (None, None)
+    logits = LOGITS.clone()
+    logits[culprit] = BROKEN[kind](logits[culprit])
+    assert told(sampler.sample(logits, seqs)) == expected
+
+
+def test_some_forbidden_tokens_are_no_trouble() -> None:
+    logits = noise(1, VOCAB)
+    logits[0, 1:] = -torch.inf
+    for kind in KINDS:
+        assert greedy(logits, sequence(**kind)) == 0
+
+
+def test_when_only_the_end_could_come_and_may_not_there_is_no_choice() -> None:
+    logits = torch.full((1, VOCAB), -torch.inf)
+    logits[0, EOS] = 0.0
+    assert greedy(logits, sequence(temperature=0.0, min_tokens=1)) is None
+    assert greedy(logits, sequence(min_tokens=1)) is None
+
+
+def test_an_empty_batch_has_no_choices() -> None:
+    assert sampler_of(sequence()).sample(torch.zeros(0, VOCAB), []) == []
+
+
+def test_a_vocabulary_too_large_for_exact_sums_is_refused() -> None:
+    with pytest.raises(ValueError, match="too many to draw from"):
+        Sampler(1, MOST_TOKENS + 1, eos=[])
