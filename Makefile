@@ -1,0 +1,52 @@
+# `make` or `make help` lists the targets. Each sets up what it needs; a machine needs Python 3.11+ and make.
+
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin
+
+# The stamp's name is made of everything that the set-up depends on, and it is laid down last: a change of the
+# inputs, a moved folder and an interrupted set-up all mean that the stamp is missing, and the set-up runs.
+INPUTS := pyproject.toml clients/python/pyproject.toml requirements.lock
+STAMP := $(VENV)/.setup-$(firstword $(shell { pwd; cat $(INPUTS); } | cksum))
+
+.DEFAULT_GOAL := help
+.PHONY: help serve setup test check bench
+
+help:
+	@echo "make serve   start the server on 127.0.0.1:8000 with a real model (HOST=, PORT=, MODEL= override)"
+	@echo "make setup   make $(VENV) with everything pinned; the other targets do this by themselves"
+	@echo "make test    run every test"
+	@echo "make check   formatting, lint, strict types, import rules"
+	@echo "make bench   measure, and write the table to bench/results"
+
+serve: $(STAMP)
+	@$(RUN)/midstream serve $(if $(HOST),--host "$(HOST)") $(if $(PORT),--port "$(PORT)") $(if $(MODEL),--model "$(MODEL)")
+
+setup: $(STAMP)
+
+test: $(STAMP)
+	$(RUN)/python -m pytest
+
+check: $(STAMP)
+	$(RUN)/ruff format --check .
+	$(RUN)/ruff check .
+	$(RUN)/mypy
+	$(RUN)/python -m pytest -q tests/unit/test_architecture.py
+
+bench: $(STAMP)
+	$(RUN)/python -m bench
+
+$(STAMP):
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "Midstream needs Python 3.11 or newer: no $(PYTHON) was found. Name yours: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Midstream needs Python 3.11 or newer: \
+	$(PYTHON) is %d.%d. Name a newer one: make PYTHON=python3.12" % sys.version_info[:2])'
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "$(PYTHON) cannot make a virtual environment: install its venv module (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	@echo "Setting up $(VENV): once, a few minutes"
+	@rm -f $(VENV)/.setup-*
+	@$(RUN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@$(RUN)/python -m pip install --disable-pip-version-check -c requirements.lock setuptools
+	@$(RUN)/python -m pip install --disable-pip-version-check -c requirements.lock --no-build-isolation \
+	  -e clients/python -e '.[dev]'
+	@touch $@

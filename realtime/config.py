@@ -1,0 +1,181 @@
+"""Every option of `midstream serve`: its name, type, range, default and help, once.
+
+`Options` is the table. The command line, the environment variables, `--help` and the messages for values that
+are not right are all made from it. This module does not know what an option does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from argparse import SUPPRESS, ArgumentParser
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args, get_type_hints
+
+import msgspec
+
+ANY_COUNT = 2**31 - 1
+DAY_S = 86_400
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
+EnginePlace = Literal["process", "thread"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+def option(
+    default: Any,
+    purpose: str,
+    *,
+    least: float = 0,
+    most: float = ANY_COUNT,
+    pattern: str = ".+",
+    right: str = "",
+) -> Any:
+    """A row of the table: numbers lie from `least` to `most`, and texts match `pattern`, `right` in words."""
+    rule = {"purpose": purpose, "least": least, "most": most, "pattern": pattern, "right": right}
+    return dataclasses.field(default=default, metadata=rule)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Names carry their units. Where a size may be 0, that leaves the choice to the server."""
+
+    host: str = option("127.0.0.1", "address to listen on", right="an address or a host name")
+    port: int = option(8000, "port to listen on; 0 takes a free one", most=65535)
+    model: str = option(
+        "smollm2-135m-instruct",
+        "model to serve: a known name, a local folder, a hub id, or toy",
+        right="a known name, a local folder, a hub id, or toy",
+    )
+    device: str = option(
+        "auto",
+        "where the model runs: auto, cpu, cuda or cuda:N",
+        pattern=r"auto|cpu|cuda(:[0-9]+)?",
+        right="auto, cpu, cuda or cuda:N",
+    )
+    dtype: Dtype = option("auto", "precision of weights and cache; auto chooses by the device")
+    engine: EnginePlace = option(
+        "process", "where the engine runs: in a child process, or in a thread of the server"
+    )
+    threads: int = option(0, "CPU threads of the engine; 0 chooses by the machine", most=1024)
+    context: int = option(0, "most tokens of a stream, prompt and output together; 0 takes the model's own")
+    kv_tokens: int = option(0, "tokens that the KV cache holds; 0 chooses by the memory")
+    block_size: int = option(16, "tokens of a block of the KV cache", least=1, most=1024)
+    step_tokens: int = option(
+        0, "most tokens that one step computes, prompts included; 0 chooses by the device"
+    )
+    batch_rows: int = option(
+        256, "most streams that are decoded in one step; others take turns", least=1, most=65536
+    )
+    max_streams: int = option(4096, "most unfinished streams of the server; more are refused", least=1)
+    max_connections: int = option(1000, "most open connections; more are refused", least=1)
+    streams_per_connection: int = option(1000, "most unfinished streams of one connection", least=1)
+    max_message_bytes: int = option(
+        2**20, "bytes of the largest message a client may send", least=1024, most=2**30
+    )
+    auto_credit_window: int = option(
+        64, "tokens decoded ahead of a reader that sends no credit frames", least=1
+    )
+    ack_every: int = option(16, "tokens between two pings that ask how far a reader has come", least=1)
+    send_timeout_s: float = option(
+        20.0, "seconds after which a client that takes nothing is cut off", least=0.1, most=DAY_S
+    )
+    shutdown_grace_s: float = option(
+        10.0, "seconds that running streams have to finish on SIGTERM", most=DAY_S
+    )
+    toy_step_ms: float = option(0.0, "milliseconds that a step of the toy model takes at least", most=60_000)
+    log_level: LogLevel = option("info", "least severe message that is logged")
+
+
+class _Row:
+    """One option, as the command line and the environment see it."""
+
+    def __init__(self, field: dataclasses.Field[Any], kind: Any) -> None:
+        self.name = field.name
+        self.flag = "--" + field.name.replace("_", "-")
+        self.variable = "MIDSTREAM_" + field.name.upper()
+        self.kind = kind
+        self.default = field.default
+        self.rule = field.metadata
+
+    @property
+    def right(self) -> str:
+        if choices := get_args(self.kind):
+            return f"one of {', '.join(choices)}"
+        if self.kind is str:
+            return str(self.rule["right"])
+        number = "a whole number" if self.kind is int else "a number"
+        return f"{number} from {self.rule['least']} to {self.rule['most']}"
+
+    @property
+    def metavar(self) -> str:
+        if choices := get_args(self.kind):
+            return "{" + ",".join(choices) + "}"
+        return "N" if self.kind is int else self.name.rpartition("_")[2].upper()
+
+    @property
+    def help(self) -> str:
+        return f"{self.rule['purpose']} (default {self.default}) [{self.variable}]"
+
+    def read(self, text: str) -> Any:
+        """The value that `text` spells; ValueError if it spells none, or one that is not right."""
+        value = msgspec.convert(text, self.kind, strict=False)
+        if isinstance(value, str):
+            right = get_args(self.kind) or re.fullmatch(self.rule["pattern"], value)
+        else:
+            right = self.rule["least"] <= value <= self.rule["most"]
+        if not right:
+            raise ValueError(text)
+        return value
+
+
+_KINDS = get_type_hints(Options)
+_ROWS = [_Row(field, _KINDS[field.name]) for field in dataclasses.fields(Options)]
+
+
+def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
+    """The command line wins over the environment, and that over the default.
+
+    What is not right is said in a line that names option, value and what would be right, with exit status 2.
+    """
+    parser = _parser()
+    given = vars(parser.parse_args(argv))
+    values = {}
+    for row in _ROWS:
+        if row.name in given:
+            source, text = row.flag, given[row.name]
+        elif environ.get(row.variable):
+            source, text = row.variable, environ[row.variable]
+        else:
+            continue
+        try:
+            values[row.name] = row.read(text)
+        except ValueError:  # msgspec's ValidationError is one
+            parser.error(f"{source} is {text!r}; it must be {row.right}")
+    options = Options(**values)
+    if problem := _contradiction(options):
+        parser.error(problem)
+    return options
+
+
+def _contradiction(options: Options) -> str | None:
+    if options.ack_every > options.auto_credit_window:
+        return (
+            f"--ack-every is {options.ack_every}; it must be at most --auto-credit-window, which is"
+            f" {options.auto_credit_window}: a reader would be stopped before it is asked how far it has come"
+        )
+    return None
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="midstream serve",
+        usage="midstream serve [options]",
+        description="Serve a language model at ws://HOST:PORT/v1/realtime.",
+        epilog="The name in brackets is the environment variable that means the same; the command line wins.",
+        argument_default=SUPPRESS,
+        allow_abbrev=False,
+    )
+    for row in _ROWS:
+        parser.add_argument(row.flag, metavar=row.metavar, help=row.help)
+    return parser

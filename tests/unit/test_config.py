@@ -1,0 +1,113 @@
+"""The options of `midstream serve`: where a value comes from, and what is said of one that is not right."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+
+from realtime.config import Options, parse
+
+NAMES = [field.name for field in dataclasses.fields(Options)]
+
+
+def refusal(capsys: pytest.CaptureFixture[str], argv: list[str], environ: dict[str, str]) -> str:
+    """What `parse` says as it refuses: its last line on stderr."""
+    with pytest.raises(SystemExit) as exit_:
+        parse(argv, environ)
+    assert exit_.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err.splitlines()[-1]
+
+
+def test_without_a_word_every_option_has_its_default() -> None:
+    assert parse([], {}) == Options()
+
+
+def test_options_cannot_change_after_they_are_read() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        parse([], {}).port = 1  # type: ignore[misc]
+
+
+def test_the_command_line_wins_over_the_environment_and_that_over_the_default() -> None:
+    environ = {"MIDSTREAM_PORT": "9001", "MIDSTREAM_DEVICE": "cpu"}
+    options = parse(["--port", "9002"], environ)
+    assert (options.port, options.device, options.host) == (9002, "cpu", "127.0.0.1")
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(Options), ids=lambda field: field.name)
+def test_every_default_is_right_when_it_is_spelled_out(field: dataclasses.Field[object]) -> None:
+    spelled = str(field.default)
+    flag = "--" + field.name.replace("_", "-")
+    for options in (parse([flag, spelled], {}), parse([], {f"MIDSTREAM_{field.name.upper()}": spelled})):
+        value = getattr(options, field.name)
+        assert value == field.default
+        assert type(value) is type(field.default)
+
+
+def test_an_empty_variable_is_an_unset_one_and_foreign_variables_are_left_alone() -> None:
+    assert parse([], {"MIDSTREAM_PORT": "", "MIDSTREAM_URL": "ws://elsewhere", "PORT": "1"}) == Options()
+
+
+def test_help_documents_every_option_with_its_default_and_variable(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        parse(["--help"], {})
+    assert exit_.value.code == 0
+    words = re.sub(r"\s+", " ", capsys.readouterr().out)
+    for field in dataclasses.fields(Options):
+        assert f"--{field.name.replace('_', '-')} " in words
+        assert f"(default {field.default}) [MIDSTREAM_{field.name.upper()}]" in words
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "right"),
+    [
+        ("port", "65536", "a whole number from 0 to 65535"),
+        ("port", "-1", "a whole number from 0 to 65535"),
+        ("port", "http", "a whole number from 0 to 65535"),
+        ("block_size", "0", "a whole number from 1 to 1024"),
+        ("threads", "1.5", "a whole number from 0 to 1024"),
+        ("kv_tokens", "9" * 30, "a whole number from 0 to 2147483647"),
+        ("send_timeout_s", "0", "a number from 0.1 to 86400"),
+        ("send_timeout_s", "nan", "a number from 0.1 to 86400"),
+        ("shutdown_grace_s", "inf", "a number from 0 to 86400"),
+        ("dtype", "int8", "one of auto, float32, bfloat16, float16, float64"),
+        ("engine", "fork", "one of process, thread"),
+        ("device", "cuda:x", "auto, cpu, cuda or cuda:N"),
+        ("device", "xcpu", "auto, cpu, cuda or cuda:N"),
+        ("log_level", "INFO", "one of debug, info, warning, error"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_option_and_what_would_be_right(
+    capsys: pytest.CaptureFixture[str], name: str, value: str, right: str
+) -> None:
+    flag, variable = "--" + name.replace("_", "-"), f"MIDSTREAM_{name.upper()}"
+    for source, argv, environ in ((flag, [f"{flag}={value}"], {}), (variable, [], {variable: value})):
+        line = refusal(capsys, argv, environ)
+        assert line == f"midstream serve: error: {source} is {value!r}; it must be {right}"
+
+
+def test_an_empty_value_on_the_command_line_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--model is ''; it must be a known name" in refusal(capsys, ["--model", ""], {})
+
+
+def test_the_edges_of_a_range_are_right() -> None:
+    assert parse(["--port", "0"], {}).port == 0
+    assert parse(["--port", "65535"], {}).port == 65535
+    assert parse(["--device", "cuda:12"], {}).device == "cuda:12"
+
+
+@pytest.mark.parametrize("argv", [["--prot", "1"], ["--por", "1"], ["stray"]], ids=str)
+def test_what_is_no_option_is_refused_by_name(capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
+    assert argv[0] in refusal(capsys, argv, {})
+
+
+def test_a_reader_is_asked_before_its_window_is_full(capsys: pytest.CaptureFixture[str]) -> None:
+    line = refusal(capsys, ["--auto-credit-window", "8"], {})
+    assert "--ack-every is 16" in line
+    assert "at most --auto-credit-window, which is 8" in line
+    assert parse(["--auto-credit-window", "8", "--ack-every", "8"], {}).ack_every == 8
