@@ -113,7 +113,7 @@ def pick(weight: Tensor, u: Tensor) -> Tensor:
     sums = blocks.sum(-1, dtype=torch.float64)
     upto = sums.cumsum(1)
     total = upto[:, -1]
-    target = (u * total).floor_().minimum(total - 1)[:, None]  # u * total may round up to total
+    target = (u * total).floor_()[:, None]  # below total: for u < 1 a product never rounds up to it
     block = (upto <= target).sum(1)[:, None]
     before = upto.gather(1, block) - sums.gather(1, block)
     inside = blocks[torch.arange(rows, device=weight.device), block.squeeze(1)].double().cumsum(1)

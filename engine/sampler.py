@@ -24,9 +24,8 @@ from engine.sequence import Choice, Sequence
 NUMBERS = 7  # columns of a slot's row, in the order of `_numbers`
 
 
-def _numbers(s: Sampling, vocab: int) -> list[float]:
-    top_k = s.top_k if s.top_k < vocab else 0
-    filters = [s.temperature, top_k, s.top_p, s.min_p]
+def _numbers(s: Sampling) -> list[float]:
+    filters = [s.temperature, s.top_k, s.top_p, s.min_p]
     return [*filters, s.repetition_penalty, s.presence_penalty, s.frequency_penalty]
 
 
@@ -71,7 +70,7 @@ class Sampler:
         """The `sampling` of the sequence changed."""
         slot, sampling = seq.slot, seq.sampling
         assert slot >= 0, "a sequence without a slot is adopted, not adjusted"
-        self._parameters[slot] = torch.tensor(_numbers(sampling, self._vocab), dtype=torch.float64)
+        self._parameters[slot] = torch.tensor(_numbers(sampling), dtype=torch.float64)
         self._seeds[slot] = sampling.seed
         self._bias[slot] = {
             token: bias for token, bias in sampling.logit_bias.items() if 0 <= token < self._vocab

@@ -117,6 +117,13 @@ def test_tokens_come_in_the_order_of_their_ids() -> None:
     assert pick(weight.expand(6, 6).contiguous(), u).tolist() == [1, 1, 3, 3, 4, 4]
 
 
+def test_a_draw_at_the_edge_of_a_block_passes_over_what_has_no_weight() -> None:
+    weight = torch.ones(1, 512)
+    weight[0, 256:260] = 0
+    u = torch.tensor([256 / 508], dtype=torch.float64)
+    assert pick(weight, u).item() == 260
+
+
 def test_the_greatest_u_never_passes_the_last_likely_token() -> None:
     weight = weighed(noise(50, 3000))
     weight[:, 2000:] = 0

@@ -239,6 +239,16 @@ def test_a_slot_forgets_who_had_it() -> None:
     assert sampler.sample(logits, [third])[0].token == 9
 
 
+def test_a_slot_adopted_anew_begins_anew() -> None:
+    logits = torch.zeros(1, VOCAB)
+    logits[0, 5], logits[0, 9] = 1.0, 0.9
+    first, second = (sequence(tokens=[token], temperature=0.0, repetition_penalty=2.0) for token in (5, 6))
+    sampler = sampler_of(first)
+    assert sampler.sample(logits, [first])[0].token == 9
+    sampler.adopt(second)
+    assert sampler.sample(logits, [second])[0].token == 5
+
+
 # -- bias and end tokens ---------------------------------------------------------------------------
 
 
