@@ -45,7 +45,7 @@ def convert(source: Path, folder: Path) -> None:
     fields = {name: field.contents() for name, field in reader.fields.items() if "tokenizer.ggml" not in name}
     config = _config(reader, fields)
     config.save_pretrained(folder)
-    GenerationConfig.from_model_config(config).save_pretrained(folder)
+    _generation(config).save_pretrained(folder)
     _tokenizer(reader, fields).save_pretrained(folder)
     weights = {_name(tensor.name): _weight(tensor, config) for tensor in _watched(reader.tensors)}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -70,6 +70,15 @@ def _config(reader: gguf.GGUFReader, fields: dict[str, Any]) -> LlamaConfig:
         architectures=["LlamaForCausalLM"],
         dtype="float32",
     )
+
+
+def _generation(config: LlamaConfig) -> GenerationConfig:
+    made: GenerationConfig = GenerationConfig(  # type: ignore[no-untyped-call]
+        bos_token_id=config.bos_token_id,
+        eos_token_id=config.eos_token_id,
+        pad_token_id=config.pad_token_id,
+    )
+    return made
 
 
 def _tokenizer(reader: gguf.GGUFReader, fields: dict[str, Any]) -> PreTrainedTokenizerFast:

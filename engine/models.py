@@ -93,12 +93,12 @@ def _bars_on_terminals_only() -> Iterator[None]:
     """transformers draws its progress bar into log files too."""
     silence = logging.is_progress_bar_enabled() and not sys.stderr.isatty()
     if silence:
-        logging.disable_progress_bar()
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
         if silence:
-            logging.enable_progress_bar()
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _settle(model: PreTrainedModel, place: torch.device) -> None:
