@@ -1,0 +1,84 @@
+"""Data messages and WebSocket frames: many messages made into one write, fragments put together as messages.
+
+Server frames are not masked and no extension is negotiated, so that a frame is a header of 2, 4 or 10 bytes
+and the payload (RFC 6455, 5.2). This knows no connection and no state but that of one unfinished message.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from websockets.frames import CloseCode, Frame, Opcode
+
+_FIN = 0x80
+_SHORT = {
+    opcode: [bytes((_FIN | opcode, length)) for length in range(126)]
+    for opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.PING)
+}
+
+
+def data_frames(messages: Iterable[bytes], *, text: bool, ping: bytes | None = None) -> bytes:
+    """Each message as one frame, then perhaps a ping. Text must be UTF-8 already: it is not looked into."""
+    opcode = Opcode.TEXT if text else Opcode.BINARY
+    short = _SHORT[opcode]
+    parts = []
+    for message in messages:
+        length = len(message)
+        parts.append(short[length] if length < 126 else _long_header(opcode, length))
+        parts.append(message)
+    if ping is not None:
+        parts.append(ping_frame(ping))
+    return b"".join(parts)
+
+
+def ping_frame(payload: bytes) -> bytes:
+    if len(payload) > 125:
+        raise ValueError("a ping carries 125 bytes at most")
+    return _SHORT[Opcode.PING][len(payload)] + payload
+
+
+def is_pong(frame: bytes) -> bool:
+    return frame[:1] == b"\x8a"
+
+
+def _long_header(opcode: Opcode, length: int) -> bytes:
+    if length < 1 << 16:
+        return struct.pack("!BBH", _FIN | opcode, 126, length)
+    return struct.pack("!BBQ", _FIN | opcode, 127, length)
+
+
+class Violation(Exception):
+    """The peer sent what must close the connection with this code."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+class Assembly:
+    """The message whose fragments are coming in. Their order and total size the core has checked."""
+
+    def __init__(self, max_fragments: int) -> None:
+        self._max_fragments = max_fragments
+        self._fragments: list[bytes] = []
+        self._text = False
+
+    def add(self, frame: Frame) -> str | bytes | None:
+        """Take a data frame; the last of a message makes the message."""
+        if frame.opcode is not Opcode.CONT:
+            self._text = frame.opcode is Opcode.TEXT
+        if len(self._fragments) == self._max_fragments:
+            raise Violation(CloseCode.POLICY_VIOLATION, "too many fragments in one message")
+        self._fragments.append(bytes(frame.data))
+        return self._whole() if frame.fin else None
+
+    def _whole(self) -> str | bytes:
+        data, self._fragments = b"".join(self._fragments), []
+        if not self._text:
+            return data
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            raise Violation(CloseCode.INVALID_DATA, "text is not valid UTF-8") from None
