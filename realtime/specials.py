@@ -1,0 +1,74 @@
+"""Keeps what clients write apart from the special tokens that it may spell.
+
+Inside the tokenizers library every special token goes by a name that nobody outside can guess. A chat
+template writes special tokens as text; before it runs, the same texts in messages are hidden behind
+stand-ins, and afterwards what the template wrote is given the secret names and what was hidden is put back.
+So one pass of one library object encodes both, and nothing is ever switched.
+
+It knows the `tokenizer.json` format; it encodes nothing and renders nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable
+from typing import Any
+
+
+class SpecialTokens:
+    """The special tokens of one `tokenizer.json`. `mark` is a text that no client can have written."""
+
+    def __init__(self, definition: dict[str, Any], roles: Iterable[str]) -> None:
+        """An added token that has a role, such as `eos_token`, is special even if it is not marked so."""
+        nonce = secrets.token_hex(8)
+        named = set(roles)
+        for token in definition["added_tokens"]:
+            token["special"] = token["special"] or token["content"] in named
+        texts = [token["content"] for token in definition["added_tokens"] if token["special"]]
+        self.mark = f"~{nonce}~"
+        self.names = {text: f"~{nonce}.{n}~" for n, text in enumerate(texts)}
+        self._stand_ins = {text: f"~{nonce}:{n}~" for n, text in enumerate(texts)}
+        self._hidden = {stand_in: text for text, stand_in in self._stand_ins.items()}
+        self._any_text = _any_of(texts)
+        self._any_stand_in = _any_of(self._hidden)
+
+    def hide(self, text: str) -> str:
+        """A client's text, fit to go through the template."""
+        return self._any_text.sub(lambda match: self._stand_ins[match[0]], text)
+
+    def name(self, rendered: str) -> str:
+        """What the template made, fit to be encoded."""
+        return self._unhide(self._any_text.sub(lambda match: self.names[match[0]], rendered))
+
+    def quote(self, text: str) -> str:
+        """What the template complains of, fit for the client: the mark would teach it the names."""
+        return self._unhide(text).replace(self.mark, "…")
+
+    def rename(self, definition: dict[str, Any]) -> None:
+        """Give the special tokens their names, wherever a `tokenizer.json` speaks of them."""
+        names = self.names
+        for token in definition["added_tokens"]:
+            token["content"] = names.get(token["content"], token["content"])
+        model = definition["model"]
+        if isinstance(model["vocab"], dict):
+            model["vocab"] = {names.get(piece, piece): token for piece, token in model["vocab"].items()}
+        else:  # Unigram
+            model["vocab"] = [[names.get(piece, piece), score] for piece, score in model["vocab"]]
+        if model.get("unk_token") in names:
+            model["unk_token"] = names[model["unk_token"]]
+        if "merges" in model:
+            model["merges"] = [merge for merge in model["merges"] if not self._spelled_by(merge)]
+
+    def _spelled_by(self, merge: str | list[str]) -> bool:
+        """Whether a merge makes a special token out of text, or goes on from one."""
+        left, right = merge.split(" ") if isinstance(merge, str) else merge
+        return not self.names.keys().isdisjoint((left, right, left + right))
+
+    def _unhide(self, text: str) -> str:
+        return self._any_stand_in.sub(lambda match: self._hidden[match[0]], text)
+
+
+def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
+    """Matches any of the texts, the longest first; nothing, if there are none."""
+    return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or r"(?!)")
