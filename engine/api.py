@@ -47,6 +47,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     max_streams: int = 4096
     context: int = 0
     toy_step_ms: float = 0.0
+    log_level: str = "info"
 
 
 # -- down: commands --------------------------------------------------------------------------------
@@ -223,3 +224,12 @@ class Failed(Struct, tag=True, array_like=True):
 
 
 AnyMessage = Hello | StepOutput | Failed
+
+# -- between processes -----------------------------------------------------------------------------
+
+LENGTH_BYTES = 4
+
+
+def framed(message: bytes) -> bytes:
+    """A message as it goes through a pipe: behind its length."""
+    return len(message).to_bytes(LENGTH_BYTES, "big") + message

@@ -63,6 +63,7 @@ def _model(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
     folder = resolve(options.model)
     model = load(folder, dtype=options.dtype, device=device, attention=NAME)
     facts = describe(model.config, model.generation_config)
+    weights = sum(weight.nbytes for weight in model.parameters())
     packed = pack(model)
     context = min(options.context or facts.context, facts.context)
     tokens = options.kv_tokens or _affordable(model.device, facts.kv_numbers_per_token * model.dtype.itemsize, context)
@@ -88,7 +89,7 @@ def _model(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
         device=str(model.device),
         dtype=str(model.dtype).removeprefix("torch."),
         attention="sdpa",
-        weights_bytes=sum(weight.nbytes for weight in model.parameters()),
+        weights_bytes=weights,
     )
     log.info("%s on %s in %s: %s; %d tokens of KV cache", hello.model, hello.device, hello.dtype, packed, tokens)
     return _assemble(options, runner, hello), hello

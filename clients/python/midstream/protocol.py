@@ -59,6 +59,11 @@ class Message(Struct, omit_defaults=True, kw_only=True):
     content: str | list[TextPart]
     name: str | None = None
 
+    @property
+    def texts(self) -> list[str]:
+        """The content's parts, of which there is one where it is a plain string."""
+        return [self.content] if isinstance(self.content, str) else [part.text for part in self.content]
+
 
 Messages = Annotated[list[Message], Meta(min_length=1, max_length=4096)]
 

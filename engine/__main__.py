@@ -1,0 +1,83 @@
+"""The engine as a process of its own: `python -m engine FD`, with one end of a socket pair as file descriptor FD.
+
+The first message down is `EngineOptions`, every further one a list of commands; up go `Hello` or `Failed`, then a
+`StepOutput` a step. When the other end closes, the engine stops.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from engine import api
+
+log = logging.getLogger("engine")
+
+
+class Pipe:
+    """Messages over a socket, each behind its length. Blocking: the engine has threads for that."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._file = connected.makefile("rb")
+        self._socket = connected
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def send(self, message: api.AnyMessage) -> None:
+        self._socket.sendall(api.framed(self._encoder.encode(message)))
+
+    def receive(self) -> bytes | None:
+        head = self._file.read(api.LENGTH_BYTES)
+        if len(head) < api.LENGTH_BYTES:
+            return None
+        return self._file.read(int.from_bytes(head, "big"))
+
+
+def main(argv: list[str]) -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the gateway hears it too, and decides when it is over
+    pipe = Pipe(socket.socket(fileno=int(argv[1])))
+    options = pipe.receive()
+    if options is None:
+        return 1
+    return serve(pipe, msgspec.msgpack.decode(options, type=api.EngineOptions))
+
+
+def serve(pipe: Pipe, options: api.EngineOptions) -> int:
+    logging.basicConfig(level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    # Waiting threads must not spin: the gateway wants the core that they would burn.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from engine.load import build
+    from engine.models import ModelError
+
+    try:
+        engine, hello = build(options)
+    except ModelError as error:
+        pipe.send(api.Failed(str(error)))
+        return 1
+    except MemoryError:
+        pipe.send(api.Failed("there is not enough memory for this model and its KV cache"))
+        return 1
+    pipe.send(hello)
+    threading.Thread(target=_read, args=(pipe, engine.send, engine.stop), daemon=True).start()
+    try:
+        engine.run(pipe.send)
+    except (BrokenPipeError, ConnectionResetError):
+        log.info("the gateway is gone")
+    return 0
+
+
+def _read(pipe: Pipe, send: Callable[[list[api.AnyCommand]], None], stop: Callable[[], None]) -> None:
+    decoder = msgspec.msgpack.Decoder(list[api.AnyCommand])
+    while (message := pipe.receive()) is not None:
+        send(decoder.decode(message))
+    stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,48 @@
+"""The engine in a thread of this process: for embedding, and where a process of its own is not wanted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from engine import api
+from engine.engine import Engine
+from engine.load import build
+from engine.models import ModelError
+
+
+class EngineThread:
+    """Loads an engine and steps it. `on_message` is called in that thread, and so is `on_closed`, at its end."""
+
+    def __init__(
+        self, options: api.EngineOptions, on_message: Callable[[api.AnyMessage], None], on_closed: Callable[[], None]
+    ) -> None:
+        self._options = options
+        self._on_message = on_message
+        self._on_closed = on_closed
+        self._engine: Engine | None = None
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def send(self, commands: list[api.AnyCommand]) -> None:
+        assert self._engine is not None, "nothing is sent before Hello"
+        self._engine.send(commands)
+
+    def stop(self) -> None:
+        if self._engine is not None:
+            self._engine.stop()
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._engine, hello = build(self._options)
+            self._on_message(hello)
+            self._engine.run(self._on_message)
+        except ModelError as error:
+            self._on_message(api.Failed(str(error)))
+        finally:
+            self._on_closed()

@@ -1,0 +1,196 @@
+"""`midstream serve`: the only place that wires. Options in, a running server out, and its orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from engine import api
+from midstream.protocol import GoingAway
+from realtime import transport
+from realtime.app import Doors, application
+from realtime.config import Options, parse
+from realtime.connection import Limits
+from realtime.hub import Hub
+from realtime.link import ProcessLink
+from realtime.metrics import Metrics
+from realtime.supervisor import Connect, EngineFailed, Supervisor
+
+log = logging.getLogger("midstream")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse(sys.argv[1:] if argv is None else argv, os.environ)
+    logging.basicConfig(level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    try:
+        with _listen(options) as listening:
+            asyncio.run(serve(options, listening))
+    except Unable as problem:
+        print(f"midstream: {problem}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+class Unable(Exception):
+    """The server cannot start; the message is the line that says why."""
+
+
+class Server(uvicorn.Server):
+    """uvicorn, but that the first signal begins an orderly end, and only the second ends it at once."""
+
+    on_signal: Callable[[], None]
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.on_signal is None or self.should_exit:
+            super().handle_exit(sig, frame)
+        else:
+            begin, self.on_signal = self.on_signal, lambda: super(Server, self).handle_exit(sig, frame)
+            begin()
+
+
+async def serve(options: Options, listening: socket.socket) -> None:
+    metrics = Metrics()
+    supervisor = Supervisor(_connector(options), metrics)
+    hub = Hub(
+        supervisor.send, metrics, window=options.auto_credit_window, max_streams=options.max_streams
+    )
+    supervisor.hub = hub
+    metrics.watch(hub)
+    doors = Doors(hub, supervisor, metrics, _limits(options), options.max_connections)
+    try:
+        hello = await supervisor.start()
+        server = Server(_uvicorn_config(options, doors))
+        loop = asyncio.get_running_loop()
+        server.on_signal = lambda: loop.call_soon_threadsafe(_begin_end, server, hub, doors, options)
+        _announce(hello, listening)
+        await server.serve(sockets=[listening])
+    except EngineFailed as error:
+        raise Unable(f"the engine does not start: {error}") from None
+    finally:
+        await supervisor.stop()
+
+
+def _begin_end(server: Server, hub: Hub, doors: Doors, options: Options) -> None:
+    task = asyncio.get_running_loop().create_task(_end(server, hub, doors, options))
+    task.add_done_callback(lambda done: done.result())
+
+
+async def _end(server: Server, hub: Hub, doors: Doors, options: Options) -> None:
+    """Start nothing new, let what runs finish within the grace, then close."""
+    hub.draining = True
+    log.info("going away: %d streams have %g s to finish", len(hub.streams), options.shutdown_grace_s)
+    for connection in list(doors.open):
+        connection.say(GoingAway(deadline_ms=int(options.shutdown_grace_s * 1000)))
+    try:
+        await asyncio.wait_for(hub.quiet(), options.shutdown_grace_s)
+    except TimeoutError:
+        hub.cancel_all()
+        await hub.quiet()
+    await asyncio.gather(*(connection.close_for_good() for connection in list(doors.open)))
+    server.should_exit = True
+
+
+def _listen(options: Options) -> socket.socket:
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((options.host, options.port))
+    except OSError as error:
+        listening.close()
+        raise Unable(f"cannot listen on {options.host} port {options.port}: {os.strerror(error.errno or 0)}") from None
+    return listening
+
+
+def _announce(hello: api.Hello, listening: socket.socket) -> None:
+    host, port = listening.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    print(f"\nMidstream serves {hello.model} ({hello.dtype}, {hello.device}) at {url}")
+    print("Try it, in another terminal:")
+    print(f'  {_python()} -m midstream.hello {url} "Once upon a time"\n', flush=True)
+
+
+def _python() -> str:
+    return os.path.relpath(sys.executable) if sys.executable.startswith(os.getcwd()) else sys.executable
+
+
+def _connector(options: Options) -> Connect:
+    engine_options = api.EngineOptions(
+        model=options.model,
+        device=options.device,
+        dtype=options.dtype,
+        threads=options.threads,
+        kv_tokens=options.kv_tokens,
+        block_size=options.block_size,
+        step_tokens=options.step_tokens,
+        batch_rows=options.batch_rows,
+        max_streams=options.max_streams,
+        context=options.context,
+        toy_step_ms=options.toy_step_ms,
+        log_level=options.log_level,
+    )
+    if options.engine == "process":
+        return lambda on_message, on_closed: ProcessLink(engine_options, on_message, on_closed)
+    return lambda on_message, on_closed: ThreadLink(engine_options, on_message, on_closed)
+
+
+class ThreadLink:
+    """The way to an engine in a thread: its messages cross into the event loop."""
+
+    def __init__(
+        self, options: api.EngineOptions, on_message: Callable[[api.AnyMessage], None], on_closed: Callable[[], None]
+    ) -> None:
+        from engine.thread import EngineThread  # brings torch with it: only where it was asked for
+
+        loop = asyncio.get_running_loop()
+
+        def cross(call: Callable[..., None], *arguments: Any) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(call, *arguments)
+
+        self._thread = EngineThread(options, lambda message: cross(on_message, message), lambda: cross(on_closed))
+
+    async def open(self) -> None:
+        self._thread.start()
+
+    def send(self, commands: list[api.AnyCommand]) -> None:
+        self._thread.send(commands)
+
+    async def close(self) -> None:
+        self._thread.stop()
+        await asyncio.to_thread(self._thread.join)
+
+
+def _limits(options: Options) -> Limits:
+    return Limits(
+        max_message_bytes=options.max_message_bytes,
+        streams_per_connection=options.streams_per_connection,
+        auto_credit_window=options.auto_credit_window,
+        ack_every=options.ack_every,
+    )
+
+
+def _uvicorn_config(options: Options, doors: Doors) -> uvicorn.Config:
+    return uvicorn.Config(
+        application(doors),
+        ws=transport.protocol_class(transport.Limits(send_timeout_s=options.send_timeout_s)),
+        ws_max_size=options.max_message_bytes,
+        log_level=options.log_level,
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=5,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""Bytes to frames, and events to bytes, in either encoding.
+
+Whatever is wrong with a peer's bytes becomes a `Refusal` here: it names the field and what would be right. Ranges are
+not repeated in this module; the sentence is made from the types in `midstream.protocol`.
+"""
+
+from __future__ import annotations
+
+import re
+from types import UnionType
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, inspect
+
+from midstream import protocol
+from midstream.protocol import MSGPACK_SUBPROTOCOL, ClientFrame, Event
+from realtime.refusal import Refusal
+
+_FRAME_TYPES = [kind for kind in protocol.StreamFrame.__args__] + [protocol.Ping]  # type: ignore[attr-defined]
+_BY_TAG = {kind.__struct_config__.tag: kind for kind in _FRAME_TYPES}
+_PATH = re.compile(r"(?:`key` in )?`\$?\.?(.*?)`$")
+
+
+class Codec:
+    """One connection's encoding. Decoding raises `Refusal` and nothing else."""
+
+    def __init__(self, subprotocol: str | None) -> None:
+        self.text = subprotocol != MSGPACK_SUBPROTOCOL
+        library: Any = msgspec.json if self.text else msgspec.msgpack
+        self._decoder = library.Decoder(ClientFrame)
+        self._loose = library.Decoder()
+        self._encoder = library.Encoder()
+
+    def encode(self, event: Event) -> bytes:
+        return self._encoder.encode(event)  # type: ignore[no-any-return]
+
+    def decode(self, data: bytes | str) -> protocol.StreamFrame | protocol.Ping:
+        try:
+            return self._decoder.decode(data)  # type: ignore[no-any-return]
+        except msgspec.ValidationError as error:
+            raise self._explained(data, error) from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+            # msgspec lets the last three through for broken or very deep input: the peer's mistake all the same.
+            raise Refusal("invalid_frame", f"The frame is not valid {self.name}{_where(error)}.") from None
+
+    @property
+    def name(self) -> str:
+        return "JSON" if self.text else "MessagePack"
+
+    def addressed(self, data: bytes | str) -> tuple[str | None, str | None]:
+        """The `request_id` and `ref` of a frame that was refused, as far as they can be read."""
+        try:
+            frame = self._loose.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
+            return None, None
+        if not isinstance(frame, dict):
+            return None, None
+        return _short_text(frame.get("request_id"), 128), _short_text(frame.get("ref"), 64)
+
+    def _explained(self, data: bytes | str, error: msgspec.ValidationError) -> Refusal:
+        try:
+            frame = self._loose.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
+            frame = None
+        if not isinstance(frame, dict):
+            return Refusal("invalid_frame", f"A frame is one {self.name} object with a `type`.")
+        tag = frame.get("type")
+        kind = _BY_TAG.get(tag) if isinstance(tag, str) else None
+        if kind is None:
+            known = ", ".join(sorted(_BY_TAG))
+            return Refusal("invalid_frame", f"Unknown frame type {_quoted(tag)}; known are {known}.")
+        return explained(kind, error, f"{tag} frame")
+
+
+def explained(kind: type, error: msgspec.ValidationError, what: str) -> Refusal:
+    """A sentence that names the field and all of what it may be, where msgspec names one bound of it."""
+    message, _, place = str(error).partition(" - at ")
+    match = _PATH.match(place)
+    path = match.group(1) if match else ""
+    code = "invalid_params" if path.startswith("params") else "invalid_frame"
+    if not path or message.startswith("Object missing required field"):
+        within = f" in `{path}`" if path else ""
+        return Refusal(code, f"{message.replace('Object missing required', 'Missing the')} of the {what}{within}.")
+    expected = _expected(_type_at(kind, path))
+    return Refusal(code, f"`{path}` of the {what} must be {expected}." if expected else f"{message} at `{path}`.")
+
+
+def _type_at(kind: Any, path: str) -> inspect.Type | None:
+    here: Any = inspect.type_info(kind)
+    for step in re.split(r"\.|(?=\[)", path):
+        here = _member(here, step)
+    return here  # type: ignore[no-any-return]
+
+
+def _member(here: Any, step: str) -> Any:
+    options = here.types if isinstance(here, inspect.UnionType) else (here,)
+    for option in options:
+        if isinstance(option, inspect.StructType):
+            found = [field.type for field in option.fields if field.encode_name == step]
+            if found:
+                return found[0]
+        elif isinstance(option, inspect.ListType) and step.startswith("["):
+            return option.item_type
+        elif isinstance(option, inspect.DictType):
+            return option.value_type
+    return None
+
+
+def _expected(kind: Any) -> str:
+    match kind:
+        case inspect.UnionType():
+            parts = [_expected(option) for option in kind.types if not isinstance(option, inspect.UnsetType)]
+            return " or ".join(part for part in parts if part)
+        case inspect.IntType():
+            return f"an integer {_range(kind)}".strip()
+        case inspect.FloatType():
+            return f"a number {_range(kind)}".strip()
+        case inspect.StrType():
+            return f"a string{_length(kind, 'characters')}"
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.NoneType():
+            return "null"
+        case inspect.LiteralType():
+            return "one of " + ", ".join(f'"{value}"' for value in kind.values)
+        case inspect.ListType():
+            return f"a list{_length(kind, 'items')}"
+        case inspect.DictType():
+            return f"an object{_length(kind, 'entries')} of token ids to {_expected(kind.value_type)}"
+        case inspect.StructType():
+            return "an object"
+        case _:
+            return ""
+
+
+def _range(kind: inspect.IntType | inspect.FloatType) -> str:
+    low = kind.ge if kind.ge is not None else kind.gt
+    above = "above " if kind.gt is not None else "from "
+    return "" if low is None else f"{above}{low:g} to {kind.le:g}" if abs(kind.le or 0) < 1e6 else f"{above}{low}"
+
+
+def _length(kind: inspect.StrType | inspect.ListType | inspect.DictType, unit: str) -> str:
+    low, high = kind.min_length, kind.max_length
+    if high is None:
+        return f" of at least {low} {unit}" if low else ""
+    return f" of {low} to {high} {unit}" if low else f" of at most {high} {unit}"
+
+
+def _where(error: Exception) -> str:
+    byte = re.search(r"\(byte (\d+)\)", str(error))
+    if isinstance(error, RecursionError):
+        return ": it is nested too deeply"
+    return f": the mistake is at byte {byte.group(1)}" if byte else ""
+
+
+def _quoted(value: Any) -> str:
+    return f'"{value[:64]}"' if isinstance(value, str) else "(no string)" if value is not None else "(none given)"
+
+
+def _short_text(value: Any, length: int) -> str | None:
+    return value if isinstance(value, str) and len(value) <= length else None

@@ -1,0 +1,86 @@
+"""The way to an engine that runs in a process of its own: commands down a socket pair, its messages up.
+
+It knows how to start the process, frame messages and end it. It knows nothing of streams, and not what to do when
+the process dies: it only says so, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+from engine import api
+
+
+class ProcessLink(asyncio.Protocol):
+    """One engine process. `on_message` is called for each message, `on_closed` when there will be no more."""
+
+    def __init__(
+        self, options: api.EngineOptions, on_message: Callable[[api.AnyMessage], None], on_closed: Callable[[], None]
+    ) -> None:
+        self._options = options
+        self._on_message = on_message
+        self._on_closed = on_closed
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(api.AnyMessage)
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def open(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "engine", str(theirs.fileno()), pass_fds=[theirs.fileno()]
+            )
+        ours.setblocking(False)
+        await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=ours)
+        self._write(self._encoder.encode(self._options))
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def send(self, commands: list[api.AnyCommand]) -> None:
+        self._write(self._encoder.encode(commands))
+
+    async def close(self) -> None:
+        """End the process: it stops when its end of the pair closes, or else it is killed."""
+        if self._transport is not None:
+            self._transport.close()
+        if self._process is None:
+            return
+        try:
+            await asyncio.wait_for(self._process.wait(), timeout=5)
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+
+    def _write(self, message: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(api.framed(message))
+
+    # -- asyncio.Protocol ------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        start = 0
+        while len(self._buffer) >= start + api.LENGTH_BYTES:
+            head = start + api.LENGTH_BYTES
+            end = head + int.from_bytes(self._buffer[start:head], "big")
+            if len(self._buffer) < end:
+                break
+            self._on_message(self._decoder.decode(memoryview(self._buffer)[head:end].tobytes()))
+            start = end
+        del self._buffer[:start]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._on_closed()

@@ -1,0 +1,63 @@
+"""From what a client asks for to what the engine samples by.
+
+`Params` as sent have holes; resolved, they have none, and `started` and `adjusted` show them so. Stop strings stay on
+this side of the border; everything else becomes `engine.api.Sampling`.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import asdict
+
+from engine.api import Sampling
+from midstream.protocol import Params
+from realtime.refusal import Refusal
+
+_SAMPLING_FIELDS = tuple(name for name in Sampling.__struct_fields__ if name in Params.__struct_fields__)
+
+
+def resolved(asked: Params, *, context_left: int, vocab: int) -> Params:
+    """A start's parameters, complete. Without a seed the stream gets one, so that it can be replayed."""
+    defaults = Params(
+        temperature=1.0,
+        top_p=1.0,
+        top_k=0,
+        min_p=0.0,
+        max_tokens=context_left,
+        stop=[],
+        seed=secrets.randbits(53),  # as large as JavaScript's numbers are exact
+        repetition_penalty=1.0,
+        presence_penalty=0.0,
+        frequency_penalty=0.0,
+        logit_bias={},
+        logprobs=None,
+        ignore_eos=False,
+        min_tokens=0,
+    )
+    return merged(defaults, asked, vocab=vocab)
+
+
+def merged(standing: Params, asked: Params, *, vocab: int) -> Params:
+    """The standing parameters with those that were asked for in their place."""
+    values = {name: value for name, value in asdict(asked).items() if not isinstance(value, UnsetType)}
+    params = Params(**(asdict(standing) | values))
+    if isinstance(params.stop, str):
+        params.stop = [params.stop]
+    outside = [token for token in params.logit_bias or {} if not 0 <= token < vocab]
+    if outside:
+        raise Refusal(
+            "invalid_params",
+            f"`params.logit_bias` names token {outside[0]}; this model's tokens are 0 to {vocab - 1}.",
+        )
+    return params
+
+
+def sampling(params: Params) -> Sampling:
+    return Sampling(**{name: getattr(params, name) for name in _SAMPLING_FIELDS})
+
+
+def stops(params: Params) -> tuple[str, ...]:
+    assert params.stop is not UNSET
+    return tuple(params.stop)

@@ -1,0 +1,41 @@
+"""How far a peer has read, told by the pongs that answer pings sent behind its tokens.
+
+Pure: it decides when a ping is due and what its payload is, and turns a pong into the streams and indices that it
+acknowledges. A payload is a number; a pong acknowledges all that was sent before its ping.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from realtime.stream import Stream
+
+
+class Positions:
+    def __init__(self, every: int) -> None:
+        self._every = every
+        self._count = 0
+        self._behind: dict[Stream, int] = {}  # tokens sent since the last ping
+        self._open: deque[tuple[int, list[tuple[Stream, int]]]] = deque()
+
+    def sent(self, stream: Stream, tokens: int) -> None:
+        self._behind[stream] = self._behind.get(stream, 0) + tokens
+
+    def due(self) -> bytes | None:
+        """The payload of the ping that should follow what was just sent, if one should."""
+        if not any(tokens >= self._every for tokens in self._behind.values()):
+            return None
+        self._count += 1
+        self._open.append((self._count, [(stream, stream.outbox.sent) for stream in self._behind]))
+        self._behind.clear()
+        return self._count.to_bytes(8, "big")
+
+    def answered(self, payload: bytes) -> list[tuple[Stream, int]]:
+        """What a pong acknowledges; nothing if no ping of ours had this payload."""
+        count = int.from_bytes(payload, "big") if len(payload) == 8 else 0
+        if not self._open or not self._open[0][0] <= count <= self._count:
+            return []
+        read: dict[Stream, int] = {}
+        while self._open and self._open[0][0] <= count:
+            read.update(self._open.popleft()[1])
+        return list(read.items())

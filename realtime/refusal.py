@@ -1,0 +1,34 @@
+"""What the server says no with: raised where a mistake is found, sent as an `error` event where it came from."""
+
+from __future__ import annotations
+
+from midstream.protocol import ERRORS, Error
+
+
+class Refusal(Exception):
+    """A peer's mistake, or a limit it met: `message` says what is wrong, where, and what would be right.
+
+    Nothing has changed when it is raised.
+    """
+
+    def __init__(self, code: str, message: str, *, retry_after_ms: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.retry_after_ms = retry_after_ms
+
+    @property
+    def status(self) -> int:
+        return ERRORS[self.code][0]
+
+    def event(self, request_id: str | None = None, ref: str | None = None) -> Error:
+        status, retryable = ERRORS[self.code]
+        return Error(
+            status=status,
+            code=self.code,
+            message=self.message,
+            retryable=retryable,
+            retry_after_ms=self.retry_after_ms,
+            request_id=request_id,
+            ref=ref,
+        )
