@@ -157,6 +157,12 @@ def test_the_longest_of_the_stop_strings_that_end_together_is_met() -> None:
     assert stream.stopped == "ab"
 
 
+def test_a_stop_string_is_met_inside_a_longer_one_that_has_begun() -> None:
+    stream = TextStream(BYTE_LEVEL, ("abcd", "bc"))
+    assert "".join(run(stream, letter_tokens("abcd"))) == "a"
+    assert stream.stopped == "bc"
+
+
 def test_a_stop_string_may_begin_before_min_tokens() -> None:
     stream = TextStream(BYTE_LEVEL, ("aa",), min_tokens=3)
     assert "".join(run(stream, letter_tokens("aaaaa"))) == "aa"
@@ -188,7 +194,7 @@ def run_only(stream: TextStream, text: str) -> str:
     return "".join(map(stream.feed, letter_tokens(text)))
 
 
-@given(text=written, stops=stop_strings, data=st.data())
+@given(text=written | spelled, stops=stop_strings, data=st.data())
 def test_a_stream_can_be_begun_again_from_tokens_that_stand(
     text: str, stops: tuple[str, ...], data: st.DataObject
 ) -> None:
@@ -205,6 +211,12 @@ def test_a_stream_can_be_begun_again_from_tokens_that_stand(
     assert again.released <= len(shown)
     assert kept + "".join(run(again, tokens[to:])) == text
     assert again.released == len(text)
+
+
+def test_replaying_sends_what_the_client_was_not_sent_yet() -> None:
+    stream = TextStream(BYTE_LEVEL, ("b",))
+    stream.replay(letter_tokens("aba"), sent=1)
+    assert (stream.released, run_only(stream, "c"), stream.released) == (1, "bac", 4)
 
 
 def test_a_replayed_stop_string_stands_and_a_later_one_stops() -> None:

@@ -72,6 +72,15 @@ def test_a_special_token_that_the_vocabulary_could_spell_stays_text() -> None:
     assert not tokenizer.special & set(tokenizer.encode("the there", special=False))
 
 
+def test_of_special_tokens_that_begin_alike_the_longest_is_meant() -> None:
+    library = small.library(small.byte_level_json())
+    library.add_special_tokens(["<s>longer"])
+    tokenizer = Tokenizer(json.loads(library.to_str()), "<s>longer{{ messages[0].content }}")
+    ids = tokenizer.encode_chat([user("<s>longer")])
+    assert ids[0] == small.token_of(library, "<s>longer")
+    assert not tokenizer.special & set(ids[1:])
+
+
 def test_a_prompt_begins_as_the_model_expects() -> None:
     assert BYTE_LEVEL.encode("hi")[0] == small.token_of(LIBRARIES[BYTE_LEVEL], "<s>")
     assert BYTE_LEVEL.encode("hi")[1:] == BYTE_LEVEL.encode("hi", special=False)
