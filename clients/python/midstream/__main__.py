@@ -1,6 +1,6 @@
 """The command `midstream`: finds the subcommand, and gives it the rest of the line.
 
-It belongs to the client, which is installed without the server: `serve` looks for the server when asked for it.
+It belongs to the client, which is installed without the server: `serve` looks for the server when asked for.
 """
 
 from __future__ import annotations
