@@ -1,0 +1,69 @@
+"""Midstream's client: stream from a language model, and steer it while it speaks.
+
+    async with midstream.connect("http://127.0.0.1:8000") as client:
+        stream = await client.start(messages=[{"role": "user", "content": "Hi"}], temperature=0.7)
+        async for chunk in stream:
+            print(chunk.text, end="")
+
+`midstream.sync.connect` is the same without `async` and `await`. `midstream.protocol` is the wire, as types.
+"""
+
+from midstream import sync
+from midstream.client import Client, Completion, connect
+from midstream.errors import (
+    ConnectionLost,
+    ContextTooLong,
+    Draining,
+    EngineError,
+    Forbidden,
+    InvalidFrame,
+    InvalidParams,
+    MidstreamError,
+    Overloaded,
+    ProtocolError,
+    RateLimited,
+    RequestConflict,
+    RequestError,
+    RequestExpired,
+    RequestFinished,
+    StreamFailed,
+    TooLarge,
+    TooManyStreams,
+    Unauthenticated,
+    UnknownModel,
+    UnknownRequest,
+    Unsupported,
+)
+from midstream.handle import Stream
+from midstream.stream import Chunk
+
+__all__ = [
+    "Chunk",
+    "Client",
+    "Completion",
+    "ConnectionLost",
+    "ContextTooLong",
+    "Draining",
+    "EngineError",
+    "Forbidden",
+    "InvalidFrame",
+    "InvalidParams",
+    "MidstreamError",
+    "Overloaded",
+    "ProtocolError",
+    "RateLimited",
+    "RequestConflict",
+    "RequestError",
+    "RequestExpired",
+    "RequestFinished",
+    "Stream",
+    "StreamFailed",
+    "TooLarge",
+    "TooManyStreams",
+    "Unauthenticated",
+    "UnknownModel",
+    "UnknownRequest",
+    "Unsupported",
+    "connect",
+    "sync",
+]

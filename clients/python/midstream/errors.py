@@ -1,0 +1,176 @@
+"""What can go wrong, as exceptions: one class for each error code of the wire, and the client's own.
+
+Knows the codes and the close codes, and which of them are worth a retry. Knows no socket.
+"""
+
+from __future__ import annotations
+
+from midstream.protocol import ERRORS, RETRYABLE_CLOSE_CODES, Error, Final
+
+ABNORMAL_CLOSURE = 1006  # RFC 6455, 7.4.1: no close frame was seen, so a new connection may well do better
+
+
+class MidstreamError(Exception):
+    """The base of every exception that this package raises of its own."""
+
+
+class RequestError(MidstreamError):
+    """The server refused a frame. The subclasses, one for each code, say why; a new code is this one."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str,
+        status: int,
+        retryable: bool,
+        retry_after_ms: int | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.status = status
+        self.retryable = retryable
+        self.retry_after_ms = retry_after_ms
+        self.request_id = request_id
+
+
+class InvalidFrame(RequestError):
+    """400: a frame is malformed, or a field of it has the wrong type."""
+
+
+class InvalidParams(RequestError):
+    """400: a sampling parameter is unknown to the model, of the wrong type or out of its range."""
+
+
+class ContextTooLong(RequestError):
+    """400: the prompt, or what was injected, does not fit into the model's context."""
+
+
+class Unauthenticated(RequestError):
+    """401: the server wants an API key, and got none that it knows."""
+
+
+class Forbidden(RequestError):
+    """403: the key, or the origin, may not do this."""
+
+
+class UnknownRequest(RequestError):
+    """404: no stream of this name is known."""
+
+
+class UnknownModel(RequestError):
+    """404: the server does not serve this model."""
+
+
+class RequestConflict(RequestError):
+    """409: the request_id is taken by a stream with other content."""
+
+
+class RequestFinished(RequestError):
+    """409: the stream had already ended when the frame came."""
+
+
+class RequestExpired(RequestError):
+    """410: the stream ended so long ago that it is forgotten."""
+
+
+class TooLarge(RequestError):
+    """413: the frame is larger than the server takes."""
+
+
+class Unsupported(RequestError):
+    """422: valid, but not on this server or this model."""
+
+
+class RateLimited(RequestError):
+    """429: too many requests in too short a time; `retry_after_ms` says how long to wait."""
+
+
+class TooManyStreams(RequestError):
+    """429: as many streams as are allowed at once are running already."""
+
+
+class EngineError(RequestError):
+    """500: the engine failed."""
+
+
+class Overloaded(RequestError):
+    """503: the server has no room for another stream just now."""
+
+
+class Draining(RequestError):
+    """503: the server is going away, and starts nothing new."""
+
+
+BY_CODE: dict[str, type[RequestError]] = {
+    "invalid_frame": InvalidFrame,
+    "invalid_params": InvalidParams,
+    "context_too_long": ContextTooLong,
+    "unauthenticated": Unauthenticated,
+    "forbidden": Forbidden,
+    "unknown_request": UnknownRequest,
+    "unknown_model": UnknownModel,
+    "request_conflict": RequestConflict,
+    "request_finished": RequestFinished,
+    "request_expired": RequestExpired,
+    "too_large": TooLarge,
+    "unsupported": Unsupported,
+    "rate_limited": RateLimited,
+    "too_many_streams": TooManyStreams,
+    "engine_error": EngineError,
+    "overloaded": Overloaded,
+    "draining": Draining,
+}
+
+
+def from_event(event: Error) -> RequestError:
+    """The exception that mirrors an `error` event."""
+    return BY_CODE.get(event.code, RequestError)(
+        event.message,
+        code=event.code,
+        status=event.status,
+        retryable=event.retryable,
+        retry_after_ms=event.retry_after_ms,
+        request_id=event.request_id,
+    )
+
+
+def from_code(code: str, message: str, request_id: str | None = None) -> RequestError:
+    """The same exception where no event was needed: the client itself knows what the server would answer."""
+    status, retryable = ERRORS[code]
+    return BY_CODE[code](message, code=code, status=status, retryable=retryable, request_id=request_id)
+
+
+class StreamFailed(MidstreamError):
+    """The stream ended with finish reason "error". What came before stays in `stream.text`."""
+
+    def __init__(self, final: Final) -> None:
+        super().__init__(final.stop_reason or "the stream ended in an error")
+        self.final = final
+
+
+class ConnectionLost(MidstreamError):
+    """The connection could not be made, or broke, or was closed: by either side.
+
+    `code` is the WebSocket close code, or None if there never was a connection; `retryable` says whether
+    connecting again is worth while.
+    """
+
+    def __init__(self, message: str, *, code: int | None, retryable: bool) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retryable = retryable
+
+
+class ProtocolError(MidstreamError):
+    """The server said what the protocol does not allow: a fault of the server's, or of this package."""
+
+
+def connection_closed(code: int, reason: str) -> ConnectionLost:
+    """The exception for a WebSocket closed with this code."""
+    message = f"the connection was closed with code {code}" + (f": {reason}" if reason else "")
+    return ConnectionLost(
+        message, code=code, retryable=code in RETRYABLE_CLOSE_CODES or code == ABNORMAL_CLOSURE
+    )

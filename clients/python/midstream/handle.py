@@ -1,0 +1,233 @@
+"""The stream that a user holds: iterate it, steer it, drop it.
+
+Knows when a stream is no longer wanted. What its events mean is the core's, how frames travel the
+connection's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Literal, Self, Unpack
+
+from midstream.channel import Channel
+from midstream.errors import ConnectionLost, StreamFailed
+from midstream.options import MessageLike, ParamOptions, check_names, frame
+from midstream.protocol import (
+    Adjust,
+    Adjusted,
+    Cancel,
+    Final,
+    Grant,
+    Inject,
+    Injected,
+    Params,
+    Pause,
+    Paused,
+    Resume,
+    Resumed,
+    Rewind,
+    Rewound,
+)
+from midstream.stream import Chunk, PauseReason, State
+
+
+class Stream:
+    """A running stream of output, made by `Client.start`.
+
+    It is lazy: the server decodes as chunks are asked for, up to the window ahead. It is cancelled as soon
+    as it is no longer wanted, and each of these says so:
+
+    * leaving an `async for` over it before its end, by `break`, `return`, an exception or a task's
+      cancellation;
+    * leaving an `async with` block of it, which also waits until the server has confirmed the end;
+    * dropping the last reference to it.
+
+    The first and the last hang on Python freeing an object. CPython does so at once, unless the object is
+    part of a reference cycle; where that is not good enough, use `async with`. To read a part and go on
+    later, use `next`, which says nothing about what is wanted after it.
+
+    Each method that steers waits for the server's acknowledgement and returns the exact index of the output
+    token from which on it holds. It raises RequestFinished if the stream ends first, and ConnectionLost if
+    the connection does. To steer from what was read rather than from what was decoded ahead, pass
+    `at=chunk.end`.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._core = channel.core
+        _cancel_with(self, channel)
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.request_id!r} {self.state} at {self.index}>"
+
+    # -- what is known of it ---------------------------------------------------------------------------
+
+    @property
+    def request_id(self) -> str:
+        """Its name on the wire."""
+        return self._channel.request_id
+
+    @property
+    def model(self) -> str | None:
+        """The model that answers."""
+        return self._core.model
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """The length of the prompt."""
+        return self._core.prompt_tokens
+
+    @property
+    def params(self) -> Params:
+        """The sampling parameters in force, as the server resolved them."""
+        return self._core.params
+
+    @property
+    def text(self) -> str:
+        """All text received that still stands. It may be ahead of the chunks taken; `rewind` shortens it."""
+        return self._core.text
+
+    @property
+    def tokens(self) -> list[int]:
+        """The ids of all tokens received that still stand, if it was started with `return_tokens=True`."""
+        return list(self._core.tokens)
+
+    @property
+    def index(self) -> int:
+        """How many output tokens were received and still stand; `consumed` of them were taken."""
+        return self._core.index
+
+    @property
+    def consumed(self) -> int:
+        """The index after the last token taken: where the next chunk begins."""
+        return self._core.consumed
+
+    @property
+    def state(self) -> State:
+        """ "running", "paused" or "finished"."""
+        return self._core.state
+
+    @property
+    def pause_reason(self) -> PauseReason | None:
+        """Why it is paused: "client" (somebody asked), "memory" (the server is short of it) or "detached"."""
+        return self._core.pause_reason
+
+    @property
+    def final(self) -> Final | None:
+        """How it ended, with usage and timing; None until it has."""
+        return self._core.final
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Chunks:
+        return Chunks(self, self._channel)
+
+    async def next(self, *, timeout: float | None = None) -> Chunk | None:  # noqa: ASYNC109 - for polling
+        """The next chunk, or None at the end. Raises TimeoutError if none comes for `timeout` seconds.
+
+        Raises StreamFailed if the stream ended in an error, and ConnectionLost if the connection broke: after
+        the chunks that came before.
+        """
+        async with asyncio.timeout(timeout):
+            return await self._next()
+
+    def try_next(self) -> Chunk | None:
+        """The next chunk if it is here already; None if it is not, or the stream has ended: see `final`."""
+        limit = self._core.ask()
+        if limit is not None and not self._channel.lost:
+            self._channel.send(Grant(request_id=self.request_id, limit=limit))
+        chunk = self._core.take()
+        if chunk is None:
+            self._check_end()
+        return chunk
+
+    async def _next(self) -> Chunk | None:
+        while (chunk := self.try_next()) is None and self.final is None:
+            await self._channel.news()
+        return chunk
+
+    def _check_end(self) -> None:
+        self._channel.check()
+        if self.final is not None and self.final.finish_reason == "error":
+            raise StreamFailed(self.final)
+
+    # -- steering --------------------------------------------------------------------------------------
+
+    async def pause(self, *, kv: Literal["hold", "release"] = "hold") -> int:
+        """Stop decoding. With kv="release" its memory is given up at once, to be rebuilt on `resume`."""
+        return (await self._channel.request(Pause(request_id=self.request_id, kv=kv), Paused)).index
+
+    async def resume(self) -> int:
+        """Go on after a pause."""
+        return (await self._channel.request(Resume(request_id=self.request_id), Resumed)).index
+
+    async def adjust(self, *, at: int | None = None, **params: Unpack[ParamOptions]) -> int:
+        """Change sampling parameters: the token at the index returned is the first sampled with them."""
+        check_names("adjust", params, ParamOptions.__annotations__)
+        change = frame(Adjust, request_id=self.request_id, params=params, at=at)
+        return (await self._channel.request(change, Adjusted)).index
+
+    async def inject(
+        self,
+        *,
+        text: str | None = None,
+        messages: Sequence[MessageLike] | None = None,
+        tokens: Sequence[int] | None = None,
+        at: int | None = None,
+    ) -> int:
+        """Put text, messages or tokens into the context, before the output token at the index returned.
+
+        `text` and `tokens` continue the model's own turn; `messages` close it, and open a new one after them.
+        """
+        put = frame(Inject, request_id=self.request_id, text=text, messages=messages, tokens=tokens, at=at)
+        return (await self._channel.request(put, Injected)).index
+
+    async def rewind(self, to: int) -> int:
+        """Forget the output from token `to` on, and go on from there. `text` and `tokens` follow."""
+        return (await self._channel.request(frame(Rewind, request_id=self.request_id, to=to), Rewound)).index
+
+    async def cancel(self) -> int:
+        """End it now, if it has not ended, and return the length of its output. May be called again."""
+        final = self.final or await self._channel.request(Cancel(request_id=self.request_id), Final)
+        return final.index
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(ConnectionLost):  # then nothing is left to cancel: the server saw the connection go
+            await self.cancel()
+
+
+class Chunks:
+    """One reading of a stream to its end. Where it is dropped before, the stream is cancelled."""
+
+    def __init__(self, stream: Stream, channel: Channel) -> None:
+        self._stream = stream
+        self._channel = channel
+        _cancel_with(self, channel)
+
+    def __aiter__(self) -> Chunks:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        try:
+            chunk = await self._stream._next()
+        except BaseException:
+            # The loop is over; but the traceback holds this frame, and would keep us from being freed.
+            self._channel.abandon()
+            raise
+        if chunk is None:
+            raise StopAsyncIteration
+        return chunk
+
+
+def _cancel_with(owner: Stream | Chunks, channel: Channel) -> None:
+    """Tie the stream to the life of an object. When the whole program ends, the connection goes anyway."""
+    weakref.finalize(owner, channel.abandon).atexit = False

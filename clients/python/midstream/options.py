@@ -1,0 +1,108 @@
+"""What `start` and `adjust` take, as keywords, and the frames made of them.
+
+The asynchronous and the synchronous client share these definitions. What a field means and which values are
+in range is said by `midstream.protocol`; a value that the server would refuse is refused here, by the same
+exception, before anything is sent.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict, TypeVar
+
+import msgspec
+
+from midstream.errors import from_code
+from midstream.protocol import Credit, Frame, Message, Params, Start
+
+F = TypeVar("F", bound=Frame)
+S = TypeVar("S", bound=msgspec.Struct)
+
+DEFAULT_WINDOW = 64
+MessageLike = Message | Mapping[str, Any]
+
+
+class ParamOptions(TypedDict, total=False):
+    """Sampling parameters. `temperature=0` is greedy; `logprobs`: how many alternatives to report a token."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    max_tokens: int
+    stop: str | Sequence[str]
+    seed: int
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    logprobs: int | None
+    ignore_eos: bool
+    min_tokens: int
+
+
+class StartOptions(ParamOptions, total=False):
+    """What a stream may be started with: `messages` or `prompt` (text or token ids), and what is to differ.
+
+    `stream_interval`: tokens in a chunk. `return_tokens`: chunks carry token ids. `priority`: from -8 to 8.
+    `timeout_ms`: the longest that the stream may live. `on_disconnect`: what becomes of it when the
+    connection breaks. `request_id`: a name of one's own, up to 128 characters; a random one by default.
+    """
+
+    request_id: str
+    messages: Sequence[MessageLike]
+    prompt: str | Sequence[int]
+    model: str | None
+    stream_interval: int
+    priority: int
+    timeout_ms: int | None
+    on_disconnect: Literal["cancel", "pause", "continue"]
+    grace_ms: int | None
+    return_tokens: bool
+
+
+class CreditOptions(TypedDict, total=False):
+    """Explicit credit to begin with: tokens that may come unasked, and that may be decoded beyond those."""
+
+    limit: int
+    prefetch: int
+
+
+CreditLike = Literal["auto"] | CreditOptions | Credit
+
+
+def frame(kind: type[F], **fields: object) -> F:
+    """A frame of the wire from plain values. None stands for a field left out."""
+    return _convert({name: value for name, value in fields.items() if value is not None}, kind)
+
+
+def start_frame(options: StartOptions) -> Start:
+    """The `start` frame for these keywords, sorted into its own fields and the sampling parameters."""
+    params = {name: value for name, value in options.items() if name in Params.__struct_fields__}
+    fields = {name: value for name, value in options.items() if name not in params}
+    check_names("start", fields, StartOptions.__annotations__)
+    return frame(Start, **({"request_id": uuid.uuid4().hex} | fields), params=params)
+
+
+def explicit_credit(credit: CreditOptions | Credit | None, window: int, interval: int) -> Credit:
+    """What a stream starts with: its window, but for pure pull, which decodes nothing unasked."""
+    limit = window if window > interval else 0
+    if isinstance(credit, Credit):
+        return credit
+    return _convert({"limit": limit, **(credit or {})}, Credit)
+
+
+def check_names(method: str, given: Mapping[str, object], known: Mapping[str, object]) -> None:
+    """A name misspelt must not pass in silence: the wire ignores fields that it does not know."""
+    for name in given:
+        if name not in known:
+            raise TypeError(f"{method}() got an unexpected keyword argument {name!r}")
+
+
+def _convert(fields: dict[str, object], kind: type[S]) -> S:
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        code = "invalid_params" if "$.params" in str(error) else "invalid_frame"
+        raise from_code(code, str(error)) from None

@@ -1,0 +1,208 @@
+"""One stream as its reader knows it: events in, chunks out, and how much credit to grant for them.
+
+Pure: no socket, no clock, no waiting. It keeps the text right through `rewound` and `snapshot`, leaves out
+events that it has seen before, and refuses a sequence of events that the protocol does not allow. It does not
+know who waits for a chunk, nor how a grant is sent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Literal
+
+from msgspec import UNSET, Struct
+
+from midstream.errors import ProtocolError
+from midstream.protocol import (
+    MAX_INDEX,
+    Adjusted,
+    Credit,
+    Final,
+    Params,
+    Paused,
+    Resumed,
+    Rewound,
+    Snapshot,
+    Started,
+    StreamEvent,
+    Token,
+    TokenLogprob,
+)
+
+PauseReason = Literal["client", "memory", "detached"]
+State = Literal["running", "paused", "finished"]
+
+
+class Chunk(Struct, frozen=True):
+    """A piece of output: `count` tokens, the first of them at `index`, and the text that became whole with
+    them.
+
+    `text` may be empty: a token may end within a character. Chunks join without a gap; where one begins
+    before the last one's `end`, the output from its `index` on was rewound, and this chunk stands in its
+    place.
+    """
+
+    index: int
+    count: int
+    text: str
+    tokens: list[int] | None = None
+    logprobs: list[TokenLogprob] | None = None
+
+    @property
+    def end(self) -> int:
+        """The index after its last token: what `rewind` and `at` take to go on right behind this chunk."""
+        return self.index + self.count
+
+
+class StreamCore:
+    """The output of one stream so far, and what of it has been taken.
+
+    `window` is how many tokens may be decoded beyond those taken; None leaves credit to the server. A
+    window no larger than one chunk is pure pull: what is asked for is granted, and nothing ahead.
+    """
+
+    def __init__(self, window: int | None = None, interval: int = 1, credit: Credit | None = None) -> None:
+        self.model: str | None = None
+        self.prompt_tokens: int | None = None
+        self.params = Params()
+        self.final: Final | None = None
+        self.pause_reason: PauseReason | None = None
+        self.index = 0  # the output tokens that have come and still stand
+        self.consumed = 0  # those of them that were taken
+        self.tokens: list[int] = []
+        self._window = window
+        self._interval = interval
+        self._granted = credit.limit if credit else 0
+        self._seq = -1
+        self._text: list[str] = []
+        self._length = 0  # of the text, in code points
+        self._consumed_length = 0
+        self._waiting: deque[tuple[int, Chunk]] = deque()  # each with the length of the text before it
+
+    @property
+    def text(self) -> str:
+        """All text that has come and still stands, taken or not."""
+        # Joined anew each time: a reader in another thread must never see it half replaced.
+        return "".join(self._text)
+
+    @property
+    def started(self) -> bool:
+        return self.model is not None
+
+    @property
+    def state(self) -> State:
+        if self.final is not None:
+            return "finished"
+        return "running" if self.pause_reason is None else "paused"
+
+    # -- out -------------------------------------------------------------------------------------------
+
+    def ask(self) -> int | None:
+        """One more chunk is asked for: the limit to grant for it, or None where enough was granted before."""
+        if self._window is None or self.final is not None:
+            return None
+        # Half a window at a time, so that a grant is not sent for every token; but never less than one chunk.
+        if self._granted - self.consumed > max(self._window // 2, self._interval - 1):
+            return None
+        self._granted = min(self.consumed + max(self._window, self._interval), MAX_INDEX)
+        return self._granted
+
+    def take(self) -> Chunk | None:
+        """The next chunk, if one has come."""
+        if not self._waiting:
+            return None
+        start, chunk = self._waiting.popleft()
+        self.consumed = chunk.end
+        self._consumed_length = start + len(chunk.text)
+        return chunk
+
+    # -- in --------------------------------------------------------------------------------------------
+
+    def on(self, event: StreamEvent) -> None:
+        """Take the stream's next event. Raises ProtocolError for one that cannot come here."""
+        if not self._is_news(event):
+            return
+        match event:
+            case Token():
+                self._on_token(event)
+            case Rewound():
+                self._on_rewound(event)
+            case Snapshot():
+                self._on_snapshot(event)
+            case Started():
+                self.model, self.prompt_tokens, self.params = event.model, event.prompt_tokens, event.params
+            case Adjusted():
+                _update(self.params, event.params)
+            case Paused():
+                self.pause_reason = event.reason
+            case Resumed():
+                self.pause_reason = None
+            case Final():
+                self.final, self.pause_reason = event, None
+
+    def _is_news(self, event: StreamEvent) -> bool:
+        """Events count from 0 without a gap; a replay repeats some, and a snapshot stands for many."""
+        if event.seq is UNSET:
+            raise ProtocolError(f"an event without a seq: {event}")
+        if event.seq <= self._seq:
+            return False
+        if event.seq != self._seq + 1 and not isinstance(event, Snapshot):
+            raise ProtocolError(f"event {self._seq + 1} is missing: event {event.seq} followed {self._seq}")
+        self._seq = event.seq
+        return True
+
+    def _on_token(self, event: Token) -> None:
+        if event.index != self.index:
+            raise ProtocolError(f"token {event.index} came where token {self.index} was due")
+        chunk = Chunk(event.index, event.count, event.delta, event.tokens, event.logprobs)
+        self._waiting.append((self._length, chunk))
+        self.index = chunk.end
+        self._text.append(chunk.text)
+        self._length += len(chunk.text)
+        self.tokens.extend(chunk.tokens or ())
+
+    def _on_rewound(self, event: Rewound) -> None:
+        if event.index > self.index or event.text_length > self._length:
+            raise ProtocolError(f"rewound to token {event.index} of {self.index}, which has not come yet")
+        self._text = [self.text[: event.text_length]]
+        self._length = event.text_length
+        self.index = event.index
+        self.tokens = self.tokens[: event.index]
+        self.consumed = min(self.consumed, event.index)
+        self._consumed_length = min(self._consumed_length, event.text_length)
+        cut = ((start, _cut(chunk, event.index, event.text_length - start)) for start, chunk in self._waiting)
+        self._waiting = deque((start, chunk) for start, chunk in cut if chunk.count or chunk.text)
+
+    def _on_snapshot(self, event: Snapshot) -> None:
+        """The whole output anew. What was taken of it before is not given out again, if it still stands."""
+        taken = self.text[: self._consumed_length]
+        if event.index < self.consumed or not event.text.startswith(taken):
+            self.consumed = self._consumed_length = 0
+        self._text, self._length, self.index = [event.text], len(event.text), event.index
+        self.tokens = list(event.tokens or ())
+        rest = Chunk(
+            self.consumed,
+            event.index - self.consumed,
+            event.text[self._consumed_length :],
+            None if event.tokens is None else event.tokens[self.consumed :],
+        )
+        self._waiting = deque([(self._consumed_length, rest)] if rest.count or rest.text else [])
+
+
+def _cut(chunk: Chunk, end: int, length: int) -> Chunk:
+    """What stands of a chunk before token `end`. Its text may outlive it: it was held back before."""
+    count = min(max(end - chunk.index, 0), chunk.count)
+    return Chunk(
+        chunk.index if count else end,
+        count,
+        chunk.text[: max(length, 0)],
+        chunk.tokens and chunk.tokens[:count],
+        chunk.logprobs and chunk.logprobs[:count],
+    )
+
+
+def _update(params: Params, change: Params) -> None:
+    for name in change.__struct_fields__:
+        value = getattr(change, name)
+        if value is not UNSET:
+            setattr(params, name, value)

@@ -1,0 +1,265 @@
+"""The same client without `async` and `await`, for scripts and notebooks: the same names, the same laziness.
+
+    with midstream.sync.connect("http://127.0.0.1:8000") as client:
+        stream = client.start(prompt="Once upon a time")
+        for chunk in stream:
+            print(chunk.text, end="")
+
+A thread of its own runs the asynchronous client; every call here is that client's, waited for. Leaving a
+`for` loop, an exception, and dropping a stream cancel it here too. May be used from several threads at
+once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Sequence
+from ssl import SSLContext
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar, Unpack
+
+from midstream import client, handle
+from midstream.client import Completion, Encoding
+from midstream.options import DEFAULT_WINDOW, CreditLike, MessageLike, ParamOptions, StartOptions
+from midstream.protocol import Final, Params, Ready
+from midstream.stream import Chunk, PauseReason, State
+
+T = TypeVar("T")
+
+__all__ = ["Client", "Stream", "connect"]
+
+
+class LoopThread:
+    """An event loop in a thread of its own, and a way to wait for what runs in it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="midstream", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # Ctrl-C here must not leave it waiting there
+            raise
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class Stream:
+    """A running stream of output, made by `Client.start`: see `midstream.Stream`, which it is the twin of."""
+
+    def __init__(self, thread: LoopThread, stream: handle.Stream) -> None:
+        self._thread = thread
+        self._stream = stream
+
+    def __repr__(self) -> str:
+        return repr(self._stream)
+
+    @property
+    def request_id(self) -> str:
+        """Its name on the wire."""
+        return self._stream.request_id
+
+    @property
+    def model(self) -> str | None:
+        """The model that answers."""
+        return self._stream.model
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """The length of the prompt."""
+        return self._stream.prompt_tokens
+
+    @property
+    def params(self) -> Params:
+        """The sampling parameters in force, as the server resolved them."""
+        return self._stream.params
+
+    @property
+    def text(self) -> str:
+        """All text received that still stands. It may be ahead of the chunks taken; `rewind` shortens it."""
+        return self._stream.text
+
+    @property
+    def tokens(self) -> list[int]:
+        """The ids of all tokens received that still stand, if it was started with `return_tokens=True`."""
+        return self._stream.tokens
+
+    @property
+    def index(self) -> int:
+        """How many output tokens were received and still stand; `consumed` of them were taken."""
+        return self._stream.index
+
+    @property
+    def consumed(self) -> int:
+        """The index after the last token taken: where the next chunk begins."""
+        return self._stream.consumed
+
+    @property
+    def state(self) -> State:
+        """ "running", "paused" or "finished"."""
+        return self._stream.state
+
+    @property
+    def pause_reason(self) -> PauseReason | None:
+        """Why it is paused: "client" (somebody asked), "memory" (the server is short of it) or "detached"."""
+        return self._stream.pause_reason
+
+    @property
+    def final(self) -> Final | None:
+        """How it ended, with usage and timing; None until it has."""
+        return self._stream.final
+
+    def __iter__(self) -> Chunks:
+        return Chunks(self._thread, aiter(self._stream))
+
+    def next(self, *, timeout: float | None = None) -> Chunk | None:
+        """The next chunk, or None at the end. Raises TimeoutError if none comes for `timeout` seconds."""
+        return self._thread.run(self._stream.next(timeout=timeout))
+
+    def try_next(self) -> Chunk | None:
+        """The next chunk if it is here already; None if it is not, or the stream has ended: see `final`."""
+        return self._thread.run(_call(self._stream))
+
+    def pause(self, *, kv: Literal["hold", "release"] = "hold") -> int:
+        """Stop decoding. With kv="release" its memory is given up at once, to be rebuilt on `resume`."""
+        return self._thread.run(self._stream.pause(kv=kv))
+
+    def resume(self) -> int:
+        """Go on after a pause."""
+        return self._thread.run(self._stream.resume())
+
+    def adjust(self, *, at: int | None = None, **params: Unpack[ParamOptions]) -> int:
+        """Change sampling parameters: the token at the index returned is the first sampled with them."""
+        return self._thread.run(self._stream.adjust(at=at, **params))
+
+    def inject(
+        self,
+        *,
+        text: str | None = None,
+        messages: Sequence[MessageLike] | None = None,
+        tokens: Sequence[int] | None = None,
+        at: int | None = None,
+    ) -> int:
+        """Put text, messages or tokens into the context, before the output token at the index returned."""
+        return self._thread.run(self._stream.inject(text=text, messages=messages, tokens=tokens, at=at))
+
+    def rewind(self, to: int) -> int:
+        """Forget the output from token `to` on, and go on from there. `text` and `tokens` follow."""
+        return self._thread.run(self._stream.rewind(to))
+
+    def cancel(self) -> int:
+        """End it now, if it has not ended, and return the length of its output. May be called again."""
+        return self._thread.run(self._stream.cancel())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.run(self._stream.__aexit__(kind, error, trace))
+
+
+class Chunks:
+    """One reading of a stream to its end. Where it is dropped before, the stream is cancelled."""
+
+    def __init__(self, thread: LoopThread, chunks: handle.Chunks) -> None:
+        self._thread = thread
+        self._chunks = chunks
+
+    def __iter__(self) -> Chunks:
+        return self
+
+    def __next__(self) -> Chunk:
+        try:
+            return self._thread.run(self._chunks.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+
+class Client:
+    """A connection to a server. Any number of streams may run on it at once."""
+
+    def __init__(self, thread: LoopThread, asynchronous: client.Client) -> None:
+        self._thread = thread
+        self._client = asynchronous
+        self._closed = False
+
+    @property
+    def ready(self) -> Ready:
+        """What the server said of itself: `models`, `limits`, `session_id`."""
+        return self._client.ready
+
+    @property
+    def draining(self) -> bool:
+        """Whether the server has said that it is going away: running streams go on, new ones are refused."""
+        return self._client.draining
+
+    def start(
+        self,
+        *,
+        window: int = DEFAULT_WINDOW,
+        credit: CreditLike | None = None,
+        **options: Unpack[StartOptions],
+    ) -> Stream:
+        """Start a stream: see `midstream.Client.start`."""
+        return Stream(
+            self._thread, self._thread.run(self._client.start(window=window, credit=credit, **options))
+        )
+
+    def complete(self, **options: Unpack[StartOptions]) -> Completion:
+        """Start a stream, wait for its end and return the whole. Raises StreamFailed if that is an error."""
+        return self._thread.run(self._client.complete(**options))
+
+    def ping(self) -> None:
+        """Ask the server for a sign of life, and wait for it."""
+        self._thread.run(self._client.ping())
+
+    def close(self) -> None:
+        """Close the connection; streams that are still running are cancelled. May be called again."""
+        if not self._closed:
+            self._closed = True
+            self._thread.run(self._client.close())
+            self._thread.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def connect(
+    url: str,
+    *,
+    api_key: str | None = None,
+    encoding: Encoding = "json",
+    open_timeout: float | None = 10,
+    ssl: SSLContext | None = None,
+) -> Client:
+    """Connect to a server: `with midstream.sync.connect(url) as client`. Arguments as `midstream.connect`."""
+    opening = client.connect(url, api_key=api_key, encoding=encoding, open_timeout=open_timeout, ssl=ssl)
+    thread = LoopThread()
+    try:
+        return Client(thread, thread.run(_await(opening)))
+    except BaseException:
+        thread.stop()
+        raise
+
+
+async def _await(opening: client.connect) -> client.Client:
+    return await opening
+
+
+async def _call(stream: handle.Stream) -> Chunk | None:
+    return stream.try_next()

@@ -1,0 +1,18 @@
+"""Where the service is: from the address that a person has at hand to the one of its WebSocket. Pure."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit, urlunsplit
+
+PATH = "/v1/realtime"
+_SCHEMES = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
+
+
+def websocket_url(url: str) -> str:
+    """`http://host:8000`, `wss://host/v1/realtime` or `https://host/a/prefix`, as the WebSocket's own URL."""
+    parts = urlsplit(url)
+    scheme = _SCHEMES.get(parts.scheme)
+    if scheme is None or not parts.hostname:
+        raise ValueError(f"{url!r} is no address of a server: expected one such as 'http://127.0.0.1:8000'")
+    path = parts.path.rstrip("/").removesuffix(PATH) + PATH
+    return urlunsplit((scheme, parts.netloc, path, parts.query, ""))

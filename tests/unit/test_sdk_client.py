@@ -1,0 +1,579 @@
+"""The asynchronous client against a server played by the test, over real WebSockets."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+from msgspec import UNSET
+
+import midstream
+from midstream.client import Encoding
+from midstream.protocol import (
+    Adjust,
+    Adjusted,
+    Cancel,
+    CloseCode,
+    Credit,
+    Error,
+    GoingAway,
+    Grant,
+    Inject,
+    Params,
+    Pause,
+    Paused,
+    Ping,
+    Ready,
+    Rewound,
+    Start,
+    Token,
+)
+from tests.fakes.server import READY, FakeServer, Peer, Speaker, final, spell
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FakeServer]:
+    async with FakeServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def client(server: FakeServer) -> AsyncIterator[midstream.Client]:
+    async with midstream.connect(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+async def peer(server: FakeServer, client: midstream.Client) -> Peer:
+    return await server.peer()
+
+
+@pytest.fixture
+def speaker() -> Speaker:
+    return Speaker()
+
+
+@pytest.fixture
+async def talking(speaker: Speaker) -> AsyncIterator[midstream.Client]:
+    """A client of a server that follows the protocol by itself."""
+    async with FakeServer(speaker) as server, midstream.connect(server.url) as client:
+        yield client
+
+
+async def begin(client: midstream.Client, peer: Peer, window: int = 64) -> tuple[midstream.Stream, Start]:
+    stream, start = await asyncio.gather(client.start(prompt="Hi", window=window), peer.start())
+    return stream, start
+
+
+async def read(stream: midstream.Stream, seen: list[str]) -> None:
+    async for chunk in stream:
+        seen.append(chunk.text)  # noqa: PERF401 - what was seen before an exception is wanted too
+
+
+def error(code: str, request_id: str | None = None, ref: str | None = None) -> Error:
+    status, retryable = midstream.protocol.ERRORS[code]
+    return Error(status=status, code=code, message="no", retryable=retryable, request_id=request_id, ref=ref)
+
+
+# -- connecting ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ["json", "msgpack"])
+async def test_a_connection_from_greeting_to_farewell(encoding: Encoding) -> None:
+    async with FakeServer(Speaker()) as server:
+        async with midstream.connect(server.url, api_key="k", encoding=encoding) as client:
+            assert client.ready == READY
+            assert (await client.complete(prompt="Hi", max_tokens=3)).text == spell(3)
+        (request,) = server.requests
+        peer = await server.peer()
+        await peer.socket.wait_closed()
+    assert request.path == "/v1/realtime"
+    assert request.headers["Authorization"] == "Bearer k"
+    assert request.headers["Sec-WebSocket-Protocol"] == f"midstream.v1.{encoding}"
+    assert "Sec-WebSocket-Extensions" not in request.headers
+    assert peer.socket.close_code == 1000
+
+
+async def test_connect_can_be_awaited(server: FakeServer) -> None:
+    client = await midstream.connect(server.url)
+    await client.close()
+    with pytest.raises(midstream.ConnectionLost):
+        await client.start(prompt="Hi")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(401, midstream.Unauthenticated), (403, midstream.Forbidden), (503, midstream.Overloaded)],
+)
+async def test_a_refused_upgrade_is_a_typed_error(status: int, kind: type[midstream.RequestError]) -> None:
+    async with FakeServer(status=status) as server:
+        with pytest.raises(kind) as caught:
+            await midstream.connect(server.url)
+    assert caught.value.status == status
+
+
+@pytest.mark.parametrize(("status", "retryable"), [(502, True), (404, False)])
+async def test_another_answer_than_an_upgrade(status: int, retryable: bool) -> None:
+    async with FakeServer(status=status) as server:
+        with pytest.raises(midstream.ConnectionLost, match=str(status)) as caught:
+            await midstream.connect(server.url)
+    assert (caught.value.code, caught.value.retryable) == (None, retryable)
+
+
+async def test_nobody_there() -> None:
+    async with FakeServer() as server:
+        url = server.url
+    with pytest.raises(midstream.ConnectionLost) as caught:
+        await midstream.connect(url)
+    assert caught.value.retryable
+
+
+async def test_a_server_that_says_nothing() -> None:
+    async with FakeServer(greet=None) as server:
+        with pytest.raises(midstream.ConnectionLost, match="did not answer"):
+            await midstream.connect(server.url, open_timeout=0.05)
+
+
+async def test_an_error_instead_of_a_greeting() -> None:
+    async with FakeServer(greet=error("draining")) as server:
+        with pytest.raises(midstream.Draining):
+            await midstream.connect(server.url)
+
+
+async def test_another_version_of_the_protocol() -> None:
+    async with FakeServer(greet=Ready(protocol=9, session_id="s", models=[], limits={})) as server:
+        with pytest.raises(midstream.ProtocolError, match="protocol 1"):
+            await midstream.connect(server.url)
+
+
+def test_an_encoding_that_there_is_not() -> None:
+    with pytest.raises(ValueError, match="'json' or 'msgpack'"):
+        midstream.connect("http://h", encoding="xml")  # type: ignore[arg-type]
+
+
+async def test_ping(client: midstream.Client, peer: Peer) -> None:
+    async def answer() -> None:
+        frame = await peer.receive(Ping)
+        await peer.send(midstream.protocol.Pong(ref=frame.ref))
+
+    await asyncio.gather(client.ping(), answer())
+
+
+async def test_a_server_about_to_go_says_so(client: midstream.Client, peer: Peer) -> None:
+    stream, start = await begin(client, peer)
+    assert not client.draining
+    await peer.send(GoingAway(deadline_ms=1000))
+    await peer.say(start, 0, "x")
+    assert await stream.next()
+    assert client.draining
+
+
+# -- starting ------------------------------------------------------------------------------------------
+
+
+async def test_fields_and_params_are_plain_keywords(client: midstream.Client, peer: Peer) -> None:
+    turn = {"role": "user", "content": "Hi"}
+    stream, start = await asyncio.gather(
+        client.start(messages=[turn], model=None, temperature=0.5, stop=("a", "b"), seed=7, priority=2),
+        peer.start(),
+    )
+    assert start.messages == [midstream.protocol.Message(role="user", content="Hi")]
+    assert start.params == Params(temperature=0.5, stop=["a", "b"], seed=7)
+    assert (start.priority, start.model, start.credit) == (2, None, Credit(limit=64))
+    assert (stream.request_id, stream.model, stream.prompt_tokens) == (start.request_id, "toy", 3)
+    assert (stream.params.temperature, stream.params.top_p) == (0.5, UNSET)
+
+
+async def test_automatic_credit_grants_nothing(client: midstream.Client, peer: Peer) -> None:
+    stream, start = await asyncio.gather(client.start(prompt=[1, 2], credit="auto"), peer.start())
+    assert start.credit is None
+    await peer.say(start, 0, "a", "b")
+    await stream.next()
+    await stream.next()
+    pausing = asyncio.create_task(stream.pause())
+    assert isinstance(await peer.frame(), Pause)  # and no grant before it
+    await peer.send(final(start.request_id, 2, "stop"))
+    with pytest.raises(midstream.RequestFinished):
+        await pausing
+
+
+async def test_mistakes_are_refused_before_anything_is_sent(client: midstream.Client, peer: Peer) -> None:
+    with pytest.raises(TypeError, match="temprature"):
+        await client.start(prompt="Hi", temprature=0.2)  # type: ignore[call-arg]
+    with pytest.raises(midstream.InvalidParams, match="temperature"):
+        await client.start(prompt="Hi", temperature=3)
+    with pytest.raises(midstream.InvalidFrame, match="messages"):
+        await client.start(messages=[{"content": "no role"}])
+    with pytest.raises(midstream.InvalidFrame):
+        await client.start(prompt="Hi", credit={"limit": -1})
+    with pytest.raises(ValueError, match="window"):
+        await client.start(prompt="Hi", window=0)
+    _, start = await begin(client, peer)
+    assert start.prompt == "Hi"  # the first frame that the server saw
+
+
+async def test_a_refused_start_raises_and_leaves_nothing(client: midstream.Client, peer: Peer) -> None:
+    async def refuse() -> None:
+        frame = await peer.receive(Start)
+        refusal = error("too_many_streams", frame.request_id, frame.ref)
+        await peer.send(msgspec.structs.replace(refusal, retry_after_ms=40))
+
+    with pytest.raises(midstream.TooManyStreams) as caught:
+        await asyncio.gather(client.start(prompt="Hi", request_id="r"), refuse())
+    assert caught.value.retry_after_ms == 40
+    await asyncio.gather(client.start(prompt="Hi", request_id="r"), peer.start())
+
+
+async def test_a_name_in_use(client: midstream.Client, peer: Peer) -> None:
+    stream, _ = await asyncio.gather(client.start(prompt="Hi", request_id="r"), peer.start())
+    with pytest.raises(midstream.RequestConflict):
+        await client.start(prompt="Hi", request_id="r")
+    assert stream.state == "running"
+
+
+# -- reading -------------------------------------------------------------------------------------------
+
+
+async def test_a_stream_from_start_to_end(client: midstream.Client, peer: Peer) -> None:
+    stream, start = await begin(client, peer)
+    await peer.say(start, 0, "Hel", "lo")
+    end = final(start.request_id, 2, "stop", stop_reason="eos")
+    await peer.send(end)
+    assert [chunk.text async for chunk in stream] == ["Hel", "lo"]
+    assert (stream.text, stream.index, stream.consumed, stream.final) == ("Hello", 2, 2, end)
+    assert (stream.state, await stream.cancel(), await stream.next()) == ("finished", 2, None)
+
+
+async def test_complete(talking: midstream.Client) -> None:
+    done = await talking.complete(prompt="Hi", max_tokens=5)
+    assert (done.text, done.tokens, done.model) == (spell(5), [0, 1, 2, 3, 4], "toy")
+    assert (done.finish_reason, done.usage, done.timing) == ("length", done.final.usage, done.final.timing)
+
+
+async def test_pure_pull_decodes_one_token_for_each_one_asked_for(
+    talking: midstream.Client, speaker: Speaker
+) -> None:
+    stream = await talking.start(prompt="Hi", window=1)
+    for asked in range(4):
+        await talking.ping()  # whatever the server was to decode, it has decoded before it answers
+        assert speaker.decoded[stream.request_id] == asked
+        assert (await stream.next() or stream).index == asked
+
+
+async def test_a_slow_loop_slows_its_own_decoding(talking: midstream.Client, speaker: Speaker) -> None:
+    stream = await talking.start(prompt="Hi", window=8, max_tokens=100)
+    async for chunk in stream:
+        await talking.ping()
+        assert speaker.decoded[stream.request_id] <= chunk.end + 8
+    assert stream.text == spell(100)
+
+
+async def test_an_unread_stream_delays_nobody(talking: midstream.Client, speaker: Speaker) -> None:
+    unread = await talking.start(prompt="Hi", window=4)
+    async with asyncio.TaskGroup() as group:
+        done = [group.create_task(talking.complete(prompt="Hi", max_tokens=n)) for n in range(1, 20)]
+    assert [task.result().text for task in done] == [spell(n) for n in range(1, 20)]
+    assert speaker.decoded[unread.request_id] == 4
+
+
+async def test_next_waits_no_longer_than_it_is_told_and_the_stream_lives_on(
+    client: midstream.Client, peer: Peer
+) -> None:
+    stream, start = await begin(client, peer)
+    with pytest.raises(TimeoutError):
+        await stream.next(timeout=0.01)
+    assert stream.try_next() is None
+    await peer.say(start, 0, "a", "b")
+    chunk = await stream.next(timeout=60)
+    assert chunk == midstream.Chunk(0, 1, "a")
+    await peer.send(final(start.request_id, 2, "stop"))
+    assert [chunk.text async for chunk in stream] == ["b"]
+
+
+async def test_try_next_grants_what_it_asks_for(client: midstream.Client, peer: Peer) -> None:
+    stream, start = await begin(client, peer, window=1)
+    assert (stream.try_next(), stream.try_next()) == (None, None)
+    assert (await peer.receive(Grant)).limit == 1
+    await peer.say(start, 0, "a")
+    assert await stream.next()
+    assert stream.try_next() is None
+    assert (await peer.receive(Grant)).limit == 2
+
+
+async def test_a_stream_that_fails_keeps_its_text(client: midstream.Client, peer: Peer) -> None:
+    stream, start = await begin(client, peer)
+    await peer.say(start, 0, "so far")
+    await peer.send(final(start.request_id, 1, "error", stop_reason="engine_error"))
+    seen: list[str] = []
+    with pytest.raises(midstream.StreamFailed, match="engine_error") as caught:
+        await read(stream, seen)
+    assert (seen, stream.text) == (["so far"], "so far")
+    assert caught.value.final == stream.final
+
+
+async def test_a_pause_for_want_of_memory_can_be_seen(client: midstream.Client, peer: Peer) -> None:
+    stream, start = await begin(client, peer)
+    await peer.send(Paused(request_id=start.request_id, index=0, reason="memory"))
+    await asyncio.gather(client.ping(), pong(peer))
+    assert (stream.state, stream.pause_reason) == ("paused", "memory")
+    assert repr(stream) == f"<Stream '{start.request_id}' paused at 0>"
+
+
+async def pong(peer: Peer) -> None:
+    frame = await peer.receive(Ping)
+    await peer.send(midstream.protocol.Pong(ref=frame.ref))
+
+
+# -- steering ------------------------------------------------------------------------------------------
+
+
+async def test_every_way_of_steering_returns_its_index(talking: midstream.Client) -> None:
+    stream = await talking.start(prompt="Hi", window=10)
+    assert await stream.pause(kv="release") == 10
+    assert stream.state == "paused"
+    assert await stream.adjust(temperature=0.25) == 10
+    assert stream.params.temperature == 0.25
+    assert await stream.rewind(6) == 6
+    assert (stream.text, stream.tokens, stream.index) == (spell(6), list(range(6)), 6)
+    assert await stream.adjust(top_k=5, at=4) == 4
+    assert await stream.inject(text="oh", at=2) == 2
+    assert await stream.inject(messages=[{"role": "user", "content": "hm"}]) == 2
+    assert await stream.inject(tokens=[1, 2]) == 2
+    assert stream.text == spell(2)
+    assert await stream.resume() == 2
+    assert await stream.cancel() == 10
+    assert await stream.cancel() == 10
+    assert stream.text == spell(10)
+
+
+async def test_the_rewind_that_at_caused_is_not_the_answer(client: midstream.Client, peer: Peer) -> None:
+    stream, start = await begin(client, peer)
+    await peer.say(start, 0, "a", "b")
+    adjusting = asyncio.create_task(stream.adjust(temperature=0, at=1))
+    frame = await peer.receive(Adjust)
+    await peer.send(Rewound(request_id=start.request_id, ref=frame.ref, index=1, text_length=1))
+    await asyncio.gather(client.ping(), pong(peer))
+    assert not adjusting.done()
+    await peer.send(Adjusted(request_id=start.request_id, ref=frame.ref, index=1, params=frame.params))
+    assert await adjusting == 1
+
+
+async def test_a_refused_frame_raises_and_the_stream_goes_on(client: midstream.Client, peer: Peer) -> None:
+    stream, start = await begin(client, peer)
+    injecting = asyncio.create_task(stream.inject(text="x" * 99))
+    frame = await peer.receive(Inject)
+    await peer.send(error("context_too_long", start.request_id, frame.ref))
+    with pytest.raises(midstream.ContextTooLong):
+        await injecting
+    await peer.say(start, 0, "on")
+    assert await stream.next() == midstream.Chunk(0, 1, "on")
+
+
+async def test_a_misspelt_or_impossible_change_is_not_sent(client: midstream.Client, peer: Peer) -> None:
+    stream, _ = await begin(client, peer)
+    with pytest.raises(TypeError, match="temprature"):
+        await stream.adjust(temprature=0.2)  # type: ignore[call-arg]
+    with pytest.raises(midstream.InvalidParams, match="top_p"):
+        await stream.adjust(top_p=2)
+    with pytest.raises(midstream.InvalidFrame, match="to"):
+        await stream.rewind(-1)
+
+
+async def test_steering_a_stream_that_ends_meanwhile(client: midstream.Client, peer: Peer) -> None:
+    stream, start = await begin(client, peer)
+    adjusting = asyncio.create_task(stream.adjust(temperature=0))
+    frame = await peer.receive(Adjust)
+    cancelling = asyncio.create_task(stream.cancel())
+    await peer.receive(Cancel)
+    await peer.send(final(start.request_id, 0, "length"))
+    await peer.send(error("request_finished", start.request_id, frame.ref))
+    with pytest.raises(midstream.RequestFinished):
+        await adjusting
+    assert await cancelling == 0
+    with pytest.raises(midstream.RequestFinished):
+        await stream.pause()
+
+
+# -- a lost connection ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("code", "retryable"), [(CloseCode.RESTART, True), (CloseCode.POLICY, False)])
+async def test_a_lost_connection_wakes_everybody(
+    client: midstream.Client, peer: Peer, code: int, retryable: bool
+) -> None:
+    stream, start = await begin(client, peer)
+    waiting = [asyncio.create_task(call) for call in (stream.adjust(temperature=0), client.ping())]
+    await peer.receive(Adjust)
+    await peer.say(start, 0, "last words")
+    await peer.socket.close(code, "so be it")
+    outcomes = await asyncio.gather(*waiting, stream.cancel(), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [midstream.ConnectionLost] * 3
+    seen: list[str] = []
+    with pytest.raises(midstream.ConnectionLost, match="so be it") as caught:
+        await read(stream, seen)
+    assert seen == ["last words"]
+    assert (caught.value.code, caught.value.retryable) == (code, retryable)
+    with pytest.raises(midstream.ConnectionLost):
+        await client.start(prompt="Hi")
+
+
+async def test_a_connection_cut_without_a_word(client: midstream.Client, peer: Peer) -> None:
+    stream, _ = await begin(client, peer)
+    peer.socket.transport.abort()
+    with pytest.raises(midstream.ConnectionLost) as caught:
+        await stream.next()
+    assert (caught.value.code, caught.value.retryable) == (1006, True)
+
+
+@pytest.mark.parametrize("data", ['{"type": "token"}', "no JSON", '{"type": "song"}', "[" * 100_000])
+async def test_an_event_that_cannot_be_read_ends_the_connection(
+    client: midstream.Client, peer: Peer, data: str
+) -> None:
+    stream, _ = await begin(client, peer)
+    await peer.socket.send(data)
+    with pytest.raises(midstream.ConnectionLost) as caught:
+        await stream.next()
+    assert (caught.value.code, caught.value.retryable) == (1002, False)
+    await peer.socket.wait_closed()
+    assert peer.socket.close_code == 1002
+
+
+async def test_a_gap_in_a_stream_ends_the_connection(client: midstream.Client, peer: Peer) -> None:
+    stream, start = await begin(client, peer)
+    await peer.send(Token(request_id=start.request_id, index=3, count=1, delta="x"))
+    with pytest.raises(midstream.ConnectionLost, match="token 3"):
+        await stream.next()
+
+
+async def test_events_about_nobody_are_passed_over(client: midstream.Client, peer: Peer) -> None:
+    stream, start = await begin(client, peer)
+    await peer.send(error("request_finished", "long gone"))
+    await peer.send(Paused(request_id="long gone", index=0, reason="client"))
+    await peer.say(start, 0, "x")
+    assert await stream.next() == midstream.Chunk(0, 1, "x")
+
+
+async def test_a_connection_that_closes_ends_its_streams(server: FakeServer) -> None:
+    async with midstream.connect(server.url) as client:
+        stream, _ = await begin(client, await server.peer())
+    with pytest.raises(midstream.ConnectionLost) as caught:
+        await stream.next()
+    assert caught.value.code == 1000
+    gc.collect()
+
+
+# -- no longer wanted ----------------------------------------------------------------------------------
+
+
+async def test_break_cancels_though_the_stream_is_still_held(client: midstream.Client, peer: Peer) -> None:
+    stream, start = await begin(client, peer)
+    await peer.say(start, 0, "a", "b")
+    async for _ in stream:
+        break
+    await peer.receive(Cancel)
+    await peer.send(final(start.request_id, 2, "cancelled"))
+    assert await stream.cancel() == 2
+    assert stream.text == "ab"
+
+
+async def test_an_exception_in_the_loop_cancels(client: midstream.Client, peer: Peer) -> None:
+    stream, start = await begin(client, peer)
+    await peer.say(start, 0, "a")
+
+    async def fail() -> None:
+        async for chunk in stream:
+            raise LookupError(chunk.text)
+
+    with pytest.raises(LookupError):
+        await fail()
+    await peer.receive(Cancel)
+
+
+async def test_a_cancelled_task_cancels(client: midstream.Client, peer: Peer) -> None:
+    stream, start = await begin(client, peer, window=1)
+    task = asyncio.create_task(read(stream, []))
+    assert (await peer.receive(Grant)).limit == 1
+    task.cancel()
+    await asyncio.wait([task])
+    assert (await peer.receive(Cancel)).request_id == start.request_id
+
+
+async def test_closing_a_generator_around_the_loop_cancels(client: midstream.Client, peer: Peer) -> None:
+    stream, start = await begin(client, peer)
+    await peer.say(start, 0, "a", "b")
+
+    async def words() -> AsyncIterator[str]:
+        async for chunk in stream:
+            yield chunk.text
+
+    spoken = words()
+    assert await anext(spoken) == "a"
+    await spoken.aclose()  # type: ignore[attr-defined]
+    await peer.receive(Cancel)
+
+
+async def test_dropping_the_stream_cancels(client: midstream.Client, peer: Peer) -> None:
+    stream, start = await begin(client, peer)
+    del stream
+    assert (await peer.receive(Cancel)).request_id == start.request_id
+
+
+async def test_a_stream_in_a_cycle_is_cancelled_when_it_is_collected(
+    client: midstream.Client, peer: Peer
+) -> None:
+    stream, start = await begin(client, peer)
+    cycle: list[object] = [stream]
+    cycle.append(cycle)
+    del stream, cycle
+    gc.collect()
+    assert (await peer.receive(Cancel)).request_id == start.request_id
+
+
+async def test_a_start_given_up_while_it_waits_is_cancelled(client: midstream.Client, peer: Peer) -> None:
+    task = asyncio.create_task(client.start(prompt="Hi"))
+    start = await peer.receive(Start)
+    task.cancel()
+    await asyncio.wait([task])
+    assert (await peer.receive(Cancel)).request_id == start.request_id
+
+
+async def test_leaving_a_with_block_waits_for_the_end(talking: midstream.Client, speaker: Speaker) -> None:
+    async with await talking.start(prompt="Hi", window=3) as stream:
+        async for _ in stream:
+            break
+    assert stream.final == speaker.finals[stream.request_id]
+    assert stream.final.finish_reason == "cancelled"
+
+
+async def test_leaving_a_with_block_of_a_lost_connection(client: midstream.Client, peer: Peer) -> None:
+    stream, _ = await begin(client, peer)
+
+    async def fail() -> None:
+        async with stream:
+            peer.socket.transport.abort()
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        await fail()
+    assert stream.final is None
+
+
+async def test_a_finished_stream_is_dropped_without_a_word(client: midstream.Client, peer: Peer) -> None:
+    stream, start = await begin(client, peer)
+    await peer.send(final(start.request_id, 0, "stop"))
+    assert await stream.next() is None
+    del stream
+    await asyncio.gather(client.ping(), pong(peer))  # the next frame is the ping
+
+
+async def test_what_was_dropped_before_the_connection_closes_is_cancelled_first(server: FakeServer) -> None:
+    async with midstream.connect(server.url) as client:
+        peer = await server.peer()
+        accepting = asyncio.create_task(peer.start())
+        stream = await client.start(prompt="Hi")
+        cancelled = asyncio.create_task(peer.receive(Cancel))
+        del stream
+    assert (await cancelled).request_id == (await accepting).request_id

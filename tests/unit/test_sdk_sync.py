@@ -1,0 +1,176 @@
+"""The synchronous client: the same, waited for. It runs in a thread, the server in the test's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import pytest
+
+import midstream
+from midstream import sync
+from midstream.protocol import Cancel, Grant
+from tests.fakes.server import READY, FakeServer, Speaker, final, spell
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def speaker() -> Speaker:
+    return Speaker()
+
+
+@pytest.fixture
+async def url(speaker: Speaker) -> AsyncIterator[str]:
+    async with FakeServer(speaker) as server:
+        yield server.url
+
+
+async def with_client(url: str, script: Callable[[sync.Client], T]) -> T:
+    """Run a script that knows nothing of asyncio."""
+
+    def run() -> T:
+        with sync.connect(url) as client:
+            return script(client)
+
+    return await asyncio.to_thread(run)
+
+
+async def test_a_loop_to_the_end(url: str) -> None:
+    def script(client: sync.Client) -> None:
+        assert client.ready == READY
+        assert not client.draining
+        stream = client.start(prompt="Hi", max_tokens=100, temperature=0.5)
+        assert "".join(chunk.text for chunk in stream) == stream.text == spell(100)
+        assert (stream.model, stream.prompt_tokens, stream.params.temperature) == ("toy", 3, 0.5)
+        assert (stream.tokens[-1], stream.index, stream.consumed, stream.state) == (99, 100, 100, "finished")
+        assert stream.final is not None
+        assert stream.final.finish_reason == "length"
+        assert stream.next(timeout=60) is None
+
+    await with_client(url, script)
+
+
+async def test_pure_pull(url: str, speaker: Speaker) -> None:
+    def script(client: sync.Client) -> None:
+        stream = client.start(prompt="Hi", window=1)
+        for asked in range(4):
+            client.ping()  # whatever the server was to decode, it has decoded before it answers
+            assert speaker.decoded[stream.request_id] == asked
+            assert stream.next() == midstream.Chunk(asked, 1, f"{asked} ", [asked])
+
+    await with_client(url, script)
+
+
+async def test_steering(url: str) -> None:
+    def script(client: sync.Client) -> None:
+        stream = client.start(prompt="Hi", window=10)
+        assert stream.pause() == 10
+        assert (stream.state, stream.pause_reason) == ("paused", "client")
+        assert stream.adjust(temperature=0.25) == 10
+        assert stream.inject(text="oh", at=4) == 4
+        assert stream.rewind(2) == 2
+        assert stream.text == spell(2)
+        assert [stream.next(), stream.next()] == [midstream.Chunk(i, 1, f"{i} ", [i]) for i in range(2)]
+        assert stream.try_next() is None
+        assert stream.resume() == 2
+        assert stream.cancel() == stream.cancel() == 10
+        assert repr(stream) == f"<Stream {stream.request_id!r} finished at 10>"
+
+    await with_client(url, script)
+
+
+async def test_break_cancels(url: str, speaker: Speaker) -> None:
+    def script(client: sync.Client) -> sync.Stream:
+        stream = client.start(prompt="Hi", window=4)
+        for _ in stream:
+            break
+        return stream
+
+    stream = await with_client(url, script)
+    assert speaker.finals[stream.request_id].finish_reason == "cancelled"
+
+
+async def test_dropping_the_stream_cancels(url: str, speaker: Speaker) -> None:
+    def script(client: sync.Client) -> str:
+        return client.start(prompt="Hi", window=4).request_id
+
+    name = await with_client(url, script)
+    assert speaker.finals[name].finish_reason == "cancelled"
+
+
+async def test_leaving_a_with_block_waits_for_the_end(url: str) -> None:
+    def script(client: sync.Client) -> None:
+        with client.start(prompt="Hi", window=4) as stream:
+            assert stream.next()
+        assert stream.final is not None
+        assert stream.final.finish_reason == "cancelled"
+
+    await with_client(url, script)
+
+
+async def test_errors_are_the_same(url: str) -> None:
+    def script(client: sync.Client) -> None:
+        with pytest.raises(midstream.InvalidParams):
+            client.start(prompt="Hi", temperature=3)
+        stream = client.start(prompt="Hi", window=1)
+        stream.pause()
+        with pytest.raises(TimeoutError):
+            stream.next(timeout=0.01)
+        stream.cancel()
+        with pytest.raises(midstream.RequestFinished):
+            stream.adjust(temperature=0)
+
+    await with_client(url, script)
+
+
+async def test_many_threads_on_one_connection(url: str) -> None:
+    def script(client: sync.Client) -> list[str]:
+        with ThreadPoolExecutor(8) as pool:
+            return list(pool.map(lambda n: client.complete(prompt="Hi", max_tokens=n).text, range(1, 9)))
+
+    assert await with_client(url, script) == [spell(n) for n in range(1, 9)]
+
+
+async def test_a_closed_client_may_be_closed_again_and_leaves_no_thread(url: str) -> None:
+    def script() -> None:
+        before = threading.active_count()
+        client = sync.connect(url)
+        client.close()
+        client.close()
+        with pytest.raises(midstream.Overloaded):
+            sync.connect(busy.url)
+        assert threading.active_count() == before
+
+    async with FakeServer(status=503) as busy:
+        await asyncio.to_thread(script)
+
+
+def test_an_interrupt_while_waiting_cancels_the_stream() -> None:
+    """Ctrl-C comes out of whatever wait the main thread is in."""
+    server, thread = FakeServer(), sync.LoopThread()
+
+    async def play() -> None:
+        peer = await server.peer()
+        await peer.start()
+        await peer.receive(Grant)  # the reader waits now
+        ident = threading.main_thread().ident
+        assert ident is not None
+        signal.pthread_kill(ident, signal.SIGINT)
+        cancel = await peer.receive(Cancel)
+        await peer.send(final(cancel.request_id, 0, "cancelled"))
+
+    thread.run(server.__aenter__())
+    with ThreadPoolExecutor(1) as pool:
+        playing = pool.submit(thread.run, play())
+        with sync.connect(server.url) as client:
+            stream = client.start(prompt="Hi", window=1)
+            with pytest.raises(KeyboardInterrupt):
+                next(iter(stream))
+            playing.result()
+    thread.run(server.__aexit__(None, None, None))
+    thread.stop()
