@@ -53,7 +53,7 @@ def serve(pipe: Pipe, options: api.EngineOptions) -> int:
     # Waiting threads must not spin: the gateway wants the core that they would burn.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from engine.load import build
-    from engine.models import ModelError
+    from engine.model_files import ModelError
 
     try:
         engine, hello = build(options)

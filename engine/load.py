@@ -9,12 +9,9 @@ from pathlib import Path
 import torch
 
 from engine import api, toy_model
-from engine.attention import NAME, Pool
 from engine.cache import BlockCache
 from engine.engine import Engine, Runner
-from engine.models import ModelError, available_memory, describe, load, resolve
-from engine.packing import pack
-from engine.runner import ModelRunner
+from engine.model_files import ModelError
 from engine.sampler import Sampler
 from engine.scheduler import Scheduler
 from engine.toy import CONTEXT, ToyRunner
@@ -59,6 +56,12 @@ def _toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
 
 
 def _model(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
+    # Not before a model is wanted: transformers takes longer to import than the toy to start.
+    from engine.attention import NAME, Pool
+    from engine.models import describe, load, resolve
+    from engine.packing import pack
+    from engine.runner import ModelRunner
+
     device = options.device if options.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
     folder = resolve(options.model)
     model = load(folder, dtype=options.dtype, device=device, attention=NAME)
@@ -118,5 +121,7 @@ def _affordable(device: torch.device, bytes_per_token: int, context: int) -> int
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
     else:
+        from engine.models import available_memory
+
         free = available_memory() or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     return min(int(free * MEMORY_SHARE) // bytes_per_token, CONTEXTS_HELD * context)
