@@ -1,12 +1,12 @@
 """Attention of a ragged batch over the paged KV cache: the reference backend, for any device.
 
-A batch is one flat row of query tokens; each sequence in it has a span of that row, and a table that says where
-its keys and values lie. This module knows spans, runs of neighbouring blocks and tensors; it knows no sequence's life,
-no scheduler and no model class. Models reach it through transformers' attention interface, by the name `NAME`.
+It knows tensors and a `Ragged` batch, which says what to read; it knows no sequence's life, no scheduler and no model
+class. Models reach it through transformers' attention interface, by the name `NAME`.
 
-Nothing is gathered and nothing is masked where a slice will do. A span's context is read run by run, as views of the
-pool; the parts are joined by their log-sum-exp, which is exact. A span's own chunk is causal among itself, and sees
-all of the context before it. Only a sliding window that ends inside a chunk needs a mask, and a gather.
+Nothing is gathered and nothing is masked where a view will do. Decoding rows are read in as few strided views of the
+pool as their layout allows. A chunk of a prompt is causal among itself and sees all of the context before it, run by
+run. Where a row is read in parts, the parts are joined by their log-sum-exp, which is exact. Only a sliding window that
+ends inside a chunk needs a gather.
 """
 
 from __future__ import annotations
@@ -19,42 +19,11 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
+from engine.ragged import Call, Ragged, Span
+
 NAME = "midstream"
 
-Part = tuple[Tensor, Tensor]  # what attention to some keys gave, [KV, G, T, D], and its log-sum-exp, [KV, G, T]
-
-
-@dataclass(slots=True)
-class Span:
-    """One sequence's share of the batch: `count` query tokens from row `first`, at positions from `start` on."""
-
-    first: int
-    count: int
-    start: int
-    runs: list[tuple[int, int]]  # where positions 0 to start + count lie in the pool: (first token, tokens)
-
-    def slices(self, begin: int, end: int) -> list[slice]:
-        """Where positions `begin` to `end` lie."""
-        found = []
-        position = 0
-        for first, tokens in self.runs:
-            low, high = max(begin, position), min(end, position + tokens)
-            if low < high:
-                found.append(slice(first + low - position, first + high - position))
-            position += tokens
-        return found
-
-
-def runs_of(blocks: list[int], block: int, tokens: int) -> list[tuple[int, int]]:
-    """Where the first `tokens` of a table lie, neighbours joined."""
-    runs: list[tuple[int, int]] = []
-    for number in blocks[: -(-tokens // block)]:
-        if runs and runs[-1][0] + runs[-1][1] == number * block:
-            runs[-1] = (runs[-1][0], runs[-1][1] + block)
-        else:
-            runs.append((number * block, block))
-    spare = len(blocks[: -(-tokens // block)]) * block - tokens
-    return [*runs[:-1], (runs[-1][0], runs[-1][1] - spare)]
+Part = tuple[Tensor, Tensor]  # what attention to some keys gave, and its log-sum-exp
 
 
 class Pool:
@@ -65,6 +34,8 @@ class Pool:
             return [torch.zeros(heads, tokens, size, dtype=dtype, device=device) for heads, size in layers]
 
         self.keys, self.values = make(), make()
+        self.tokens = tokens
+        self.dtype = dtype
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         self.keys[layer].index_copy_(1, slots, keys)
@@ -79,15 +50,6 @@ class Pool:
             tensor[:, tokens] = 0
 
 
-@dataclass(slots=True)
-class Ragged:
-    """What attention needs to know of a batch: passed through the model's forward as a keyword argument."""
-
-    pool: Pool
-    slots: Tensor  # where each query token's own key and value are kept
-    spans: list[Span]
-
-
 def attention(
     module: nn.Module,
     query: Tensor,
@@ -99,7 +61,8 @@ def attention(
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     *,
-    midstream: Ragged,
+    pool: Pool,
+    ragged: Ragged,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """The function that models call. query: [1, H, T, D]; key and value: [1, KV, T, D]; returns [1, T, H, D]."""
@@ -107,26 +70,27 @@ def attention(
     assert isinstance(layer, int)
     heads, tokens, size = query.shape[1:]
     kv_heads = key.shape[1]
-    midstream.pool.write(layer, midstream.slots, key[0], value[0])
+    pool.write(layer, ragged.slots, key[0], value[0])
     look = Look(
-        midstream.pool.keys[layer],
-        midstream.pool.values[layer],
+        pool.keys[layer],
+        pool.values[layer],
         scaling if scaling is not None else size**-0.5,
         sliding_window,
         softcap,
-        None if s_aux is None else s_aux.view(kv_heads, heads // kv_heads, 1),
+        None if s_aux is None else s_aux.view(kv_heads, heads // kv_heads),
     )
-    q = query[0].view(kv_heads, heads // kv_heads, tokens, size)
-    out = query.new_empty(kv_heads, heads // kv_heads, tokens, value.shape[-1])
-    for span in midstream.spans:
+    q = query[0].transpose(0, 1).view(tokens, kv_heads, heads // kv_heads, size)
+    outs = [look.decode(ragged, q[: ragged.decoding])] if ragged.decoding else []
+    for span in ragged.chunks:
         rows = slice(span.first, span.first + span.count)
-        out[:, :, rows] = look.at(span, q[:, :, rows], key[0, :, rows], value[0, :, rows])
-    return out.permute(2, 0, 1, 3).reshape(1, tokens, heads, -1), None
+        outs.append(look.chunk(span, q[rows], key[0, :, rows], value[0, :, rows]))
+    out = outs[0] if len(outs) == 1 else torch.cat(outs)
+    return out.reshape(1, tokens, heads, -1), None
 
 
 @dataclass(slots=True)
 class Look:
-    """One layer's attention, for one span at a time."""
+    """One layer's attention. Queries are [T, KV, G, D], with G heads to each of the KV; so is what comes out."""
 
     keys: Tensor
     values: Tensor
@@ -135,88 +99,125 @@ class Look:
     softcap: float | None
     sinks: Tensor | None
 
-    def at(self, span: Span, q: Tensor, own_keys: Tensor, own_values: Tensor) -> Tensor:
-        end = span.start + span.count
-        if span.count == 1:
-            begin = 0 if self.window is None else max(0, end - self.window)
-            parts = self._each(span, q, begin, end)
-        elif self.window is None or end <= self.window:
-            parts = self._each(span, q, 0, span.start)
-            parts.append(self._attend(q, own_keys, own_values, causal=True))
+    # -- rows of one token -----------------------------------------------------------------------
+
+    def decode(self, ragged: Ragged, q: Tensor) -> Tensor:
+        plan = ragged.plan(self.window)
+        if plan.parts == 1:
+            parts = [self._call(call, q[call.rows]) for call in plan.calls]
+            return self._with_sinks(*map(torch.cat, zip(*parts, strict=True)) if len(parts) > 1 else parts[0])
+        return self._with_sinks(*self._joined(plan.calls, q))
+
+    def _call(self, call: Call, q: Tensor) -> Part:
+        keys, values = self._view(self.keys, call), self._view(self.values, call)
+        if call.pitch == 0 and call.mask is None:
+            # One context for all rows: they stand in for a length, and it is read once.
+            folded = q.transpose(0, 1).reshape(1, q.shape[1], -1, q.shape[3])
+            out, lse = self._attend(folded, keys[:1], values[:1])
+            shape = (q.shape[1], len(call.lengths), q.shape[2])
+            return out.view(*shape, -1).transpose(0, 1), lse.view(shape).transpose(0, 1)
+        return self._attend(q, keys, values, mask=call.mask)
+
+    def _view(self, pool: Tensor, call: Call) -> Tensor:
+        """[rows, KV, longest, D], without moving anything."""
+        head, token, number = pool.stride()
+        return pool.as_strided(
+            (len(call.lengths), pool.shape[0], call.longest, pool.shape[2]),
+            (call.pitch * token, head, token, number),
+            pool.storage_offset() + call.first * token,
+        )
+
+    def _joined(self, calls: list[Call], q: Tensor) -> Part:
+        """Rows whose context was read in parts: each part weighs what its scores weigh."""
+        parts = [self._call(call, q[call.rows]) for call in calls]
+        lses = q.new_full((len(calls), *q.shape[:3]), -torch.inf, dtype=parts[0][1].dtype)
+        outs = q.new_zeros(len(calls), *q.shape[:3], self.values.shape[2])
+        for at, (call, (out, lse)) in enumerate(zip(calls, parts, strict=True)):
+            outs[at, call.rows], lses[at, call.rows] = out, lse
+        return _join(outs, lses)
+
+    # -- chunks of a prompt ----------------------------------------------------------------------
+
+    def chunk(self, span: Span, q: Tensor, own_keys: Tensor, own_values: Tensor) -> Tensor:
+        # Groups of heads stand where a batch would: they share keys, and causality is counted along the tokens.
+        q = q.permute(2, 1, 0, 3)  # [G, KV, T, D]
+        if self.window is not None and span.end > self.window:
+            parts = [self._windowed(span, q, self.window)]
         else:
-            parts = [self._windowed(span, q)]
-        out, lse = join(parts)
-        if self.sinks is not None:
-            # A sink is a key without a value: it takes its share of the probability and gives nothing.
-            out = out * torch.sigmoid(lse - self.sinks).unsqueeze(-1).to(out.dtype)
-        return out
+            context = [self._shared(q, self.keys[:, part], self.values[:, part]) for part in span.slices(0, span.start)]
+            parts = [*context, self._shared(q, own_keys, own_values, causal=True)]
+        out, lse = parts[0] if len(parts) == 1 else _join(*map(torch.stack, zip(*parts, strict=True)))
+        return self._with_sinks(out.permute(2, 1, 0, 3), lse.permute(2, 1, 0))
 
-    def _each(self, span: Span, q: Tensor, begin: int, end: int) -> list[Part]:
-        return [
-            self._attend(q, self.keys[:, part], self.values[:, part]) for part in span.slices(begin, end)
-        ]
-
-    def _windowed(self, span: Span, q: Tensor) -> Part:
+    def _windowed(self, span: Span, q: Tensor, window: int) -> Part:
         """A chunk that is longer than what its first token may see."""
-        assert self.window is not None
-        begin, end = max(0, span.start + 1 - self.window), span.start + span.count
-        parts = span.slices(begin, end)
+        begin = max(0, span.start + 1 - window)
+        parts = span.slices(begin, span.end)
         keys = torch.cat([self.keys[:, part] for part in parts], 1)
         values = torch.cat([self.values[:, part] for part in parts], 1)
-        distance = torch.arange(span.start, end, device=q.device).unsqueeze(1) - torch.arange(
-            begin, end, device=q.device
+        at = torch.arange(begin, span.end, device=q.device)
+        distance = at[span.start - begin :].unsqueeze(1) - at
+        return self._shared(q, keys, values, mask=_hidden((distance < 0) | (distance >= window), q.dtype))
+
+    def _shared(
+        self, q: Tensor, keys: Tensor, values: Tensor, *, causal: bool = False, mask: Tensor | None = None
+    ) -> Part:
+        groups = q.shape[0]
+        return self._attend(
+            q, keys.expand(groups, *keys.shape), values.expand(groups, *values.shape), causal=causal, mask=mask
         )
-        return self._attend(q, keys, values, mask=(distance >= 0) & (distance < self.window))
+
+    # -- both ------------------------------------------------------------------------------------
 
     def _attend(
         self, q: Tensor, keys: Tensor, values: Tensor, *, causal: bool = False, mask: Tensor | None = None
     ) -> Part:
-        if mask is None and self.softcap is None and q.device.type == "cpu" and keys.shape[-1] == values.shape[-1]:
-            return _flash_cpu(q, keys, values, self.scale, causal)
-        return _plain(q, keys, values, self.scale, self.softcap, _causal(q, keys) if causal else mask)
+        """q: [B, H, T, D]; keys and values: [B, H, L, D]; the mask is added to the scores, [B, H, T, L]."""
+        if self.softcap is None and q.device.type == "cpu" and keys.shape[-1] == values.shape[-1]:
+            return _flash_cpu(q, keys, values, self.scale, causal, mask)
+        if causal:
+            mask = _hidden(torch.ones(q.shape[2], keys.shape[2], dtype=torch.bool, device=q.device).triu(1), q.dtype)
+        return _plain(q, keys, values, self.scale, self.softcap, mask)
+
+    def _with_sinks(self, out: Tensor, lse: Tensor) -> Tensor:
+        if self.sinks is None:
+            return out
+        # A sink is a key without a value: it takes its share of the probability and gives nothing.
+        return out * torch.sigmoid(lse - self.sinks).unsqueeze(-1).to(out.dtype)
 
 
-def _flash_cpu(q: Tensor, keys: Tensor, values: Tensor, scale: float, causal: bool) -> Part:
+def _flash_cpu(q: Tensor, keys: Tensor, values: Tensor, scale: float, causal: bool, mask: Tensor | None) -> Part:
     """PyTorch's fused kernel, asked for its log-sum-exp too, which `scaled_dot_product_attention` keeps to itself."""
-    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    if q.shape[2] == 1:
-        # One token: the heads that share a key stand in for a length, and nothing is read twice.
-        out, lse = flash(q.squeeze(2)[None], keys[None], values[None], 0.0, False, scale=scale)
-        return out[0].unsqueeze(2), lse[0].unsqueeze(2)
-    group = q.shape[1]
-    out, lse = flash(
-        q.transpose(0, 1), keys.expand(group, *keys.shape), values.expand(group, *values.shape), 0.0, causal, scale=scale
+    if mask is not None:
+        mask = mask.expand(*q.shape[:3], keys.shape[2])
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        q, keys, values, 0.0, causal, attn_mask=mask, scale=scale
     )
-    return out.transpose(0, 1), lse.transpose(0, 1)
+    return out, lse
 
 
 def _plain(
     q: Tensor, keys: Tensor, values: Tensor, scale: float, softcap: float | None, mask: Tensor | None
 ) -> Part:
     wide = torch.float32 if q.dtype in (torch.float16, torch.bfloat16) else q.dtype
-    scores = (q @ keys.unsqueeze(1).mT).to(wide) * scale
+    scores = (q @ keys.mT).to(wide) * scale
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf"))
+        scores = scores + mask
     lse = scores.logsumexp(-1)
-    weights = torch.exp(scores - lse.unsqueeze(-1))
-    return weights.to(q.dtype) @ values.unsqueeze(1), lse
+    return torch.exp(scores - lse.unsqueeze(-1)).to(q.dtype) @ values, lse
 
 
-def _causal(q: Tensor, keys: Tensor) -> Tensor:
-    return torch.ones(q.shape[2], keys.shape[1], dtype=torch.bool, device=q.device).tril()
-
-
-def join(parts: list[Part]) -> Part:
-    """Attention to all of the keys, from attention to each part of them."""
-    if len(parts) == 1:
-        return parts[0]
-    lses = torch.stack([lse for _, lse in parts])
+def _join(outs: Tensor, lses: Tensor) -> Part:
+    """Attention to all of the keys, from attention to each part of them, stacked along the first axis."""
     whole = lses.logsumexp(0)
     shares = torch.exp(lses - whole).unsqueeze(-1)
-    outs = torch.stack([out for out, _ in parts])
     return (outs * shares.to(outs.dtype)).sum(0), whole
+
+
+def _hidden(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)
 
 
 AttentionInterface.register(NAME, attention)

@@ -8,9 +8,9 @@ A block is in exactly one of three states. *Used*: some sequence's table names i
 it holds a full block of computed tokens that the next prompt with the same beginning may take. *Free*: neither.
 `audit()` proves it.
 
-Every sequence grows into the block behind its last one where that is free, and a new one begins in the middle of
-the widest free run, so that a table is nearly always one run of neighbours. Attention reads a run as a slice,
-without gathering, and sequences that start evenly spaced can be read in one call.
+Every sequence grows into the block behind its last one where that is free, and a new one begins inside the widest
+free run, at the roundest number there. So a table is nearly always one run of neighbours, which attention reads
+as a slice, without gathering; and tables begin evenly spaced, so that many can be read in one call.
 """
 
 from __future__ import annotations
@@ -22,6 +22,18 @@ from collections.abc import Iterable
 from hashlib import blake2b
 
 from engine.sequence import Sequence
+
+def _roundest(start: int, end: int) -> int:
+    """The number in the middle half of a range that the largest power of two divides; 0 where the range begins so."""
+    if start == 0:
+        return 0
+    low, high = start + (end - start) // 4, end - (end - start) // 4
+    for bits in range(high.bit_length(), -1, -1):
+        number = -(-low >> bits) << bits
+        if number < high:
+            return number
+    return start
+
 
 FREE, CACHED, USED = 0, 1, 2
 _FREE_RUN = re.compile(rb"\x00+")
@@ -156,8 +168,7 @@ class BlockCache:
         follows = None if after is None else after + 1
         if follows is None or follows >= self.total or self._state[follows] != FREE:
             runs = _FREE_RUN.finditer(self._state)
-            start, end = max((run.span() for run in runs), key=lambda span: span[1] - span[0])
-            follows = start if start == 0 else (start + end) // 2
+            follows = _roundest(*max((run.span() for run in runs), key=lambda span: span[1] - span[0]))
         self._set(follows, USED)
         self.refs[follows] = 1
         return follows

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from engine.attention import Pool, Ragged, Span, runs_of
+from engine.attention import Pool
+from engine.ragged import Ragged, Span, runs_of
 from engine.scheduler import Row
 
 
@@ -29,37 +30,39 @@ class ModelRunner:
 
     @torch.inference_mode()
     def forward(self, rows: Rows[Row]) -> Tensor:
+        spans = [self._span(row) for row in rows]
         tokens: list[int] = []
         positions: list[int] = []
-        spans: list[Span] = []
-        wanted: list[int] = []  # which of the flat tokens somebody samples behind
-        for row in rows:
-            end = row.start + row.count
-            runs = runs_of(row.sequence.blocks, self._block, end)
-            spans.append(Span(len(tokens), row.count, row.start, runs))
-            tokens += row.sequence.tokens[row.start : end]
-            positions += range(row.start, end)
-            if row.samples:
-                wanted.append(len(tokens) - 1)
-        return self._forward(self._integers(tokens), self._integers(positions), spans, wanted)
+        slots: list[int] = []
+        # Rows that decode first, and in the order in which their contexts lie: then they can be read together.
+        order = sorted(range(len(rows)), key=lambda at: (rows[at].count > 1, spans[at].runs))
+        for span, row in ((spans[at], rows[at]) for at in order):
+            span.first = len(tokens)
+            tokens += row.sequence.tokens[span.start : span.end]
+            positions += range(span.start, span.end)
+            for part in span.slices(span.start, span.end):
+                slots += range(part.start, part.stop)
+        ragged = Ragged(
+            self._integers(slots), [spans[at] for at in order], self._pool.tokens, self._pool.dtype
+        )
+        wanted = [span.first + span.count - 1 for span, row in zip(spans, rows, strict=True) if row.samples]
+        return self._logits(tokens, positions, ragged, wanted)
 
-    def _forward(self, tokens: Tensor, positions: Tensor, spans: list[Span], wanted: list[int]) -> Tensor:
-        ragged = Ragged(self._pool, torch.cat([self._slots(span) for span in spans]), spans)
-        # Somebody's logits are always computed: models are not made for a batch without any.
-        kept = self._integers(wanted or [0])
-        logits: Tensor = self._model(
-            input_ids=tokens[None],
-            position_ids=positions[None],
+    def _span(self, row: Row) -> Span:
+        return Span(0, row.count, row.start, runs_of(row.sequence.blocks, self._block, row.start + row.count))
+
+    def _logits(self, tokens: list[int], positions: list[int], ragged: Ragged, wanted: list[int]) -> Tensor:
+        output = self._model(
+            input_ids=self._integers(tokens)[None],
+            position_ids=self._integers(positions)[None],
             use_cache=False,
-            logits_to_keep=kept,
-            midstream=ragged,
-        ).logits
-        return logits[0, : len(wanted)]
-
-    def _slots(self, span: Span) -> Tensor:
-        """Where the span's own keys and values go."""
-        parts = span.slices(span.start, span.start + span.count)
-        return torch.cat([torch.arange(part.start, part.stop, device=self._device) for part in parts])
+            # Somebody's logits are always computed: models are not made for a batch without any.
+            logits_to_keep=self._integers(wanted or [0]),
+            pool=self._pool,
+            ragged=ragged,
+        )
+        logits: Tensor = output.logits[0, : len(wanted)]
+        return logits
 
     def _integers(self, numbers: list[int]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.int64, device=self._device)
