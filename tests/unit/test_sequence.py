@@ -1,0 +1,187 @@
+"""What follows from a sequence's few numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.api import Sampling
+from engine.sequence import Sequence
+
+PROMPT = [1, 2, 3, 4]
+
+
+def sequence(outputs: list[int] | None = None, *, max_tokens: int = 100, **numbers: Any) -> Sequence:
+    given = {"credit": 100, "context": 100, **numbers}
+    seq = Sequence(1, PROMPT, Sampling(max_tokens=max_tokens), **given)
+    for token in outputs or []:
+        seq.sampled(token)
+    return seq
+
+
+def holding(seq: Sequence, computed: int) -> Sequence:
+    """With memory, and so many tokens computed."""
+    seq.admitted, seq.blocks, seq.computed = True, [0], computed
+    return seq
+
+
+# -- wanting ---------------------------------------------------------------------------------------
+
+
+def test_with_credit_it_wants_all_that_it_knows() -> None:
+    assert sequence().wants == 4
+    assert holding(sequence(), 3).wants == 1
+
+
+def test_without_credit_it_wants_all_but_its_last_token() -> None:
+    assert sequence(credit=0).wants == 3
+    assert holding(sequence(credit=0), 3).wants == 0
+
+
+def test_paused_it_wants_nothing() -> None:
+    seq = sequence()
+    seq.paused = True
+    assert seq.wants == 0
+    assert not seq.may_sample
+
+
+def test_whoever_lost_its_memory_takes_some_back_only_with_credit() -> None:
+    seq = sequence([9], credit=1)
+    seq.admitted = True
+    assert seq.evicted
+    assert seq.wants == 0
+    seq.credit = 2
+    assert seq.wants == 5
+
+
+def test_it_decodes_when_only_the_last_token_is_missing() -> None:
+    assert holding(sequence([9]), 4).decoding
+    assert not holding(sequence([9]), 3).decoding
+    assert not holding(sequence([9], credit=1), 4).decoding
+    assert not sequence([9]).decoding
+
+
+@pytest.mark.parametrize(
+    ("numbers", "paused", "stalled"),
+    [({"credit": 1}, False, True), ({"credit": 2}, False, False), ({"credit": 1}, True, False)],
+)
+def test_it_is_stalled_when_nothing_but_credit_is_missing(
+    numbers: dict[str, int], paused: bool, stalled: bool
+) -> None:
+    seq = sequence([9], **numbers)
+    seq.paused = paused
+    assert seq.stalled == stalled
+
+
+def test_at_its_length_it_is_done_and_not_stalled() -> None:
+    for seq in (sequence([8, 9], max_tokens=2, credit=2), sequence([8, 9], context=6, credit=2)):
+        assert seq.length_reached
+        assert not seq.may_sample
+        assert not seq.stalled
+
+
+# -- output with injections among it ---------------------------------------------------------------
+
+
+def steered() -> Sequence:
+    """Prompt, 10 11, injected 70 71 72, 12, injected 80, 13 14."""
+    seq = sequence([10, 11])
+    seq.append([70, 71, 72])
+    seq.sampled(12)
+    seq.append([80])
+    seq.sampled(13)
+    seq.sampled(14)
+    return seq
+
+
+def test_output_leaves_injections_out() -> None:
+    assert steered().tokens == [*PROMPT, 10, 11, 70, 71, 72, 12, 80, 13, 14]
+    assert steered().output() == [10, 11, 12, 13, 14]
+    assert steered().outputs == 5
+
+
+def test_a_position_counts_what_stands_before_the_token() -> None:
+    seq = steered()
+    assert [seq.tokens[seq.position(index)] for index in range(5)] == [10, 11, 12, 13, 14]
+    assert seq.position(5) == seq.known
+
+
+@pytest.mark.parametrize(
+    ("index", "left", "injections"),
+    [
+        (5, [10, 11, 70, 71, 72, 12, 80, 13, 14], [(2, 3), (3, 1)]),
+        (4, [10, 11, 70, 71, 72, 12, 80, 13], [(2, 3), (3, 1)]),
+        (3, [10, 11, 70, 71, 72, 12, 80], [(2, 3), (3, 1)]),
+        (2, [10, 11, 70, 71, 72], [(2, 3)]),
+        (1, [10], []),
+        (0, [], []),
+    ],
+)
+def test_truncation_keeps_the_context_of_the_next_token(
+    index: int, left: list[int], injections: list[tuple[int, int]]
+) -> None:
+    seq = steered()
+    assert seq.truncate(index) == len(PROMPT) + len(left)
+    assert seq.tokens == [*PROMPT, *left]
+    assert seq.injections == injections
+    assert seq.outputs == index == len(seq.output())
+
+
+def test_after_truncation_the_last_token_is_to_be_computed_again() -> None:
+    seq = holding(steered(), steered().known)
+    seq.truncate(1)
+    assert seq.computed == 4
+    assert seq.wants == 1
+    seq.truncate(0)
+    assert seq.computed == 3
+
+
+def test_truncating_ahead_of_what_is_computed_leaves_it() -> None:
+    seq = holding(steered(), 2)
+    seq.truncate(3)
+    assert seq.computed == 2
+
+
+def test_truncation_past_the_end_is_our_mistake() -> None:
+    with pytest.raises(AssertionError):
+        steered().truncate(6)
+
+
+def test_whatever_changes_tokens_otherwise_than_by_sampling_is_counted() -> None:
+    seq = sequence([10])
+    assert seq.edits == 0
+    seq.append([1])
+    seq.truncate(0)
+    assert seq.edits == 2
+
+
+def test_a_rebuilt_sequence_is_as_it_was() -> None:
+    was = steered()
+    seq = Sequence(
+        1, was.tokens, Sampling(), credit=9, context=100, prompt=len(PROMPT), injections=was.injections
+    )
+    assert seq.outputs == was.outputs
+    assert seq.output() == was.output()
+    assert [seq.position(index) for index in range(6)] == [was.position(index) for index in range(6)]
+
+
+@given(st.lists(st.one_of(st.just("sample"), st.integers(1, 3), st.tuples(st.integers(0, 8)))))
+def test_output_is_what_was_sampled_and_not_taken_back(moves: list[str | int | tuple[int]]) -> None:
+    seq = sequence(max_tokens=1000, context=1000)
+    output: list[int] = []
+    for number, move in enumerate(moves):
+        if move == "sample":
+            seq.sampled(1000 + number)
+            output.append(1000 + number)
+        elif isinstance(move, int):
+            seq.append([-1] * move)
+        elif isinstance(move, tuple):
+            seq.truncate(min(move[0], seq.outputs))
+            del output[move[0] :]
+        assert seq.output() == output
+        assert seq.outputs == len(output)
+        assert [seq.tokens[seq.position(index)] for index in range(len(output))] == output
+        assert seq.known == 4 + len(output) + sum(count for _, count in seq.injections)
