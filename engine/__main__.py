@@ -1,7 +1,8 @@
-"""The engine as a process of its own: `python -m engine FD`, with one end of a socket pair as file descriptor FD.
+"""The engine as a process of its own: `python -m engine FD`, with one end of a socket pair as file
+descriptor FD.
 
-The first message down is `EngineOptions`, every further one a list of commands; up go `Hello` or `Failed`, then a
-`StepOutput` a step. When the other end closes, the engine stops.
+The first message down is `EngineOptions`, every further one a list of commands; up go `Hello` or `Failed`,
+then a `StepOutput` a step. When the other end closes, the engine stops.
 """
 
 from __future__ import annotations
@@ -40,7 +41,6 @@ class Pipe:
 
 
 def main(argv: list[str]) -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the gateway hears it too, and decides when it is over
     pipe = Pipe(socket.socket(fileno=int(argv[1])))
     options = pipe.receive()
     if options is None:
@@ -50,8 +50,9 @@ def main(argv: list[str]) -> int:
 
 def serve(pipe: Pipe, options: api.EngineOptions) -> int:
     logging.basicConfig(level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
-    # A thread that waits for the others spins a little, then sleeps. Without a bound it spins for a whole time slice of
-    # whoever has its neighbour's core: a step took fifteen times as long beside two busy processes.
+    # A thread that waits for the others spins a little, then sleeps. Without a bound it spins for a whole
+    # time slice of whoever has its neighbour's core: a step took fifteen times as long beside two busy
+    # processes.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     from engine.load import build
@@ -65,6 +66,11 @@ def serve(pipe: Pipe, options: api.EngineOptions) -> int:
     except MemoryError:
         pipe.send(api.Failed("there is not enough memory for this model and its KV cache"))
         return 1
+    except KeyboardInterrupt:
+        return 130
+    # From here on the gateway, which hears the same signals, decides when it is over.
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, signal.SIG_IGN)
     pipe.send(hello)
     threading.Thread(target=_read, args=(pipe, engine.send, engine.stop), daemon=True).start()
     try:

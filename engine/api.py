@@ -58,7 +58,8 @@ class Command(Struct, tag=True, array_like=True, frozen=True):
 
 
 class Submit(Command, frozen=True):
-    """Begin a stream. `tokens` are all known tokens: the prompt, and when a stream is rebuilt, what followed it."""
+    """Begin a stream. `tokens` are all known tokens: the prompt, and when a stream is rebuilt, what
+    followed it."""
 
     tokens: list[int]
     sampling: Sampling
@@ -66,7 +67,9 @@ class Submit(Command, frozen=True):
     priority: int = 0
     tenant: int = 0
     prompt: int | None = None  # how many of `tokens` are prompt; all of them unless the stream is rebuilt
-    injections: list[tuple[int, int]] = []  # (output index, tokens) of what stands among the output but is none
+    injections: list[
+        tuple[int, int]
+    ] = []  # (output index, tokens) of what stands among the output but is none
     paused: bool = False
 
 
@@ -142,7 +145,8 @@ class Appended(Change, frozen=True):
 
 
 class Refused(Change, frozen=True):
-    """A command that could not be done and changed nothing; `known` tokens stand in a context of `context`."""
+    """A command that could not be done and changed nothing; `known` tokens stand in a context of
+    `context`."""
 
     known: int = 0
     context: int = 0
@@ -175,7 +179,9 @@ class News(Struct, array_like=True):
     tokens: list[int] = []
     logprobs: list[Logprob] | None = None
     changes: list[AnyChange] = []
-    admitted: int | None = None  # set once, when the stream first runs: prompt tokens found in the prefix cache
+    admitted: int | None = (
+        None  # set once, when the stream first runs: prompt tokens found in the prefix cache
+    )
     finish: Finish | None = None
 
 

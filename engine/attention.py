@@ -1,12 +1,12 @@
 """Attention of a ragged batch over the paged KV cache: the reference backend, for any device.
 
-It knows tensors and a `Ragged` batch, which says what to read; it knows no sequence's life, no scheduler and no model
-class. Models reach it through transformers' attention interface, by the name `NAME`.
+It knows tensors and a `Ragged` batch, which says what to read; it knows no sequence's life, no scheduler
+and no model class. Models reach it through transformers' attention interface, by the name `NAME`.
 
-Nothing is gathered and nothing is masked where a view will do. Decoding rows are read in as few strided views of the
-pool as their layout allows. A chunk of a prompt is causal among itself and sees all of the context before it, run by
-run. Where a row is read in parts, the parts are joined by their log-sum-exp, which is exact. Only a sliding window that
-ends inside a chunk needs a gather.
+Nothing is gathered and nothing is masked where a view will do. Decoding rows are read in as few strided
+views of the pool as their layout allows. A chunk of a prompt is causal among itself and sees all of the
+context before it, run by run. Where a row is read in parts, the parts are joined by their log-sum-exp,
+which is exact. Only a sliding window that ends inside a chunk needs a gather.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
-from engine.ragged import Call, Ragged, Span
+from engine.ragged import Call, Plan, Ragged, Span
 
 NAME = "midstream"
 
@@ -27,7 +27,8 @@ Part = tuple[Tensor, Tensor]  # what attention to some keys gave, and its log-su
 
 
 class Pool:
-    """Keys and values of every layer, [KV heads, tokens, head size] each, so that a run of one head is one slice."""
+    """Keys and values of every layer, [KV heads, tokens, head size] each, so that a run of one head is one
+    slice."""
 
     def __init__(self, layers: list[tuple[int, int]], tokens: int, dtype: torch.dtype, device: str) -> None:
         def make() -> list[Tensor]:
@@ -65,7 +66,8 @@ def attention(
     ragged: Ragged,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """The function that models call. query: [1, H, T, D]; key and value: [1, KV, T, D]; returns [1, T, H, D]."""
+    """The function that models call. query: [1, H, T, D]; key and value: [1, KV, T, D]; returns [1, T, H,
+    D]."""
     layer = module.layer_idx
     assert isinstance(layer, int)
     heads, tokens, size = query.shape[1:]
@@ -90,7 +92,8 @@ def attention(
 
 @dataclass(slots=True)
 class Look:
-    """One layer's attention. Queries are [T, KV, G, D], with G heads to each of the KV; so is what comes out."""
+    """One layer's attention. Queries are [T, KV, G, D], with G heads to each of the KV; so is what comes
+    out."""
 
     keys: Tensor
     values: Tensor
@@ -105,8 +108,10 @@ class Look:
         plan = ragged.plan(self.window)
         if plan.parts == 1:
             parts = [self._call(call, q[call.rows]) for call in plan.calls]
-            return self._with_sinks(*map(torch.cat, zip(*parts, strict=True)) if len(parts) > 1 else parts[0])
-        return self._with_sinks(*self._joined(plan.calls, q))
+            return self._with_sinks(
+                *(map(torch.cat, zip(*parts, strict=True)) if len(parts) > 1 else parts[0])
+            )
+        return self._with_sinks(*self._joined(plan, q))
 
     def _call(self, call: Call, q: Tensor) -> Part:
         keys, values = self._view(self.keys, call), self._view(self.values, call)
@@ -127,24 +132,28 @@ class Look:
             pool.storage_offset() + call.first * token,
         )
 
-    def _joined(self, calls: list[Call], q: Tensor) -> Part:
+    def _joined(self, plan: Plan, q: Tensor) -> Part:
         """Rows whose context was read in parts: each part weighs what its scores weigh."""
-        parts = [self._call(call, q[call.rows]) for call in calls]
-        lses = q.new_full((len(calls), *q.shape[:3]), -torch.inf, dtype=parts[0][1].dtype)
-        outs = q.new_zeros(len(calls), *q.shape[:3], self.values.shape[2])
-        for at, (call, (out, lse)) in enumerate(zip(calls, parts, strict=True)):
-            outs[at, call.rows], lses[at, call.rows] = out, lse
+        parts = [self._call(call, q[call.rows]) for call in plan.calls]
+        lses = q.new_full((plan.parts, *q.shape[:3]), -torch.inf, dtype=parts[0][1].dtype)
+        outs = q.new_zeros(plan.parts, *q.shape[:3], self.values.shape[2])
+        for call, (out, lse) in zip(plan.calls, parts, strict=True):
+            outs[call.depth, call.rows], lses[call.depth, call.rows] = out, lse
         return _join(outs, lses)
 
     # -- chunks of a prompt ----------------------------------------------------------------------
 
     def chunk(self, span: Span, q: Tensor, own_keys: Tensor, own_values: Tensor) -> Tensor:
-        # Groups of heads stand where a batch would: they share keys, and causality is counted along the tokens.
+        # Groups of heads stand where a batch would: they share keys, and causality is counted along the
+        # tokens.
         q = q.permute(2, 1, 0, 3)  # [G, KV, T, D]
         if self.window is not None and span.end > self.window:
             parts = [self._windowed(span, q, self.window)]
         else:
-            context = [self._shared(q, self.keys[:, part], self.values[:, part]) for part in span.slices(0, span.start)]
+            context = [
+                self._shared(q, self.keys[:, part], self.values[:, part])
+                for part in span.slices(0, span.start)
+            ]
             parts = [*context, self._shared(q, own_keys, own_values, causal=True)]
         out, lse = parts[0] if len(parts) == 1 else _join(*map(torch.stack, zip(*parts, strict=True)))
         return self._with_sinks(out.permute(2, 1, 0, 3), lse.permute(2, 1, 0))
@@ -164,7 +173,11 @@ class Look:
     ) -> Part:
         groups = q.shape[0]
         return self._attend(
-            q, keys.expand(groups, *keys.shape), values.expand(groups, *values.shape), causal=causal, mask=mask
+            q,
+            keys.expand(groups, *keys.shape),
+            values.expand(groups, *values.shape),
+            causal=causal,
+            mask=mask,
         )
 
     # -- both ------------------------------------------------------------------------------------
@@ -176,7 +189,9 @@ class Look:
         if self.softcap is None and q.device.type == "cpu" and keys.shape[-1] == values.shape[-1]:
             return _flash_cpu(q, keys, values, self.scale, causal, mask)
         if causal:
-            mask = _hidden(torch.ones(q.shape[2], keys.shape[2], dtype=torch.bool, device=q.device).triu(1), q.dtype)
+            mask = _hidden(
+                torch.ones(q.shape[2], keys.shape[2], dtype=torch.bool, device=q.device).triu(1), q.dtype
+            )
         return _plain(q, keys, values, self.scale, self.softcap, mask)
 
     def _with_sinks(self, out: Tensor, lse: Tensor) -> Tensor:
@@ -186,8 +201,11 @@ class Look:
         return out * torch.sigmoid(lse - self.sinks).unsqueeze(-1).to(out.dtype)
 
 
-def _flash_cpu(q: Tensor, keys: Tensor, values: Tensor, scale: float, causal: bool, mask: Tensor | None) -> Part:
-    """PyTorch's fused kernel, asked for its log-sum-exp too, which `scaled_dot_product_attention` keeps to itself."""
+def _flash_cpu(
+    q: Tensor, keys: Tensor, values: Tensor, scale: float, causal: bool, mask: Tensor | None
+) -> Part:
+    """PyTorch's fused kernel, asked for its log-sum-exp too, which `scaled_dot_product_attention` keeps to
+    itself."""
     if mask is not None:
         mask = mask.expand(*q.shape[:3], keys.shape[2])
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(

@@ -4,13 +4,14 @@ Blocks are numbers here; the tensors behind them belong to the runner. This modu
 which computed prefixes may be reused, and what to give up when blocks run short. It knows no scheduler's
 policy: whom to evict is somebody else's decision.
 
-A block is in exactly one of three states. *Used*: some sequence's table names it. *Cached*: nobody uses it, but
-it holds a full block of computed tokens that the next prompt with the same beginning may take. *Free*: neither.
-`audit()` proves it.
+A block is in exactly one of three states. *Used*: some sequence's table names it. *Cached*: nobody uses it,
+but it holds a full block of computed tokens that the next prompt with the same beginning may take. *Free*:
+neither. `audit()` proves it.
 
-Every sequence grows into the block behind its last one where that is free, and a new one begins inside the widest
-free run, at the roundest number there. So a table is nearly always one run of neighbours, which attention reads
-as a slice, without gathering; and tables begin evenly spaced, so that many can be read in one call.
+Every sequence grows into the block behind its last one where that is free, and a new one begins inside the
+widest free run, at the roundest number there. So a table is nearly always one run of neighbours, which
+attention reads as a slice, without gathering; and tables begin evenly spaced, so that many can be read in
+one call.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from hashlib import blake2b
 
 from engine.sequence import Sequence
 
+
 def _roundest(start: int, end: int) -> int:
-    """The number in the middle half of a range that the largest power of two divides; 0 where the range begins so."""
+    """The number in the middle half of a range that the largest power of two divides; 0 where the range
+    begins so."""
     if start == 0:
         return 0
     low, high = start + (end - start) // 4, end - (end - start) // 4
@@ -121,7 +124,8 @@ class BlockCache:
     # -- prefixes --------------------------------------------------------------------------------
 
     def adopt_prefix(self, sequence: Sequence) -> int:
-        """Begin the sequence's table with computed blocks of the same tokens; returns how many tokens that spares."""
+        """Begin the sequence's table with computed blocks of the same tokens; returns how many tokens that
+        spares."""
         assert not sequence.blocks
         for digest in self._chain(sequence, (sequence.known - 1) // self.block):
             number = self._by_hash.get(digest)
@@ -212,7 +216,9 @@ class BlockCache:
             state = self._state[number]
             assert refs == named[number], f"block {number}: {refs} references, named by {named[number]}"
             assert (refs > 0) == (state == USED), f"block {number}: {refs} references in state {state}"
-            assert (state == CACHED) == (number in self._cached), f"block {number}: cached twice or not at all"
+            assert (state == CACHED) == (number in self._cached), (
+                f"block {number}: cached twice or not at all"
+            )
             assert state != CACHED or number in self._hash_of, f"block {number}: cached without a name"
         assert self._free == self._state.count(FREE)
         assert {block: digest for digest, block in self._by_hash.items()} == self._hash_of

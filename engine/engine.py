@@ -1,14 +1,15 @@
 """The engine: sequences, a scheduler and a runner, moved on one step at a time.
 
-It knows tokens, commands and news of them. It knows no text, no socket and no client; who calls `step()`, a test, a
-thread or a process of its own, is not its business.
+It knows tokens, commands and news of them. It knows no text, no socket and no client; who calls `step()`, a
+test, a thread or a process of its own, is not its business.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence as Rows
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Rows
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -56,8 +57,8 @@ class Engine:
     # -- the step --------------------------------------------------------------------------------
 
     def step(self) -> api.StepOutput:
-        """One step. Commands act behind the tokens that were on their way, and are answered together with them:
-        whoever steers waits for the step in flight, never for another."""
+        """One step. Commands act behind the tokens that were on their way, and are answered together with
+        them: whoever steers waits for the step in flight, never for another."""
         started = time.perf_counter()
         batch = self.scheduler.schedule()
         outcomes = self._run(batch)
@@ -96,8 +97,9 @@ class Engine:
         return self._contained(batch.rows) if batch.rows else []
 
     def _contained(self, rows: list[Row]) -> list[Outcome]:
-        """Run the rows; where that fails, run each half. Computing a row again writes the same again, so what is left
-        in the end are the rows that fail alone, and what ran short of memory as a whole may do in parts."""
+        """Run the rows; where that fails, run each half. Computing a row again writes the same again, so
+        what is left in the end are the rows that fail alone, and what ran short of memory as a whole may do
+        in parts."""
         try:
             logits = self.runner.forward(rows)
             choices = iter(self.sampler.sample(logits, [row.sequence for row in rows if row.samples]))
@@ -139,7 +141,8 @@ class Engine:
             sequence.sampled(choice.token)
             self.tokens_total += 1
             if choice.token in self.runner.eos and not sequence.sampling.ignore_eos:
-                return self._finish(sequence, "eos")
+                self._finish(sequence, "eos")
+                return
         self._settle(sequence)
 
     def _settle(self, sequence: Sequence) -> None:
@@ -150,7 +153,8 @@ class Engine:
             self.scheduler.refresh(sequence)
 
     def _fail(self, sequence: Sequence, detail: str) -> None:
-        # What it wrote may be no numbers, and a masked read of no number is none either: leave nothing of it behind.
+        # What it wrote may be no numbers, and a masked read of no number is none either: leave nothing of
+        # it behind.
         self.cache.disown(sequence)
         own = [number for number in sequence.blocks if self.cache.refs[number] == 1]
         self._finish(sequence, "error", detail)
@@ -176,13 +180,15 @@ class Engine:
 
     def _apply(self, command: api.AnyCommand) -> None:
         if isinstance(command, api.Submit):
-            return self._submit(command)
+            self._submit(command)
+            return
         sequence = self.scheduler.sequences.get(command.stream)
         if sequence is None:
             return  # it ended in this very step, and that news is under way
         match command:
             case api.Cancel():
-                return self._finish(sequence, "cancelled")
+                self._finish(sequence, "cancelled")
+                return
             case api.Grant(credit=credit):
                 sequence.credit = max(sequence.credit, credit)
             case api.Pause(release=release):
@@ -230,7 +236,8 @@ class Engine:
         sequence.paused = False
         recomputed = 0
         if sequence.evicted:
-            # What the prefix cache still holds is taken now, so that the number told is the number recomputed.
+            # What the prefix cache still holds is taken now, so that the number told is the number
+            # recomputed.
             recomputed = sequence.known - 1 - self.cache.adopt_prefix(sequence)
         self._changed(sequence, api.Resumed(sequence.outputs, recomputed))
 

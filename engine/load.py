@@ -37,9 +37,7 @@ def _toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
     context = min(options.context or CONTEXT, CONTEXT)
     tokens = _whole_blocks(options.kv_tokens or CONTEXTS_HELD * context, options.block_size)
     context = min(context, tokens)
-    runner = ToyRunner(
-        tokens=tokens, block=options.block_size, context=context, step_ms=options.toy_step_ms
-    )
+    runner = ToyRunner(tokens=tokens, block=options.block_size, context=context, step_ms=options.toy_step_ms)
     hello = api.Hello(
         model=TOY,
         folder=str(toy_model.FOLDER),
@@ -69,7 +67,9 @@ def _model(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
     weights = sum(weight.nbytes for weight in model.parameters())
     packed = pack(model)
     context = min(options.context or facts.context, facts.context)
-    tokens = options.kv_tokens or _affordable(model.device, facts.kv_numbers_per_token * model.dtype.itemsize, context)
+    tokens = options.kv_tokens or _affordable(
+        model.device, facts.kv_numbers_per_token * model.dtype.itemsize, context
+    )
     tokens = _whole_blocks(tokens, options.block_size)
     if tokens < 2 * options.block_size:
         raise ModelError(f"there is not enough memory on {device} for the keys and values of one sequence")
@@ -94,7 +94,9 @@ def _model(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
         attention="sdpa",
         weights_bytes=weights,
     )
-    log.info("%s on %s in %s: %s; %d tokens of KV cache", hello.model, hello.device, hello.dtype, packed, tokens)
+    log.info(
+        "%s on %s in %s: %s; %d tokens of KV cache", hello.model, hello.device, hello.dtype, packed, tokens
+    )
     return _assemble(options, runner, hello), hello
 
 

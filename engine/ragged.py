@@ -1,11 +1,12 @@
 """How a ragged batch is read: which keys and values each row needs, and which rows can be read in one call.
 
-Pure arithmetic on positions in the pool, done once a step and used by every layer. It knows spans and where their
-tokens lie; it knows no model and computes no attention.
+Pure arithmetic on positions in the pool, done once a step and used by every layer. It knows spans and where
+their tokens lie; it knows no model and computes no attention.
 
-Rows that decode are grouped where their contexts begin evenly spaced in the pool, which is how the block cache lays
-sequences out: such a group is one strided view, padded to its longest. A distance of zero is a context that they
-share. A context that lies in several runs takes part in several calls, whose results are joined by the caller.
+Rows that decode are grouped where their contexts begin evenly spaced in the pool, which is how the block
+cache lays sequences out: such a group is one strided view, padded to its longest. A distance of zero is a
+context that they share. A context that lies in several runs takes part in several calls, whose results are
+joined by the caller.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ SMALL = 64  # tokens of padding a row that are cheaper than another call
 
 @dataclass(slots=True)
 class Span:
-    """One sequence's share of the batch: `count` query tokens from row `first`, at positions from `start` on."""
+    """One sequence's share of the batch: `count` query tokens from row `first`, at positions from `start`
+    on."""
 
     first: int
     count: int
@@ -58,8 +60,10 @@ def runs_of(blocks: list[int], block: int, tokens: int) -> list[tuple[int, int]]
 
 @dataclass(slots=True)
 class Call:
-    """Decoding rows `first_row` and on read together: row i sees `lengths[i]` tokens from `first + i * pitch` on."""
+    """Decoding rows `first_row` and on read together: row i sees `lengths[i]` tokens from `first + i *
+    pitch` on."""
 
+    depth: int  # which of its rows' parts this is
     first_row: int
     first: int
     pitch: int
@@ -139,7 +143,7 @@ class Ragged:
                 continue
             part = slices[depth]
             if not calls or not calls[-1].takes(row, part, self.pool_tokens):
-                calls.append(Call(row, part.start, 0, [part.stop - part.start]))
+                calls.append(Call(depth, row, part.start, 0, [part.stop - part.start]))
         for call in calls:
             call.mask = self._mask(call)
         return calls
@@ -150,4 +154,6 @@ class Ragged:
             return None
         lengths = torch.tensor(call.lengths, device=self.slots.device).view(-1, 1, 1, 1)
         beyond = torch.arange(longest, device=self.slots.device) >= lengths
-        return torch.zeros(beyond.shape, dtype=self.dtype, device=self.slots.device).masked_fill_(beyond, -torch.inf)
+        return torch.zeros(beyond.shape, dtype=self.dtype, device=self.slots.device).masked_fill_(
+            beyond, -torch.inf
+        )

@@ -1,7 +1,8 @@
 """Runs a transformers model over a ragged batch.
 
-It turns rows into the flat tensors that the model wants, and gives back the logits that somebody samples from. It
-knows the model and its KV pool; it knows no scheduling and no sampling, and reads a sequence without changing it.
+It turns rows into the flat tensors that the model wants, and gives back the logits that somebody samples
+from. It knows the model and its KV pool; it knows no scheduling and no sampling, and reads a sequence
+without changing it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class ModelRunner:
         tokens: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
-        # Rows that decode first, and in the order in which their contexts lie: then they can be read together.
+        # Rows that decode first, and in the order in which their contexts lie: then they can be read
+        # together.
         order = sorted(range(len(rows)), key=lambda at: (rows[at].count > 1, spans[at].runs))
         for span, row in ((spans[at], rows[at]) for at in order):
             span.first = len(tokens)

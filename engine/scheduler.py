@@ -1,7 +1,7 @@
 """Which tokens are computed this step, for whom, and in whose memory.
 
-The scheduler knows sequences, blocks and a budget of tokens a step. It knows no model, no tensor and no clock but
-the number of steps, so that everything it promises can be tested without them:
+The scheduler knows sequences, blocks and a budget of tokens a step. It knows no model, no tensor and no
+clock but the number of steps, so that everything it promises can be tested without them:
 
 - a row that brings a token goes before a row that prepares one, so a long prompt slows nobody's next token;
 - whoever is paused or out of credit is in no batch, and costs nothing;
@@ -23,7 +23,8 @@ PATIENCE_STEPS = 64  # waited steps that weigh as much as one level of priority
 
 @dataclass(slots=True)
 class Row:
-    """`count` tokens of a sequence, from position `start`; `samples` when the next token is chosen behind them."""
+    """`count` tokens of a sequence, from position `start`; `samples` when the next token is chosen behind
+    them."""
 
     sequence: Sequence
     start: int
@@ -36,7 +37,9 @@ class Batch:
     rows: list[Row] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)  # blocks to copy before anything is written
     preempted: list[Sequence] = field(default_factory=list)
-    resumed: list[tuple[Sequence, int]] = field(default_factory=list)  # after preemption; tokens to compute again
+    resumed: list[tuple[Sequence, int]] = field(
+        default_factory=list
+    )  # after preemption; tokens to compute again
     admitted: list[tuple[Sequence, int]] = field(default_factory=list)  # first run; tokens found computed
 
 
@@ -51,7 +54,9 @@ class Scheduler:
         self.steps = 0
         self.evictions = 0
         self.preemptions = 0
-        self._ready: dict[int, Sequence] = {}  # those that want something: whoever does not is not even looked at
+        self._ready: dict[
+            int, Sequence
+        ] = {}  # those that want something: whoever does not is not even looked at
         self._live: Counter[int] = Counter()  # sequences of each tenant
         self._served: dict[int, int] = {}  # tokens computed for each tenant that has a sequence
 
@@ -126,7 +131,8 @@ class Scheduler:
                 if sequence in batch.preempted or (ahead and ahead + sequence.known > self.tenant_prefill):
                     continue
                 if not self._admit(batch, sequence):
-                    return  # nobody overtakes the first in line for memory: a large prompt would never find room
+                    # Nobody overtakes the first in line for memory: a large prompt would never find room.
+                    return
                 under_way[sequence.tenant] += sequence.wants
             if sequence.wants:
                 budget -= self._run(batch, sequence, min(sequence.wants, budget))
@@ -191,7 +197,9 @@ class Scheduler:
 
     def _grow(self, sequence: Sequence, tokens: int) -> bool:
         copy = self.cache.shared(sequence)
-        if copy and self.cache.free + self.cache.cached <= self.cache.blocks_for(tokens) - len(sequence.blocks):
+        if copy and self.cache.free + self.cache.cached <= self.cache.blocks_for(tokens) - len(
+            sequence.blocks
+        ):
             return False
         return self.cache.grow(sequence, tokens)
 

@@ -15,7 +15,8 @@ from engine.api import Logprob, Sampling
 
 
 class Sequence:
-    """A stream's tokens, in the order that the model sees them: prompt, then output with injections among it."""
+    """A stream's tokens, in the order that the model sees them: prompt, then output with injections among
+    it."""
 
     def __init__(
         self,
@@ -66,9 +67,9 @@ class Sequence:
     def wants(self) -> int:
         """Tokens to compute before it has caught up.
 
-        The last known token is computed only together with sampling what follows it: its logits are needed then,
-        and nothing keeps them. A sequence without credit is therefore ready when all but its last token are computed;
-        if it loses its memory meanwhile, it takes none back before it has credit.
+        The last known token is computed only together with sampling what follows it: its logits are needed
+        then, and nothing keeps them. A sequence without credit is therefore ready when all but its last
+        token are computed; if it loses its memory meanwhile, it takes none back before it has credit.
         """
         if self.paused or (self.evicted and not self.may_sample):
             return 0

@@ -12,10 +12,14 @@ from engine.model_files import ModelError
 
 
 class EngineThread:
-    """Loads an engine and steps it. `on_message` is called in that thread, and so is `on_closed`, at its end."""
+    """Loads an engine and steps it. `on_message` is called in that thread, and so is `on_closed`, at its
+    end."""
 
     def __init__(
-        self, options: api.EngineOptions, on_message: Callable[[api.AnyMessage], None], on_closed: Callable[[], None]
+        self,
+        options: api.EngineOptions,
+        on_message: Callable[[api.AnyMessage], None],
+        on_closed: Callable[[], None],
     ) -> None:
         self._options = options
         self._on_message = on_message

@@ -1,8 +1,9 @@
 """The toy: a deterministic model without weights, for tests, demos and load.
 
-It goes through the same scheduler, cache and sampler as any model. Its state at a position is a hash of all tokens up
-to there, and is kept in the paged pool the way keys and values are: a block lost, mixed up or written twice changes
-what it says. What it says are English words, now and then an emoji in four pieces, and sometimes an end.
+It goes through the same scheduler, cache and sampler as any model. Its state at a position is a hash of all
+tokens up to there, and is kept in the paged pool the way keys and values are: a block lost, mixed up or
+written twice changes what it says. What it says are English words, now and then an emoji in four pieces,
+and sometimes an end.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class ToyRunner:
 
     def forward(self, rows: Rows[Row]) -> Tensor:
         if self._step_s:
-            time.sleep(self._step_s)  # the pace of a real model: what a demo or a test of timeouts wants to see
+            time.sleep(
+                self._step_s
+            )  # the pace of a real model: what a demo or a test of timeouts wants to see
         last = [(self._read(row), row.sequence.tokens[row.start + row.count - 1]) for row in rows]
         wanted = [state for row, state in zip(rows, last, strict=True) if row.samples]
         return self._logits(wanted)

@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -25,6 +26,10 @@ from realtime.metrics import Metrics
 from realtime.supervisor import Connect, EngineFailed, Supervisor
 
 log = logging.getLogger("midstream")
+
+# A reader that is busy with what it has read answers no ping meanwhile. It is stalled, which costs nothing,
+# and not gone.
+PEER_SILENCE_S = 300.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,30 +53,32 @@ class Unable(Exception):
 class Server(uvicorn.Server):
     """uvicorn, but that the first signal begins an orderly end, and only the second ends it at once."""
 
-    on_signal: Callable[[], None]
+    def __init__(self, config: uvicorn.Config, begin_end: Callable[[], object]) -> None:
+        super().__init__(config)
+        self._begin_end: Callable[[], object] | None = begin_end
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self.on_signal is None or self.should_exit:
+        if self._begin_end is None:
             super().handle_exit(sig, frame)
         else:
-            begin, self.on_signal = self.on_signal, lambda: super(Server, self).handle_exit(sig, frame)
+            begin, self._begin_end = self._begin_end, None
             begin()
 
 
 async def serve(options: Options, listening: socket.socket) -> None:
     metrics = Metrics()
     supervisor = Supervisor(_connector(options), metrics)
-    hub = Hub(
-        supervisor.send, metrics, window=options.auto_credit_window, max_streams=options.max_streams
-    )
+    hub = Hub(supervisor.send, metrics, window=options.auto_credit_window, max_streams=options.max_streams)
     supervisor.hub = hub
     metrics.watch(hub)
     doors = Doors(hub, supervisor, metrics, _limits(options), options.max_connections)
     try:
         hello = await supervisor.start()
-        server = Server(_uvicorn_config(options, doors))
         loop = asyncio.get_running_loop()
-        server.on_signal = lambda: loop.call_soon_threadsafe(_begin_end, server, hub, doors, options)
+        server = Server(
+            _uvicorn_config(options, doors),
+            lambda: loop.call_soon_threadsafe(_begin_end, server, hub, doors, options),
+        )
         _announce(hello, listening)
         await server.serve(sockets=[listening])
     except EngineFailed as error:
@@ -108,7 +115,8 @@ def _listen(options: Options) -> socket.socket:
         listening.bind((options.host, options.port))
     except OSError as error:
         listening.close()
-        raise Unable(f"cannot listen on {options.host} port {options.port}: {os.strerror(error.errno or 0)}") from None
+        why = os.strerror(error.errno or 0)
+        raise Unable(f"cannot listen on {options.host} port {options.port}: {why}") from None
     return listening
 
 
@@ -121,7 +129,9 @@ def _announce(hello: api.Hello, listening: socket.socket) -> None:
 
 
 def _python() -> str:
-    return os.path.relpath(sys.executable) if sys.executable.startswith(os.getcwd()) else sys.executable
+    return (
+        os.path.relpath(sys.executable) if Path(sys.executable).is_relative_to(Path.cwd()) else sys.executable
+    )
 
 
 def _connector(options: Options) -> Connect:
@@ -148,7 +158,10 @@ class ThreadLink:
     """The way to an engine in a thread: its messages cross into the event loop."""
 
     def __init__(
-        self, options: api.EngineOptions, on_message: Callable[[api.AnyMessage], None], on_closed: Callable[[], None]
+        self,
+        options: api.EngineOptions,
+        on_message: Callable[[api.AnyMessage], None],
+        on_closed: Callable[[], None],
     ) -> None:
         from engine.thread import EngineThread  # brings torch with it: only where it was asked for
 
@@ -158,7 +171,9 @@ class ThreadLink:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(call, *arguments)
 
-        self._thread = EngineThread(options, lambda message: cross(on_message, message), lambda: cross(on_closed))
+        self._thread = EngineThread(
+            options, lambda message: cross(on_message, message), lambda: cross(on_closed)
+        )
 
     async def open(self) -> None:
         self._thread.start()
@@ -185,6 +200,7 @@ def _uvicorn_config(options: Options, doors: Doors) -> uvicorn.Config:
         application(doors),
         ws=transport.protocol_class(transport.Limits(send_timeout_s=options.send_timeout_s)),
         ws_max_size=options.max_message_bytes,
+        ws_ping_timeout=PEER_SILENCE_S,
         log_level=options.log_level,
         access_log=False,
         lifespan="off",

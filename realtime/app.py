@@ -19,7 +19,9 @@ LOCAL_TENANT = "local"  # everybody, while the server has no keys
 class Doors:
     """The HTTP and WebSocket endpoints, over one hub."""
 
-    def __init__(self, hub: Hub, supervisor: Supervisor, metrics: Metrics, limits: Limits, connections: int) -> None:
+    def __init__(
+        self, hub: Hub, supervisor: Supervisor, metrics: Metrics, limits: Limits, connections: int
+    ) -> None:
         self._hub = hub
         self._supervisor = supervisor
         self._metrics = metrics

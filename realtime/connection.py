@@ -1,8 +1,9 @@
 """A WebSocket connection as a listener: frames from the peer to the hub, events from streams to the peer.
 
-It knows one peer, one encoding and the hub. What frames mean is the hub's and the streams' business; how bytes travel
-is the transport's. Nothing here waits for the peer to read: while it does not, events stay with their streams, where
-tokens coalesce and credit bounds them, and control frames are read and acted on all the same.
+It knows one peer, one encoding and the hub. What frames mean is the hub's and the streams' business; how
+bytes travel is the transport's. Nothing here waits for the peer to read: while it does not, events stay
+with their streams, where tokens coalesce and credit bounds them, and control frames are read and acted on
+all the same.
 """
 
 from __future__ import annotations
@@ -44,13 +45,15 @@ class Peer(Protocol):
     def write(self, messages: list[bytes], *, text: bool, ping: bytes | None = None) -> None: ...
 
 
-async def serve(websocket: WebSocket, hub: Hub, tenant: str, limits: Limits, open_now: set[Connection]) -> None:
+async def serve(
+    websocket: WebSocket, hub: Hub, tenant: str, limits: Limits, open_now: set[Connection]
+) -> None:
     """The whole life of one connection, which is in `open_now` for as long as it lasts."""
     subprotocol = next((known for known in SUBPROTOCOLS if known in websocket.scope["subprotocols"]), None)
     await websocket.accept(subprotocol)
-    offered = websocket.scope.get("extensions", {}).get(PEER)
-    fallback = None if offered else SendingPeer(websocket, text=subprotocol != protocol.MSGPACK_SUBPROTOCOL)
-    connection = Connection(websocket, offered or fallback, hub, Codec(subprotocol), tenant, limits)
+    codec = Codec(subprotocol)
+    peer: Peer = websocket.scope.get("extensions", {}).get(PEER) or SendingPeer(websocket, text=codec.text)
+    connection = Connection(websocket, peer, hub, codec, tenant, limits)
     open_now.add(connection)
     try:
         connection.greet()
@@ -58,8 +61,8 @@ async def serve(websocket: WebSocket, hub: Hub, tenant: str, limits: Limits, ope
     finally:
         open_now.discard(connection)
         connection.leave()
-        if fallback is not None:
-            fallback.stop()
+        if isinstance(peer, SendingPeer):
+            peer.stop()
 
 
 class Connection:
@@ -99,8 +102,8 @@ class Connection:
             message = await self._websocket.receive()
             if message["type"] == "websocket.disconnect":
                 return
-            text, data = message.get("text"), message.get("bytes")
-            self._receive(data if text is None else text)
+            data: str | bytes = message["bytes"] if message.get("text") is None else message["text"]
+            self._receive(data)
             if len(self._answers) > MOST_ANSWERS:
                 await self._websocket.close(CloseCode.POLICY, "you send, and read none of the answers")
                 return
@@ -117,7 +120,9 @@ class Connection:
         try:
             if isinstance(data, str) != self._codec.text:
                 kind = "text" if self._codec.text else "binary"
-                raise Refusal("invalid_frame", f"This connection speaks {self._codec.name}: send {kind} messages.")
+                raise Refusal(
+                    "invalid_frame", f"This connection speaks {self._codec.name}: send {kind} messages."
+                )
             frame = self._codec.decode(data)
             self._check(frame)
         except Refusal as refusal:
@@ -131,7 +136,9 @@ class Connection:
     def _check(self, frame: protocol.StreamFrame | protocol.Ping) -> None:
         most = self._limits.streams_per_connection
         if isinstance(frame, protocol.Start) and len(self._live) >= most:
-            raise Refusal("too_many_streams", f"This connection has its most of {most} streams.", retry_after_ms=1000)
+            raise Refusal(
+                "too_many_streams", f"This connection has its most of {most} streams.", retry_after_ms=1000
+            )
 
     def _acknowledge(self, payload: bytes) -> None:
         for stream, index in self._positions.answered(payload):
@@ -177,6 +184,3 @@ class Connection:
     def _answer(self, event: Event) -> None:
         self._answers.append(event)
         self.flush()
-
-
-

@@ -1,7 +1,7 @@
 """A peer for ASGI servers that offer none: plain sends, and what has been sent counts as read.
 
-Without a transport of our own nobody can say how far a reader has come, so automatic credit then follows what the
-server's `send` accepted. Everything else is the same.
+Without a transport of our own nobody can say how far a reader has come, so automatic credit then follows
+what the server's `send` accepted. Everything else is the same.
 """
 
 from __future__ import annotations
@@ -42,7 +42,11 @@ class SendingPeer:
                 await self._some.wait()
                 self._some.clear()
                 for message in self._waiting:
-                    await (self._websocket.send_text(message.decode()) if self._text else self._websocket.send_bytes(message))
+                    await (
+                        self._websocket.send_text(message.decode())
+                        if self._text
+                        else self._websocket.send_bytes(message)
+                    )
                 self._waiting.clear()
                 self._sent()
 

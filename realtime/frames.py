@@ -1,23 +1,22 @@
 """Bytes to frames, and events to bytes, in either encoding.
 
-Whatever is wrong with a peer's bytes becomes a `Refusal` here: it names the field and what would be right. Ranges are
-not repeated in this module; the sentence is made from the types in `midstream.protocol`.
+Whatever is wrong with a peer's bytes becomes a `Refusal` here: it names the field and what would be right.
+Ranges are not repeated in this module; the sentence is made from the types in `midstream.protocol`.
 """
 
 from __future__ import annotations
 
 import re
-from types import UnionType
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
-from msgspec import UNSET, inspect
+from msgspec import inspect
 
 from midstream import protocol
 from midstream.protocol import MSGPACK_SUBPROTOCOL, ClientFrame, Event
 from realtime.refusal import Refusal
 
-_FRAME_TYPES = [kind for kind in protocol.StreamFrame.__args__] + [protocol.Ping]  # type: ignore[attr-defined]
+_FRAME_TYPES = get_args(protocol.ClientFrame)
 _BY_TAG = {kind.__struct_config__.tag: kind for kind in _FRAME_TYPES}
 _PATH = re.compile(r"(?:`key` in )?`\$?\.?(.*?)`$")
 
@@ -39,10 +38,20 @@ class Codec:
         try:
             return self._decoder.decode(data)  # type: ignore[no-any-return]
         except msgspec.ValidationError as error:
+            if not self.text and (frame := self._with_text_keys(data)) is not None:
+                return frame
             raise self._explained(data, error) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-            # msgspec lets the last three through for broken or very deep input: the peer's mistake all the same.
+            # msgspec lets the last three through for broken or very deep input: the peer's mistake all the
+            # same.
             raise Refusal("invalid_frame", f"The frame is not valid {self.name}{_where(error)}.") from None
+
+    def _with_text_keys(self, data: bytes | str) -> protocol.StreamFrame | protocol.Ping | None:
+        """The same object as in JSON, where keys that are numbers are strings: so many languages pack it."""
+        try:
+            return msgspec.convert(self._loose.decode(data), ClientFrame, str_keys=True)
+        except (msgspec.ValidationError, RecursionError):
+            return None
 
     @property
     def name(self) -> str:
@@ -81,9 +90,16 @@ def explained(kind: type, error: msgspec.ValidationError, what: str) -> Refusal:
     code = "invalid_params" if path.startswith("params") else "invalid_frame"
     if not path or message.startswith("Object missing required field"):
         within = f" in `{path}`" if path else ""
-        return Refusal(code, f"{message.replace('Object missing required', 'Missing the')} of the {what}{within}.")
+        return Refusal(
+            code, f"{message.replace('Object missing required', 'Missing the')} of the {what}{within}."
+        )
     expected = _expected(_type_at(kind, path))
-    return Refusal(code, f"`{path}` of the {what} must be {expected}." if expected else f"{message} at `{path}`.")
+    return Refusal(
+        code, f"`{path}` of the {what} must be {expected}." if expected else f"{message} at `{path}`."
+    )
+
+
+_NAMES = {inspect.BoolType: "true or false", inspect.NoneType: "null", inspect.StructType: "an object"}
 
 
 def _type_at(kind: Any, path: str) -> inspect.Type | None:
@@ -110,34 +126,33 @@ def _member(here: Any, step: str) -> Any:
 def _expected(kind: Any) -> str:
     match kind:
         case inspect.UnionType():
-            parts = [_expected(option) for option in kind.types if not isinstance(option, inspect.UnsetType)]
-            return " or ".join(part for part in parts if part)
+            return " or ".join(filter(None, map(_expected, kind.types)))
         case inspect.IntType():
             return f"an integer {_range(kind)}".strip()
         case inspect.FloatType():
             return f"a number {_range(kind)}".strip()
         case inspect.StrType():
             return f"a string{_length(kind, 'characters')}"
-        case inspect.BoolType():
-            return "true or false"
-        case inspect.NoneType():
-            return "null"
         case inspect.LiteralType():
             return "one of " + ", ".join(f'"{value}"' for value in kind.values)
         case inspect.ListType():
             return f"a list{_length(kind, 'items')}"
         case inspect.DictType():
             return f"an object{_length(kind, 'entries')} of token ids to {_expected(kind.value_type)}"
-        case inspect.StructType():
-            return "an object"
         case _:
-            return ""
+            return _NAMES.get(type(kind), "")
 
 
 def _range(kind: inspect.IntType | inspect.FloatType) -> str:
     low = kind.ge if kind.ge is not None else kind.gt
     above = "above " if kind.gt is not None else "from "
-    return "" if low is None else f"{above}{low:g} to {kind.le:g}" if abs(kind.le or 0) < 1e6 else f"{above}{low}"
+    return (
+        ""
+        if low is None
+        else f"{above}{low:g} to {kind.le:g}"
+        if abs(kind.le or 0) < 1e6
+        else f"{above}{low}"
+    )
 
 
 def _length(kind: inspect.StrType | inspect.ListType | inspect.DictType, unit: str) -> str:
@@ -155,7 +170,13 @@ def _where(error: Exception) -> str:
 
 
 def _quoted(value: Any) -> str:
-    return f'"{value[:64]}"' if isinstance(value, str) else "(no string)" if value is not None else "(none given)"
+    return (
+        f'"{value[:64]}"'
+        if isinstance(value, str)
+        else "(no string)"
+        if value is not None
+        else "(none given)"
+    )
 
 
 def _short_text(value: Any, length: int) -> str | None:

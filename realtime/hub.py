@@ -1,10 +1,11 @@
 """All streams of this server: it starts them, finds them, steers them, and passes on the engine's news.
 
-The hub knows streams by tenant and request_id, and by the number under which the engine knows them. It knows whom to
-wake when a stream has something to say, but not what a listener is: a WebSocket connection, an HTTP response, a test.
+The hub knows streams by tenant and request_id, and by the number under which the engine knows them. It
+knows whom to wake when a stream has something to say, but not what a listener is: a WebSocket connection,
+an HTTP response, a test.
 
-It never blocks the event loop and never waits in it: long texts are tokenized in a thread, and meanwhile the frames for
-that stream, and for no other, queue up behind it.
+It never blocks the event loop and never waits in it: long texts are tokenized in a thread, and meanwhile
+the frames for that stream, and for no other, queue up behind it.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from engine import api
 from midstream import protocol
 from midstream.protocol import Params, StreamFrame
-from msgspec.structs import replace
 from realtime.params import resolved
 from realtime.refusal import Refusal
 from realtime.stream import Model, Stream
@@ -77,13 +79,17 @@ class Hub:
         self._window = window
         self._max_streams = max_streams
         self._clock = clock
-        self._call_later = call_later or (lambda delay, call: asyncio.get_running_loop().call_later(delay, call))
+        self._call_later = call_later or (
+            lambda delay, call: asyncio.get_running_loop().call_later(delay, call)
+        )
         self._numbers = itertools.count()
         self._tenants: dict[str, int] = {}
         self._streams: dict[Key, Stream] = {}
         self._by_number: dict[int, tuple[Key, Stream]] = {}
         self._listeners: dict[int, Listener] = {}
-        self._lanes: dict[Key, deque[tuple[StreamFrame, Listener]]] = {}  # frames behind one that takes its time
+        self._lanes: dict[
+            Key, deque[tuple[StreamFrame, Listener]]
+        ] = {}  # frames behind one that takes its time
         self._tasks: set[asyncio.Task[None]] = set()
         self._finished: OrderedDict[Key, None] = OrderedDict()
         self._timers: dict[int, Timer] = {}
@@ -104,7 +110,8 @@ class Hub:
     # -- from listeners --------------------------------------------------------------------------
 
     def receive(self, tenant: str, frame: StreamFrame, listener: Listener) -> None:
-        """Act on a frame, behind those for the same stream that came before it. A refused one changes nothing."""
+        """Act on a frame, behind those for the same stream that came before it. A refused one changes
+        nothing."""
         key = (tenant, frame.request_id)
         if key in self._lanes:
             self._lanes[key].append((frame, listener))
@@ -202,8 +209,8 @@ class Hub:
                 listener.refuse(refusal, frame.request_id, frame.ref)
             except Exception:
                 log.exception("a frame could not be tokenized")
-                refusal = Refusal("engine_error", "The server failed to tokenize this frame's text.")
-                listener.refuse(refusal, frame.request_id, frame.ref)
+                failure = Refusal("engine_error", "The server failed to tokenize this frame's text.")
+                listener.refuse(failure, frame.request_id, frame.ref)
             else:
                 if not listener.gone:
                     self._act(key, frame, listener, tokens)
@@ -242,7 +249,8 @@ class Hub:
     def _steer(self, key: Key, frame: StreamFrame, tokens: list[int] | None) -> Stream | None:
         stream = self._streams.get(key)
         if stream is None:
-            return self._steer_nothing(key, frame)
+            self._steer_nothing(key, frame)
+            return None
         match frame:
             case protocol.Grant(limit=limit):
                 stream.credit(limit, self._clock())
@@ -262,20 +270,30 @@ class Hub:
             raise Refusal("unknown_request", f'There is no request "{frame.request_id}": start it first.')
         if isinstance(frame, protocol.Grant | protocol.Cancel):
             return  # it crossed the final on its way; there is nothing left to grant or to end
-        raise Refusal("request_finished", f'Request "{frame.request_id}" has ended: there is nothing to steer.')
+        raise Refusal(
+            "request_finished", f'Request "{frame.request_id}" has ended: there is nothing to steer.'
+        )
 
     def _check_start(self, key: Key, frame: protocol.Start) -> None:
         if self.draining:
             raise Refusal("draining", "The server is going away and starts nothing new.", retry_after_ms=1000)
         model = self._ready_model()
         if frame.model not in (None, model.name):
-            raise Refusal("unknown_model", f'There is no model "{frame.model}"; this server has "{model.name}".')
+            raise Refusal(
+                "unknown_model", f'There is no model "{frame.model}"; this server has "{model.name}".'
+            )
         if (frame.messages is None) == (frame.prompt is None):
-            raise Refusal("invalid_frame", "A start has either `messages` or `prompt`, not both and not neither.")
+            raise Refusal(
+                "invalid_frame", "A start has either `messages` or `prompt`, not both and not neither."
+            )
         if frame.on_disconnect != "cancel":
-            raise Refusal("unsupported", '`on_disconnect` can only be "cancel": a stream ends with its connection.')
+            raise Refusal(
+                "unsupported", '`on_disconnect` can only be "cancel": a stream ends with its connection.'
+            )
         if key in self._streams:
-            raise Refusal("request_conflict", f'Request "{frame.request_id}" is running already: take another id.')
+            raise Refusal(
+                "request_conflict", f'Request "{frame.request_id}" is running already: take another id.'
+            )
         if len(self._streams) + len(self._lanes) > self._max_streams:
             raise Refusal(
                 "overloaded", f"The server has its most of {self._max_streams} streams.", retry_after_ms=1000
@@ -386,6 +404,6 @@ def _checked(frame: protocol.Start, prompt: list[int], model: Model) -> Params:
     if len(prompt) >= model.context:
         raise Refusal(
             "context_too_long",
-            f"The prompt has {len(prompt)} tokens; the model's context holds {model.context}, output included.",
+            f"The prompt has {len(prompt)} tokens; the model's context holds {model.context}, with output.",
         )
     return resolved(frame.params, context_left=model.context - len(prompt), vocab=model.vocab)

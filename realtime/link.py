@@ -1,7 +1,7 @@
 """The way to an engine that runs in a process of its own: commands down a socket pair, its messages up.
 
-It knows how to start the process, frame messages and end it. It knows nothing of streams, and not what to do when
-the process dies: it only says so, once.
+It knows how to start the process, frame messages and end it. It knows nothing of streams, and not what to
+do when the process dies: it only says so, once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ class ProcessLink(asyncio.Protocol):
     """One engine process. `on_message` is called for each message, `on_closed` when there will be no more."""
 
     def __init__(
-        self, options: api.EngineOptions, on_message: Callable[[api.AnyMessage], None], on_closed: Callable[[], None]
+        self,
+        options: api.EngineOptions,
+        on_message: Callable[[api.AnyMessage], None],
+        on_closed: Callable[[], None],
     ) -> None:
         self._options = options
         self._on_message = on_message

@@ -1,7 +1,7 @@
 """What is counted, and how Prometheus asks for it.
 
-The hub tells what happens; gauges are read from the hub and the engine's last news when somebody scrapes. Label sets
-are bounded: no tenant's or request's name is ever one.
+The hub tells what happens; gauges are read from the hub and the engine's last news when somebody scrapes.
+Label sets are bounded: no tenant's or request's name is ever one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Metrics(Collector):
             buckets=_FEW,
         )
         self._discarded = Counter(
-            "midstream_tokens_discarded", "Tokens decoded, but rewound or never delivered", registry=self.registry
+            "midstream_tokens_discarded",
+            "Tokens decoded, but rewound or never delivered",
+            registry=self.registry,
         )
         self._finished = Counter(
             "midstream_streams_finished", "Streams that ended", ["finish_reason"], registry=self.registry
@@ -82,7 +84,7 @@ class Metrics(Collector):
         return generate_latest(self.registry)
 
     def collect(self) -> Iterable[Metric]:
-        tally = Tally(stream.state for stream in self._hub.streams) if self._hub else Tally()
+        tally = Tally[str](stream.state for stream in self._hub.streams) if self._hub else Tally[str]()
         live = GaugeMetricFamily("midstream_streams", "Live streams", labels=["state"])
         for state in STATES:
             live.add_metric([state], tally[state])
@@ -94,9 +96,15 @@ class Metrics(Collector):
         stats = self.stats
         decoded = self._totals_before + stats.tokens_total
         yield CounterMetricFamily("midstream_tokens", "Tokens decoded by the engine", value=decoded)
-        yield CounterMetricFamily("midstream_kv_evictions", "Idle sequences evicted", value=stats.evictions_total)
-        yield CounterMetricFamily("midstream_preemptions", "Running sequences preempted", value=stats.preemptions_total)
-        yield GaugeMetricFamily("midstream_batch_rows", "Rows that decoded in the last step", value=stats.decode_rows)
+        yield CounterMetricFamily(
+            "midstream_kv_evictions", "Idle sequences evicted", value=stats.evictions_total
+        )
+        yield CounterMetricFamily(
+            "midstream_preemptions", "Running sequences preempted", value=stats.preemptions_total
+        )
+        yield GaugeMetricFamily(
+            "midstream_batch_rows", "Rows that decoded in the last step", value=stats.decode_rows
+        )
 
     def _blocks(self) -> dict[str, int]:
         return {"used": self.stats.kv_used, "cached": self.stats.kv_cached, "free": self.stats.kv_free}

@@ -1,9 +1,10 @@
 """What waits for a stream's listener, in order.
 
-Tokens are no events until somebody takes them: what has piled up while the listener was busy goes out as one event,
-so the outbox never holds more than credit allows, and a slow reader gets fewer, larger events. The outbox knows how
-far the listener is ready to read (`limit`), and that nothing follows `paused` but what is no token. It numbers the
-events as it gives them out. It knows no socket, and neither text nor token beyond what it carries.
+Tokens are no events until somebody takes them: what has piled up while the listener was busy goes out as
+one event, so the outbox never holds more than credit allows, and a slow reader gets fewer, larger events.
+The outbox knows how far the listener is ready to read (`limit`), and that nothing follows `paused` but what
+is no token. It numbers the events as it gives them out. It knows no socket, and neither text nor token
+beyond what it carries.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from midstream.protocol import Error, Paused, Resumed, Rewound, StreamEvent, Tok
 
 
 class Piece(Struct):
-    """One output token on its way out; `token` is None for text that was held back and has no token to go with."""
+    """One output token on its way out; `token` is None for text that was held back and has no token to go
+    with."""
 
     index: int
     delta: str
@@ -77,7 +79,8 @@ class Outbox:
                 self._give_event(events, item, kept)
         whole = len(ready) - len(ready) % self._interval
         self._give(events, ready[:whole])
-        self._waiting = deque(ready[whole:]) + kept
+        kept.extendleft(reversed(ready[whole:]))
+        self._waiting = kept
         return events
 
     def _give(self, events: list[StreamEvent | Error], pieces: list[Piece]) -> None:

@@ -1,7 +1,7 @@
 """From what a client asks for to what the engine samples by.
 
-`Params` as sent have holes; resolved, they have none, and `started` and `adjusted` show them so. Stop strings stay on
-this side of the border; everything else becomes `engine.api.Sampling`.
+`Params` as sent have holes; resolved, they have none, and `started` and `adjusted` show them so. Stop
+strings stay on this side of the border; everything else becomes `engine.api.Sampling`.
 """
 
 from __future__ import annotations

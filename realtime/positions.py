@@ -1,7 +1,7 @@
 """How far a peer has read, told by the pongs that answer pings sent behind its tokens.
 
-Pure: it decides when a ping is due and what its payload is, and turns a pong into the streams and indices that it
-acknowledges. A payload is a number; a pong acknowledges all that was sent before its ping.
+Pure: it decides when a ping is due and what its payload is, and turns a pong into the streams and indices
+that it acknowledges. A payload is a number; a pong acknowledges all that was sent before its ping.
 """
 
 from __future__ import annotations

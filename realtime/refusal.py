@@ -1,4 +1,5 @@
-"""What the server says no with: raised where a mistake is found, sent as an `error` event where it came from."""
+"""What the server says no with: raised where a mistake is found, sent as an `error` event where it came
+from."""
 
 from __future__ import annotations
 

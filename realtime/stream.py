@@ -1,11 +1,11 @@
 """One stream's life, as a pure state machine: frames and engine news in, events and commands out.
 
-The protocol's rules about a single stream live here and nowhere else. A stream knows its text, its credit, who still
-waits for which answer, and how it ended. It does not know who listens, has no clock of its own, and waits for nothing:
-events pile up in its outbox, and commands go to whatever `send` is.
+The protocol's rules about a single stream live here and nowhere else. A stream knows its text, its credit,
+who still waits for which answer, and how it ended. It does not know who listens, has no clock of its own,
+and waits for nothing: events pile up in its outbox, and commands go to whatever `send` is.
 
-Every steering frame is answered once, in the order of the frames: the engine answers its commands in order, so the
-frames that wait are a queue. A cancel is answered by `final`.
+Every steering frame is answered once, in the order of the frames: the engine answers its commands in order,
+so the frames that wait are a queue. A cancel is answered by `final`.
 """
 
 from __future__ import annotations
@@ -153,7 +153,9 @@ class Stream:
     def steer(self, frame: Steering, step: int) -> None:
         """Ask for something that takes effect at a token. `Inject` comes here as tokens."""
         if self.ended or self._due:
-            raise Refusal("request_finished", f"Request {self.request_id} has ended: there is nothing to steer.")
+            raise Refusal(
+                "request_finished", f"Request {self.request_id} has ended: there is nothing to steer."
+            )
         at = frame.to if isinstance(frame, protocol.Rewind) else getattr(frame, "at", None)
         if at is not None and at > self.outbox.sent:
             field = "to" if isinstance(frame, protocol.Rewind) else "at"
@@ -284,20 +286,26 @@ class Stream:
             case api.Resumed(recomputed=recomputed):
                 self._watch.resume(now)
                 self.outbox.put(
-                    protocol.Resumed(request_id=request_id, ref=ref, index=index, recomputed_tokens=recomputed)
+                    protocol.Resumed(
+                        request_id=request_id, ref=ref, index=index, recomputed_tokens=recomputed
+                    )
                 )
             case api.Adjusted():
                 assert asked.params is not None
                 self._params = asked.params
                 self._text.set_stop(stops(asked.params), asked.params.min_tokens or 0)
-                self.outbox.put(protocol.Adjusted(request_id=request_id, ref=ref, index=index, params=asked.params))
+                self.outbox.put(
+                    protocol.Adjusted(request_id=request_id, ref=ref, index=index, params=asked.params)
+                )
             case api.Appended(count=count):
                 self._injections.append((index, count))
                 self.outbox.put(protocol.Injected(request_id=request_id, ref=ref, index=index, count=count))
             case api.Truncated():
                 self._cut(index)
                 length = self._ends[-1] if index else 0
-                self.outbox.put(protocol.Rewound(request_id=request_id, ref=ref, index=index, text_length=length))
+                self.outbox.put(
+                    protocol.Rewound(request_id=request_id, ref=ref, index=index, text_length=length)
+                )
         assert asked.answer is type(change), f"{asked.answer} was due, {change} came"
         return asked
 
@@ -347,7 +355,9 @@ class Stream:
         if rest:
             self.outbox.put(Piece(len(self.tokens), rest, None))
         for asked in self._asked:
-            refusal = Refusal("request_finished", f"Request {self.request_id} ended before this could take effect.")
+            refusal = Refusal(
+                "request_finished", f"Request {self.request_id} ended before this could take effect."
+            )
             self.outbox.put(refusal.event(self.request_id, asked.frame.ref))
         self._asked.clear()
         self.outbox.put(

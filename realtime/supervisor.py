@@ -1,7 +1,7 @@
 """Keeps an engine running: starts it, tells the hub what it serves, notices its end and starts another.
 
-It knows that engines come and go, and what the hub must be told then. It does not know where an engine runs: `connect`
-makes a link to one, a process's or a thread's.
+It knows that engines come and go, and what the hub must be told then. It does not know where an engine
+runs: `connect` makes a link to one, a process's or a thread's.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Params(Struct, omit_defaults=True, kw_only=True):
     logit_bias: (
         Annotated[dict[int, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)] | UnsetType
     ) = UNSET
-    logprobs: Annotated[int, Meta(ge=0, le=20)] | None | UnsetType = UNSET
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | UnsetType | None = UNSET
     ignore_eos: bool | UnsetType = UNSET
     min_tokens: Annotated[int, Meta(ge=0, le=MAX_INDEX)] | UnsetType = UNSET
 
@@ -69,7 +69,8 @@ Messages = Annotated[list[Message], Meta(min_length=1, max_length=4096)]
 
 
 class Credit(Struct, omit_defaults=True, kw_only=True):
-    """Explicit credit at `start`: output tokens that the client is ready for, and how many to decode ahead."""
+    """Explicit credit at `start`: output tokens that the client is ready for, and how many to decode
+    ahead."""
 
     limit: Index = 0
     prefetch: Annotated[int, Meta(ge=0, le=4096)] = 0
@@ -251,7 +252,8 @@ class Final(StreamEvent, kw_only=True):
 
 
 class Error(Event, kw_only=True):
-    """What was wrong with a frame, a stream or the connection. It is no part of a stream's history: no `seq`."""
+    """What was wrong with a frame, a stream or the connection. It is no part of a stream's history: no
+    `seq`."""
 
     status: int
     code: str
