@@ -27,6 +27,8 @@ from realtime.supervisor import Connect, EngineFailed, Supervisor
 
 log = logging.getLogger("midstream")
 
+BACKLOG = 2048
+
 # A reader that is busy with what it has read answers no ping meanwhile. It is stalled, which costs nothing,
 # and not gone.
 PEER_SILENCE_S = 300.0
@@ -113,6 +115,7 @@ def _listen(options: Options) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((options.host, options.port))
+        listening.listen(BACKLOG)  # so that whoever reads the URL, or comes sooner, is not turned away
     except OSError as error:
         listening.close()
         why = os.strerror(error.errno or 0)
