@@ -104,7 +104,7 @@ _NAMES = {inspect.BoolType: "true or false", inspect.NoneType: "null", inspect.S
 
 def _type_at(kind: Any, path: str) -> inspect.Type | None:
     here: Any = inspect.type_info(kind)
-    for step in re.split(r"\.|(?=\[)", path):
+    for step in re.split(r"\.|(?=\[)", path.replace("[...]", "[]")):
         here = _member(here, step)
     return here  # type: ignore[no-any-return]
 
