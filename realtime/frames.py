@@ -59,6 +59,8 @@ class Codec:
 
     def addressed(self, data: bytes | str) -> tuple[str | None, str | None]:
         """The `request_id` and `ref` of a frame that was refused, as far as they can be read."""
+        if isinstance(data, str) != self.text:
+            return None, None  # a message of the other kind: it is not even in this encoding
         try:
             frame = self._loose.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
