@@ -103,13 +103,20 @@ class Engine:
         try:
             logits = self.runner.forward(rows)
             choices = iter(self.sampler.sample(logits, [row.sequence for row in rows if row.samples]))
-            return [next(choices) if row.samples else None for row in rows]
+            outcomes: list[Outcome] = [next(choices) if row.samples else None for row in rows]
         except Exception as error:
             if len(rows) == 1:
                 log.exception("stream %d failed in the model", rows[0].sequence.stream)
                 return [error]
             half = len(rows) // 2
             return self._contained(rows[:half]) + self._contained(rows[half:])
+        if len(rows) > 1 and any(
+            isinstance(outcome, Choice) and outcome.token is None for outcome in outcomes
+        ):
+            # Rows that are read together read over their ends, masked, into what others wrote; and nothing
+            # times no number is no number. Alone, a row reads its own: only the culprit is left with none.
+            return [outcome for row in rows for outcome in self._contained([row])]
+        return outcomes
 
     # -- commit ----------------------------------------------------------------------------------
 
