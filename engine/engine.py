@@ -241,6 +241,7 @@ class Engine:
 
     def _resume(self, sequence: Sequence) -> None:
         sequence.paused = False
+        sequence.preempted = False  # it is told now that it goes on, and not again when it has its memory
         recomputed = 0
         if sequence.evicted:
             # What the prefix cache still holds is taken now, so that the number told is the number
