@@ -1,4 +1,4 @@
-"""Blocks are free, cached or used; nothing is computed twice that need not be, and nobody writes what another reads."""
+"""Blocks are free, cached or used; nothing is computed in vain, and nobody writes what another reads."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ def test_release_keeps_what_holds_the_first_tokens() -> None:
     assert seq.computed == 9
     cache.audit([seq])
     cache.release(seq)
-    assert seq.blocks == seq.hashes == []
+    assert not seq.blocks
+    assert not seq.hashes
     assert seq.computed == 0
     cache.audit([])
 

@@ -1,0 +1,108 @@
+"""What an engine tells its streams when memory and steering meet, on the toy."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine import api
+from tests.fakes.engines import TOY, Driver, Room, engine_of, greedy
+from tests.fakes.oracle import oracle
+
+TEXT = list(range(60))
+TIGHT = Room(kv_tokens=64, step_tokens=16)
+
+
+def preempted() -> Driver:
+    """Stream 1 has taken the memory of stream 2, which wants to go on."""
+    driver = Driver(engine_of(TOY, TIGHT))
+    driver.settle(api.Submit(1, TEXT[:24], greedy(30), credit=0))
+    driver.send(api.Submit(2, TEXT[:26], greedy(38), credit=20))
+    driver.until(driver.has(2, 4))
+    driver.send(api.Grant(1, 1000))
+    driver.until(lambda: driver.told[2].paused)
+    return driver
+
+
+def test_memory_taken_is_told_and_given_back_is_told() -> None:
+    driver = preempted()
+    driver.settle(api.Grant(2, 1000))
+    paused, resumed = driver.told[2].changes
+    assert isinstance(paused, api.Paused)
+    assert isinstance(resumed, api.Resumed)
+    assert paused.reason == resumed.reason == "memory"
+    assert driver.stats.preemptions_total == 1
+    for told in driver.told.values():
+        assert told.finish == api.Finish("length")
+        oracle(TOY).check(told)
+
+
+def test_a_client_that_resumes_what_memory_holds_is_told_so_once() -> None:
+    driver = preempted()
+    driver.send(api.Resume(2), api.Cancel(1))
+    driver.settle(steps=100)
+    assert [type(change) for change in driver.told[2].changes] == [api.Paused, api.Resumed]
+    # Stalled, it loses its memory in silence, and takes it back in silence.
+    driver.settle(api.Submit(3, TEXT[40:], greedy(40), credit=1000))
+    assert driver.stats.evictions_total
+    driver.settle(api.Grant(2, 1000))
+    assert [type(change) for change in driver.told[2].changes] == [api.Paused, api.Resumed]
+    oracle(TOY).check(driver.told[2])
+
+
+def test_a_client_that_pauses_what_memory_holds_waits_for_itself() -> None:
+    driver = preempted()
+    driver.settle(api.Pause(2), api.Cancel(1))
+    assert driver.told[2].paused
+    driver.settle(api.Resume(2), api.Grant(2, 1000))
+    reasons = [
+        change.reason for change in driver.told[2].changes if isinstance(change, api.Paused | api.Resumed)
+    ]
+    assert reasons == ["memory", "client", "client"]
+    oracle(TOY).check(driver.told[2])
+
+
+def test_text_that_would_overfill_the_context_is_refused_with_both_numbers() -> None:
+    driver = Driver(engine_of(TOY, TIGHT))
+    driver.settle(api.Submit(1, TEXT[:20], greedy(), credit=4), api.Append(1, [9] * 44))
+    assert driver.told[1].changes == [api.Refused(0, 20, 64)]
+    driver.settle(api.Grant(1, 8))
+    oracle(TOY).check(driver.told[1])
+
+
+def test_a_context_that_is_full_ends_its_stream() -> None:
+    driver = Driver(engine_of(TOY, TIGHT))
+    driver.settle(api.Submit(1, TEXT[:20], greedy(1000), credit=1000))
+    assert driver.told[1].finish == api.Finish("length")
+    assert driver.told[1].known == 64
+
+
+def test_an_end_token_ends_its_stream_unless_it_is_told_to_go_on() -> None:
+    driver = Driver(engine_of(TOY))
+    end = next(iter(driver.engine.runner.eos))
+    stops = api.Sampling(temperature=0, max_tokens=5, logit_bias={end: 1000.0})
+    goes_on = msgspec.structs.replace(stops, ignore_eos=True)
+    driver.settle(
+        api.Submit(1, TEXT, stops, credit=1000),
+        api.Submit(2, TEXT, goes_on, credit=1000),
+    )
+    assert (driver.told[1].tokens, driver.told[1].finish) == ([end], api.Finish("eos"))
+    assert (driver.told[2].tokens, driver.told[2].finish) == ([end] * 5, api.Finish("length"))
+
+
+def test_commands_for_a_stream_that_ended_are_no_mistake() -> None:
+    driver = Driver(engine_of(TOY))
+    driver.settle(api.Submit(1, TEXT, greedy(3), credit=1000))
+    driver.settle(api.Pause(1), api.Truncate(1, 0), api.Cancel(1))
+    assert driver.told[1].finish == api.Finish("length")
+
+
+def test_a_cancel_takes_effect_in_the_step_in_flight() -> None:
+    driver = Driver(engine_of(TOY))
+    driver.send(api.Submit(1, TEXT, greedy(100), credit=1000))
+    driver.step(5)
+    said = len(driver.told[1].tokens)
+    driver.send(api.Cancel(1))
+    driver.step()
+    assert driver.told[1].finish == api.Finish("cancelled")
+    assert len(driver.told[1].tokens) == said + 1
+    assert driver.stats.kv_used == 0
