@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shlex
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -124,17 +125,25 @@ def _listen(options: Options) -> socket.socket:
 
 
 def _announce(hello: api.Hello, listening: socket.socket) -> None:
-    host, port = listening.getsockname()[:2]
+    address, port = listening.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(
+        address, address
+    )  # every address of ours is also this one
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     print(f"\nMidstream serves {hello.model} ({hello.dtype}, {hello.device}) at {url}")
     print("Try it, in another terminal:")
-    print(f'  {_python()} -m midstream.hello {url} "Once upon a time"\n', flush=True)
+    print(f'  {_python()} -c "{_TRY % url}"\n', flush=True)
 
 
 def _python() -> str:
-    return (
-        os.path.relpath(sys.executable) if Path(sys.executable).is_relative_to(Path.cwd()) else sys.executable
-    )
+    here = Path(sys.executable).is_relative_to(Path.cwd())
+    return shlex.quote(os.path.relpath(sys.executable) if here else sys.executable)
+
+
+_TRY = (
+    "import midstream; [print(chunk.text, end='', flush=True) for chunk in "
+    "midstream.sync.connect('%s').start(prompt='Once upon a time', max_tokens=100)]"
+)
 
 
 def _connector(options: Options) -> Connect:
