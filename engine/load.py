@@ -35,7 +35,7 @@ def build(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
 
 def _toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
     context = min(options.context or CONTEXT, CONTEXT)
-    tokens = _whole_blocks(options.kv_tokens or CONTEXTS_HELD * context, options.block_size)
+    tokens = _whole_blocks(options.kv_tokens or CONTEXTS_HELD * context, options.block_size, "cpu")
     context = min(context, tokens)
     runner = ToyRunner(tokens=tokens, block=options.block_size, context=context, step_ms=options.toy_step_ms)
     hello = api.Hello(
@@ -70,9 +70,7 @@ def _model(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
     tokens = options.kv_tokens or _affordable(
         model.device, facts.kv_numbers_per_token * model.dtype.itemsize, context
     )
-    tokens = _whole_blocks(tokens, options.block_size)
-    if tokens < 2 * options.block_size:
-        raise ModelError(f"there is not enough memory on {device} for the keys and values of one sequence")
+    tokens = _whole_blocks(tokens, options.block_size, device)
     layers = [(facts.kv_heads, facts.head_dim)] * facts.layers
     runner = ModelRunner(
         model,
@@ -114,7 +112,9 @@ def _assemble(options: api.EngineOptions, runner: Runner, hello: api.Hello) -> E
     return Engine(runner, sampler, cache, scheduler, slots=options.max_streams)
 
 
-def _whole_blocks(tokens: int, block: int) -> int:
+def _whole_blocks(tokens: int, block: int, device: str) -> int:
+    if tokens < 2 * block:
+        raise ModelError(f"there is not enough memory on {device} for the keys and values of one sequence")
     return tokens // block * block
 
 
