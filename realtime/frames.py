@@ -49,7 +49,7 @@ class Codec:
     def _with_text_keys(self, data: bytes | str) -> protocol.StreamFrame | protocol.Ping | None:
         """The same object as in JSON, where keys that are numbers are strings: so many languages pack it."""
         try:
-            return msgspec.convert(self._loose.decode(data), ClientFrame, str_keys=True)
+            return msgspec.convert(self._loose.decode(data), ClientFrame, str_keys=True)  # type: ignore[no-any-return]
         except (msgspec.ValidationError, RecursionError):
             return None
 
