@@ -12,7 +12,7 @@ clock but the number of steps, so that everything it promises can be tested with
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 
 from engine.cache import BlockCache
@@ -54,9 +54,8 @@ class Scheduler:
         self.steps = 0
         self.evictions = 0
         self.preemptions = 0
-        self._ready: dict[
-            int, Sequence
-        ] = {}  # those that want something: whoever does not is not even looked at
+        # Those that want something, served longest ago first: whoever wants nothing is not even looked at.
+        self._ready: dict[int, Sequence] = {}
         self._live: Counter[int] = Counter()  # sequences of each tenant
         self._served: dict[int, int] = {}  # tokens computed for each tenant that has a sequence
 
@@ -105,6 +104,7 @@ class Scheduler:
         self._prefill(batch, behind)
         for row in batch.rows:
             row.sequence.last_served = self.steps
+            self._ready[row.sequence.stream] = self._ready.pop(row.sequence.stream)
             self._served[row.sequence.tenant] += row.count
         return batch
 
@@ -171,13 +171,14 @@ class Scheduler:
         if len(candidates) <= (1 if at_most is None else at_most):
             return candidates
         served = Counter(self._served)
-        queues: dict[int, list[Sequence]] = defaultdict(list)
-        for sequence in sorted(candidates, key=lambda s: (-self.rank(s), s.last_served), reverse=True):
+        queues: dict[int, deque[Sequence]] = defaultdict(deque)
+        # Of equal rank, as they stand in `_ready`: whoever was served longest ago first.
+        for sequence in sorted(candidates, key=self.rank, reverse=True):
             queues[sequence.tenant].append(sequence)
         order: list[Sequence] = []
         while queues and (at_most is None or len(order) < at_most):
-            tenant = min(queues, key=lambda tenant: (-self.rank(queues[tenant][-1]), served[tenant], tenant))
-            sequence = queues[tenant].pop()
+            tenant = min(queues, key=lambda tenant: (-self.rank(queues[tenant][0]), served[tenant], tenant))
+            sequence = queues[tenant].popleft()
             served[tenant] += sequence.wants
             order.append(sequence)
             if not queues[tenant]:
