@@ -1,0 +1,164 @@
+"""`midstream serve` as a process of its own, and what can be seen of it from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from tempfile import TemporaryFile
+
+PATIENCE_S = 30.0  # for what must happen; nothing is expected to take a tenth of it
+Metrics = dict[str, float]
+
+
+class Served:
+    """A server with the toy model, from its first line until `end`. `options` are the command line's."""
+
+    def __init__(self, *options: str, model: str = "toy") -> None:
+        self.errors = TemporaryFile("w+")  # noqa: SIM115 - closed in `end`
+        self.process = subprocess.Popen(
+            command("--model", model, "--port", "0", *options),
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            env=environment(),
+            start_new_session=True,  # a process group of its own: what outlives it can be found
+        )
+        self.greeting = self._greeting()
+        found = re.search(r"http://(\S+):(\d+)", self.greeting)
+        if found is None:
+            said = self.log()
+            self.end()
+            raise AssertionError(f"no URL in {self.greeting!r}; it said {said}")
+        self.http = found[0]
+        self.host, self.port = found[1], int(found[2])
+        self.url = f"ws://{self.host}:{self.port}/v1/realtime"
+
+    def _greeting(self) -> str:
+        assert self.process.stdout is not None
+        text = ""
+        while line := self.process.stdout.readline():
+            text += line
+            if "Try it" in text and line == "\n":
+                break
+        return text
+
+    def log(self) -> str:
+        self.errors.seek(0)
+        return self.errors.read()
+
+    # -- over HTTP -------------------------------------------------------------------------------
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(self.http + path, timeout=PATIENCE_S) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as refused:
+            with refused:
+                return refused.code, refused.read().decode()
+
+    async def ask(self, path: str) -> tuple[int, str]:
+        return await asyncio.to_thread(self.get, path)
+
+    async def metrics(self) -> Metrics:
+        _, text = await self.ask("/metrics")
+        samples = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+        return {name: float(value) for name, _, value in samples}
+
+    async def until(self, condition: Callable[[Metrics], bool]) -> Metrics:
+        """The first metrics of which the condition holds."""
+        metrics: Metrics = {}
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while not condition(metrics := await self.metrics()):
+                    pass
+        except TimeoutError:
+            raise AssertionError(f"it never came to that: {metrics}") from None
+        return metrics
+
+    async def until_idle(self) -> Metrics:
+        return await self.until(lambda now: not streams(now) and not used(now))
+
+    # -- its processes ---------------------------------------------------------------------------
+
+    @property
+    def engine(self) -> int:
+        """The process of the engine."""
+        listed = subprocess.run(
+            ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
+        ).stdout
+        pairs = (line.split() for line in listed.splitlines())
+        return next(int(pid) for pid, parent in pairs if int(parent) == self.process.pid)
+
+    def tell(self, number: signal.Signals = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+
+    def ended(self) -> int:
+        """Wait for its end: the exit status. It leaves nobody behind."""
+        status = self.process.wait(PATIENCE_S)
+        assert not self._left(), "a child outlived the server"
+        return status
+
+    def end(self) -> None:
+        """Whatever state it is in, nothing of it is left afterwards."""
+        if self.process.poll() is None or self._left():
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(PATIENCE_S)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.errors.close()
+
+    def _left(self) -> bool:
+        try:
+            os.killpg(self.process.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "midstream", "serve", *arguments]
+
+
+def environment() -> dict[str, str]:
+    """Ours, without options for the server, and with one thread: tests share the machine."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MIDSTREAM_")}
+    return kept | {"OMP_NUM_THREADS": "1"}
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`midstream serve` with what will not let it start."""
+    return subprocess.run(
+        command(*arguments),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env=environment(),
+    )
+
+
+# -- what the metrics say --------------------------------------------------------------------------
+
+
+def streams(metrics: Metrics, state: str | None = None) -> float:
+    """Live streams, of one state or of all."""
+    return sum(
+        value
+        for name, value in metrics.items()
+        if name.startswith("midstream_streams{") and (state is None or f'"{state}"' in name)
+    )
+
+
+def used(metrics: Metrics) -> float:
+    return metrics['midstream_kv_blocks{state="used"}']
+
+
+def decoded(metrics: Metrics) -> float:
+    return metrics["midstream_tokens_total"]

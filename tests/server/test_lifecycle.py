@@ -1,0 +1,174 @@
+"""The server's own life: what a new user sees, what will not start, how it ends, what outlives its engine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from tests.fakes.tiny import tiny_folder
+from tests.server.served import PATIENCE_S, Served, environment, run, streams, used
+from tests.server.stranger import Client, client_of
+
+LONG = {"ignore_eos": True, "temperature": 0}
+Serve = Callable[..., Served]
+
+
+# -- the beginning ---------------------------------------------------------------------------------
+
+
+async def test_the_line_to_try_works_when_it_is_pasted(server: Served) -> None:
+    line = re.search(r"Try it.*\n(.*)\n", server.greeting)
+    assert line, server.greeting
+    tried = await asyncio.to_thread(
+        subprocess.run,
+        shlex.split(line[1]),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env=environment(),
+    )
+    assert (tried.returncode, tried.stderr) == (0, "")
+    assert tried.stdout.strip()
+
+
+def test_a_port_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        failed = run("--model", "toy", "--port", str(port))
+    assert failed.returncode == 1
+    assert failed.stderr == f"midstream: cannot listen on 127.0.0.1 port {port}: Address already in use\n"
+
+
+def no_such_folder(tmp_path: Path) -> list[str]:
+    return ["--model", str(tmp_path / "nothing")]
+
+
+def torn_folder(tmp_path: Path) -> list[str]:
+    folder = tiny_folder(tmp_path, "llama")
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    return ["--model", str(folder)]
+
+
+def strange_folder(tmp_path: Path) -> list[str]:
+    folder = tiny_folder(tmp_path, "llama")
+    config = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(
+        config.replace('"LlamaForCausalLM"', '"BambaForCausalLM"').replace('"llama"', '"bamba"')
+    )
+    return ["--model", str(folder)]
+
+
+def little_memory(_: Path) -> list[str]:
+    return ["--model", "toy", "--kv-tokens", "16"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (no_such_folder, ["no model", "nothing"]),
+        (torn_folder, ["model.safetensors"]),
+        (strange_folder, ["bamba", "llama"]),
+        (little_memory, ["memory", "one sequence"]),
+    ],
+)
+def test_what_cannot_be_served_is_refused_in_a_line(
+    tmp_path: Path, options: Callable[[Path], list[str]], words: list[str]
+) -> None:
+    failed = run(*options(tmp_path), "--port", "0")
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert re.fullmatch(r"midstream: [^\n]+\n", failed.stderr), failed.stderr
+    assert all(word in failed.stderr for word in words), failed.stderr
+
+
+def test_an_option_that_is_not_right_ends_it_with_status_2() -> None:
+    failed = run("--port", "70000")
+    assert failed.returncode == 2
+    assert "--port is '70000'; it must be a whole number from 0 to 65535" in failed.stderr
+
+
+# -- the end ---------------------------------------------------------------------------------------
+
+
+async def closed_with(client: Client) -> int | None:
+    """Read on until the server closes: its close code."""
+    try:
+        while True:
+            await client.next("nobody")
+    except ConnectionClosed as closed:
+        return closed.rcvd.code if closed.rcvd else None
+
+
+async def test_running_streams_finish_when_the_server_goes_away(serve: Serve) -> None:
+    server = serve("--toy-step-ms", "10", "--shutdown-grace-s", "30", "--engine", "thread")
+    async with client_of(server.url) as client, client_of(server.url) as other:
+        stream = await client.start("running", params=LONG | {"max_tokens": 60})
+        await stream.until_index(5)
+        server.tell()
+        assert await other.next() == {"type": "going_away", "deadline_ms": 30_000}
+        assert (await client.next())["type"] == "going_away"
+        await other.start_blindly("too late")
+        error = await other.next("too late")
+        assert (error["status"], error["code"], error["retryable"]) == (503, "draining", True)
+        assert await server.ask("/readyz") == (503, '{"status":"draining"}')
+        assert await server.ask("/healthz") == (200, '{"status":"ok"}')
+        final = await stream.rest()
+        assert (final["finish_reason"], final["index"]) == ("length", 60)
+        assert await closed_with(client) == await closed_with(other) == 1001
+    assert server.ended() == 0
+    assert "Traceback" not in server.log()
+
+
+async def test_past_the_grace_streams_are_cancelled_with_their_final(serve: Serve) -> None:
+    server = serve("--toy-step-ms", "10", "--shutdown-grace-s", "0.2")
+    async with client_of(server.url) as client:
+        endless = await client.start("endless", params=LONG)
+        paused = await client.start("paused", params=LONG)
+        await paused.ask("pause", "paused")
+        server.tell()
+        assert (await endless.rest())["finish_reason"] == "cancelled"
+        assert (await paused.rest())["finish_reason"] == "cancelled"
+        assert await closed_with(client) == 1001
+    assert server.ended() == 0
+    assert "Traceback" not in server.log()
+
+
+# -- the engine's end ------------------------------------------------------------------------------
+
+
+async def test_streams_end_when_their_engine_dies_and_another_serves_the_next(serve: Serve) -> None:
+    server = serve("--toy-step-ms", "10")
+    async with client_of(server.url) as client:
+        running = await client.start("running", params=LONG)
+        waiting = await client.start("waiting", params=LONG, credit={"limit": 3})
+        await waiting.until_index(3)
+        os.kill(server.engine, signal.SIGKILL)
+        for stream in (running, waiting):
+            final = await stream.rest()
+            assert (final["finish_reason"], final["index"]) == ("error", stream.index)
+            assert final["stop_reason"] == "the engine failed"
+        await client.start_blindly("too soon")
+        error = await client.next("too soon")
+        assert (error["status"], error["code"], error["retryable"]) == (503, "overloaded", True)
+        assert await server.ask("/readyz") == (503, '{"status":"engine not ready"}')
+        async with asyncio.timeout(PATIENCE_S):
+            while (await server.ask("/readyz"))[0] == 503:
+                pass
+        again = await client.start("running", params=LONG | {"max_tokens": 9})
+        assert (await again.rest())["index"] == 9
+        metrics = await server.metrics()
+        assert metrics["midstream_engine_restarts_total"] == 1
+        assert metrics["midstream_tokens_total"] >= 9 + running.index + waiting.index, "counters never fall"
+        assert (streams(metrics), used(metrics)) == (0, 0)
+    server.tell()
+    assert server.ended() == 0
