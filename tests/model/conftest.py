@@ -6,4 +6,4 @@ import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow: runs the default model, which is downloaded when it is not there")
+    config.addinivalue_line("markers", "slow: runs the default model, which is made first if need be")

@@ -1,7 +1,7 @@
 """The default model says, in fp32 and through the whole engine, what transformers says from the same folder.
 
-Sums in another order differ in their last bits. Where the oracle's two best logits lie closer than `TIE`, either
-token is right, and what follows it is no longer comparable; anywhere else a different token is a failure.
+Sums in another order differ in their last bits. Where the oracle's two best logits lie closer than `TIE`,
+either token is right, and what follows it is no longer comparable; anywhere else a different token is a failure.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def is_same_but_for_ties(tokens: list[int], expected: list[int], margins: list[f
     return not differs or margins[differs[0]] < TIE
 
 
-def test_it_says_what_transformers_says_beside_a_neighbour_that_comes_and_goes(prompts: list[list[int]]) -> None:
+def test_it_says_what_transformers_says_while_a_neighbour_comes_and_goes(prompts: list[list[int]]) -> None:
     options = api.EngineOptions(model=DEFAULT_MODEL, dtype="float32", device="cpu", kv_tokens=512)
     engine, hello = build(options)
     assert hello.dtype == "float32"

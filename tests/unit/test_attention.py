@@ -1,0 +1,227 @@
+"""Attention over the paged pool is a dense softmax, wherever the blocks lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from engine.attention import Pool, attention
+from engine.ragged import Ragged, Span, runs_of
+
+BLOCK = 4
+BLOCKS = 64
+KV_HEADS, GROUP, SIZE = 2, 3, 8
+HEADS = KV_HEADS * GROUP
+
+
+# -- where tokens lie ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("blocks", "tokens", "runs"),
+    [
+        ([3], 1, [(12, 1)]),
+        ([3], 4, [(12, 4)]),
+        ([3, 4, 5], 10, [(12, 10)]),
+        ([3, 4, 9], 10, [(12, 8), (36, 2)]),
+        ([9, 3, 4], 12, [(36, 4), (12, 8)]),
+        ([5, 4], 6, [(20, 4), (16, 2)]),
+        ([3, 4, 5, 6], 5, [(12, 5)]),
+        ([3, 4, 9], 8, [(12, 8)]),
+    ],
+)
+def test_neighbouring_blocks_are_one_run(blocks: list[int], tokens: int, runs: list[tuple[int, int]]) -> None:
+    assert runs_of(blocks, BLOCK, tokens) == runs
+
+
+@given(st.permutations(range(8)), st.data())
+def test_slices_name_every_position_in_order(blocks: list[int], data: st.DataObject) -> None:
+    tokens = data.draw(st.integers(1, len(blocks) * BLOCK))
+    begin = data.draw(st.integers(0, tokens))
+    end = data.draw(st.integers(begin, tokens))
+    places = [blocks[at // BLOCK] * BLOCK + at % BLOCK for at in range(tokens)]
+    span = Span(0, 1, tokens - 1, runs_of(blocks, BLOCK, tokens))
+    assert [at for part in span.slices(begin, end) for at in range(part.start, part.stop)] == places[
+        begin:end
+    ]
+
+
+# -- against a dense softmax -----------------------------------------------------------------------
+
+
+class Layer(nn.Module):
+    layer_idx = 1
+
+
+@dataclass
+class Context:
+    """One sequence: its last `count` tokens are the batch's, the others lie in the pool already."""
+
+    blocks: list[int]
+    tokens: int
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Kind:
+    window: int | None = None
+    softcap: float | None = None
+    sinks: bool = False
+
+
+KINDS = {
+    "plain": Kind(),
+    "window": Kind(window=5),
+    "softcap": Kind(softcap=2.0),
+    "sinks": Kind(sinks=True),
+    "all": Kind(window=5, softcap=2.0, sinks=True),
+}
+LAYOUTS = {
+    "one token": [Context([7], 1)],
+    "one run": [Context([3, 4, 5], 11)],
+    "several runs": [Context([3, 9, 10, 4], 15)],
+    "evenly spaced": [Context([2, 3, 4], 9), Context([10, 11, 12], 12), Context([18, 19, 20], 10)],
+    "evenly spaced to the pool's end": [Context([52, 53], 8), Context([56, 57], 8), Context([60], 1)],
+    "unevenly spaced": [Context([2, 3], 8), Context([10], 2), Context([11, 12, 13, 14], 16)],
+    "shared beginning": [Context([4, 5, 20], 9), Context([4, 5, 30], 12), Context([4, 5, 6], 10)],
+    "many runs and few": [Context([9, 3, 7, 5], 14), Context([20], 3), Context([30, 40], 6)],
+    "a prompt": [Context([7, 8, 9], 11, count=11)],
+    "a prompt over several runs": [Context([30, 7, 8, 2], 15, count=15)],
+    "a chunk behind a context": [Context([30, 7, 8, 2], 15, count=6)],
+    "a chunk of the window's length": [Context([7, 8, 9], 10, count=5)],
+    "rows and chunks": [
+        Context([2, 3], 7),
+        Context([10, 11], 5),
+        Context([40, 20], 7, count=7),
+        Context([50, 51, 45], 12, count=3),
+    ],
+}
+
+
+def attended(contexts: list[Context], kind: Kind, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """What the engine's attention gives, and what a dense one does."""
+    generator = torch.Generator().manual_seed(len(contexts))
+
+    def noise(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    pool = Pool([(KV_HEADS, SIZE)] * 2, BLOCKS * BLOCK, dtype, "cpu")
+    for tensor in (*pool.keys, *pool.values):
+        tensor.copy_(1e3 * noise(*tensor.shape))  # whoever reads what is not its own will be seen
+    sinks = noise(HEADS) if kind.sinks else None
+    keys, values = noise(KV_HEADS, BLOCKS * BLOCK, SIZE), noise(KV_HEADS, BLOCKS * BLOCK, SIZE)
+    queries = noise(HEADS, sum(context.count for context in contexts), SIZE)
+    spans, slots = list[Span](), list[int]()
+    expected = []
+    for context in contexts:
+        start = context.tokens - context.count
+        places = [context.blocks[at // BLOCK] * BLOCK + at % BLOCK for at in range(context.tokens)]
+        pool.keys[1][:, places[:start]] = keys[:, places[:start]]
+        pool.values[1][:, places[:start]] = values[:, places[:start]]
+        span = Span(len(slots), context.count, start, runs_of(context.blocks, BLOCK, context.tokens))
+        rows = slice(span.first, span.first + span.count)
+        expected.append(dense(queries[:, rows], keys[:, places], values[:, places], kind, sinks))
+        spans.append(span)
+        slots += places[start:]
+    at = torch.tensor(slots)
+    out, _ = attention(
+        Layer(),
+        queries[None],
+        keys[:, at][None],
+        values[:, at][None],
+        None,
+        scaling=0.3,
+        sliding_window=kind.window,
+        softcap=kind.softcap,
+        s_aux=sinks,
+        pool=pool,
+        ragged=Ragged(at, spans, BLOCKS * BLOCK, dtype),
+    )
+    assert out.shape == (1, len(slots), HEADS, SIZE)
+    assert out.dtype == dtype
+    assert torch.equal(pool.keys[1][:, at], keys[:, at])
+    assert torch.equal(pool.values[1][:, at], values[:, at])
+    return out[0].transpose(0, 1).double(), torch.cat(expected, 1)
+
+
+def dense(query: Tensor, keys: Tensor, values: Tensor, kind: Kind, sinks: Tensor | None) -> Tensor:
+    """Softmax over all keys at once, in float64. A sink is one more key, whose value is nothing."""
+    count, tokens = query.shape[1], keys.shape[1]
+    keys, values = (tensor.double().repeat_interleave(GROUP, 0) for tensor in (keys, values))
+    scores = query.double() @ keys.mT * 0.3
+    if kind.softcap is not None:
+        scores = torch.tanh(scores / kind.softcap) * kind.softcap
+    distance = torch.arange(tokens - count, tokens)[:, None] - torch.arange(tokens)
+    seen = (distance >= 0) & (distance < (kind.window or tokens))
+    scores = scores.masked_fill(~seen, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.double().view(-1, 1, 1).expand(-1, count, 1)], -1)
+    return scores.softmax(-1)[..., :tokens] @ values
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("contexts", LAYOUTS.values(), ids=LAYOUTS)
+def test_it_is_a_dense_softmax_wherever_the_blocks_lie(contexts: list[Context], kind: Kind) -> None:
+    out, expected = attended(contexts, kind, torch.float64)
+    torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 5e-2)], ids=["float32", "bfloat16"]
+)
+def test_it_is_as_exact_as_the_numbers_that_it_is_given(
+    kind: Kind, dtype: torch.dtype, tolerance: float
+) -> None:
+    for contexts in LAYOUTS.values():
+        out, expected = attended(contexts, kind, dtype)
+        torch.testing.assert_close(out, expected, rtol=0, atol=tolerance)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[Context]:
+    """Rows that decode, then chunks, in blocks as a cache may give them: in runs, apart, or shared."""
+    free = list(range(BLOCKS))
+    contexts = []
+    shared: list[int] = []
+    for decoding in sorted(draw(st.lists(st.booleans(), min_size=1, max_size=6)), reverse=True):
+        tokens = draw(st.integers(1, 30))
+        blocks = list(shared[: draw(st.integers(0, (tokens - 1) // BLOCK))]) if decoding else []
+        while len(blocks) * BLOCK < tokens:
+            behind = blocks[-1] + 1 if blocks else -1
+            number = behind if behind in free and draw(st.booleans()) else draw(st.sampled_from(free))
+            free.remove(number)
+            blocks.append(number)
+        contexts.append(Context(blocks, tokens, 1 if decoding else draw(st.integers(1, tokens))))
+        shared = shared or blocks[: (tokens - 1) // BLOCK]
+    return sorted(
+        contexts, key=lambda context: (context.count > 1, runs_of(context.blocks, BLOCK, context.tokens))
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(batches(), st.sampled_from(list(KINDS.values())))
+def test_it_is_a_dense_softmax_for_any_batch(contexts: list[Context], kind: Kind) -> None:
+    out, expected = attended(contexts, kind, torch.float64)
+    torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
+
+
+# -- the pool --------------------------------------------------------------------------------------
+
+
+def test_blocks_are_copied_and_scrubbed_in_every_layer() -> None:
+    pool = Pool([(KV_HEADS, SIZE), (1, 4)], 4 * BLOCK, torch.float64, "cpu")
+    tensors = (*pool.keys, *pool.values)
+    for number, tensor in enumerate(tensors, 1):
+        tensor[:, :BLOCK] = number
+        tensor[:, BLOCK] = torch.nan
+    pool.copy(slice(0, BLOCK), slice(2 * BLOCK, 3 * BLOCK))
+    pool.scrub(slice(BLOCK, 2 * BLOCK))
+    for number, tensor in enumerate(tensors, 1):
+        means = tensor.view(tensor.shape[0], 4, -1).mean(2)
+        assert means.tolist() == [[number, 0, number, 0]] * tensor.shape[0]
