@@ -137,7 +137,9 @@ class Hub:
         """The listener is gone, and its streams with it."""
         for number in [number for number, other in self._listeners.items() if other is listener]:
             del self._listeners[number]
-            self._by_number[number][1].forsake(self._clock(), self.steps)
+            stream = self._by_number[number][1]
+            stream.forsake(self._clock(), self.steps)
+            self._wake(stream, {})
         self._flush_commands()
 
     # -- from the engine -------------------------------------------------------------------------
@@ -162,8 +164,12 @@ class Hub:
         self._watcher.stepped(output)
 
     def cancel_all(self) -> None:
+        woken: dict[Listener, None] = {}
         for stream in self.streams:
             stream.cancel(self._clock(), self.steps)
+            self._wake(stream, woken)
+        for listener in woken:
+            listener.flush()
         self._flush_commands()
 
     def lose_engine(self) -> None:
@@ -294,7 +300,8 @@ class Hub:
             raise Refusal(
                 "request_conflict", f'Request "{frame.request_id}" is running already: take another id.'
             )
-        if len(self._streams) + len(self._lanes) > self._max_streams:
+        beginning = self._lanes.keys() - self._streams.keys() - {key}
+        if len(self._streams) + len(beginning) >= self._max_streams:
             raise Refusal(
                 "overloaded", f"The server has its most of {self._max_streams} streams.", retry_after_ms=1000
             )

@@ -1,0 +1,169 @@
+"""A whole server in one thread and outside of time: hub, streams, engine, toy model, and the pipes between.
+
+Commands and step outputs wait in two queues until somebody delivers them, in order, as a pipe would; the
+clock moves when it is told to. So a test decides what crosses what. It knows no reader and none of the
+rules: `reader.py` does.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine import api, toy_model
+from engine.cache import BlockCache
+from engine.engine import Engine
+from engine.sampler import Sampler
+from engine.scheduler import Scheduler
+from engine.toy import ToyRunner
+from realtime.hub import Hub
+from realtime.stream import Model, Stream
+from realtime.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """What an engine may use."""
+
+    kv_tokens: int
+    block: int
+    step_tokens: int
+    batch_rows: int = 16
+    tenant_prefill: int = 1000
+    slots: int = 8
+
+
+def toy_engine(room: Room) -> Engine:
+    runner = ToyRunner(tokens=room.kv_tokens, block=room.block, context=room.kv_tokens)
+    cache = BlockCache(room.kv_tokens // room.block, room.block)
+    scheduler = Scheduler(
+        cache,
+        step_tokens=room.step_tokens,
+        batch_rows=room.batch_rows,
+        tenant_prefill=room.tenant_prefill,
+    )
+    sampler = Sampler(room.slots, toy_model.VOCAB, eos=runner.eos)
+    return Engine(runner, sampler, cache, scheduler, slots=room.slots)
+
+
+class Alarm:
+    def __init__(self, due: float, call: Callable[[], None]) -> None:
+        self.due = due
+        self.call = call
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self._alarms: list[Alarm] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    @property
+    def waiting(self) -> int:
+        return sum(not alarm.cancelled for alarm in self._alarms)
+
+    def call_later(self, delay: float, call: Callable[[], None]) -> Alarm:
+        self._alarms.append(Alarm(self.now + delay, call))
+        return self._alarms[-1]
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        for alarm in sorted(self._alarms, key=lambda alarm: alarm.due):
+            if alarm.due <= self.now and not alarm.cancelled:
+                alarm.cancel()
+                alarm.call()
+
+
+class Tally:
+    """What the hub counts, and of how many tokens it was told: by the engine's number of the stream, and of
+    those that ended, until then."""
+
+    def __init__(self) -> None:
+        self.acts: Counter[str] = Counter()
+        self.decoded: Counter[int] = Counter()
+        self.decoded_when_ended: dict[int, int] = {}
+        self.tokens_discarded = 0
+        self.steps = 0
+
+    def stepped(self, output: api.StepOutput) -> None:
+        self.steps += 1
+
+    def acted(self, kind: str, steps: int) -> None:
+        assert steps >= 0
+        self.acts[kind] += 1
+
+    def finished(self, stream: Stream) -> None:
+        assert stream.number not in self.decoded_when_ended, "a stream ends once"
+        self.decoded_when_ended[stream.number] = self.decoded[stream.number]
+
+    def discarded(self, tokens: int) -> None:
+        self.tokens_discarded += tokens
+
+
+@functools.cache
+def toy_tokenizer() -> Tokenizer:
+    return Tokenizer.load(toy_model.FOLDER)
+
+
+class House:
+    def __init__(self, room: Room, *, window: int = 8) -> None:
+        self.clock = Clock()
+        self.engine: Engine = toy_engine(room)
+        self.down: deque[list[api.AnyCommand]] = deque()
+        self.up: deque[api.StepOutput] = deque()
+        self.tally = Tally()
+        self.window = window
+        self.refs = map(str, itertools.count())
+        self.hub = Hub(
+            self.down.append,
+            self.tally,
+            window=window,
+            max_streams=room.slots,
+            clock=self.clock,
+            call_later=self.clock.call_later,
+        )
+        self.hub.model = Model(
+            "toy", toy_tokenizer(), vocab=toy_model.VOCAB, context=self.engine.runner.context
+        )
+        self._undrained = False
+
+    def deliver_down(self) -> None:
+        """The oldest commands under way reach the engine's inbox."""
+        if self.down:
+            self.engine.send(self.down.popleft())
+            self._undrained = True
+
+    def step(self) -> None:
+        self.up.append(self.engine.step())
+        self._undrained = False
+        self.engine.audit()
+
+    def deliver_up(self) -> None:
+        """The oldest step output under way reaches the hub."""
+        if self.up:
+            output = self.up.popleft()
+            for news in output.news:
+                self.tally.decoded[news.stream] += len(news.tokens)
+            self.hub.hear(output)
+
+    def tick(self) -> None:
+        """Everything under way arrives, and the engine makes a step of it that arrives too."""
+        while self.down:
+            self.deliver_down()
+        self.step()
+        while self.up:
+            self.deliver_up()
+
+    @property
+    def at_rest(self) -> bool:
+        """Nothing is under way, and the engine would wait for a command."""
+        return not (self.down or self.up or self._undrained) and self.engine.scheduler.idle

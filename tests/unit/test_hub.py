@@ -1,0 +1,344 @@
+"""The hub's own rules, each by an example: starting, finding, refusing, forgetting, and long texts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from midstream import protocol
+from midstream.protocol import Credit, Error, Message, Params
+from realtime.hub import LONG_TEXT
+from tests.fakes.house import House, Room, toy_tokenizer
+from tests.fakes.reader import Account, Reader
+
+ROOM = Room(kv_tokens=4096, block=16, step_tokens=4096, slots=3)
+LONG = "long " * LONG_TEXT
+
+
+def start(request_id: str = "a", **fields: Any) -> protocol.Start:
+    defaults: dict[str, Any] = {"prompt": "Once", "return_tokens": True}
+    return protocol.Start(request_id=request_id, **(defaults | fields))
+
+
+def refused(reader: Reader) -> Error:
+    """The one thing that was said no to since the last time."""
+    (error,) = reader.errors
+    reader.errors.clear()
+    return error
+
+
+def opened() -> tuple[House, Reader]:
+    house = House(ROOM)
+    return house, Reader(house)
+
+
+def run_out(house: House, account: Account) -> protocol.Final:
+    while account.final is None:
+        assert not house.at_rest, "it still has something to do"
+        house.tick()
+    return account.final
+
+
+# -- starting --------------------------------------------------------------------------------------
+
+
+def test_started_comes_before_the_engine_has_seen_anything() -> None:
+    house, reader = opened()
+    reader.send(start())
+    assert reader.accounts[0].started
+    assert len(house.down) == 1
+
+
+@pytest.mark.parametrize(
+    ("frame", "code", "says"),
+    [
+        (start(model="gpt-9"), "unknown_model", 'no model "gpt-9"; this server has "toy"'),
+        (start(prompt=None), "invalid_frame", "either `messages` or `prompt`"),
+        (start(messages=[Message(role="user", content="Hi")]), "invalid_frame", "not both"),
+        (start(prompt=""), "invalid_frame", "empty"),
+        (start(prompt=[999]), "invalid_frame", "token 999; this model's tokens are 0 to 463"),
+        (start(prompt=[1] * 4096), "context_too_long", "4096 tokens; the model's context holds 4096"),
+        (start(params=Params(logit_bias={999: 1})), "invalid_params", "token 999"),
+        (start(on_disconnect="pause"), "unsupported", "on_disconnect"),
+    ],
+)
+def test_a_start_that_cannot_be_is_refused_and_leaves_nothing(
+    frame: protocol.Start, code: str, says: str
+) -> None:
+    house, reader = opened()
+    reader.send(frame)
+    error = refused(reader)
+    assert (error.code, error.request_id, error.ref) == (code, "a", frame.ref)
+    assert says in error.message
+    assert house.hub.streams == []
+    assert not house.down
+    reader.send(protocol.Pause(request_id="a"))
+    assert refused(reader).code == "unknown_request"
+
+
+def test_a_second_start_of_what_runs_is_a_conflict_and_harms_nothing() -> None:
+    house, reader = opened()
+    reader.send(start(params=Params(max_tokens=3, ignore_eos=True)))
+    reader.send(start())
+    assert refused(reader).code == "request_conflict"
+    assert run_out(house, reader.accounts[0]).index == 3
+
+
+def test_an_id_is_free_for_every_tenant_and_after_its_end() -> None:
+    house, reader = opened()
+    other = Reader(house, "other")
+    for one in (reader, other):
+        one.send(start(params=Params(max_tokens=1)))
+        assert one.errors == []
+    run_out(house, reader.accounts[0])
+    reader.send(start(params=Params(max_tokens=1)))
+    run_out(house, reader.accounts[1])
+
+
+def test_there_are_never_more_streams_than_the_engine_has_slots() -> None:
+    house, reader = opened()
+    for name in "abcd":
+        reader.send(start(name, credit=Credit()))
+    error = refused(reader)
+    assert (error.code, error.request_id, error.retry_after_ms) == ("overloaded", "d", 1000)
+    house.tick()
+    assert len(house.engine.scheduler.sequences) == ROOM.slots
+    reader.send(protocol.Cancel(request_id="a"))
+    house.tick()
+    reader.send(start("d"))
+    assert reader.errors == []
+
+
+async def test_a_long_start_counts_as_a_stream_once() -> None:
+    _, reader = opened()
+    for name in "abc":
+        reader.send(start(name, prompt=LONG[: LONG_TEXT + 1], credit=Credit()))
+    reader.send(start("d"))
+    assert refused(reader).request_id == "d"
+    await settled()
+    assert [account.started for account in reader.accounts] == [True, True, True, False]
+
+
+async def test_a_stream_with_a_long_inject_counts_once() -> None:
+    _, reader = opened()
+    for name in "ab":
+        reader.send(start(name, credit=Credit()))
+    reader.send(protocol.Inject(request_id="a", text=LONG[: LONG_TEXT + 1]))
+    reader.send(start("c"))
+    await settled()
+    assert reader.errors == []
+
+
+def test_a_server_that_drains_starts_nothing_and_finishes_what_runs() -> None:
+    house, reader = opened()
+    reader.send(start(params=Params(max_tokens=2)))
+    house.hub.draining = True
+    reader.send(start("b"))
+    error = refused(reader)
+    assert (error.code, error.retryable, error.retry_after_ms) == ("draining", True, 1000)
+    run_out(house, reader.accounts[0])
+
+
+# -- finding ---------------------------------------------------------------------------------------
+
+
+def test_late_frames_for_what_has_ended() -> None:
+    house, reader = opened()
+    reader.send(start(params=Params(max_tokens=1)))
+    run_out(house, reader.accounts[0])
+    reader.send(protocol.Cancel(request_id="a"))
+    reader.send(protocol.Grant(request_id="a", limit=100))
+    assert reader.errors == [], "they crossed the final"
+    reader.send(protocol.Rewind(request_id="a", to=0))
+    assert refused(reader).code == "request_finished"
+    assert not house.down
+
+
+def test_streams_of_another_tenant_are_not_to_be_found() -> None:
+    house, reader = opened()
+    reader.send(start())
+    stranger = Reader(house, "stranger")
+    stranger.send(protocol.Cancel(request_id="a"))
+    assert refused(stranger).code == "unknown_request"
+
+
+@pytest.mark.parametrize(
+    ("frame", "says"),
+    [
+        (protocol.Inject(request_id="a"), "one of `text`, `messages` and `tokens`"),
+        (protocol.Inject(request_id="a", text="x", tokens=[1]), "one of `text`, `messages` and `tokens`"),
+        (protocol.Inject(request_id="a", text=""), "empty"),
+        (protocol.Inject(request_id="a", tokens=[464]), "token 464; this model's tokens are 0 to 463"),
+    ],
+)
+def test_an_inject_that_says_nothing_or_too_much_is_refused(frame: protocol.Inject, says: str) -> None:
+    house, reader = opened()
+    reader.send(start())
+    house.down.clear()
+    reader.send(frame)
+    error = refused(reader)
+    assert error.code == "invalid_frame"
+    assert says in error.message
+    assert not house.down
+
+
+def test_attach_is_not_known_yet() -> None:
+    _, reader = opened()
+    reader.send(start())
+    reader.send(protocol.Attach(request_id="a", after=-1))
+    assert refused(reader).code == "unsupported"
+
+
+# -- endings ---------------------------------------------------------------------------------------
+
+
+def test_a_timeout_ends_a_stream_by_length() -> None:
+    house, reader = opened()
+    reader.send(start(timeout_ms=500, credit=Credit()))
+    house.tick()
+    house.clock.advance(0.4)
+    assert not house.down
+    house.clock.advance(0.2)
+    final = run_out(house, reader.accounts[0])
+    assert (final.finish_reason, final.stop_reason, final.index) == ("length", "timeout", 0)
+
+
+def test_an_end_takes_its_timer_along() -> None:
+    house, reader = opened()
+    reader.send(start(timeout_ms=500, params=Params(max_tokens=1)))
+    run_out(house, reader.accounts[0])
+    assert house.clock.waiting == 0
+
+
+def test_a_listener_that_goes_takes_its_streams_along_within_a_step() -> None:
+    house, reader = opened()
+    stays = Reader(house)
+    reader.send(start())
+    stays.send(start("b", credit=Credit()))
+    house.tick()
+    reader.leave()
+    house.tick()
+    assert [stream.request_id for stream in house.hub.streams] == ["b"]
+    assert len(house.engine.scheduler.sequences) == 1
+
+
+def due() -> tuple[House, Reader]:
+    """A stream that has come to its end ahead of its reader's credit; the engine knows it no more."""
+    house, reader = opened()
+    params = Params(max_tokens=4, ignore_eos=True)
+    reader.send(start(credit=Credit(limit=1, prefetch=9), params=params))
+    while not house.at_rest:
+        house.tick()
+    assert not house.engine.scheduler.sequences
+    assert len(house.hub.streams) == 1
+    return house, reader
+
+
+def test_a_listener_that_goes_leaves_no_stream_that_waits_for_its_credit() -> None:
+    house, reader = due()
+    reader.leave()
+    assert house.hub.streams == []
+
+
+async def test_cancelling_all_ends_those_too_that_wait_for_credit() -> None:
+    house, reader = due()
+    house.hub.cancel_all()
+    final = reader.accounts[0].final
+    assert final is not None
+    assert (final.finish_reason, final.index) == ("cancelled", 1)
+    await house.hub.quiet()
+
+
+def test_a_lost_engine_ends_every_stream_and_refuses_new_ones() -> None:
+    house, reader = opened()
+    reader.send(start())
+    reader.send(start("b", credit=Credit()))
+    house.hub.lose_engine()
+    for account in reader.accounts:
+        assert account.final is not None
+        assert (account.final.finish_reason, account.final.stop_reason) == ("error", "the engine failed")
+    reader.send(start("c"))
+    assert refused(reader).code == "overloaded"
+    assert house.hub.streams == []
+
+
+def test_news_of_what_the_hub_has_forgotten_is_counted_and_harms_nothing() -> None:
+    house, reader = opened()
+    reader.send(start())
+    house.tick()
+    while house.down:
+        house.deliver_down()
+    house.step()
+    house.hub.lose_engine()
+    house.deliver_up()
+    assert house.tally.tokens_discarded == 1
+
+
+def test_a_listener_that_stalls_delays_nobody() -> None:
+    house, stalled = opened()
+    other = Reader(house)
+    params = Params(max_tokens=12, ignore_eos=True)
+    stalled.send(start(params=params))
+    stalled.ready = False
+    other.prompt = True
+    other.send(start("b", params=params))
+    assert run_out(house, other.accounts[0]).index == 12
+    while not house.at_rest:
+        house.tick()
+    (stream,) = house.hub.streams
+    assert len(stream.tokens) == house.window, "and decodes no more than its window"
+
+
+# -- long texts ------------------------------------------------------------------------------------
+
+
+async def settled(*others: asyncio.Task[None]) -> None:
+    """Wait until no text is being tokenized; `others` are tasks of the test's own."""
+    while tasks := asyncio.all_tasks() - {asyncio.current_task(), *others}:
+        await asyncio.wait(tasks)
+
+
+async def test_frames_for_a_stream_wait_behind_its_long_text_and_others_do_not() -> None:
+    house, reader = opened()
+    reader.send(start("a", prompt=LONG[: LONG_TEXT + 1]))
+    reader.send(protocol.Pause(request_id="a"))
+    reader.send(protocol.Cancel(request_id="a"))
+    reader.send(start("b"))
+    assert [account.started for account in reader.accounts] == [False, True]
+    await settled()
+    assert reader.accounts[0].started
+    assert run_out(house, reader.accounts[0]).finish_reason == "cancelled"
+    assert reader.errors == []
+
+
+async def test_a_listener_that_went_while_its_text_was_tokenized_starts_nothing() -> None:
+    house, reader = opened()
+    reader.send(start("a", prompt=LONG[: LONG_TEXT + 1]))
+    reader.leave()
+    await settled()
+    assert house.hub.streams == []
+    await house.hub.quiet()
+
+
+async def test_a_long_text_that_is_too_long_is_refused_with_both_numbers() -> None:
+    _, reader = opened()
+    reader.send(start("a", prompt=3 * LONG))
+    await settled()
+    error = refused(reader)
+    assert error.code == "context_too_long"
+    assert f"{len(toy_tokenizer().encode(3 * LONG))} tokens" in error.message
+    assert "4096" in error.message
+
+
+async def test_quiet_is_when_no_stream_is_left_and_no_text_waits() -> None:
+    house, reader = opened()
+    await house.hub.quiet()
+    reader.send(start("a", prompt=LONG[: LONG_TEXT + 1], params=Params(max_tokens=1)))
+    waiting = asyncio.create_task(house.hub.quiet())
+    await settled(waiting)
+    assert reader.accounts[0].started
+    assert not waiting.done()
+    run_out(house, reader.accounts[0])
+    await waiting
