@@ -34,6 +34,7 @@ class Outbox:
         self.request_id = request_id
         self.limit = limit
         self.sent = 0  # output tokens given out, that still stand
+        self._told = 0  # the same as the listener knows it: what is void it hears later
         self.seq = 0
         self._interval = interval
         self._tokens = tokens
@@ -53,35 +54,58 @@ class Outbox:
         """Tokens decoded ahead of the listener's credit."""
         return [piece for piece in self.unsent if piece.index >= self.limit]
 
+    @property
+    def stuck(self) -> list[Piece]:
+        """Tokens that cannot go out as things stand: ahead of credit, or behind `paused`."""
+        stuck: list[Piece] = []
+        held = self._held
+        for item in self._waiting:
+            if isinstance(item, Piece):
+                if held or stuck or item.index >= self.limit:
+                    stuck.append(item)
+            elif isinstance(item, Paused):
+                held = True
+            elif isinstance(item, Resumed):
+                held, stuck = False, [piece for piece in stuck if piece.index >= self.limit]
+        return stuck
+
     def put(self, item: Item) -> None:
         self._waiting.append(item)
 
-    def drop_from(self, index: int) -> int:
-        """Tokens from `index` on are void: returns how many of them the listener never saw."""
-        void = [piece for piece in self.unsent if piece.index >= index]
+    def drop_from(self, index: int) -> None:
+        """Tokens from `index` on are void."""
         kept = (item for item in self._waiting if not (isinstance(item, Piece) and item.index >= index))
         self._waiting = deque(kept)
         self.sent = min(self.sent, index)
-        return sum(piece.token is not None for piece in void)
 
     def take(self) -> list[StreamEvent | Error]:
         """Everything that may go out now. What is no token passes those that wait for credit."""
         events: list[StreamEvent | Error] = []
-        kept: deque[Item] = deque()
+        kept: deque[Piece] = deque()
         ready: list[Piece] = []
         for item in self._waiting:
             if isinstance(item, Piece):
-                may_go = item.token is None or (not self._held and item.index < self.limit and not kept)
-                (ready if may_go else kept).append(item)
+                (ready if self._may_go(item) and not kept else kept).append(item)
             else:
                 self._give(events, ready)
                 ready = []
-                self._give_event(events, item, kept)
-        whole = len(ready) - len(ready) % self._interval
+                self._give_event(events, item)
+                while kept and self._may_go(kept[0]):  # it has just been resumed
+                    ready.append(kept.popleft())
+        whole = self._whole(ready)
         self._give(events, ready[:whole])
         kept.extendleft(reversed(ready[whole:]))
-        self._waiting = kept
+        self._waiting = deque(kept)
         return events
+
+    def _may_go(self, piece: Piece) -> bool:
+        return piece.token is None or (not self._held and piece.index < self.limit)
+
+    def _whole(self, ready: list[Piece]) -> int:
+        """How many of the tokens go out now: whole intervals; all, where no more may come before a grant."""
+        if ready and ready[-1].index + 1 >= self.limit:
+            return len(ready)
+        return len(ready) - len(ready) % self._interval
 
     def _give(self, events: list[StreamEvent | Error], pieces: list[Piece]) -> None:
         if not pieces:
@@ -98,18 +122,15 @@ class Outbox:
         logprobs = [piece.logprob for piece in pieces if piece.logprob is not None]
         if logprobs:
             event.logprobs = logprobs
-        self.sent = pieces[0].index + count
+        self.sent = self._told = pieces[0].index + count
         self._number(events, event)
 
-    def _give_event(
-        self, events: list[StreamEvent | Error], event: StreamEvent | Error, behind: deque[Item]
-    ) -> None:
+    def _give_event(self, events: list[StreamEvent | Error], event: StreamEvent | Error) -> None:
         if isinstance(event, Paused | Resumed):
             self._held = isinstance(event, Paused)
-            if behind:
-                event.index = self.sent  # what was decoded ahead of credit is still to come
+            event.index = self._told  # what was decoded ahead of credit comes later, or was rewound since
         elif isinstance(event, Rewound):
-            self.sent = min(self.sent, event.index)
+            self._told = event.index
         self._number(events, event)
 
     def _number(self, events: list[StreamEvent | Error], event: StreamEvent | Error) -> None:

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from engine import api
 from midstream import protocol
-from midstream.protocol import MAX_INDEX, FinishReason, Params, Usage
+from midstream.protocol import FinishReason, Params, Usage
 from realtime.clock import Stopwatch
 from realtime.outbox import Outbox, Piece
 from realtime.params import merged, sampling, stops
@@ -46,6 +46,7 @@ class Asked(Struct):
     frame: Steering | protocol.Cancel
     step: int  # the engine's last step when it came
     params: Params | None = None
+    first: bool = False  # the rewinding that `at` asks for: the frame itself is answered by what follows
 
     @property
     def kind(self) -> str:
@@ -92,7 +93,7 @@ class Stream:
         self._watch = Stopwatch(now)
         self.outbox = Outbox(
             start.request_id,
-            limit=MAX_INDEX if start.credit is None else start.credit.limit,
+            limit=window if start.credit is None else start.credit.limit,
             interval=start.stream_interval,
             tokens=start.return_tokens,
         )
@@ -149,6 +150,7 @@ class Stream:
         """The peer has taken output up to `index`: automatic credit moves on."""
         if self.automatic:
             self._grant(index + self._window)
+            self.outbox.limit = max(self.outbox.limit, index + self._window)
 
     def steer(self, frame: Steering, step: int) -> None:
         """Ask for something that takes effect at a token. `Inject` comes here as tokens."""
@@ -166,7 +168,8 @@ class Stream:
             )
         params = self._checked(frame)
         if at is not None:
-            self._ask(Asked(api.Truncated, frame, step), api.Truncate(self.number, at))
+            first = not isinstance(frame, protocol.Rewind)
+            self._ask(Asked(api.Truncated, frame, step, first=first), api.Truncate(self.number, at))
         match frame:
             case protocol.Pause(kv=kv):
                 self._ask(Asked(api.Paused, frame, step), api.Pause(self.number, kv == "release"))
@@ -196,7 +199,7 @@ class Stream:
         self.cancel(now, step)
 
     def time_out(self, now: float, step: int) -> None:
-        self._timed_out = True
+        self._timed_out = not self._cancelled
         self.cancel(now, step)
 
     def _checked(self, frame: Steering) -> Params | None:
@@ -227,7 +230,7 @@ class Stream:
             self.discarded += len(news.tokens)  # decoded before the engine heard that a stop string was met
             return []
         if news.admitted is not None:
-            self._cached_tokens = news.admitted
+            self._cached_tokens = min(news.admitted, self._prompt_tokens)  # not what was injected since
             self._watch.admit(now)
         for change in news.early:
             self._by_memory(change, now)
@@ -238,7 +241,9 @@ class Stream:
                 self._send(api.Cancel(self.number))
                 self._conclude("stop", self._text.stopped, now)
                 return []
-        answered = [self._answer(change, now) for change in news.changes]
+        answered = [
+            asked for asked in [self._answer(change, now) for change in news.changes] if not asked.first
+        ]
         if news.finish is not None:
             self._finish(news.finish, now)
             answered += [self._cancelled] if self._cancelled else []
@@ -272,7 +277,7 @@ class Stream:
 
     def _answer(self, change: api.AnyChange, now: float) -> Asked:
         asked = self._asked.popleft()
-        ref, request_id, index = asked.frame.ref, self.request_id, change.index
+        ref, request_id, index = None if asked.first else asked.frame.ref, self.request_id, change.index
         match change:
             case api.Refused(known=known, context=context):
                 # It fitted when it came; the tokens that were under way took the room.
@@ -301,22 +306,27 @@ class Stream:
                 self._injections.append((index, count))
                 self.outbox.put(protocol.Injected(request_id=request_id, ref=ref, index=index, count=count))
             case api.Truncated():
-                self._cut(index)
-                length = self._ends[-1] if index else 0
+                self._cut(index, stops(self._params))
+                length = self._text.released
                 self.outbox.put(
                     protocol.Rewound(request_id=request_id, ref=ref, index=index, text_length=length)
                 )
         assert asked.answer is type(change), f"{asked.answer} was due, {change} came"
         return asked
 
-    def _cut(self, index: int) -> None:
-        """Output from `index` on is void, and injections behind it."""
+    def _cut(self, index: int, stop: tuple[str, ...]) -> None:
+        """Output from `index` on is void, and injections behind it.
+
+        Text that may begin one of the stop strings, which may be others than when it was sent, does not stand
+        either: it comes again once it is known to be none.
+        """
         self.outbox.drop_from(index)
         self.discarded += len(self.tokens) - index
         del self.tokens[index:], self._ends[index:]
         self._injections = [(before, count) for before, count in self._injections if before <= index]
-        self._text = TextStream(self._model.tokenizer, stops(self._params), self._params.min_tokens or 0)
+        self._text = TextStream(self._model.tokenizer, stop, self._params.min_tokens or 0)
         self._text.replay(self.tokens, self._ends[-1] if self._ends else 0)
+        self._ends = [min(end, self._text.released) for end in self._ends]
 
     def _injected_before(self, index: int) -> int:
         return sum(count for before, count in self._injections if before <= index)
@@ -344,22 +354,18 @@ class Stream:
             self._finish(api.Finish("cancelled"), now)
         else:
             self._due = (reason, why)
+            self._refuse_asked()
 
     def _end(self, reason: FinishReason, why: str | None, now: float) -> None:
         """Exactly one `final`, behind everything that the client still gets."""
         self.ended, self._due, self.finish_reason = True, None, reason
-        unsent = self.outbox.unsent if self._watch.paused else self.outbox.blocked
-        if unsent:
-            self._cut(unsent[0].index)
+        stuck = self.outbox.stuck
+        if stuck:
+            self._cut(stuck[0].index, stop=())  # nothing that was sent can be taken back any more
         rest = self._text.flush()
         if rest:
             self.outbox.put(Piece(len(self.tokens), rest, None))
-        for asked in self._asked:
-            refusal = Refusal(
-                "request_finished", f"Request {self.request_id} ended before this could take effect."
-            )
-            self.outbox.put(refusal.event(self.request_id, asked.frame.ref))
-        self._asked.clear()
+        self._refuse_asked()
         self.outbox.put(
             protocol.Final(
                 request_id=self.request_id,
@@ -371,6 +377,16 @@ class Stream:
                 timing=self._watch.timing(len(self.tokens), now),
             )
         )
+
+    def _refuse_asked(self) -> None:
+        """Frames that came too late for the engine: each is answered once, if it asked for two things too."""
+        for asked in self._asked:
+            if not asked.first:
+                refusal = Refusal(
+                    "request_finished", f"Request {self.request_id} ended before this could take effect."
+                )
+                self.outbox.put(refusal.event(self.request_id, asked.frame.ref))
+        self._asked.clear()
 
     def _usage(self) -> Usage:
         return Usage(

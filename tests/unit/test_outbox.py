@@ -1,0 +1,168 @@
+"""What waits for a listener: order, numbers, credit, pauses and intervals, on the outbox alone."""
+
+from __future__ import annotations
+
+from midstream.protocol import Adjusted, Error, Params, Paused, Resumed, Rewound, StreamEvent, Token
+from realtime.outbox import Outbox, Piece
+from realtime.refusal import Refusal
+
+ENDLESS = 10_000
+
+
+def outbox(limit: int = ENDLESS, interval: int = 1) -> Outbox:
+    return Outbox("a", limit=limit, interval=interval, tokens=True)
+
+
+def put_tokens(box: Outbox, *indices: int) -> None:
+    for index in indices:
+        box.put(Piece(index, f"{index} ", 100 + index))
+
+
+def paused(index: int = 0) -> Paused:
+    return Paused(request_id="a", index=index, reason="client")
+
+
+def resumed(index: int = 0) -> Resumed:
+    return Resumed(request_id="a", index=index, recomputed_tokens=0)
+
+
+def rewound(index: int) -> Rewound:
+    return Rewound(request_id="a", index=index, text_length=0)
+
+
+def adjusted(index: int) -> Adjusted:
+    return Adjusted(request_id="a", index=index, params=Params())
+
+
+def said(events: list[StreamEvent | Error]) -> list[str]:
+    """Events in short: tokens as from:count, others by their kind and index."""
+    return [
+        f"{event.index}:{event.count}"
+        if isinstance(event, Token)
+        else f"{type(event).__name__} {getattr(event, 'index', '')}".strip()
+        for event in events
+    ]
+
+
+def test_tokens_that_piled_up_go_out_as_one_event() -> None:
+    box = outbox()
+    put_tokens(box, 0, 1, 2)
+    (event,) = box.take()
+    assert isinstance(event, Token)
+    assert (event.index, event.count, event.delta, event.tokens) == (0, 3, "0 1 2 ", [100, 101, 102])
+    assert box.sent == 3
+    assert not box.waiting
+    assert box.take() == []
+
+
+def test_events_are_numbered_as_they_are_given_out_and_errors_are_not() -> None:
+    box = outbox()
+    put_tokens(box, 0)
+    box.put(Refusal("request_finished", "Too late.").event("a", "r"))
+    box.put(adjusted(1))
+    first, error, last = box.take()
+    assert isinstance(first, Token)
+    assert isinstance(last, Adjusted)
+    assert isinstance(error, Error)
+    assert (first.seq, last.seq) == (0, 1)
+
+
+def test_tokens_stay_in_order_with_other_events() -> None:
+    box = outbox()
+    put_tokens(box, 0, 1)
+    box.put(adjusted(2))
+    put_tokens(box, 2)
+    assert said(box.take()) == ["0:2", "Adjusted 2", "2:1"]
+
+
+def test_no_token_goes_out_past_the_limit_and_no_other_event_waits_for_it() -> None:
+    box = outbox(limit=2)
+    put_tokens(box, 0, 1, 2, 3)
+    box.put(adjusted(4))
+    assert said(box.take()) == ["0:2", "Adjusted 4"]
+    assert [piece.index for piece in box.blocked] == [2, 3]
+    box.limit = 3
+    assert said(box.take()) == ["2:1"]
+    assert box.waiting
+
+
+def test_nothing_follows_paused_but_what_is_no_token() -> None:
+    box = outbox(limit=1)
+    put_tokens(box, 0, 1)
+    box.put(paused(2))
+    assert said(box.take()) == ["0:1", "Paused 1"], "paused says what the listener has"
+    box.limit = 2
+    box.put(adjusted(2))
+    assert said(box.take()) == ["Adjusted 2"]
+    box.put(resumed(2))
+    assert said(box.take()) == ["Resumed 1", "1:1"], "and what waited goes out with resumed"
+
+
+def test_paused_says_what_the_listener_has_where_the_rest_was_rewound() -> None:
+    box = outbox()
+    put_tokens(box, 0, 1, 2)
+    box.take()
+    put_tokens(box, 3, 4)
+    box.put(paused(5))
+    box.put(resumed(5))
+    box.drop_from(2)
+    box.put(rewound(2))
+    assert said(box.take()) == ["Paused 3", "Resumed 3", "Rewound 2"]
+    assert box.sent == 2
+
+
+def test_what_is_rewound_is_never_given_out() -> None:
+    box = outbox()
+    put_tokens(box, 0, 1, 2)
+    box.drop_from(1)
+    box.put(rewound(1))
+    put_tokens(box, 1)
+    assert said(box.take()) == ["0:1", "Rewound 1", "1:1"]
+
+
+def test_intervals_hold_tokens_back_until_they_are_whole() -> None:
+    box = outbox(interval=3)
+    put_tokens(box, 0, 1)
+    assert box.take() == []
+    put_tokens(box, 2, 3)
+    assert said(box.take()) == ["0:3"]
+    put_tokens(box, 4, 5, 6, 7, 8)
+    assert said(box.take()) == ["3:6"]
+
+
+def test_an_interval_does_not_hold_back_what_comes_before_an_event() -> None:
+    box = outbox(interval=3)
+    put_tokens(box, 0, 1)
+    box.put(paused(2))
+    assert said(box.take()) == ["0:2", "Paused 2"]
+
+
+def test_an_interval_does_not_hold_back_the_last_token_that_may_come() -> None:
+    """Else a client that grants what it has read and a server that waits for that wait for one another."""
+    box = outbox(limit=5, interval=4)
+    put_tokens(box, 0, 1, 2, 3)
+    assert said(box.take()) == ["0:4"]
+    put_tokens(box, 4, 5)
+    assert said(box.take()) == ["4:1"]
+
+
+def test_text_without_a_token_waits_for_nothing() -> None:
+    box = outbox(limit=1)
+    put_tokens(box, 0)
+    box.put(paused(1))
+    box.put(Piece(1, "rest", None))
+    box.put(adjusted(1))
+    assert said(box.take()) == ["0:1", "Paused 1", "1:0", "Adjusted 1"]
+    assert box.sent == 1
+
+
+def test_stuck_is_what_an_end_would_leave_behind() -> None:
+    box = outbox(limit=3)
+    put_tokens(box, 0, 1)
+    assert box.stuck == []
+    box.put(paused(2))
+    assert box.stuck == [], "what comes before paused still goes out"
+    put_tokens(box, 2, 3)
+    assert [piece.index for piece in box.stuck] == [2, 3]
+    box.put(resumed(2))
+    assert [piece.index for piece in box.stuck] == [3]
