@@ -1,8 +1,8 @@
 """The scheduler alone: its promises over thousands of steps, with no model and no time.
 
-A model here is one line: a row that samples makes the next token known. Sequences come and go, stop and go on, and
-after every step blocks are conserved, the budget is kept and nobody runs who must not; in the end everybody who lacks
-nothing has been served.
+A model here is one line: a row that samples makes the next token known. Sequences come and go, stop and go
+on, and after every step blocks are conserved, the budget is kept and nobody runs who must not; in the end
+everybody who lacks nothing has been served.
 """
 
 from __future__ import annotations

@@ -1,0 +1,292 @@
+"""The whole server, in every order of things: frames, steps, deliveries, readers that stall, hurry or vanish.
+
+Whatever happens, each reader's own strict account of its streams holds (`tests/fakes/reader.py`), blocks
+and slots are conserved after every step, and in the end, when all is read, granted and resumed, every
+stream has had its final within a bounded number of steps, and its tokens are those of an engine that it had
+for itself.
+
+Examples are the same in every run; `MIDSTREAM_EXAMPLES=2000` looks further, at others each time.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from midstream import protocol
+from midstream.protocol import MAX_INDEX, Credit, Message, Params
+from tests.fakes.house import House, Room
+from tests.fakes.reader import Account, Reader
+from tests.fakes.retold import retold
+
+EXAMPLES = os.environ.get("MIDSTREAM_EXAMPLES")
+SETTINGS = settings(
+    max_examples=int(EXAMPLES or 120),
+    stateful_step_count=50,
+    derandomize=EXAMPLES is None,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+ROOMS = [
+    Room(kv_tokens=96, block=4, step_tokens=6, batch_rows=3),
+    Room(kv_tokens=160, block=8, step_tokens=16, batch_rows=4, tenant_prefill=60),
+    Room(kv_tokens=1024, block=16, step_tokens=64, batch_rows=16),
+]
+PATIENCE = 3_000  # steps in which everybody must have come to an end
+PICK = st.integers(0, 11)
+STOPS = ["e t", "s ", "ing", " a", "d w", "th", "🙂", "n", "re the"]
+PROMPTS: list[str | list[int]] = ["Once", "Once upon a time there was", [7], list(range(60, 100))]
+# Byte tokens among the words, so that characters come in pieces and break: E2 82 AC is a euro sign, 41 an A.
+BYTES = dict.fromkeys((0xE2, 0x82, 0xAC, 0x41), 37.0)
+
+
+def params() -> st.SearchStrategy[Params]:
+    choices: dict[str, st.SearchStrategy[Any]] = {
+        "temperature": st.sampled_from([0.0, 0.7, 1.5]),
+        "seed": st.integers(0, 3),
+        "max_tokens": st.integers(1, 30),
+        "stop": st.lists(st.sampled_from(STOPS), max_size=2) | st.sampled_from(STOPS),
+        "repetition_penalty": st.just(1.3),
+        "frequency_penalty": st.just(0.5),
+        "top_k": st.just(5),
+        "logit_bias": st.just(BYTES),
+        "min_tokens": st.integers(0, 6),
+        "ignore_eos": st.booleans(),
+        "logprobs": st.sampled_from([None, 0, 2]),
+    }
+    return st.fixed_dictionaries({}, optional=choices).map(lambda values: Params(**values))
+
+
+def explicit_or_not() -> st.SearchStrategy[Credit | None]:
+    return st.none() | st.builds(Credit, limit=st.integers(0, 12), prefetch=st.integers(0, 8))
+
+
+class Everything(RuleBasedStateMachine):
+    @initialize(
+        room=st.sampled_from(ROOMS),
+        window=st.sampled_from([3, 8]),
+        asked=st.lists(params(), min_size=3, max_size=3),
+        credit=st.lists(explicit_or_not(), min_size=3, max_size=3),
+    )
+    def open(self, room: Room, window: int, asked: list[Params], credit: list[Credit | None]) -> None:
+        self.house = House(room, window=window)
+        self.readers = [Reader(self.house, tenant) for tenant in ("one", "one", "two")]
+        self.left: list[Reader] = []
+        for who, reader in enumerate(self.readers):
+            frame = protocol.Start(
+                request_id=f"0-{who}-0",
+                prompt="Once",
+                params=asked[who],
+                credit=credit[who],
+                return_tokens=True,
+            )
+            reader.send(frame)
+
+    # -- frames ----------------------------------------------------------------------------------
+
+    @rule(
+        reader=PICK,
+        name=st.integers(0, 2),
+        prompt=st.sampled_from(PROMPTS),
+        chat=st.booleans(),
+        asked=params(),
+        credit=explicit_or_not(),
+        interval=st.sampled_from([1, 1, 2, 5, 20]),
+        priority=st.sampled_from([0, 0, 0, 1, -8]),
+        timeout_ms=st.sampled_from([None, None, None, 500]),
+    )
+    def start(
+        self,
+        reader: int,
+        name: int,
+        prompt: str | list[int],
+        chat: bool,
+        asked: Params,
+        credit: Credit | None,
+        interval: int,
+        priority: int,
+        timeout_ms: int | None,
+    ) -> None:
+        who = reader % len(self.readers)
+        said = [Message(role="user", content="Hi")] if chat else None
+        frame = protocol.Start(
+            request_id=f"{len(self.left)}-{who}-{name}",
+            prompt=None if chat else prompt,
+            messages=said,
+            params=asked,
+            credit=credit,
+            stream_interval=interval,
+            priority=priority,
+            timeout_ms=timeout_ms,
+            return_tokens=True,
+        )
+        self.readers[who].send(frame)
+
+    @rule(at=PICK, more=st.integers(0, 9))
+    def grant(self, at: int, more: int) -> None:
+        reader, account = self.pick(at)
+        if account:
+            reader.send(protocol.Grant(request_id=account.request_id, limit=len(account.tokens) + more))
+
+    @rule(at=PICK, release=st.booleans())
+    def pause(self, at: int, release: bool) -> None:
+        reader, account = self.pick(at)
+        if account:
+            reader.send(protocol.Pause(request_id=account.request_id, kv="release" if release else "hold"))
+
+    @rule(at=PICK)
+    def resume(self, at: int) -> None:
+        reader, account = self.pick(at)
+        if account:
+            reader.send(protocol.Resume(request_id=account.request_id))
+
+    @rule(at=PICK, asked=params(), back=st.none() | st.integers(-1, 6))
+    def adjust(self, at: int, asked: Params, back: int | None) -> None:
+        reader, account = self.pick(at)
+        if account:
+            index = None if back is None else max(0, len(account.tokens) - back)
+            reader.send(protocol.Adjust(request_id=account.request_id, params=asked, at=index))
+
+    @rule(at=PICK, seen=st.integers(1, 4), more=st.sampled_from(["", " th", "🙂", " zz"]))
+    def stop_at_what_was_seen(self, at: int, seen: int, more: str) -> None:
+        """A stop string whose beginning the client has already."""
+        reader, account = self.pick(at)
+        if account and account.text:
+            asked = Params(stop=account.text[-seen:] + more)
+            reader.send(protocol.Adjust(request_id=account.request_id, params=asked))
+
+    @rule(
+        at=PICK,
+        what=st.sampled_from(["text", "tokens", "messages", "everything"]),
+        back=st.none() | st.integers(-1, 6),
+    )
+    def inject(self, at: int, what: str, back: int | None) -> None:
+        reader, account = self.pick(at)
+        if account:
+            index = None if back is None else max(0, len(account.tokens) - back)
+            frame = protocol.Inject(request_id=account.request_id, at=index)
+            if what == "text":
+                frame.text = " and é🙂"
+            elif what == "messages":
+                frame.messages = [Message(role="user", content="No!")]
+            else:
+                frame.tokens = [0xF0, 0x9F] if what == "tokens" else list(range(100))
+            reader.send(frame)
+
+    @rule(at=PICK, back=st.integers(-1, 8))
+    def rewind(self, at: int, back: int) -> None:
+        reader, account = self.pick(at)
+        if account:
+            to = max(0, len(account.tokens) - back)
+            reader.send(protocol.Rewind(request_id=account.request_id, to=to))
+
+    @rule(at=PICK)
+    def cancel(self, at: int) -> None:
+        reader, account = self.pick(at)
+        if account:
+            reader.send(protocol.Cancel(request_id=account.request_id))
+
+    @rule(reader=PICK)
+    def steer_nothing(self, reader: int) -> None:
+        who = self.readers[reader % len(self.readers)]
+        who.send(protocol.Pause(request_id="never started"))
+
+    # -- the world -------------------------------------------------------------------------------
+
+    @rule(times=st.integers(1, 4))
+    def tick(self, times: int) -> None:
+        for _ in range(times):
+            self.house.tick()
+
+    @rule()
+    def step(self) -> None:
+        self.house.step()
+
+    @rule()
+    def deliver_down(self) -> None:
+        self.house.deliver_down()
+
+    @rule()
+    def deliver_up(self) -> None:
+        self.house.deliver_up()
+
+    @rule(seconds=st.sampled_from([0.01, 0.3]))
+    def wait(self, seconds: float) -> None:
+        self.house.clock.advance(seconds)
+
+    @rule(reader=PICK)
+    def stall(self, reader: int) -> None:
+        self.readers[reader % len(self.readers)].ready = False
+
+    @rule(reader=PICK)
+    def read(self, reader: int) -> None:
+        self.readers[reader % len(self.readers)].read()
+
+    @rule(reader=PICK, at_once=st.booleans())
+    def acknowledge(self, reader: int, at_once: bool) -> None:
+        who = self.readers[reader % len(self.readers)]
+        who.prompt = at_once
+        who.acknowledge()
+
+    @precondition(lambda self: len(self.left) < 2)
+    @rule(reader=PICK)
+    def leave(self, reader: int) -> None:
+        at = reader % len(self.readers)
+        gone, self.readers[at] = self.readers[at], Reader(self.house, self.readers[at].tenant)
+        gone.leave()
+        self.left.append(gone)
+
+    def pick(self, at: int) -> tuple[Reader, Account | None]:
+        """A stream that was ever asked for, the latest first; it may have ended, or never begun."""
+        reader = self.readers[at % len(self.readers)]
+        accounts = reader.accounts[::-1]
+        return reader, accounts[at // len(self.readers) % len(accounts)] if accounts else None
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        if not hasattr(self, "house"):
+            return
+        stalled = [reader for reader in self.readers if not reader.ready]
+        self.finish([reader for reader in self.readers if reader.ready])  # whoever stalls delays nobody
+        self.finish(stalled)
+        while not self.house.at_rest:
+            self.house.tick()
+        self.check_empty()
+        for reader in self.readers:
+            reader.check_answers()
+            for account in reader.accounts:
+                if account.final and account.final.finish_reason != "error":
+                    assert retold(account) == account.tokens
+
+    def finish(self, readers: list[Reader]) -> None:
+        """Read, grant and resume all, and see all of it end."""
+        live = [(reader, account) for reader in readers for account in reader.accounts if account.live]
+        for reader in readers:
+            reader.prompt = True
+            reader.read()
+            reader.acknowledge()
+        for reader, account in live:
+            reader.send(protocol.Grant(request_id=account.request_id, limit=MAX_INDEX))
+            reader.send(protocol.Resume(request_id=account.request_id))
+        for _ in range(PATIENCE):
+            if not any(account.live for _, account in live):
+                return
+            self.house.tick()
+        raise AssertionError("a stream that lacks nothing does not end")
+
+    def check_empty(self) -> None:
+        house = self.house
+        assert house.hub.streams == []
+        assert not house.clock.waiting
+        assert not house.engine.scheduler.sequences
+        assert house.engine.cache.used == 0
+
+
+TestEverything = Everything.TestCase
+TestEverything.settings = SETTINGS
