@@ -7,6 +7,7 @@ from collections.abc import Sequence as Rows
 import torch
 from torch import Tensor
 
+from engine.attention import Pool
 from engine.engine import Runner
 from engine.runner import ModelRunner
 from engine.scheduler import Row
@@ -55,9 +56,14 @@ class FaultyRunner:
     def _is(self, row: Row, stream: int | None) -> bool:
         return row.sequence.stream == stream and row.sequence.known >= self._after
 
+    @property
+    def pool(self) -> Pool:
+        assert isinstance(self._inner, ModelRunner)
+        return self._inner._pool
+
     def _spoil(self, row: Row) -> None:
         assert isinstance(self._inner, ModelRunner)
-        pool, block = self._inner._pool, self._inner._block
+        pool, block = self.pool, self._inner._block
         number = row.sequence.blocks[row.start // block]
         for tensor in (*pool.keys, *pool.values):
             tensor[:, number * block + row.start % block : (number + 1) * block] = torch.nan

@@ -101,6 +101,9 @@ def test_blocks_of_a_stream_that_failed_are_offered_to_nobody() -> None:
     driver = Driver(engine_of("llama", PLENTY, spoiling(0)))
     driver.settle(api.Submit(CULPRIT, PROMPT, greedy(), 1000))
     assert driver.stats.kv_cached == 0
+    runner = driver.engine.runner
+    assert isinstance(runner, FaultyRunner)
+    assert all(tensor.isfinite().all() for tensor in (*runner.pool.keys, *runner.pool.values))
     driver.settle(api.Submit(3, PROMPT, greedy(), 1000))
     assert driver.told[3].admitted == 0
 

@@ -1,7 +1,7 @@
 """The default model says, in fp32 and through the whole engine, what transformers says from the same folder.
 
 Sums in another order differ in their last bits. Where the oracle's two best logits lie closer than `TIE`,
-either token is right, and what follows it is no longer comparable; anywhere else a different token is a failure.
+either token is right, and what follows it is no longer comparable. Anywhere else another token is a failure.
 """
 
 from __future__ import annotations

@@ -37,6 +37,8 @@ class House:
         assert sum(row.count for row in batch.rows) <= self.scheduler.step_tokens
         assert len(batch.rows) <= self.scheduler.batch_rows
         for row in batch.rows:
+            assert len(row.sequence.blocks) * BLOCK >= row.start + row.count, "a row has its memory"
+        for row in batch.rows:
             self.scheduler.commit(row)
             if row.samples:
                 row.sequence.sampled(row.sequence.stream)
@@ -293,9 +295,17 @@ def test_whoever_has_a_row_in_this_step_keeps_its_memory() -> None:
     house.decoding(1, 2, 3)
     for _ in range(60):
         batch = house.step()
-        assert all(row.sequence.blocks for row in batch.rows)
         assert not {id(row.sequence) for row in batch.rows} & {id(seq) for seq in batch.preempted}
     assert house.scheduler.preemptions
+
+
+def test_nor_does_a_newcomer_of_any_priority_take_it() -> None:
+    house = House(blocks=4)
+    running = house.decoding(1, 2, tokens=5)
+    house.add(3, 4, priority=1)
+    batch = house.step()
+    assert not {id(row.sequence) for row in batch.rows} & {id(seq) for seq in batch.preempted}
+    assert any(seq.blocks for seq in running)
 
 
 def test_who_is_evicted_without_credit_takes_no_memory_back_before_it_has_some() -> None:
