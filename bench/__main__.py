@@ -1,0 +1,37 @@
+"""`make bench`: every measurement, each in a process of its own, one after the other; then one table and a
+JSON file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from bench.figures import Figure, table, write
+
+MEASUREMENTS = ("gateway", "control", "decode")
+
+
+def main() -> int:
+    chosen = sys.argv[1:] or MEASUREMENTS
+    figures: list[Figure] = []
+    for name in chosen:
+        print(f"measuring: {name}", file=sys.stderr)
+        done = subprocess.run([sys.executable, "-m", f"bench.{name}"], stdout=subprocess.PIPE, check=True)
+        figures += msgspec.json.decode(done.stdout.splitlines()[-1], type=list[Figure])
+    path = write(figures, Path("bench/results"))
+    print(table(figures))
+    print(f"\nwritten to {path}")
+    return 0
+
+
+def report(figures: list[Figure]) -> int:
+    """What a measurement prints for the process above it."""
+    print(msgspec.json.encode(figures).decode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

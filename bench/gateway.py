@@ -1,0 +1,170 @@
+"""The gateway alone: events a second beside a server that only sends, and what idle things weigh.
+
+The engine is the toy in its own process, so that what is measured is the gateway's core: streams, text,
+encoding, sockets. The peer is a bare `websockets` server that sends ready-made frames of the same size from
+memory, which is as fast as a Python WebSocket server gets by that library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.server import ServerConnection, serve
+
+from bench.figures import Figure
+from bench.server import Served
+
+CONNECTIONS, TOKENS = 50, 1000
+PAUSED, IDLE = 500, 500
+
+
+async def read_all(url: str, frame: str, until: int) -> tuple[int, float]:
+    """Everybody connects and starts; returns events received, and the seconds from first to last."""
+    sockets = await asyncio.gather(
+        *(connect(url, compression=None, max_queue=None) for _ in range(CONNECTIONS))
+    )
+    since = time.perf_counter()
+
+    async def read(number: int, socket: ClientConnection) -> int:
+        count = 0
+        await socket.send(frame.replace("NUMBER", str(number)))
+        async for message in socket:
+            assert '"error"' not in message, message
+            count += 1
+            if '"final"' in message or count == until:
+                break
+        return count
+
+    counts = await asyncio.gather(*(read(number, socket) for number, socket in enumerate(sockets)))
+    seconds = time.perf_counter() - since
+    await asyncio.gather(*(socket.close() for socket in sockets))
+    return sum(counts), seconds
+
+
+def midstream_rate() -> tuple[float, float]:
+    """Events a second, and CPU seconds of the gateway process a second."""
+    params = {"temperature": 0, "ignore_eos": True, "max_tokens": TOKENS}
+    start = {
+        "type": "start",
+        "request_id": "NUMBER",
+        "prompt": "Hello",
+        "params": params,
+        "credit": {"limit": TOKENS},
+    }
+    with Served("--model", "toy") as served:
+        before = cpu_s(served.process.pid)
+        events, seconds = asyncio.run(read_all(f"ws://{served.host}/v1/realtime", json.dumps(start), 10**9))
+        return events / seconds, events / (cpu_s(served.process.pid) - before)
+
+
+def bare_rate() -> tuple[float, float]:
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_serve_bare, args=(theirs,))
+    process.start()
+    port = ours.recv()
+    before = cpu_s(process.pid or 0)
+    events, seconds = asyncio.run(read_all(f"ws://127.0.0.1:{port}/", "go", TOKENS))
+    rate = events / seconds, events / (cpu_s(process.pid or 0) - before)
+    process.terminate()
+    process.join()
+    return rate
+
+
+def _serve_bare(pipe: Connection) -> None:
+    async def run() -> None:
+        frame = json.dumps(
+            {"type": "token", "request_id": "a", "seq": 1000, "index": 999, "count": 1, "delta": " word"}
+        )
+
+        async def send(socket: ServerConnection) -> None:
+            await socket.recv()
+            for _ in range(TOKENS):
+                await socket.send(frame)
+            await socket.wait_closed()
+
+        async with serve(send, "127.0.0.1", 0, compression=None) as server:
+            pipe.send(next(iter(server.sockets)).getsockname()[1])
+            await server.wait_closed()
+
+    asyncio.run(run())
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+def resident_kb(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0])
+
+
+async def weights(served: Served) -> tuple[float, float]:
+    """KiB of the gateway a paused stream, and an idle connection."""
+    pid = served.process.pid
+    async with served.connect() as socket:
+        await socket.recv()
+
+        async def start(names: list[str]) -> None:
+            for name in names:
+                params = {"ignore_eos": True}
+                begin = {
+                    "type": "start",
+                    "request_id": name,
+                    "prompt": "Hello",
+                    "params": params,
+                    "credit": {"limit": 8},
+                }
+                await socket.send(json.dumps(begin))
+                await socket.send(json.dumps({"type": "pause", "request_id": name}))
+            paused = 0
+            while paused < len(names):
+                paused += json.loads(await socket.recv())["type"] == "paused"
+
+        await start([f"warm-{number}" for number in range(50)])
+        before = resident_kb(pid)
+        await start([f"stream-{number}" for number in range(PAUSED)])
+        per_stream = (resident_kb(pid) - before) / PAUSED
+        before = resident_kb(pid)
+        idle = [await served.connect() for _ in range(IDLE)]
+        for other in idle:
+            await other.recv()
+        per_connection = (resident_kb(pid) - before) / IDLE
+        await asyncio.gather(*(other.close() for other in idle))
+    return per_stream, per_connection
+
+
+def measure() -> list[Figure]:
+    ours, ours_per_cpu = midstream_rate()
+    bare, bare_per_cpu = bare_rate()
+    with Served("--model", "toy", "--streams-per-connection", "2000") as served:
+        per_stream, per_connection = asyncio.run(weights(served))
+    peer = "bare websockets server"
+    return [
+        Figure(f"token events, {CONNECTIONS} connections", ours, "events/s", "", ours / bare, peer),
+        Figure(
+            "token events a gateway CPU second",
+            ours_per_cpu,
+            "events/s",
+            "",
+            ours_per_cpu / bare_per_cpu,
+            peer,
+        ),
+        Figure(peer, bare, "events/s"),
+        Figure(f"{peer}, a CPU second", bare_per_cpu, "events/s"),
+        Figure("memory a paused stream", per_stream, "KiB"),
+        Figure("memory an idle connection", per_connection, "KiB"),
+    ]
+
+
+if __name__ == "__main__":
+    from bench.__main__ import report
+
+    sys.exit(report(measure()))
