@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from websockets.exceptions import ConnectionClosed
 
 from tests.fakes.tiny import tiny_folder
@@ -72,25 +73,22 @@ def little_memory(_: Path) -> list[str]:
     return ["--model", "toy", "--kv-tokens", "16"]
 
 
-REFUSED: list[tuple[Callable[[Path], list[str]], list[str]]] = [
-    (no_such_folder, ["no model", "nothing"]),
-    (torn_folder, ["model.safetensors"]),
-    (strange_folder, ["bamba", "llama"]),
-    (little_memory, ["memory", "one sequence"]),
-]
-
-
-async def test_what_cannot_be_served_is_refused_in_a_line(tmp_path: Path) -> None:
-    """All at once, since most of the time goes into starting."""
-    tries = [run_soon(*options(tmp_path / options.__name__), "--port", "0") for options, _ in REFUSED]
-    for failed, (_, words) in zip(await asyncio.gather(*tries), REFUSED, strict=True):
-        assert (failed.returncode, failed.stdout) == (1, "")
-        assert re.fullmatch(r"midstream: [^\n]+\n", failed.stderr), failed.stderr
-        assert all(word in failed.stderr for word in words), failed.stderr
-
-
-async def run_soon(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return await asyncio.to_thread(run, *arguments)
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (no_such_folder, ["no model", "nothing"]),
+        (torn_folder, ["model.safetensors"]),
+        (strange_folder, ["bamba", "llama"]),
+        (little_memory, ["memory", "one sequence"]),
+    ],
+)
+def test_what_cannot_be_served_is_refused_in_a_line(
+    tmp_path: Path, options: Callable[[Path], list[str]], words: list[str]
+) -> None:
+    failed = run(*options(tmp_path), "--port", "0")
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert re.fullmatch(r"midstream: [^\n]+\n", failed.stderr), failed.stderr
+    assert all(word in failed.stderr for word in words), failed.stderr
 
 
 def test_an_option_that_is_not_right_ends_it_with_status_2() -> None:

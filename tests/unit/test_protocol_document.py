@@ -38,7 +38,8 @@ def test_so_is_what_they_are_made_of(kind: type) -> None:
 
 
 def test_every_error_stands_with_its_status() -> None:
-    told = {(int(status), code) for status, code in re.findall(r"\b(\d{3})`?(?: \|)?\s`([a-z_]+)`", DOCUMENT)}
+    pairs = re.findall(r"\b(\d{3})`?(?: \|)?\s+`([a-z_]+)`", DOCUMENT)
+    told = {(int(status), code) for status, code in pairs}
     assert {(status, code) for code, (status, _) in protocol.ERRORS.items()} <= told
 
 
