@@ -1,0 +1,143 @@
+/**
+ * A stream's place on its connection: it brings events to the core, and wakes who waits for them.
+ *
+ * The connection holds channels, and a channel does not know the object that the user holds: when that is
+ * dropped, it goes, and the stream is cancelled.
+ * @module
+ * @import { Chunk, StreamCore } from "./stream.js"
+ * @import { Answer, Cancel, Question, Steering, StreamEvent } from "./wire.js"
+ */
+
+import { MidstreamError, finished } from "./errors.js";
+import { tell } from "./waiting.js";
+
+/**
+ * @typedef {object} Line A stream's way to the server: a connection, or a worker that has one.
+ * @property {(requestId: string, core: StreamCore) => Chunk | null} pull ask for the next chunk, and take it
+ *   if it is here
+ * @property {(frame: Question) => Promise<Answer>} request send a frame and wait for its answer
+ * @property {(frame: Cancel) => void} send send a frame if that is still possible
+ */
+
+export class Channel {
+  requestId;
+  core;
+  signal;
+  /** Why no more events will come, if none will. @type {MidstreamError | null} */
+  failure = null;
+  /** @type {((event: StreamEvent) => void) | null} */
+  onevent = null;
+
+  #line;
+  #cancelled = false;
+  /** @type {Promise<void> | null} */ #news = null;
+  #ring = () => {};
+  #abort = () => {
+    this.abandon();
+    this.wake();
+  };
+
+  /**
+   * @param {string} requestId
+   * @param {StreamCore} core
+   * @param {Line} line
+   * @param {AbortSignal} [signal]
+   */
+  constructor(requestId, core, line, signal) {
+    this.requestId = requestId;
+    this.core = core;
+    this.signal = signal;
+    this.#line = line;
+    signal?.addEventListener("abort", this.#abort, { once: true });
+  }
+
+  /** @returns {Chunk | null} */
+  pull() {
+    return this.#line.pull(this.requestId, this.core);
+  }
+
+  /** @param {Steering} frame */
+  async request(frame) {
+    if (this.core.final) throw finished("the stream has ended", this.requestId);
+    return this.#line.request(frame);
+  }
+
+  /** @param {StreamEvent} event */
+  feed(event) {
+    if (!this.core.on(event)) return;
+    if (event.type === "final") this.#unhook();
+    tell(this.onevent, event);
+    this.wake();
+  }
+
+  /** No more events will come. @param {MidstreamError} failure */
+  fail(failure) {
+    this.failure = failure;
+    this.#unhook();
+    this.wake();
+  }
+
+  /** Wait for the next event, or the end of events. */
+  news() {
+    this.#news ??= new Promise((resolve) => {
+      this.#ring = resolve;
+    });
+    return this.#news;
+  }
+
+  wake() {
+    this.#news = null;
+    this.#ring();
+  }
+
+  /** Nobody wants this stream any more: cancel it. */
+  abandon() {
+    if (this.core.final || this.failure || this.#cancelled) return;
+    this.#cancelled = true;
+    this.#line.send({ type: "cancel", request_id: this.requestId });
+  }
+
+  #unhook() {
+    this.signal?.removeEventListener("abort", this.#abort);
+  }
+}
+
+/** Every stream of a connection by its name: where events go. */
+export class Channels {
+  /** @type {Map<string, Channel>} */ #byName = new Map();
+
+  /** @param {Channel} channel */
+  add(channel) {
+    const { requestId } = channel;
+    if (this.#byName.has(requestId)) {
+      const message = `"${requestId}" is running on this connection already`;
+      throw new MidstreamError(message, { code: "request_conflict", status: 409, requestId });
+    }
+    this.#byName.set(requestId, channel);
+    return channel;
+  }
+
+  /** @param {string} requestId */
+  get(requestId) {
+    return this.#byName.get(requestId);
+  }
+
+  /** Nothing follows a final. @param {StreamEvent} event */
+  feed(event) {
+    const channel = this.get(event.request_id);
+    if (event.type === "final") this.#byName.delete(event.request_id);
+    channel?.feed(event);
+  }
+
+  /** @param {MidstreamError} failure */
+  failAll(failure) {
+    for (const channel of this.#byName.values()) channel.fail(failure);
+    this.#byName.clear();
+  }
+
+  /** The server refused a stream: it never was. @param {Channel} channel @param {MidstreamError} why */
+  refuse(channel, why) {
+    this.#byName.delete(channel.requestId);
+    channel.fail(why);
+  }
+}

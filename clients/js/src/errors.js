@@ -1,0 +1,116 @@
+/**
+ * What can go wrong, as exceptions. Knows the wire's errors and close codes, and which are worth a retry.
+ * @module
+ * @import { ErrorEvent, Final } from "./wire.js"
+ */
+
+import { RETRYABLE_CLOSE_CODES } from "./wire.js";
+
+/**
+ * @typedef {object} Particulars
+ * @property {string} code
+ * @property {number | null} [status]
+ * @property {boolean} [retryable]
+ * @property {number | null} [retryAfterMs]
+ * @property {string | null} [requestId]
+ */
+
+/** @typedef {{code: number, reason: string, retryable: boolean}} Close How a connection ended. */
+
+/** Every error of the service and of the connection to it. `code` is the wire's, such as "rate_limited". */
+export class MidstreamError extends Error {
+  /** @param {string} message @param {Particulars} particulars */
+  constructor(message, { code, status = null, retryable = false, retryAfterMs = null, requestId = null }) {
+    super(message);
+    this.name = "MidstreamError";
+    /** The wire's code, or "stream_failed", "connection_lost", "protocol_error". */
+    this.code = code;
+    /** The HTTP status that the error corresponds to, if it came from the server. */
+    this.status = status;
+    /** Whether the same may succeed if it is tried again later. */
+    this.retryable = retryable;
+    /** How long to wait before that, if the server said. */
+    this.retryAfterMs = retryAfterMs;
+    /** The stream that it is about, if it is about one. */
+    this.requestId = requestId;
+  }
+}
+
+/** The stream ended with finish reason "error". What came before stays in `stream.text`. */
+export class StreamFailed extends MidstreamError {
+  /** @param {Final} final */
+  constructor(final) {
+    super(final.stop_reason ?? "the stream ended in an error", {
+      code: "stream_failed",
+      requestId: final.request_id,
+    });
+    this.name = "StreamFailed";
+    this.final = final;
+  }
+}
+
+/** The connection could not be made, or broke, or was closed: by either side. */
+export class ConnectionLost extends MidstreamError {
+  /** @param {string} message @param {{closeCode: number | null, reason?: string, retryable: boolean}} how */
+  constructor(message, { closeCode, reason = "", retryable }) {
+    super(message, { code: "connection_lost", retryable });
+    this.name = "ConnectionLost";
+    /** The WebSocket close code; null if there never was a connection. */
+    this.closeCode = closeCode;
+    this.reason = reason;
+  }
+}
+
+/** The server said what the protocol does not allow: a fault of the server's, or of this package. */
+export class ProtocolError extends MidstreamError {
+  /** @param {string} message */
+  constructor(message) {
+    super(message, { code: "protocol_error" });
+    this.name = "ProtocolError";
+  }
+}
+
+/** @param {ErrorEvent} event */
+export function fromEvent(event) {
+  return new MidstreamError(event.message, {
+    code: event.code,
+    status: event.status,
+    retryable: event.retryable,
+    retryAfterMs: event.retry_after_ms ?? null,
+    requestId: event.request_id ?? null,
+  });
+}
+
+/**
+ * What the client itself knows that the server would answer.
+ * @param {string} message
+ * @param {string | undefined} requestId
+ */
+export function finished(message, requestId) {
+  return new MidstreamError(message, { code: "request_finished", status: 409, requestId });
+}
+
+/** @param {number} closeCode @param {string} reason */
+export function connectionClosed(closeCode, reason) {
+  const message = `the connection was closed with code ${closeCode}` + (reason && `: ${reason}`);
+  return new ConnectionLost(message, {
+    closeCode,
+    reason,
+    retryable: RETRYABLE_CLOSE_CODES.includes(closeCode),
+  });
+}
+
+/**
+ * An error as what a message to another thread can carry: the classes do not cross by themselves.
+ * @param {any} error
+ */
+export function packed(error) {
+  const { name, message, code, status, retryable, retryAfterMs, requestId, closeCode, reason } = error;
+  return { name, message, code, status, retryable, retryAfterMs, requestId, closeCode, reason };
+}
+
+/** @param {ReturnType<typeof packed>} error @returns {Error} */
+export function unpacked(error) {
+  if (error.name === "ConnectionLost") return new ConnectionLost(error.message, error);
+  return error.code ? new MidstreamError(error.message, error) : new TypeError(error.message);
+}

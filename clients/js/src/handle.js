@@ -1,0 +1,234 @@
+/**
+ * The stream that a user holds: iterate it, steer it, drop it.
+ *
+ * Knows when a stream is no longer wanted. What its events mean is the core's, how frames travel the
+ * connection's.
+ * @module
+ * @import { Channel } from "./channel.js"
+ * @import { Chunk } from "./stream.js"
+ * @import { Final, Injection, Kv, Params, Steering } from "./wire.js"
+ */
+
+import { StreamFailed } from "./errors.js";
+import { adjustment } from "./options.js";
+import { unlessAborted } from "./waiting.js";
+
+/** Where the object that a user held is gone, and nobody listens either, nobody wants the stream. */
+const dropped = new FinalizationRegistry((/** @type {Channel} */ channel) => {
+  if (!channel.onevent) channel.abandon();
+});
+
+/**
+ * A running stream of output, made by `client.start`.
+ *
+ * It is lazy: the server decodes as chunks are asked for, up to the window ahead. Leaving a `for await` over
+ * it before its end, by `break`, `return` or an exception, cancels it; so do its `signal`, cancelling its
+ * ReadableStream, and, some time later, dropping it. To read a part and go on later, use `next`, which says
+ * nothing about what is wanted after it.
+ *
+ * Each method that steers waits for the server's acknowledgement and resolves to the exact index of the
+ * output token from which on it holds. It throws a MidstreamError with code "request_finished" if the stream
+ * ends first, and ConnectionLost if the connection does. To steer from what was read rather than from what
+ * was decoded ahead, pass `at: chunk.end`.
+ */
+export class Stream {
+  #channel;
+
+  /** @param {Channel} channel */
+  constructor(channel) {
+    this.#channel = channel;
+    dropped.register(this, channel);
+  }
+
+  // -- what is known of it --------------------------------------------------------------------------------
+
+  /** Its name on the wire. */
+  get requestId() {
+    return this.#channel.requestId;
+  }
+
+  /** The model that answers. */
+  get model() {
+    return this.#channel.core.model;
+  }
+
+  /** The length of the prompt. */
+  get promptTokens() {
+    return this.#channel.core.promptTokens;
+  }
+
+  /** The sampling parameters in force, as the server resolved them. */
+  get params() {
+    return this.#channel.core.params;
+  }
+
+  /** All text received that still stands. It may be ahead of the chunks taken; `rewind` shortens it. */
+  get text() {
+    return this.#channel.core.text;
+  }
+
+  /** The ids of all tokens received that still stand, if it was started with `return_tokens: true`. */
+  get tokens() {
+    return [...this.#channel.core.tokens];
+  }
+
+  /** How many output tokens were received and still stand; `consumed` of them were taken. */
+  get index() {
+    return this.#channel.core.index;
+  }
+
+  /** The index after the last token taken: where the next chunk begins. */
+  get consumed() {
+    return this.#channel.core.consumed;
+  }
+
+  get state() {
+    return this.#channel.core.state;
+  }
+
+  /** Why it is paused: "client" (somebody asked), "memory" (the server is short of it) or "detached". */
+  get pauseReason() {
+    return this.#channel.core.pauseReason;
+  }
+
+  /** How it ended, with usage and timing; null until it has. @returns {Final | null} */
+  get final() {
+    return this.#channel.core.final;
+  }
+
+  /** Called with every event of this stream, as on the wire, after it has been applied. */
+  get onevent() {
+    return this.#channel.onevent;
+  }
+
+  set onevent(call) {
+    this.#channel.onevent = call;
+  }
+
+  // -- reading --------------------------------------------------------------------------------------------
+
+  /** @returns {AsyncIterableIterator<Chunk>} */
+  [Symbol.asyncIterator]() {
+    // No generator: its `return` would wait for a chunk that is under way, and of a paused stream none comes.
+    return {
+      next: async () => {
+        const value = await this.#nextWanted();
+        return value ? { value, done: false } : { value: undefined, done: true };
+      },
+      return: async () => {
+        this.#channel.abandon();
+        return { value: undefined, done: true };
+      },
+      [Symbol.asyncIterator]() {
+        return this;
+      },
+    };
+  }
+
+  /**
+   * The next chunk, or null at the end. Throws StreamFailed if the stream ended in an error, and
+   * ConnectionLost if the connection broke: after the chunks that came before.
+   * @param {{timeout?: number}} [options] `timeout`: milliseconds after which a DOMException "TimeoutError"
+   *   is thrown; the chunk is not lost
+   * @returns {Promise<Chunk | null>}
+   */
+  async next({ timeout } = {}) {
+    const signal = timeout === undefined ? undefined : AbortSignal.timeout(timeout);
+    for (;;) {
+      const chunk = this.tryNext();
+      if (chunk || this.final) return chunk;
+      await unlessAborted(this.#channel.news(), signal);
+    }
+  }
+
+  /**
+   * The next chunk if it is here already, and a word to the server that it is wanted; null if it is not here,
+   * or the stream has ended: see `final`.
+   * @returns {Chunk | null}
+   */
+  tryNext() {
+    this.#channel.signal?.throwIfAborted();
+    const chunk = this.#channel.pull();
+    if (!chunk) this.#checkEnd();
+    return chunk;
+  }
+
+  /**
+   * The same chunks for those who pipe. A chunk is asked for when one is read, and none ahead.
+   * @returns {ReadableStream<Chunk>}
+   */
+  toReadableStream() {
+    const source = {
+      pull: async (/** @type {ReadableStreamDefaultController<Chunk>} */ controller) => {
+        const chunk = await this.#nextWanted();
+        chunk ? controller.enqueue(chunk) : controller.close();
+      },
+      cancel: () => this.#channel.abandon(),
+    };
+    return new ReadableStream(source, { highWaterMark: 0 });
+  }
+
+  async #nextWanted() {
+    try {
+      return await this.next();
+    } catch (error) {
+      this.#channel.abandon();
+      throw error;
+    }
+  }
+
+  #checkEnd() {
+    if (this.#channel.failure) throw this.#channel.failure;
+    if (this.final?.finish_reason === "error") throw new StreamFailed(this.final);
+  }
+
+  // -- steering -------------------------------------------------------------------------------------------
+
+  /**
+   * Stop decoding. With `kv: "release"` its memory is given up at once, to be rebuilt on `resume`.
+   * @param {{kv?: Kv}} [options]
+   */
+  pause({ kv } = {}) {
+    return this.#steer({ type: "pause", request_id: this.requestId, kv });
+  }
+
+  /** Go on after a pause. */
+  resume() {
+    return this.#steer({ type: "resume", request_id: this.requestId });
+  }
+
+  /**
+   * Change sampling parameters: the token at the resulting index is the first sampled with them.
+   * @param {Params & {at?: number}} change
+   */
+  async adjust({ at, ...params }) {
+    return this.#steer({ type: "adjust", request_id: this.requestId, params: adjustment(params), at });
+  }
+
+  /**
+   * Put text, messages or tokens into the context, before the output token at the resulting index.
+   * @param {Injection} what
+   */
+  inject({ text, messages, tokens, at }) {
+    return this.#steer({ type: "inject", request_id: this.requestId, text, messages, tokens, at });
+  }
+
+  /**
+   * Forget the output from token `to` on, and go on from there. `text` and `tokens` follow.
+   * @param {number} to
+   */
+  rewind(to) {
+    return this.#steer({ type: "rewind", request_id: this.requestId, to });
+  }
+
+  /** End it now, if it has not ended. Resolves to the length of its output. May be called again. */
+  async cancel() {
+    return this.final ? this.final.index : this.#steer({ type: "cancel", request_id: this.requestId });
+  }
+
+  /** @param {Steering} frame @returns {Promise<number>} */
+  async #steer(frame) {
+    const answer = await this.#channel.request(frame);
+    return /** @type {{index: number}} */ (answer).index;
+  }
+}

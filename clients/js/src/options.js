@@ -1,0 +1,81 @@
+/**
+ * What `start` and `adjust` take, side by side, and the frames made of them. Pure.
+ * @module
+ * @import { Credit, Params, Start, StartFields, StreamEvent } from "./wire.js"
+ */
+
+import { PARAMS, START_FIELDS } from "./wire.js";
+
+export const DEFAULT_WINDOW = 64;
+
+/**
+ * @typedef {object} ClientOptions What concerns this side of the wire.
+ * @property {number} [window] how many tokens may be decoded ahead of the chunks taken; 1 is pure pull
+ * @property {"auto" | Credit} [credit] explicit credit to begin with; "auto" leaves it to the server, which
+ *   then decodes as fast as this connection is read, whether or not chunks are taken
+ * @property {AbortSignal} [signal] cancels the stream
+ * @property {(event: StreamEvent) => void} [onevent] hears of every event of the stream, from `started` on
+ */
+/** @typedef {StartFields & Params & ClientOptions} StartOptions */
+
+/**
+ * The `start` frame for these options, sorted into its own fields and the sampling parameters.
+ * @param {StartFields & Params} options
+ * @param {number} window
+ * @param {"auto" | Credit | undefined} credit
+ * @returns {Start}
+ */
+export function startFrame(options, window, credit) {
+  if (!Number.isInteger(window) || window < 1) {
+    throw new RangeError(`window must be an integer of at least 1, not ${window}`);
+  }
+  const params = pick(options, PARAMS);
+  const fields = pick(options, START_FIELDS);
+  checkNames("start", options, [...PARAMS, ...START_FIELDS]);
+  const interval = options.stream_interval ?? 1;
+  return {
+    type: "start",
+    request_id: randomId(),
+    ...fields,
+    params,
+    ...(credit === "auto" ? {} : { credit: explicitCredit(credit, window, interval) }),
+  };
+}
+
+/**
+ * What a stream starts with: its window, but for pure pull, which decodes nothing unasked.
+ * @param {Credit | undefined} credit
+ * @param {number} window
+ * @param {number} interval
+ */
+export function explicitCredit(credit, window, interval) {
+  return { ...credit, limit: credit?.limit ?? (window > interval ? window : 0) };
+}
+
+/** @param {Params} options @returns {Params} */
+export function adjustment(options) {
+  checkNames("adjust", options, PARAMS);
+  return pick(options, PARAMS);
+}
+
+/**
+ * A name misspelt must not pass in silence: the wire ignores fields that it does not know.
+ * @param {string} method @param {object} given @param {string[]} known
+ */
+function checkNames(method, given, known) {
+  for (const name of Object.keys(given)) {
+    if (!known.includes(name)) throw new TypeError(`${method}() knows no option "${name}"`);
+  }
+}
+
+/** @param {object} options @param {string[]} names @returns {Record<string, any>} */
+function pick(options, names) {
+  const given = Object.entries(options).filter(([, value]) => value !== undefined);
+  return Object.fromEntries(given.filter(([name]) => names.includes(name)));
+}
+
+/** Not `crypto.randomUUID`, which a page that came by plain http does not have. */
+function randomId() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}

@@ -1,0 +1,50 @@
+/**
+ * Where the service is: from the address that a person has at hand to the one of its WebSocket. Pure.
+ * @module
+ */
+
+import { SUBPROTOCOL } from "./wire.js";
+
+const PATH = "/v1/realtime";
+/** @type {Record<string, string>} */
+const SCHEMES = { "ws:": "ws:", "wss:": "wss:", "http:": "ws:", "https:": "wss:" };
+
+/**
+ * `http://host:8000`, `wss://host/v1/realtime` or `https://host/a/prefix`, as the WebSocket's own URL.
+ * @param {string | URL | undefined} url the server's; by default where the page came from
+ * @param {string | undefined} page the page's own address, where there is a page
+ */
+export function websocketUrl(url, page) {
+  const given = address(url ?? (page && new URL("/", page)), page);
+  const scheme = given && SCHEMES[given.protocol];
+  if (!given || !scheme || !given.host) {
+    const right = 'expected one such as "http://127.0.0.1:8000"';
+    throw new TypeError(`"${url ?? ""}" is no address of a server: ${right}`);
+  }
+  const path = given.pathname.replace(/\/+$/, "");
+  const full = path.endsWith(PATH) ? path : path + PATH;
+  return `${scheme}//${given.host}${full}${given.search}`;
+}
+
+/** @param {string | URL | undefined} url @param {string | undefined} base @returns {URL | null} */
+function address(url, base) {
+  try {
+    return url === undefined ? null : new URL(url, base);
+  } catch {
+    return null;
+  }
+}
+
+/**
+ * The subprotocols to offer. A browser cannot set headers, so a key travels as one; never in the URL.
+ * @param {string | undefined} apiKey
+ */
+export function subprotocols(apiKey) {
+  return apiKey ? [SUBPROTOCOL, `bearer.${base64url(apiKey)}`] : [SUBPROTOCOL];
+}
+
+/** @param {string} text */
+function base64url(text) {
+  const bytes = String.fromCharCode(...new TextEncoder().encode(text));
+  return btoa(bytes).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
+}

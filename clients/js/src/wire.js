@@ -1,0 +1,165 @@
+/**
+ * The wire, as types: every frame a client may send and every event a server may answer with.
+ *
+ * The mirror of `midstream/protocol.py`, which is the definition; a test compares the two. It knows what a
+ * frame looks like, not what it does. Which values are in range is the server's to say.
+ * @module
+ */
+
+export const VERSION = 1;
+export const SUBPROTOCOL = "midstream.v1.json";
+export const MAX_INDEX = 2 ** 31 - 1;
+
+/** The event that answers each frame. A frame with `at` is first answered by the `rewound` that it causes. */
+export const ANSWERS = /** @type {const} */ ({
+  start: "started",
+  pause: "paused",
+  resume: "resumed",
+  adjust: "adjusted",
+  inject: "injected",
+  rewind: "rewound",
+  cancel: "final",
+  ping: "pong",
+});
+
+/** Sampling parameters, by their names on the wire. */
+export const PARAMS = [
+  "temperature", "top_p", "top_k", "min_p", "max_tokens", "stop", "seed", "repetition_penalty",
+  "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "ignore_eos", "min_tokens",
+];
+
+/** The fields of `start` that are no sampling parameters, and that a caller gives. */
+export const START_FIELDS = [
+  "request_id", "messages", "prompt", "model", "stream_interval", "priority", "timeout_ms", "on_disconnect",
+  "grace_ms", "return_tokens",
+];
+
+/** WebSocket close codes after which a new connection is worth a try. */
+export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
+
+/**
+ * @typedef {object} Params Sampling parameters. `temperature: 0` is greedy.
+ * @property {number} [temperature]
+ * @property {number} [top_p]
+ * @property {number} [top_k]
+ * @property {number} [min_p]
+ * @property {number} [max_tokens]
+ * @property {string | string[]} [stop]
+ * @property {number} [seed]
+ * @property {number} [repetition_penalty]
+ * @property {number} [presence_penalty]
+ * @property {number} [frequency_penalty]
+ * @property {Record<number, number>} [logit_bias]
+ * @property {number | null} [logprobs] how many alternatives to report for each token
+ * @property {boolean} [ignore_eos]
+ * @property {number} [min_tokens]
+ */
+
+/**
+ * @typedef {object} Message One turn of a conversation.
+ * @property {string} role
+ * @property {string | {type: "text", text: string}[]} content
+ * @property {string} [name]
+ */
+
+/**
+ * @typedef {object} StartFields What a stream may be started with, beside sampling parameters.
+ * @property {Message[]} [messages] a conversation; or else `prompt`
+ * @property {string | number[]} [prompt] text or token ids
+ * @property {string} [model]
+ * @property {string} [request_id] a name of one's own, up to 128 characters; a random one by default
+ * @property {number} [stream_interval] tokens in a chunk
+ * @property {number} [priority] from -8 to 8
+ * @property {number} [timeout_ms] the longest that the stream may live
+ * @property {"cancel" | "pause" | "continue"} [on_disconnect] what becomes of it when the connection breaks
+ * @property {number} [grace_ms]
+ * @property {boolean} [return_tokens] chunks carry token ids
+ */
+
+/** @typedef {{limit?: number, prefetch?: number}} Credit */
+/** @typedef {"hold" | "release"} Kv */
+/** @typedef {StartFields & {type: "start", request_id: string, params: Params, credit?: Credit}} Start */
+/** @typedef {{type: "credit", request_id: string, limit: number}} Grant */
+/** @typedef {{type: "cancel", request_id: string}} Cancel */
+/**
+ * @typedef {object} Injection What `inject` puts into the context: one of the three.
+ * @property {string} [text] continues the model's own turn
+ * @property {Message[]} [messages] close the model's turn, and open a new one after them
+ * @property {number[]} [tokens] continue the model's own turn
+ * @property {number} [at] rewind to this token first
+ */
+/**
+ * @typedef {Cancel
+ *   | {type: "pause", request_id: string, kv?: Kv}
+ *   | {type: "resume", request_id: string}
+ *   | {type: "adjust", request_id: string, params: Params, at?: number}
+ *   | ({type: "inject", request_id: string} & Injection)
+ *   | {type: "rewind", request_id: string, to: number}} Steering
+ */
+/** @typedef {Start | Steering | {type: "ping"}} Question A frame that is answered. */
+/** @typedef {(Question | Grant) & {ref?: string}} Frame */
+
+/** @typedef {{token: number, logprob: number, top?: [number, number][]}} TokenLogprob */
+
+/**
+ * @typedef {object} Usage
+ * @property {number} prompt_tokens
+ * @property {number} completion_tokens
+ * @property {number} total_tokens
+ * @property {number} cached_tokens of the prompt, taken from the prefix cache
+ * @property {number} injected_tokens
+ * @property {number} discarded_tokens decoded, then rewound or never delivered
+ */
+
+/**
+ * @typedef {object} Timing
+ * @property {number} queue_ms
+ * @property {number | null} ttft_ms time to first token
+ * @property {number} total_ms
+ * @property {number} paused_ms
+ * @property {number | null} tokens_per_s
+ */
+
+/** @typedef {"stop" | "length" | "cancelled" | "error" | "tool_calls" | "content_filter"} FinishReason */
+/** @typedef {"client" | "memory" | "detached"} PauseReason */
+/** @typedef {{request_id: string, seq: number, ref?: string}} OfStream What every event of a stream has. */
+
+/** @typedef {OfStream & {type: "started", model: string, prompt_tokens: number, params: Params}} Started */
+/**
+ * @typedef {OfStream & {type: "token", index: number, count: number, delta: string, tokens?: number[],
+ *   logprobs?: TokenLogprob[]}} Token
+ */
+/** @typedef {OfStream & {type: "paused", index: number, reason: PauseReason}} Paused */
+/** @typedef {OfStream & {type: "resumed", index: number, recomputed_tokens: number}} Resumed */
+/** @typedef {OfStream & {type: "adjusted", index: number, params: Params}} Adjusted */
+/** @typedef {OfStream & {type: "injected", index: number, count: number}} Injected */
+/** @typedef {OfStream & {type: "rewound", index: number, text_length: number}} Rewound */
+/** @typedef {OfStream & {type: "snapshot", index: number, text: string, tokens?: number[]}} Snapshot */
+/**
+ * @typedef {OfStream & {type: "final", index: number, finish_reason: FinishReason, stop_reason?: string,
+ *   usage: Usage, timing: Timing}} Final
+ */
+/**
+ * @typedef {Started | Token | Paused | Resumed | Adjusted | Injected | Rewound | Snapshot
+ *   | Final} StreamEvent
+ */
+
+/**
+ * @typedef {object} Limits What a connection may ask for, and the model's context.
+ * @property {number} max_message_bytes
+ * @property {number} streams_per_connection
+ * @property {number} auto_credit_window
+ * @property {number} [context]
+ */
+/**
+ * @typedef {{type: "ready", protocol: number, session_id: string, models: string[],
+ *   limits: Limits & Record<string, unknown>}} Ready
+ */
+/**
+ * @typedef {{type: "error", status: number, code: string, message: string, retryable: boolean,
+ *   retry_after_ms?: number, request_id?: string, ref?: string}} ErrorEvent
+ */
+/** @typedef {{type: "pong", ref?: string}} Pong */
+/** @typedef {{type: "going_away", deadline_ms: number}} GoingAway */
+/** @typedef {StreamEvent | Ready | ErrorEvent | Pong | GoingAway} ServerEvent */
+/** @typedef {Exclude<StreamEvent, Token | Snapshot> | Pong} Answer */

@@ -1,0 +1,91 @@
+/** @param {ErrorEvent} event */
+export function fromEvent(event: ErrorEvent): MidstreamError;
+/**
+ * What the client itself knows that the server would answer.
+ * @param {string} message
+ * @param {string | undefined} requestId
+ */
+export function finished(message: string, requestId: string | undefined): MidstreamError;
+/** @param {number} closeCode @param {string} reason */
+export function connectionClosed(closeCode: number, reason: string): ConnectionLost;
+/**
+ * An error as what a message to another thread can carry: the classes do not cross by themselves.
+ * @param {any} error
+ */
+export function packed(error: any): {
+    name: any;
+    message: any;
+    code: any;
+    status: any;
+    retryable: any;
+    retryAfterMs: any;
+    requestId: any;
+    closeCode: any;
+    reason: any;
+};
+/** @param {ReturnType<typeof packed>} error @returns {Error} */
+export function unpacked(error: ReturnType<typeof packed>): Error;
+/**
+ * @typedef {object} Particulars
+ * @property {string} code
+ * @property {number | null} [status]
+ * @property {boolean} [retryable]
+ * @property {number | null} [retryAfterMs]
+ * @property {string | null} [requestId]
+ */
+/** @typedef {{code: number, reason: string, retryable: boolean}} Close How a connection ended. */
+/** Every error of the service and of the connection to it. `code` is the wire's, such as "rate_limited". */
+export class MidstreamError extends Error {
+    /** @param {string} message @param {Particulars} particulars */
+    constructor(message: string, { code, status, retryable, retryAfterMs, requestId }: Particulars);
+    /** The wire's code, or "stream_failed", "connection_lost", "protocol_error". */
+    code: string;
+    /** The HTTP status that the error corresponds to, if it came from the server. */
+    status: number | null;
+    /** Whether the same may succeed if it is tried again later. */
+    retryable: boolean;
+    /** How long to wait before that, if the server said. */
+    retryAfterMs: number | null;
+    /** The stream that it is about, if it is about one. */
+    requestId: string | null;
+}
+/** The stream ended with finish reason "error". What came before stays in `stream.text`. */
+export class StreamFailed extends MidstreamError {
+    /** @param {Final} final */
+    constructor(final: Final);
+    final: Final;
+}
+/** The connection could not be made, or broke, or was closed: by either side. */
+export class ConnectionLost extends MidstreamError {
+    /** @param {string} message @param {{closeCode: number | null, reason?: string, retryable: boolean}} how */
+    constructor(message: string, { closeCode, reason, retryable }: {
+        closeCode: number | null;
+        reason?: string;
+        retryable: boolean;
+    });
+    /** The WebSocket close code; null if there never was a connection. */
+    closeCode: number | null;
+    reason: string;
+}
+/** The server said what the protocol does not allow: a fault of the server's, or of this package. */
+export class ProtocolError extends MidstreamError {
+    /** @param {string} message */
+    constructor(message: string);
+}
+export type Particulars = {
+    code: string;
+    status?: number | null | undefined;
+    retryable?: boolean | undefined;
+    retryAfterMs?: number | null | undefined;
+    requestId?: string | null | undefined;
+};
+/**
+ * How a connection ended.
+ */
+export type Close = {
+    code: number;
+    reason: string;
+    retryable: boolean;
+};
+import type { ErrorEvent } from "./wire.js";
+import type { Final } from "./wire.js";

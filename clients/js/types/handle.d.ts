@@ -1,0 +1,99 @@
+/**
+ * A running stream of output, made by `client.start`.
+ *
+ * It is lazy: the server decodes as chunks are asked for, up to the window ahead. Leaving a `for await` over
+ * it before its end, by `break`, `return` or an exception, cancels it; so do its `signal`, cancelling its
+ * ReadableStream, and, some time later, dropping it. To read a part and go on later, use `next`, which says
+ * nothing about what is wanted after it.
+ *
+ * Each method that steers waits for the server's acknowledgement and resolves to the exact index of the
+ * output token from which on it holds. It throws a MidstreamError with code "request_finished" if the stream
+ * ends first, and ConnectionLost if the connection does. To steer from what was read rather than from what
+ * was decoded ahead, pass `at: chunk.end`.
+ */
+export class Stream {
+    /** @param {Channel} channel */
+    constructor(channel: Channel);
+    /** Its name on the wire. */
+    get requestId(): string;
+    /** The model that answers. */
+    get model(): string | null;
+    /** The length of the prompt. */
+    get promptTokens(): number | null;
+    /** The sampling parameters in force, as the server resolved them. */
+    get params(): Params;
+    /** All text received that still stands. It may be ahead of the chunks taken; `rewind` shortens it. */
+    get text(): string;
+    /** The ids of all tokens received that still stand, if it was started with `return_tokens: true`. */
+    get tokens(): number[];
+    /** How many output tokens were received and still stand; `consumed` of them were taken. */
+    get index(): number;
+    /** The index after the last token taken: where the next chunk begins. */
+    get consumed(): number;
+    get state(): "finished" | "paused" | "running";
+    /** Why it is paused: "client" (somebody asked), "memory" (the server is short of it) or "detached". */
+    get pauseReason(): import("./wire.js").PauseReason | null;
+    /** How it ended, with usage and timing; null until it has. @returns {Final | null} */
+    get final(): Final | null;
+    set onevent(call: ((event: import("./wire.js").StreamEvent) => void) | null);
+    /** Called with every event of this stream, as on the wire, after it has been applied. */
+    get onevent(): ((event: import("./wire.js").StreamEvent) => void) | null;
+    /**
+     * The next chunk, or null at the end. Throws StreamFailed if the stream ended in an error, and
+     * ConnectionLost if the connection broke: after the chunks that came before.
+     * @param {{timeout?: number}} [options] `timeout`: milliseconds after which a DOMException "TimeoutError"
+     *   is thrown; the chunk is not lost
+     * @returns {Promise<Chunk | null>}
+     */
+    next({ timeout }?: {
+        timeout?: number;
+    }): Promise<Chunk | null>;
+    /**
+     * The next chunk if it is here already, and a word to the server that it is wanted; null if it is not here,
+     * or the stream has ended: see `final`.
+     * @returns {Chunk | null}
+     */
+    tryNext(): Chunk | null;
+    /**
+     * The same chunks for those who pipe. A chunk is asked for when one is read, and none ahead.
+     * @returns {ReadableStream<Chunk>}
+     */
+    toReadableStream(): ReadableStream<Chunk>;
+    /**
+     * Stop decoding. With `kv: "release"` its memory is given up at once, to be rebuilt on `resume`.
+     * @param {{kv?: Kv}} [options]
+     */
+    pause({ kv }?: {
+        kv?: Kv;
+    }): Promise<number>;
+    /** Go on after a pause. */
+    resume(): Promise<number>;
+    /**
+     * Change sampling parameters: the token at the resulting index is the first sampled with them.
+     * @param {Params & {at?: number}} change
+     */
+    adjust({ at, ...params }: Params & {
+        at?: number;
+    }): Promise<number>;
+    /**
+     * Put text, messages or tokens into the context, before the output token at the resulting index.
+     * @param {Injection} what
+     */
+    inject({ text, messages, tokens, at }: Injection): Promise<number>;
+    /**
+     * Forget the output from token `to` on, and go on from there. `text` and `tokens` follow.
+     * @param {number} to
+     */
+    rewind(to: number): Promise<number>;
+    /** End it now, if it has not ended. Resolves to the length of its output. May be called again. */
+    cancel(): Promise<number>;
+    /** @returns {AsyncIterableIterator<Chunk>} */
+    [Symbol.asyncIterator](): AsyncIterableIterator<Chunk>;
+    #private;
+}
+import type { Params } from "./wire.js";
+import type { Final } from "./wire.js";
+import type { Chunk } from "./stream.js";
+import type { Kv } from "./wire.js";
+import type { Injection } from "./wire.js";
+import type { Channel } from "./channel.js";

@@ -1,0 +1,15 @@
+export { Stream } from "./handle.js";
+export { connectWorker } from "./remote.js";
+export { exposeInWorker } from "./worker.js";
+export type Completion = import("./client.js").Completion;
+export type ConnectOptions = import("./client.js").ConnectOptions;
+export type Close = import("./errors.js").Close;
+export type StartOptions = import("./options.js").StartOptions;
+export type Chunk = import("./stream.js").Chunk;
+export type Final = import("./wire.js").Final;
+export type Message = import("./wire.js").Message;
+export type Params = import("./wire.js").Params;
+export type Ready = import("./wire.js").Ready;
+export type StreamEvent = import("./wire.js").StreamEvent;
+export { Client, connect } from "./client.js";
+export { ConnectionLost, MidstreamError, ProtocolError, StreamFailed } from "./errors.js";

@@ -1,0 +1,58 @@
+/**
+ * @typedef {object} ClientOptions What concerns this side of the wire.
+ * @property {number} [window] how many tokens may be decoded ahead of the chunks taken; 1 is pure pull
+ * @property {"auto" | Credit} [credit] explicit credit to begin with; "auto" leaves it to the server, which
+ *   then decodes as fast as this connection is read, whether or not chunks are taken
+ * @property {AbortSignal} [signal] cancels the stream
+ * @property {(event: StreamEvent) => void} [onevent] hears of every event of the stream, from `started` on
+ */
+/** @typedef {StartFields & Params & ClientOptions} StartOptions */
+/**
+ * The `start` frame for these options, sorted into its own fields and the sampling parameters.
+ * @param {StartFields & Params} options
+ * @param {number} window
+ * @param {"auto" | Credit | undefined} credit
+ * @returns {Start}
+ */
+export function startFrame(options: StartFields & Params, window: number, credit: "auto" | Credit | undefined): Start;
+/**
+ * What a stream starts with: its window, but for pure pull, which decodes nothing unasked.
+ * @param {Credit | undefined} credit
+ * @param {number} window
+ * @param {number} interval
+ */
+export function explicitCredit(credit: Credit | undefined, window: number, interval: number): {
+    limit: number;
+    prefetch?: number;
+};
+/** @param {Params} options @returns {Params} */
+export function adjustment(options: Params): Params;
+export const DEFAULT_WINDOW: 64;
+/**
+ * What concerns this side of the wire.
+ */
+export type ClientOptions = {
+    /**
+     * how many tokens may be decoded ahead of the chunks taken; 1 is pure pull
+     */
+    window?: number | undefined;
+    /**
+     * explicit credit to begin with; "auto" leaves it to the server, which
+     * then decodes as fast as this connection is read, whether or not chunks are taken
+     */
+    credit?: "auto" | Credit | undefined;
+    /**
+     * cancels the stream
+     */
+    signal?: AbortSignal | undefined;
+    /**
+     * hears of every event of the stream, from `started` on
+     */
+    onevent?: ((event: StreamEvent) => void) | undefined;
+};
+export type StartOptions = StartFields & Params & ClientOptions;
+import type { StartFields } from "./wire.js";
+import type { Params } from "./wire.js";
+import type { Credit } from "./wire.js";
+import type { Start } from "./wire.js";
+import type { StreamEvent } from "./wire.js";

@@ -1,0 +1,297 @@
+/**
+ * The wire, as types: every frame a client may send and every event a server may answer with.
+ *
+ * The mirror of `midstream/protocol.py`, which is the definition; a test compares the two. It knows what a
+ * frame looks like, not what it does. Which values are in range is the server's to say.
+ * @module
+ */
+export const VERSION: 1;
+export const SUBPROTOCOL: "midstream.v1.json";
+export const MAX_INDEX: number;
+export namespace ANSWERS {
+    let start: "started";
+    let pause: "paused";
+    let resume: "resumed";
+    let adjust: "adjusted";
+    let inject: "injected";
+    let rewind: "rewound";
+    let cancel: "final";
+    let ping: "pong";
+}
+/** Sampling parameters, by their names on the wire. */
+export const PARAMS: string[];
+/** The fields of `start` that are no sampling parameters, and that a caller gives. */
+export const START_FIELDS: string[];
+/** WebSocket close codes after which a new connection is worth a try. */
+export const RETRYABLE_CLOSE_CODES: number[];
+/**
+ * Sampling parameters. `temperature: 0` is greedy.
+ */
+export type Params = {
+    temperature?: number | undefined;
+    top_p?: number | undefined;
+    top_k?: number | undefined;
+    min_p?: number | undefined;
+    max_tokens?: number | undefined;
+    stop?: string | string[] | undefined;
+    seed?: number | undefined;
+    repetition_penalty?: number | undefined;
+    presence_penalty?: number | undefined;
+    frequency_penalty?: number | undefined;
+    logit_bias?: Record<number, number> | undefined;
+    /**
+     * how many alternatives to report for each token
+     */
+    logprobs?: number | null | undefined;
+    ignore_eos?: boolean | undefined;
+    min_tokens?: number | undefined;
+};
+/**
+ * One turn of a conversation.
+ */
+export type Message = {
+    role: string;
+    content: string | {
+        type: "text";
+        text: string;
+    }[];
+    name?: string | undefined;
+};
+/**
+ * What a stream may be started with, beside sampling parameters.
+ */
+export type StartFields = {
+    /**
+     * a conversation; or else `prompt`
+     */
+    messages?: Message[] | undefined;
+    /**
+     * text or token ids
+     */
+    prompt?: string | number[] | undefined;
+    model?: string | undefined;
+    /**
+     * a name of one's own, up to 128 characters; a random one by default
+     */
+    request_id?: string | undefined;
+    /**
+     * tokens in a chunk
+     */
+    stream_interval?: number | undefined;
+    /**
+     * from -8 to 8
+     */
+    priority?: number | undefined;
+    /**
+     * the longest that the stream may live
+     */
+    timeout_ms?: number | undefined;
+    /**
+     * what becomes of it when the connection breaks
+     */
+    on_disconnect?: "pause" | "cancel" | "continue" | undefined;
+    grace_ms?: number | undefined;
+    /**
+     * chunks carry token ids
+     */
+    return_tokens?: boolean | undefined;
+};
+export type Credit = {
+    limit?: number;
+    prefetch?: number;
+};
+export type Kv = "hold" | "release";
+export type Start = StartFields & {
+    type: "start";
+    request_id: string;
+    params: Params;
+    credit?: Credit;
+};
+export type Grant = {
+    type: "credit";
+    request_id: string;
+    limit: number;
+};
+export type Cancel = {
+    type: "cancel";
+    request_id: string;
+};
+/**
+ * What `inject` puts into the context: one of the three.
+ */
+export type Injection = {
+    /**
+     * continues the model's own turn
+     */
+    text?: string | undefined;
+    /**
+     * close the model's turn, and open a new one after them
+     */
+    messages?: Message[] | undefined;
+    /**
+     * continue the model's own turn
+     */
+    tokens?: number[] | undefined;
+    /**
+     * rewind to this token first
+     */
+    at?: number | undefined;
+};
+export type Steering = Cancel | {
+    type: "pause";
+    request_id: string;
+    kv?: Kv;
+} | {
+    type: "resume";
+    request_id: string;
+} | {
+    type: "adjust";
+    request_id: string;
+    params: Params;
+    at?: number;
+} | ({
+    type: "inject";
+    request_id: string;
+} & Injection) | {
+    type: "rewind";
+    request_id: string;
+    to: number;
+};
+/**
+ * A frame that is answered.
+ */
+export type Question = Start | Steering | {
+    type: "ping";
+};
+export type Frame = (Question | Grant) & {
+    ref?: string;
+};
+export type TokenLogprob = {
+    token: number;
+    logprob: number;
+    top?: [number, number][];
+};
+export type Usage = {
+    prompt_tokens: number;
+    completion_tokens: number;
+    total_tokens: number;
+    /**
+     * of the prompt, taken from the prefix cache
+     */
+    cached_tokens: number;
+    injected_tokens: number;
+    /**
+     * decoded, then rewound or never delivered
+     */
+    discarded_tokens: number;
+};
+export type Timing = {
+    queue_ms: number;
+    /**
+     * time to first token
+     */
+    ttft_ms: number | null;
+    total_ms: number;
+    paused_ms: number;
+    tokens_per_s: number | null;
+};
+export type FinishReason = "stop" | "length" | "cancelled" | "error" | "tool_calls" | "content_filter";
+export type PauseReason = "client" | "memory" | "detached";
+/**
+ * What every event of a stream has.
+ */
+export type OfStream = {
+    request_id: string;
+    seq: number;
+    ref?: string;
+};
+export type Started = OfStream & {
+    type: "started";
+    model: string;
+    prompt_tokens: number;
+    params: Params;
+};
+export type Token = OfStream & {
+    type: "token";
+    index: number;
+    count: number;
+    delta: string;
+    tokens?: number[];
+    logprobs?: TokenLogprob[];
+};
+export type Paused = OfStream & {
+    type: "paused";
+    index: number;
+    reason: PauseReason;
+};
+export type Resumed = OfStream & {
+    type: "resumed";
+    index: number;
+    recomputed_tokens: number;
+};
+export type Adjusted = OfStream & {
+    type: "adjusted";
+    index: number;
+    params: Params;
+};
+export type Injected = OfStream & {
+    type: "injected";
+    index: number;
+    count: number;
+};
+export type Rewound = OfStream & {
+    type: "rewound";
+    index: number;
+    text_length: number;
+};
+export type Snapshot = OfStream & {
+    type: "snapshot";
+    index: number;
+    text: string;
+    tokens?: number[];
+};
+export type Final = OfStream & {
+    type: "final";
+    index: number;
+    finish_reason: FinishReason;
+    stop_reason?: string;
+    usage: Usage;
+    timing: Timing;
+};
+export type StreamEvent = Started | Token | Paused | Resumed | Adjusted | Injected | Rewound | Snapshot | Final;
+/**
+ * What a connection may ask for, and the model's context.
+ */
+export type Limits = {
+    max_message_bytes: number;
+    streams_per_connection: number;
+    auto_credit_window: number;
+    context?: number | undefined;
+};
+export type Ready = {
+    type: "ready";
+    protocol: number;
+    session_id: string;
+    models: string[];
+    limits: Limits & Record<string, unknown>;
+};
+export type ErrorEvent = {
+    type: "error";
+    status: number;
+    code: string;
+    message: string;
+    retryable: boolean;
+    retry_after_ms?: number;
+    request_id?: string;
+    ref?: string;
+};
+export type Pong = {
+    type: "pong";
+    ref?: string;
+};
+export type GoingAway = {
+    type: "going_away";
+    deadline_ms: number;
+};
+export type ServerEvent = StreamEvent | Ready | ErrorEvent | Pong | GoingAway;
+export type Answer = Exclude<StreamEvent, Token | Snapshot> | Pong;
