@@ -18,6 +18,8 @@ from realtime.refusal import Refusal
 
 _FRAME_TYPES = get_args(protocol.ClientFrame)
 _BY_TAG = {kind.__struct_config__.tag: kind for kind in _FRAME_TYPES}
+# msgspec lets the last three through for broken or very deep input: the peer's mistake all the same.
+_BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
 _PATH = re.compile(r"(?:`key` in )?`\$?\.?(.*?)`$")
 
 
@@ -38,20 +40,23 @@ class Codec:
         try:
             return self._decoder.decode(data)  # type: ignore[no-any-return]
         except msgspec.ValidationError as error:
-            if not self.text and (frame := self._with_text_keys(data)) is not None:
-                return frame
-            raise self._explained(data, error) from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-            # msgspec lets the last three through for broken or very deep input: the peer's mistake all the
-            # same.
-            raise Refusal("invalid_frame", f"The frame is not valid {self.name}{_where(error)}.") from None
+            mistake = error
+        except _BROKEN as error:
+            raise self._unreadable(error) from None
+        said = self._read(data)
+        if not self.text and (frame := _with_text_keys(said)) is not None:
+            return frame
+        raise self._explained(said, mistake)
 
-    def _with_text_keys(self, data: bytes | str) -> protocol.StreamFrame | protocol.Ping | None:
-        """The same object as in JSON, where keys that are numbers are strings: so many languages pack it."""
+    def _read(self, data: bytes | str) -> Any:
+        """Whatever the bytes say: nothing is expected of it but that it can be read."""
         try:
-            return msgspec.convert(self._loose.decode(data), ClientFrame, str_keys=True)  # type: ignore[no-any-return]
-        except (msgspec.ValidationError, RecursionError):
-            return None
+            return self._loose.decode(data)
+        except _BROKEN as error:
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: Exception) -> Refusal:
+        return Refusal("invalid_frame", f"The frame is not valid {self.name}{_where(error)}.")
 
     @property
     def name(self) -> str:
@@ -62,18 +67,14 @@ class Codec:
         if isinstance(data, str) != self.text:
             return None, None  # a message of the other kind: it is not even in this encoding
         try:
-            frame = self._loose.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
+            frame = self._read(data)
+        except Refusal:
             return None, None
         if not isinstance(frame, dict):
             return None, None
         return _short_text(frame.get("request_id"), 128), _short_text(frame.get("ref"), 64)
 
-    def _explained(self, data: bytes | str, error: msgspec.ValidationError) -> Refusal:
-        try:
-            frame = self._loose.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
-            frame = None
+    def _explained(self, frame: Any, error: msgspec.ValidationError) -> Refusal:
         if not isinstance(frame, dict):
             return Refusal("invalid_frame", f"A frame is one {self.name} object with a `type`.")
         tag = frame.get("type")
@@ -82,6 +83,14 @@ class Codec:
             known = ", ".join(sorted(_BY_TAG))
             return Refusal("invalid_frame", f"Unknown frame type {_quoted(tag)}; known are {known}.")
         return explained(kind, error, f"{tag} frame")
+
+
+def _with_text_keys(said: Any) -> protocol.StreamFrame | protocol.Ping | None:
+    """The same object as in JSON, where keys that are numbers are strings: so many languages pack it."""
+    try:
+        return msgspec.convert(said, ClientFrame, str_keys=True)  # type: ignore[no-any-return]
+    except (msgspec.ValidationError, RecursionError):
+        return None
 
 
 def explained(kind: type, error: msgspec.ValidationError, what: str) -> Refusal:
@@ -118,6 +127,8 @@ def _member(here: Any, step: str) -> Any:
             found = [field.type for field in option.fields if field.encode_name == step]
             if found:
                 return found[0]
+            if option.tag_field == step:
+                return inspect.LiteralType((option.tag,))
         elif isinstance(option, inspect.ListType) and step.startswith("["):
             return option.item_type
         elif isinstance(option, inspect.DictType):
@@ -146,15 +157,8 @@ def _expected(kind: Any) -> str:
 
 
 def _range(kind: inspect.IntType | inspect.FloatType) -> str:
-    low = kind.ge if kind.ge is not None else kind.gt
-    above = "above " if kind.gt is not None else "from "
-    return (
-        ""
-        if low is None
-        else f"{above}{low:g} to {kind.le:g}"
-        if abs(kind.le or 0) < 1e6
-        else f"{above}{low}"
-    )
+    low = f"above {kind.gt:g}" if kind.gt is not None else f"from {kind.ge}"
+    return f"{low} to {kind.le}"
 
 
 def _length(kind: inspect.StrType | inspect.ListType | inspect.DictType, unit: str) -> str:
@@ -168,6 +172,8 @@ def _where(error: Exception) -> str:
     byte = re.search(r"\(byte (\d+)\)", str(error))
     if isinstance(error, RecursionError):
         return ": it is nested too deeply"
+    if "out of range" in str(error):
+        return ": a number in it is out of range"
     return f": the mistake is at byte {byte.group(1)}" if byte else ""
 
 
