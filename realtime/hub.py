@@ -15,18 +15,18 @@ import itertools
 import logging
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from engine import api
 from midstream import protocol
-from midstream.protocol import Params, StreamFrame
-from realtime.params import resolved
+from midstream.protocol import StreamFrame
+from realtime.prompts import Model, checked_params, text_length, tokenize
 from realtime.refusal import Refusal
-from realtime.stream import Model, Stream
-from realtime.template import TextError
+from realtime.stream import Stream
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class Hub:
         key = (tenant, frame.request_id)
         if key in self._lanes:
             self._lanes[key].append((frame, listener))
-        elif _text_length(frame) > LONG_TEXT:
+        elif text_length(frame) > LONG_TEXT:
             self._lanes[key] = deque([(frame, listener)])
             self._quiet.clear()
             task = asyncio.get_running_loop().create_task(self._work_off(key))
@@ -135,12 +135,12 @@ class Hub:
 
     def detach(self, listener: Listener) -> None:
         """The listener is gone, and its streams with it."""
-        for number in [number for number, other in self._listeners.items() if other is listener]:
-            del self._listeners[number]
-            stream = self._by_number[number][1]
-            stream.forsake(self._clock(), self.steps)
-            self._wake(stream, {})
-        self._flush_commands()
+        with self._turn() as wake:
+            for number in [number for number, other in self._listeners.items() if other is listener]:
+                del self._listeners[number]
+                stream = self._by_number[number][1]
+                stream.forsake(self._clock(), self.steps)
+                wake(stream)
 
     # -- from the engine -------------------------------------------------------------------------
 
@@ -148,41 +148,32 @@ class Hub:
         """One step's news, to everybody whom it concerns, in one go."""
         self.steps = output.step
         now = self._clock()
-        woken: dict[Listener, None] = {}
-        for news in output.news:
-            known = self._by_number.get(news.stream)
-            if known is None:
-                self._watcher.discarded(len(news.tokens))
-                continue
-            stream = known[1]
-            for asked in stream.hear(news, now):
-                self._watcher.acted(asked.kind, output.step - asked.step)
-            self._wake(stream, woken)
-        for listener in woken:
-            listener.flush()
-        self._flush_commands()
+        with self._turn() as wake:
+            for news in output.news:
+                known = self._by_number.get(news.stream)
+                if known is None:
+                    self._watcher.discarded(len(news.tokens))
+                    continue
+                stream = known[1]
+                for asked in stream.hear(news, now):
+                    self._watcher.acted(asked.kind, output.step - asked.step)
+                wake(stream)
         self._watcher.stepped(output)
 
     def cancel_all(self) -> None:
-        woken: dict[Listener, None] = {}
-        for stream in self.streams:
-            stream.cancel(self._clock(), self.steps)
-            self._wake(stream, woken)
-        for listener in woken:
-            listener.flush()
-        self._flush_commands()
+        with self._turn() as wake:
+            for stream in self.streams:
+                stream.cancel(self._clock(), self.steps)
+                wake(stream)
 
     def lose_engine(self) -> None:
         """Every stream's engine is gone: until streams can be rebuilt, they end here."""
         self.model = None
-        self._outgoing.clear()
-        woken: dict[Listener, None] = {}
-        for stream in self.streams:
-            stream.lost(self._clock())
-            self._wake(stream, woken)
-        for listener in woken:
-            listener.flush()
-        self._outgoing.clear()
+        with self._turn() as wake:
+            for stream in self.streams:
+                stream.lost(self._clock())
+                wake(stream)
+            self._outgoing.clear()  # there is nobody to send it to
 
     # -- a frame ---------------------------------------------------------------------------------
 
@@ -197,10 +188,8 @@ class Hub:
             listener.refuse(refusal, frame.request_id, frame.ref)
             return
         if stream is not None:
-            woken: dict[Listener, None] = {}
-            self._wake(stream, woken)
-            for other in woken:
-                other.flush()
+            with self._turn() as wake:
+                wake(stream)
 
     async def _work_off(self, key: Key) -> None:
         """A lane: one frame after the other, text that is long in a thread."""
@@ -210,7 +199,7 @@ class Hub:
             try:
                 if isinstance(frame, protocol.Start):
                     self._check_start(key, frame)
-                tokens = await asyncio.to_thread(_tokenize, frame, self._ready_model())
+                tokens = await asyncio.to_thread(tokenize, frame, self._ready_model())
             except Refusal as refusal:
                 listener.refuse(refusal, frame.request_id, frame.ref)
             except Exception:
@@ -220,7 +209,6 @@ class Hub:
             else:
                 if not listener.gone:
                     self._act(key, frame, listener, tokens)
-                    self._flush_commands()
             lane.popleft()
         del self._lanes[key]
         self._set_quiet()
@@ -228,8 +216,8 @@ class Hub:
     def _start(self, key: Key, frame: protocol.Start, listener: Listener, tokens: list[int] | None) -> Stream:
         self._check_start(key, frame)
         model = self._ready_model()
-        prompt = tokens if tokens is not None else _tokenize(frame, model) or []
-        params = _checked(frame, prompt, model)
+        prompt = tokens if tokens is not None else tokenize(frame, model) or []
+        params = checked_params(frame, prompt, model)
         number = next(self._numbers)
         tenant = self._tenants.setdefault(key[0], len(self._tenants))
         stream = Stream(
@@ -263,7 +251,7 @@ class Hub:
             case protocol.Cancel(ref=ref):
                 stream.cancel(self._clock(), self.steps, ref)
             case protocol.Inject():
-                made = tokens if tokens is not None else _tokenize(frame, self._ready_model())
+                made = tokens if tokens is not None else tokenize(frame, self._ready_model())
                 stream.steer(replace(frame, tokens=made), self.steps)
             case protocol.Attach():
                 raise Refusal("unsupported", "`attach` is not known here: a stream ends with its connection.")
@@ -313,6 +301,15 @@ class Hub:
 
     # -- afterwards ------------------------------------------------------------------------------
 
+    @contextmanager
+    def _turn(self) -> Iterator[Callable[[Stream], None]]:
+        """Streams that have moved are woken; in the end each listener is flushed once, and commands are sent."""
+        woken: dict[Listener, None] = {}
+        yield lambda stream: self._wake(stream, woken)
+        for listener in woken:
+            listener.flush()
+        self._flush_commands()
+
     def _wake(self, stream: Stream, woken: dict[Listener, None]) -> None:
         listener = self._listeners.get(stream.number)
         if listener is None:
@@ -344,73 +341,11 @@ class Hub:
             self._quiet.set()
 
     def _time_out(self, stream: Stream) -> None:
-        stream.time_out(self._clock(), self.steps)
-        woken: dict[Listener, None] = {}
-        self._wake(stream, woken)
-        for listener in woken:
-            listener.flush()
-        self._flush_commands()
+        with self._turn() as wake:
+            stream.time_out(self._clock(), self.steps)
+            wake(stream)
 
     def _flush_commands(self) -> None:
         if self._outgoing:
             commands, self._outgoing[:] = self._outgoing[:], []
             self._send(commands)
-
-
-def _text_length(frame: StreamFrame) -> int:
-    match frame:
-        case protocol.Start(prompt=str() as text) | protocol.Inject(text=str() as text):
-            return len(text)
-        case protocol.Start(messages=list() as messages) | protocol.Inject(messages=list() as messages):
-            return sum(len(part) for message in messages for part in message.texts)
-    return 0
-
-
-def _tokenize(frame: StreamFrame, model: Model) -> list[int] | None:
-    """The tokens of whatever text a frame brings."""
-    try:
-        match frame:
-            case protocol.Start(prompt=str() as text):
-                return model.tokenizer.encode(text)
-            case protocol.Start(prompt=list() as tokens):
-                return _known(tokens, "prompt", model)
-            case protocol.Start(messages=list() as messages):
-                return model.tokenizer.encode_chat(messages)
-            case protocol.Inject():
-                return _injection(frame, model)
-    except TextError as error:
-        raise Refusal("invalid_frame", str(error)) from None
-    return None
-
-
-def _injection(frame: protocol.Inject, model: Model) -> list[int]:
-    if sum(given is not None for given in (frame.text, frame.messages, frame.tokens)) != 1:
-        raise Refusal("invalid_frame", "An inject has one of `text`, `messages` and `tokens`.")
-    if frame.tokens is not None:
-        return _known(frame.tokens, "tokens", model)
-    if frame.messages is not None:
-        return model.tokenizer.encode_turns(frame.messages)
-    tokens = model.tokenizer.encode(frame.text or "", special=False)
-    if not tokens:
-        raise Refusal("invalid_frame", "The `text` of the inject is empty: there is nothing to inject.")
-    return tokens
-
-
-def _known(tokens: list[int], field: str, model: Model) -> list[int]:
-    unknown = next((token for token in tokens if token >= model.vocab), None)
-    if unknown is not None:
-        raise Refusal(
-            "invalid_frame", f"`{field}` has token {unknown}; this model's tokens are 0 to {model.vocab - 1}."
-        )
-    return tokens
-
-
-def _checked(frame: protocol.Start, prompt: list[int], model: Model) -> Params:
-    if not prompt:
-        raise Refusal("invalid_frame", "The prompt is empty: a model needs at least one token to go on from.")
-    if len(prompt) >= model.context:
-        raise Refusal(
-            "context_too_long",
-            f"The prompt has {len(prompt)} tokens; the model's context holds {model.context}, with output.",
-        )
-    return resolved(frame.params, context_left=model.context - len(prompt), vocab=model.vocab)

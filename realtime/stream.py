@@ -21,22 +21,13 @@ from midstream import protocol
 from midstream.protocol import FinishReason, Params, Usage
 from realtime.clock import Stopwatch
 from realtime.outbox import Outbox, Piece
+from realtime.output import Output
 from realtime.params import merged, sampling, stops
+from realtime.prompts import Model
 from realtime.refusal import Refusal
-from realtime.text import TextStream
-from realtime.tokenizer import Tokenizer
 
 Send = Callable[[api.AnyCommand], None]
 Steering = protocol.Pause | protocol.Resume | protocol.Adjust | protocol.Inject | protocol.Rewind
-
-
-class Model(Struct, frozen=True):
-    """What a stream must know of the model that speaks in it."""
-
-    name: str
-    tokenizer: Tokenizer
-    vocab: int
-    context: int
 
 
 class Asked(Struct):
@@ -73,12 +64,9 @@ class Stream:
         self.ended = False
         self.finish_reason: FinishReason = "error"  # means something once it has ended
         self.discarded = 0
-        self.tokens: list[int] = []  # output that stands
-        self._ends: list[int] = []  # code points released up to and with each of them
-        self._text = TextStream(model.tokenizer, stops(params), params.min_tokens or 0)
+        self.output = Output(model.tokenizer, stops(params), params.min_tokens or 0)
         self._prompt_tokens = len(prompt)
         self._cached_tokens = 0
-        self._injections: list[tuple[int, int]] = []
         self._model = model
         self._params = params  # in force
         self._latest = params  # when everything asked for has taken effect
@@ -120,14 +108,6 @@ class Stream:
     # -- what may be seen ------------------------------------------------------------------------
 
     @property
-    def context_used(self) -> int:
-        return self._prompt_tokens + self.injected + len(self.tokens)
-
-    @property
-    def injected(self) -> int:
-        return sum(count for _, count in self._injections)
-
-    @property
     def state(self) -> Literal["queued", "running", "paused", "stalled", "finished"]:
         if self.ended:
             return "finished"
@@ -135,7 +115,7 @@ class Stream:
             return "paused"
         if not self._watch.admitted:
             return "queued"
-        return "stalled" if len(self.tokens) >= self._granted else "running"
+        return "stalled" if len(self.output) >= self._granted else "running"
 
     # -- frames ----------------------------------------------------------------------------------
 
@@ -207,8 +187,8 @@ class Stream:
             return merged(self._latest, frame.params, vocab=self._model.vocab)
         if isinstance(frame, protocol.Inject):
             assert frame.tokens is not None
-            kept = len(self.tokens) if frame.at is None else frame.at
-            used = self._prompt_tokens + self._injected_before(kept) + kept
+            kept = len(self.output) if frame.at is None else frame.at
+            used = self._prompt_tokens + self.output.injected(before=kept) + kept
             if used + len(frame.tokens) >= self._model.context:
                 raise _too_long(used, len(frame.tokens), self._model.context)
         return None
@@ -236,10 +216,10 @@ class Stream:
             self._by_memory(change, now)
         for at, token in enumerate(news.tokens):
             self._token(token, news.logprobs[at] if news.logprobs else None, now)
-            if self._text.stopped is not None:
+            if self.output.stopped is not None:
                 self.discarded += len(news.tokens) - at - 1
                 self._send(api.Cancel(self.number))
-                self._conclude("stop", self._text.stopped, now)
+                self._conclude("stop", self.output.stopped, now)
                 return []
         answered = [
             asked for asked in [self._answer(change, now) for change in news.changes] if not asked.first
@@ -255,10 +235,8 @@ class Stream:
             self._end("error", "the engine failed", now)
 
     def _token(self, token: int, logprob: api.Logprob | None, now: float) -> None:
-        index = len(self.tokens)
-        delta = self._text.feed(token)
-        self.tokens.append(token)
-        self._ends.append(self._text.released)
+        index = len(self.output)
+        delta = self.output.add(token)
         told = None if logprob is None else protocol.TokenLogprob(token, logprob.logprob, logprob.top)
         self.outbox.put(Piece(index, delta, token, told))
         self._watch.token(now)
@@ -298,16 +276,16 @@ class Stream:
             case api.Adjusted():
                 assert asked.params is not None
                 self._params = asked.params
-                self._text.set_stop(stops(asked.params), asked.params.min_tokens or 0)
+                self.output.set_stop(stops(asked.params), asked.params.min_tokens or 0)
                 self.outbox.put(
                     protocol.Adjusted(request_id=request_id, ref=ref, index=index, params=asked.params)
                 )
             case api.Appended(count=count):
-                self._injections.append((index, count))
+                self.output.inject(count)
                 self.outbox.put(protocol.Injected(request_id=request_id, ref=ref, index=index, count=count))
             case api.Truncated():
                 self._cut(index, stops(self._params))
-                length = self._text.released
+                length = self.output.text_length
                 self.outbox.put(
                     protocol.Rewound(request_id=request_id, ref=ref, index=index, text_length=length)
                 )
@@ -315,21 +293,10 @@ class Stream:
         return asked
 
     def _cut(self, index: int, stop: tuple[str, ...]) -> None:
-        """Output from `index` on is void, and injections behind it.
-
-        Text that may begin one of the stop strings, which may be others than when it was sent, does not stand
-        either: it comes again once it is known to be none.
-        """
+        """Output from `index` on is void."""
         self.outbox.drop_from(index)
-        self.discarded += len(self.tokens) - index
-        del self.tokens[index:], self._ends[index:]
-        self._injections = [(before, count) for before, count in self._injections if before <= index]
-        self._text = TextStream(self._model.tokenizer, stop, self._params.min_tokens or 0)
-        self._text.replay(self.tokens, self._ends[-1] if self._ends else 0)
-        self._ends = [min(end, self._text.released) for end in self._ends]
-
-    def _injected_before(self, index: int) -> int:
-        return sum(count for before, count in self._injections if before <= index)
+        self.discarded += len(self.output) - index
+        self.output.cut(index, stop)
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -362,19 +329,19 @@ class Stream:
         stuck = self.outbox.stuck
         if stuck:
             self._cut(stuck[0].index, stop=())  # nothing that was sent can be taken back any more
-        rest = self._text.flush()
+        rest = self.output.flush()
         if rest:
-            self.outbox.put(Piece(len(self.tokens), rest, None))
+            self.outbox.put(Piece(len(self.output), rest, None))
         self._refuse_asked()
         self.outbox.put(
             protocol.Final(
                 request_id=self.request_id,
                 ref=self._cancelled.frame.ref if self._cancelled else None,
-                index=len(self.tokens),
+                index=len(self.output),
                 finish_reason=reason,
                 stop_reason=why,
                 usage=self._usage(),
-                timing=self._watch.timing(len(self.tokens), now),
+                timing=self._watch.timing(len(self.output), now),
             )
         )
 
@@ -391,10 +358,10 @@ class Stream:
     def _usage(self) -> Usage:
         return Usage(
             prompt_tokens=self._prompt_tokens,
-            completion_tokens=len(self.tokens),
-            total_tokens=self._prompt_tokens + len(self.tokens),
+            completion_tokens=len(self.output),
+            total_tokens=self._prompt_tokens + len(self.output),
             cached_tokens=self._cached_tokens,
-            injected_tokens=self.injected,
+            injected_tokens=self.output.injected(),
             discarded_tokens=self.discarded,
         )
 

@@ -15,7 +15,7 @@ from typing import Protocol
 from engine import api
 from realtime.hub import Hub
 from realtime.metrics import Metrics
-from realtime.stream import Model
+from realtime.prompts import Model
 from realtime.template import TextError
 from realtime.tokenizer import Tokenizer
 

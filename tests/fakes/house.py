@@ -20,7 +20,8 @@ from engine.sampler import Sampler
 from engine.scheduler import Scheduler
 from engine.toy import ToyRunner
 from realtime.hub import Hub
-from realtime.stream import Model, Stream
+from realtime.prompts import Model
+from realtime.stream import Stream
 from realtime.tokenizer import Tokenizer
 
 

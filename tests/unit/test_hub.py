@@ -288,7 +288,7 @@ def test_a_listener_that_stalls_delays_nobody() -> None:
     while not house.at_rest:
         house.tick()
     (stream,) = house.hub.streams
-    assert len(stream.tokens) == house.window, "and decodes no more than its window"
+    assert len(stream.output) == house.window, "and decodes no more than its window"
 
 
 # -- long texts ------------------------------------------------------------------------------------

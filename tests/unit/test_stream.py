@@ -10,8 +10,9 @@ from engine import api, toy_model
 from midstream import protocol
 from midstream.protocol import Credit, Error, Params, StreamEvent
 from realtime.params import resolved
+from realtime.prompts import Model
 from realtime.refusal import Refusal
-from realtime.stream import Model, Steering, Stream
+from realtime.stream import Steering, Stream
 from tests.fakes.house import toy_tokenizer
 
 CONTEXT = 40
@@ -326,13 +327,13 @@ def test_injections_are_counted_and_taken_back_with_what_stood_before_them() -> 
     life.answer(api.Appended(4, 2))
     (injected,) = life.take()
     assert isinstance(injected, protocol.Injected)
-    assert (injected.index, injected.count, life.stream.injected) == (4, 2, 2)
+    assert (injected.index, injected.count, life.stream.output.injected()) == (4, 2, 2)
     life.steer(protocol.Rewind(request_id="a", to=4))
     life.answer(api.Truncated(4))
-    assert life.stream.injected == 2, "it stands before token 4"
+    assert life.stream.output.injected() == 2, "it stands before token 4"
     life.steer(protocol.Rewind(request_id="a", to=3))
     life.answer(api.Truncated(3))
-    assert life.stream.injected == 0
+    assert life.stream.output.injected() == 0
 
 
 def test_a_pause_in_the_queue_is_told_before_any_token() -> None:

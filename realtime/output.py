@@ -1,0 +1,68 @@
+"""What a stream has said so far, and how to take some of it back.
+
+Output tokens, how much text each of them released, and the injections among them. Pure: it knows the
+tokenizer and stop strings, and nothing of events, credit or the engine.
+"""
+
+from __future__ import annotations
+
+from realtime.text import TextStream
+from realtime.tokenizer import Tokenizer
+
+
+class Output:
+    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...], min_tokens: int) -> None:
+        self.tokens: list[int] = []
+        self._ends: list[int] = []  # code points released up to and with each token
+        self._injections: list[tuple[int, int]] = []  # (index of the output token behind it, tokens)
+        self._tokenizer = tokenizer
+        self._min_tokens = min_tokens
+        self._text = TextStream(tokenizer, stop, min_tokens)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def stopped(self) -> str | None:
+        """The stop string that was met."""
+        return self._text.stopped
+
+    @property
+    def text_length(self) -> int:
+        """Code points released, of what stands."""
+        return self._text.released
+
+    def add(self, token: int) -> str:
+        """One token more; returns the text that it releases."""
+        delta = self._text.feed(token)
+        self.tokens.append(token)
+        self._ends.append(self._text.released)
+        return delta
+
+    def flush(self) -> str:
+        """The text that was held back for want of a continuation: there is none."""
+        return self._text.flush()
+
+    def set_stop(self, stop: tuple[str, ...], min_tokens: int) -> None:
+        self._min_tokens = min_tokens
+        self._text.set_stop(stop, min_tokens)
+
+    def inject(self, count: int) -> None:
+        """So many context tokens now stand before the next output token."""
+        self._injections.append((len(self.tokens), count))
+
+    def injected(self, before: int | None = None) -> int:
+        """Tokens injected; with `before`, only those that stand there or earlier."""
+        return sum(count for index, count in self._injections if before is None or index <= before)
+
+    def cut(self, index: int, stop: tuple[str, ...]) -> None:
+        """Take back output from `index` on, and injections behind it.
+
+        Text that may begin one of the stop strings, which may be others than when it was sent, does not stand
+        either: it comes again once it is known to be none.
+        """
+        del self.tokens[index:], self._ends[index:]
+        self._injections = [(before, count) for before, count in self._injections if before <= index]
+        self._text = TextStream(self._tokenizer, stop, self._min_tokens)
+        self._text.replay(self.tokens, self._ends[-1] if self._ends else 0)
+        self._ends = [min(end, self._text.released) for end in self._ends]
