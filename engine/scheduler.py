@@ -97,6 +97,7 @@ class Scheduler:
         batch = Batch()
         decoding = [sequence for sequence in self._ready.values() if sequence.decoding]
         behind = [sequence for sequence in self._ready.values() if not sequence.decoding]
+        self._make_way(batch, decoding, behind)
         # However many decode, somebody who prepares gets a row: else nobody would ever join a full batch.
         spare = 1 if behind else 0
         for sequence in self._in_turn(decoding, min(self.step_tokens, self.batch_rows) - spare):
@@ -115,24 +116,35 @@ class Scheduler:
 
     # -- rows ------------------------------------------------------------------------------------
 
+    def _make_way(self, batch: Batch, decoding: list[Sequence], behind: list[Sequence]) -> None:
+        """Whoever ranks above somebody who decodes need not wait until that one has finished: it takes its
+        memory."""
+        lowest = min((sequence.priority for sequence in decoding), default=None)
+        if lowest is None:
+            return
+        urgent = [sequence for sequence in behind if not sequence.blocks and sequence.priority > lowest]
+        for sequence in self._in_turn(urgent):
+            if not self._admit(batch, sequence):
+                return
+
     def _prefill(self, batch: Batch, behind: list[Sequence]) -> None:
-        # Whoever holds memory already goes first: finishing it is the shortest way to free it.
-        started = [sequence for sequence in behind if sequence.blocks]
-        waiting = [sequence for sequence in behind if not sequence.blocks]
         under_way = Counter[int]()
-        for sequence in started:
-            under_way[sequence.tenant] += sequence.wants
+        for sequence in behind:
+            under_way[sequence.tenant] += sequence.wants if sequence.blocks else 0
         budget = self.step_tokens - len(batch.rows)
-        for sequence in (*self._in_turn(started), *self._in_turn(waiting)):
+        no_room = False
+        for sequence in self._in_turn(behind):
             if budget <= 0 or len(batch.rows) >= self.batch_rows:
                 return
             if not sequence.blocks:
                 ahead = under_way[sequence.tenant]
-                if sequence in batch.preempted or (ahead and ahead + sequence.known > self.tenant_prefill):
+                too_much = bool(ahead) and ahead + sequence.known > self.tenant_prefill
+                if no_room or too_much or sequence in batch.preempted:
                     continue
                 if not self._admit(batch, sequence):
                     # Nobody overtakes the first in line for memory: a large prompt would never find room.
-                    return
+                    no_room = True
+                    continue
                 under_way[sequence.tenant] += sequence.wants
             if sequence.wants:
                 budget -= self._run(batch, sequence, min(sequence.wants, budget))
@@ -172,8 +184,9 @@ class Scheduler:
             return candidates
         served = Counter(self._served)
         queues: dict[int, deque[Sequence]] = defaultdict(deque)
-        # Of equal rank, as they stand in `_ready`: whoever was served longest ago first.
-        for sequence in sorted(candidates, key=self.rank, reverse=True):
+        # Of equal rank, whoever holds memory: to finish it is the shortest way to free it. Then as they stand in
+        # `_ready`: whoever was served longest ago.
+        for sequence in sorted(candidates, key=lambda sequence: (-self.rank(sequence), not sequence.blocks)):
             queues[sequence.tenant].append(sequence)
         order: list[Sequence] = []
         while queues and (at_most is None or len(order) < at_most):

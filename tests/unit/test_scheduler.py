@@ -147,13 +147,23 @@ def test_tenants_share_by_tokens_and_not_by_streams() -> None:
     assert sum(served[stream] for stream in range(1, 7)) == pytest.approx(60, abs=2)
 
 
-def test_a_prompt_under_way_is_finished_and_then_it_is_another_tenants_turn() -> None:
+def test_tenants_take_turns_with_their_prompts_and_each_finishes_one_before_the_next() -> None:
     house = House()
     for stream in (1, 2, 3):
         house.add(stream, 160, tenant=1)
     house.add(9, 160, tenant=2)
     first = [streams(batch)[-1] for batch in house.steps(22)]
-    assert list(dict.fromkeys(first))[:2] == [1, 9]
+    assert first[:4] in ([1, 9, 1, 9], [9, 1, 9, 1])
+    assert list(dict.fromkeys(stream for stream in first if stream != 9))[:2] == [1, 2]
+
+
+def test_a_higher_priority_takes_the_memory_of_those_who_decode() -> None:
+    house = House(blocks=8)
+    house.decoding(1, 2, tokens=12)
+    house.add(5, 12, priority=5)
+    (batch,) = house.steps(1)
+    assert [sequence.stream for sequence in batch.preempted] == [2]
+    assert 5 in streams(batch)
 
 
 def test_of_those_who_came_together_the_first_is_first() -> None:
