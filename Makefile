@@ -48,5 +48,5 @@ $(STAMP):
 	@$(RUN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@$(RUN)/python -m pip install --disable-pip-version-check -c requirements.lock setuptools
 	@$(RUN)/python -m pip install --disable-pip-version-check -c requirements.lock --no-build-isolation \
-	  -e clients/python -e '.[dev]'
+	  -e 'clients/python[cli]' -e '.[dev]'
 	@touch $@

@@ -30,6 +30,8 @@ OUR_OWN = {
 }
 OTHERS = {
     "midstream": ["msgspec", "websockets"],
+    "midstream.cli.chat": ["prompt_toolkit"],
+    "midstream.cli.screen": ["prompt_toolkit"],
     "midstream.protocol": ["msgspec"],
     "realtime": [
         "jinja2",
@@ -124,6 +126,13 @@ def test_every_rule_is_about_a_module_that_exists(name: str) -> None:
 @pytest.mark.parametrize("name", PURE)
 def test_the_core_of_the_gateway_does_no_io_and_has_no_clock(name: str) -> None:
     assert {imported.partition(".")[0] for imported in imports(f"realtime.{name}")} & IMPURE == set()
+
+
+def test_only_the_command_reaches_for_the_commands() -> None:
+    reaching = {
+        module for module in MODULES if any(within(name, ["midstream.cli"]) for name in imports(module))
+    }
+    assert {module for module in reaching if not within(module, ["midstream.cli"])} == {"midstream.__main__"}
 
 
 def test_only_the_command_reaches_for_what_wires() -> None:

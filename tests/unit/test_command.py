@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Sequence
 from types import ModuleType
 
 import pytest
 
-from midstream.__main__ import NO_SERVER, main
+from midstream.__main__ import NO_SERVER, NO_TERMINAL_LIBRARY, main
 
 
 class Server(ModuleType):
@@ -39,6 +40,22 @@ def test_serve_without_the_server_says_how_to_get_it(
     )  # an import of it now fails as if it were not installed
     assert main(["serve"]) == 1
     assert capsys.readouterr().err == NO_SERVER + "\n"
+
+
+def test_chat_without_the_library_for_terminals_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(sys.modules, "midstream.cli.chat", raising=False)
+    monkeypatch.setitem(sys.modules, "prompt_toolkit", None)
+    assert main(["chat"]) == 1
+    assert capsys.readouterr().err == NO_TERMINAL_LIBRARY + "\n"
+
+
+@pytest.mark.parametrize("wanted", ["midstream", "midstream.cli.run"])
+def test_neither_the_client_nor_a_piped_run_loads_the_library_for_terminals(wanted: str) -> None:
+    asks = f"import sys, {wanted}; print('prompt_toolkit' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=False)
+    assert (done.stderr, done.stdout) == ("", "False\n")
 
 
 def test_version_is_that_of_the_client(capsys: pytest.CaptureFixture[str]) -> None:

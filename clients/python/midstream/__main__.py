@@ -1,39 +1,75 @@
 """The command `midstream`: finds the subcommand, and gives it the rest of the line.
 
-It belongs to the client, which is installed without the server: `serve` looks for the server when asked for.
+It belongs to the client, which is installed without the server and without a terminal's library: each is
+looked for when it is asked for.
 """
 
 from __future__ import annotations
 
 import sys
-from argparse import REMAINDER, ArgumentParser
+from argparse import REMAINDER, ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from importlib.metadata import version
 
 NO_SERVER = "midstream: the server is not installed here; install it with: pip install midstream-server"
+NO_TERMINAL_LIBRARY = (
+    "midstream: this command needs a library for terminals; install it with: pip install 'midstream[cli]'"
+)
+COMMANDS = """
+  serve   run the server
+  chat    talk with a model, and steer its answers while they are written
+  run     have a file of requests answered
+
+`midstream command --help` lists the options of each."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(
-        prog="midstream", description="Start a model's answer, and steer it while it is written."
+        prog="midstream",
+        usage="midstream [--version] command ...",
+        description="Start a model's answer, and steer it while it is written.\n" + COMMANDS,
+        formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"midstream {version('midstream')}")
-    parser.add_argument(
-        "command", choices=["serve"], help="serve: run the server; `serve --help` lists its options"
-    )
+    parser.add_argument("command", metavar="command", choices=["serve", "chat", "run"], help="see above")
     parser.add_argument("arguments", nargs=REMAINDER, help="the command's own")
-    return serve(parser.parse_args(argv).arguments)
+    chosen = parser.parse_args(argv)
+    return {"serve": serve, "chat": chat, "run": run}[chosen.command](chosen.arguments)
 
 
 def serve(argv: Sequence[str]) -> int:
     try:
-        from realtime.__main__ import main as run
+        from realtime.__main__ import main as serve_models
     except ModuleNotFoundError as missing:
         if missing.name not in ("realtime", "realtime.__main__"):
             raise
         print(NO_SERVER, file=sys.stderr)
         return 1
-    return run(argv)
+    return serve_models(argv)
+
+
+def chat(argv: Sequence[str]) -> int:
+    try:
+        from midstream.cli.chat import main as talk
+    except ModuleNotFoundError as missing:
+        return without_library(missing)
+    return talk(argv)
+
+
+def run(argv: Sequence[str]) -> int:
+    from midstream.cli.run import main as answer_all
+
+    try:
+        return answer_all(argv)
+    except ModuleNotFoundError as missing:  # it is wanted at a terminal only
+        return without_library(missing)
+
+
+def without_library(missing: ModuleNotFoundError) -> int:
+    if (missing.name or "").partition(".")[0] != "prompt_toolkit":
+        raise missing
+    print(NO_TERMINAL_LIBRARY, file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":

@@ -1,0 +1,66 @@
+"""Options that the commands share. Their ranges are those of the protocol, said before anything is sent."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable
+from typing import cast
+
+from midstream.options import ParamOptions
+from midstream.protocol import MAX_INDEX
+from midstream.url import websocket_url
+
+URL = "http://127.0.0.1:8000"
+KEY_VARIABLE = "MIDSTREAM_API_KEY"
+_SAMPLING = ("temperature", "top_p", "max_tokens", "seed")
+
+
+def add_url(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--url", default=URL, type=_url, help=f"where the server is (default {URL}; its key: ${KEY_VARIABLE})"
+    )
+
+
+def add_sampling(parser: ArgumentParser) -> None:
+    parser.add_argument("--temperature", type=number(float, 0, 2), metavar="T", help="0 is greedy; up to 2")
+    parser.add_argument("--top-p", type=number(float, 0, 1), metavar="P", help="0 to 1")
+    parser.add_argument(
+        "--max-tokens", type=number(int, 1, MAX_INDEX), metavar="N", help="the longest an answer may be"
+    )
+    parser.add_argument(
+        "--seed", type=number(int, -(2**63), 2**63 - 1), metavar="N", help="the same seed, the same answer"
+    )
+
+
+def sampling(arguments: Namespace) -> ParamOptions:
+    """What of the sampling options was given."""
+    given = {name: getattr(arguments, name) for name in _SAMPLING if getattr(arguments, name) is not None}
+    return cast(ParamOptions, given)  # the parser has seen to the types
+
+
+def api_key() -> str | None:
+    """From the environment: on a command line anybody on the machine could read it."""
+    return os.environ.get(KEY_VARIABLE) or None
+
+
+def _url(text: str) -> str:
+    try:
+        websocket_url(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+    return text
+
+
+def number(kind: type[int | float], least: float, most: float) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        word = "a whole number" if kind is int else "a number"
+        try:
+            value = kind(text)
+        except ValueError:
+            raise ArgumentTypeError(f"{text!r} is not {word}") from None
+        if not least <= value <= most:
+            raise ArgumentTypeError(f"{text} is not {word} from {least} to {most}")
+        return value
+
+    return read

@@ -1,0 +1,139 @@
+"""`midstream chat`: a conversation in the terminal, in which every answer can be steered while it is written.
+
+Each answer has a connection of its own, so that a server that was started again between two of them is no
+matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.formatted_text import FormattedText
+
+import midstream
+from midstream.cli.answer import Answer
+from midstream.cli.arguments import add_sampling, add_url, api_key, sampling
+from midstream.cli.footer import footer
+from midstream.cli.keys import CHAT, CHAT_HELP, LEAVING, Intent, chat_help
+from midstream.cli.problems import sentence
+from midstream.cli.screen import STYLE, Screen, say
+from midstream.cli.together import first_of
+from midstream.cli.view import View, status
+from midstream.errors import MidstreamError
+
+NO_TERMINAL = "midstream: chat needs a terminal; for files and pipes there is `midstream run`"
+
+
+def main(argv: Sequence[str]) -> int:
+    arguments = _parser().parse_args(argv)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        print(NO_TERMINAL, file=sys.stderr)
+        return 2
+    try:
+        return asyncio.run(Chat(arguments).run())
+    except (MidstreamError, ValueError) as error:
+        print(f"midstream: {sentence(error, arguments.url)}", file=sys.stderr)
+        return 1
+    except EOFError:  # the terminal went away
+        return 0
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="midstream chat",
+        description="Talk with a model, and steer its answers while they are written.",
+        epilog=f"While an answer is written: {', '.join(CHAT_HELP)}. At the prompt, Ctrl-D quits.",
+    )
+    add_url(parser)
+    parser.add_argument("--model", metavar="NAME", help="which of the models that are served")
+    parser.add_argument("--system", metavar="TEXT", help="what the model is told before the conversation")
+    add_sampling(parser)
+    return parser
+
+
+class Leave(Exception):
+    """The person wants to go."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
+class Chat:
+    def __init__(self, arguments: Namespace) -> None:
+        self._arguments = arguments
+        self._options = sampling(arguments)
+        self._prompt: PromptSession[str] = PromptSession()
+        self._history: list[dict[str, str]] = []
+        if arguments.system:
+            self._history.append({"role": "system", "content": arguments.system})
+
+    def _connect(self) -> midstream.client.connect:
+        return midstream.connect(self._arguments.url, api_key=api_key())
+
+    async def run(self) -> int:
+        """Talk until the person leaves: the exit status."""
+        async with self._connect() as client:
+            model = self._arguments.model or ", ".join(client.ready.models)
+        say([("note", f"{model} at {self._arguments.url}; Ctrl-D quits. While an answer is written:")])
+        say([("note", " · ".join(CHAT_HELP))])
+        while True:
+            try:
+                await self._turn(await self._heard())
+            except Leave as leave:
+                return leave.code
+            except MidstreamError as error:
+                say([("problem", sentence(error, self._arguments.url))])
+
+    async def _heard(self) -> str:
+        """What the person says next."""
+        said = ""
+        try:
+            while not said:
+                mark = FormattedText([("class:interjection", "\n▸ ")])
+                said = (await self._prompt.prompt_async(mark, style=STYLE)).strip()
+        except EOFError:
+            raise Leave(LEAVING[Intent.QUIT]) from None
+        except KeyboardInterrupt:
+            raise Leave(LEAVING[Intent.INTERRUPT]) from None
+        print()
+        return said
+
+    async def _turn(self, said: str) -> None:
+        """One question and its answer. Both are remembered if there is any answer."""
+        asked = [*self._history, {"role": "user", "content": said}]
+        view = View()
+        async with self._connect() as client:
+            stream = await client.start(messages=asked, model=self._arguments.model, **self._options)
+            async with stream:
+                try:
+                    await self._show(stream, view)
+                finally:
+                    if view.text:
+                        self._history = asked + [
+                            {"role": role, "content": text} for role, text in view.turns()
+                        ]
+        assert stream.final is not None  # leaving the stream's block has waited for it
+        say([("note", footer(stream.final))])
+
+    async def _show(self, stream: midstream.Stream, view: View) -> None:
+        """Draw, read and carry out wishes, all at once, until the answer ends or the person leaves."""
+        wishes: asyncio.Queue[Intent] = asyncio.Queue()
+        leaving: asyncio.Future[Intent] = asyncio.get_running_loop().create_future()
+
+        def wanted(wish: Intent) -> None:
+            if wish not in LEAVING:
+                wishes.put_nowait(wish)
+            elif not leaving.done():
+                leaving.set_result(wish)  # this one waits behind no other
+
+        screen = Screen(view, CHAT, wanted, lambda: (status(view, time.monotonic()), chat_help(view.state)))
+        answer = Answer(stream, view, screen.ask, screen.changed)
+        async with screen.drawn() as drawing:
+            await first_of(answer.read(), answer.obey(wishes), also=(leaving, drawing))
+        if leaving.done():
+            raise Leave(LEAVING[leaving.result()])

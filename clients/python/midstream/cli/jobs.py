@@ -1,0 +1,152 @@
+"""One request of a file: answered beside others, skipped or not, and what came of it.
+
+Knows a stream, and not who shows what it says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from midstream.cli.footer import footer
+from midstream.cli.inert import inert
+from midstream.cli.problems import sentence
+from midstream.cli.requests import Request
+from midstream.cli.together import first_of
+from midstream.cli.view import View
+from midstream.client import Client
+from midstream.errors import MidstreamError, RequestError, StreamFailed
+from midstream.handle import Stream
+from midstream.protocol import Final, Timing, Usage
+from midstream.stream import Chunk
+
+TITLE_MOST = 60
+WHOLE = 4096  # tokens in a chunk of an answer that nobody sees before its end
+
+
+class Problem(Struct):
+    code: str
+    message: str
+
+
+class Result(Struct, kw_only=True):
+    """A line of the results. `number` counts the requests of the file from 1."""
+
+    number: int
+    request_id: str | None
+    model: str | None
+    text: str
+    tokens: list[int] | None
+    finish_reason: str | None
+    stop_reason: str | None
+    usage: Usage | None
+    timing: Timing | None
+    error: Problem | None
+
+
+class Job:
+    def __init__(self, number: int, request: Request) -> None:
+        self.number = number
+        self.view = View()
+        self.begun = False
+        self.done = asyncio.Event()
+        self.news = asyncio.Event()
+        self._request = request
+        self._stream: Stream | None = None
+        self._problem: MidstreamError | None = None
+        self._skipped = asyncio.Event()
+
+    async def work(self, client: Client, slots: asyncio.Semaphore) -> None:
+        """Have it answered, when there is a place for it."""
+        try:
+            async with slots:
+                if not self._skipped.is_set():
+                    self.begun = True
+                    await self._answer(client)
+        except MidstreamError as problem:
+            self._problem = problem
+        finally:
+            self.view.ended = True
+            self.done.set()
+            self.news.set()
+
+    def skip(self) -> None:
+        self._skipped.set()
+
+    async def _answer(self, client: Client) -> None:
+        options = self._request.options
+        if not self._request.stream:
+            options["stream_interval"] = WHOLE
+        self._stream = await client.start(credit=None if self._request.stream else "auto", **options)
+        async with self._stream as stream:
+            try:
+                await first_of(self._read(stream), self._skipped.wait())
+            finally:
+                if not self._request.stream:
+                    self.view.took(Chunk(0, stream.consumed, stream.text), time.monotonic())
+
+    async def _read(self, stream: Stream) -> None:
+        while (chunk := await stream.next()) is not None:
+            if self._request.stream:
+                self.view.took(chunk, time.monotonic())
+                self.news.set()
+
+    # -- what came of it -------------------------------------------------------------------------------
+
+    @property
+    def failed(self) -> bool:
+        return self._problem is not None
+
+    @property
+    def _final(self) -> Final | None:
+        return self._stream.final if self._stream is not None else None
+
+    @property
+    def title(self) -> str:
+        """The request in a few words."""
+        words = inert(" ".join(self._request.title.split()))
+        return words if len(words) <= TITLE_MOST else words[: TITLE_MOST - 1] + "…"
+
+    def footer(self, url: str) -> str:
+        if self._problem is not None:
+            return f"error: {sentence(self._problem, url)}"
+        return footer(self._final) if self._final is not None else "skipped"
+
+    def result(self) -> Result:
+        stream, final = self._stream, self._final
+        return Result(
+            number=self.number,
+            request_id=stream.request_id if stream is not None else self._request.request_id,
+            model=stream.model if stream is not None else None,
+            text=stream.text if stream is not None else "",
+            tokens=stream.tokens if stream is not None and self._request.return_tokens else None,
+            finish_reason=_finish_reason(final, self._problem),
+            stop_reason=final.stop_reason if final is not None else None,
+            usage=final.usage if final is not None else None,
+            timing=final.timing if final is not None else None,
+            error=_told(self._problem),
+        )
+
+
+def _finish_reason(final: Final | None, problem: MidstreamError | None) -> str:
+    if final is not None:
+        return final.finish_reason
+    return "cancelled" if problem is None else "error"
+
+
+def _told(problem: MidstreamError | None) -> Problem | None:
+    if problem is None:
+        return None
+    if isinstance(problem, RequestError):
+        return Problem(problem.code, str(problem))
+    return Problem("engine_error" if isinstance(problem, StreamFailed) else "connection_lost", str(problem))
+
+
+def line(result: Result) -> bytes:
+    """As a line of JSON."""
+    encoded: Any = msgspec.json.encode(result)
+    return bytes(encoded) + b"\n"
