@@ -15,6 +15,7 @@ from realtime.refusal import Refusal
 from realtime.stream import Stream
 from tests.fakes.house import House, toy_tokenizer
 
+AHEAD = 7  # tokens that a plain client grants at a time
 ANSWERS: dict[type[Frame], type[Event]] = {
     protocol.Start: protocol.Started,
     protocol.Pause: protocol.Paused,
@@ -206,6 +207,12 @@ class Reader:
             account.acknowledged = max(account.acknowledged, index)
             self.house.hub.taken(stream, index)
         self.house.hub.settle()
+
+    def grant_all(self) -> None:
+        """As a plain client does: where all that was granted has been read, grant a little more."""
+        for account in self.accounts:
+            if account.live and not account.automatic and len(account.tokens) == account.limit:
+                self.send(protocol.Grant(request_id=account.request_id, limit=account.limit + AHEAD))
 
     def leave(self) -> None:
         self.gone = True

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from midstream import protocol
-from midstream.protocol import MAX_INDEX, Credit, Message, Params
+from midstream.protocol import Credit, Message, Params
 from tests.fakes.house import House, Room
 from tests.fakes.reader import Account, Reader
 from tests.fakes.retold import retold
@@ -35,7 +35,7 @@ SETTINGS = settings(
 ROOMS = [
     Room(kv_tokens=96, block=4, step_tokens=6, batch_rows=3),
     Room(kv_tokens=160, block=8, step_tokens=16, batch_rows=4, tenant_prefill=60),
-    Room(kv_tokens=1024, block=16, step_tokens=64, batch_rows=16),
+    Room(kv_tokens=256, block=16, step_tokens=64, batch_rows=16),
 ]
 PATIENCE = 3_000  # steps in which everybody must have come to an end
 PICK = st.integers(0, 11)
@@ -152,13 +152,24 @@ class Everything(RuleBasedStateMachine):
             index = None if back is None else max(0, len(account.tokens) - back)
             reader.send(protocol.Adjust(request_id=account.request_id, params=asked, at=index))
 
-    @rule(at=PICK, seen=st.integers(1, 4), more=st.sampled_from(["", " th", "🙂", " zz"]))
-    def stop_at_what_was_seen(self, at: int, seen: int, more: str) -> None:
-        """A stop string whose beginning the client has already."""
+    @rule(
+        at=PICK,
+        seen=st.integers(1, 4),
+        more=st.sampled_from(["", " th", "🙂", " zz"]),
+        then=st.sampled_from(["nothing", "rewind", "cancel"]),
+    )
+    def stop_at_what_was_seen(self, at: int, seen: int, more: str, then: str) -> None:
+        """A stop string whose beginning the client has already, and then something that looks at the text."""
         reader, account = self.pick(at)
         if account and account.text:
+            name, read = account.request_id, len(account.tokens)
+            back = read if then == "rewind" else None
             asked = Params(stop=account.text[-seen:] + more)
-            reader.send(protocol.Adjust(request_id=account.request_id, params=asked))
+            reader.send(protocol.Adjust(request_id=name, params=asked, at=back))
+            if then == "rewind":
+                reader.send(protocol.Rewind(request_id=name, to=read))
+            elif then == "cancel":
+                reader.send(protocol.Cancel(request_id=name))
 
     @rule(
         at=PICK,
@@ -265,18 +276,19 @@ class Everything(RuleBasedStateMachine):
                     assert retold(account) == account.tokens
 
     def finish(self, readers: list[Reader]) -> None:
-        """Read, grant and resume all, and see all of it end."""
-        live = [(reader, account) for reader in readers for account in reader.accounts if account.live]
+        """Read, resume, and grant by what was read, and see all of it end."""
         for reader in readers:
             reader.prompt = True
             reader.read()
             reader.acknowledge()
-        for reader, account in live:
-            reader.send(protocol.Grant(request_id=account.request_id, limit=MAX_INDEX))
-            reader.send(protocol.Resume(request_id=account.request_id))
+            for account in reader.accounts:
+                if account.live:
+                    reader.send(protocol.Resume(request_id=account.request_id))
         for _ in range(PATIENCE):
-            if not any(account.live for _, account in live):
+            if not any(account.live for reader in readers for account in reader.accounts):
                 return
+            for reader in readers:
+                reader.grant_all()
             self.house.tick()
         raise AssertionError("a stream that lacks nothing does not end")
 
