@@ -28,7 +28,8 @@ export async function serve(...options) {
 
 /** @param {string} url @returns {Promise<Metrics>} */
 export async function metrics(url) {
-  const text = await (await fetch(`${url}/metrics`)).text();
+  // Not kept alive: the server's orderly end would wait for the connection.
+  const text = await (await fetch(`${url}/metrics`, { headers: { connection: "close" } })).text();
   const lines = text.split("\n").filter((line) => line && !line.startsWith("#"));
   return Object.fromEntries(lines.map((line) => line.split(/ (?=[^ ]+$)/)).map(([key, value]) => [key, +value]));
 }

@@ -1,0 +1,55 @@
+/**
+ * The ways to a server: what is true of a client must be true on each.
+ * @module
+ * @import { Client } from "../src/midstream.js"
+ */
+
+import { after, before, describe } from "node:test";
+import { Worker } from "node:worker_threads";
+import { WebSocket } from "ws";
+
+import { connect, connectWorker } from "../src/midstream.js";
+import { idle, serve, until } from "./served.js";
+
+export const startWorker = () => new Worker(new URL("./thread.js", import.meta.url));
+
+/**
+ * The same tests with the socket here and with the socket in a worker, against a real server.
+ * @param {string} what
+ * @param {string[]} options the server's
+ * @param {(house: {url: string, client: Client}) => void} tests `house` is filled before they run
+ */
+export function onEachWay(what, options, tests) {
+  const house = /** @type {{url: string, client: Client}} */ ({});
+  /** @type {Awaited<ReturnType<typeof serve>>} */ let server;
+  before(async () => {
+    server = await serve(...options);
+    house.url = server.url;
+  });
+  after(() => server.end());
+
+  describe(`${what}, socket here`, () => {
+    before(async () => {
+      house.client = await connect(house.url, { WebSocket });
+    });
+    after(() => parted(house));
+    tests(house);
+  });
+
+  describe(`${what}, socket in a worker`, () => {
+    /** @type {Worker} */ let worker;
+    before(async () => {
+      worker = startWorker();
+      house.client = await connectWorker(worker, house.url);
+    });
+    after(() => parted(house));
+    after(() => worker.terminate());
+    tests(house);
+  });
+}
+
+/** Whatever the tests left running ends with the connection. @param {{url: string, client: Client}} house */
+async function parted({ url, client }) {
+  await client.close();
+  await until(url, idle);
+}

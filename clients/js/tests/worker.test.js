@@ -1,0 +1,169 @@
+/**
+ * What is particular to a worker: several clients in one, a bridge that moves by pull, and how it ends.
+ * @module
+ */
+
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { Worker } from "node:worker_threads";
+import { WebSocket } from "ws";
+
+import { connectWorker, exposeInWorker } from "../src/midstream.js";
+import { READY, FakeSocket } from "./socket.js";
+import { started, token } from "./events.js";
+import { decoded, idle, metrics, serve, streams, until } from "./served.js";
+import { startWorker } from "./ways.js";
+
+const LONG = { prompt: "Once", ignore_eos: true, max_tokens: 4000 };
+
+/** @type {Awaited<ReturnType<typeof serve>>} */ let server;
+before(async () => {
+  server = await serve();
+});
+after(() => server.end());
+
+/** A worker without a thread: what is posted to one end comes out of the other. @param {any} Socket */
+function threadless(Socket) {
+  const { port1: page, port2: scope } = new MessageChannel();
+  exposeInWorker({ WebSocket: Socket, scope });
+  return page;
+}
+
+/** The next message that the port brings, of those that the test has not seen. @param {MessagePort} port */
+function inbox(port) {
+  /** @type {any[]} */ const seen = [];
+  port.addEventListener("message", ({ data }) => seen.push(data.op === "event" ? data.event.type : data.op));
+  port.start();
+  return async (/** @type {string} */ last) => {
+    while (!seen.includes(last)) await new Promise((resolve) => port.addEventListener("message", resolve));
+    return seen.splice(0);
+  };
+}
+
+test("several clients share a worker, and each has its own end", async () => {
+  const worker = startWorker();
+  const other = await serve();
+  const [one, two] = [await connectWorker(worker, server.url), await connectWorker(worker, other.url)];
+  assert.notEqual(one.ready.session_id, two.ready.session_id);
+  const options = { ...LONG, request_id: "same name", window: 4 };
+  const [first, second] = await Promise.all([one.start(options), two.start(options)]);
+  await Promise.all([first.next(), second.next()]);
+  await one.close();
+  await until(server.url, idle);
+  await until(other.url, streams("stalled", 1));
+  await second.next();
+  for await (const _ of second) break;
+  await until(other.url, idle);
+  await two.close();
+  await worker.terminate();
+  await other.end();
+});
+
+test("the worker's stream moves on only when the page asks, and one chunk at a time", async () => {
+  const { port1: page, port2: inWorker } = new MessageChannel();
+  const scope = new MessageChannel();
+  exposeInWorker({ WebSocket: FakeSocket, scope: scope.port2 });
+  const heard = inbox(page);
+  scope.port1.postMessage(
+    { midstream: "connect", url: "ws://host", protocols: [], port: inWorker },
+    [inWorker],
+  );
+  await new Promise((resolve) => scope.port2.addEventListener("message", resolve));
+  FakeSocket.last.hear(READY);
+  await heard("ready");
+  const frame = { type: "start", request_id: "r", prompt: "Hi", params: {}, credit: { limit: 0 } };
+  page.postMessage({ op: "request", call: 0, frame, window: 1 });
+  await sent("start");
+  FakeSocket.last.hear({ ...started(), ref: "0" });
+  assert.deepEqual(await heard("answer"), ["started", "answer"]);
+  assert.equal(FakeSocket.last.sent.length, 1, "nothing is granted that was not asked for");
+  page.postMessage({ op: "next", requestId: "r" });
+  await sent("credit");
+  FakeSocket.last.hear({ ...token(0, "a"), seq: 1 });
+  assert.deepEqual(await heard("turn"), ["token", "turn"]);
+  assert.deepEqual(FakeSocket.last.sent.slice(1), [{ type: "credit", request_id: "r", limit: 1 }]);
+  page.postMessage({ op: "close" });
+  assert.deepEqual(await heard("closed"), ["closed"]);
+  scope.port1.close();
+});
+
+/** Wait until the worker's side has sent a frame of this type. @param {string} type */
+async function sent(type) {
+  while (!FakeSocket.last.sent.some((frame) => frame.type === type)) {
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+}
+
+test("a page that stops asking stops the engine, though the worker reads on", async () => {
+  const worker = startWorker();
+  const client = await connectWorker(worker, server.url);
+  const before = decoded(await metrics(server.url));
+  const stream = await client.start({ ...LONG, window: 4 });
+  for (let taken = 0; taken < 10; taken++) await stream.next();
+  const stalled = decoded(await until(server.url, streams("stalled", 1))) - before;
+  assert.ok(10 <= stalled && stalled <= 14, `${stalled} decoded for 10 taken`);
+  await client.close();
+  await worker.terminate();
+});
+
+test("a worker that ends is told to everybody who waits", async () => {
+  const worker = startWorker();
+  const client = await connectWorker(worker, server.url);
+  const stream = await client.start({ ...LONG, window: 1 });
+  const index = await stream.pause();
+  while (stream.consumed < index) await stream.next();
+  const told = { name: "ConnectionLost", message: "the worker ended", retryable: false };
+  const waiting = assert.rejects(stream.next(), told);
+  await worker.terminate();
+  await waiting;
+  assert.equal((await client.closed).retryable, false);
+  assert.equal(client.state, "closed");
+  await until(server.url, idle);
+});
+
+test("a worker that does not come up is an error, not a silence", async () => {
+  const worker = new Worker("throw new Error('no such script')", { eval: true });
+  worker.on("error", () => {});
+  await assert.rejects(connectWorker(worker, server.url), { name: "ConnectionLost", message: /the worker ended/ });
+});
+
+test("errors cross with their class and all that they say", async () => {
+  const worker = threadless(WebSocket);
+  const unreachable = connectWorker(worker, "http://127.0.0.1:1");
+  await assert.rejects(unreachable, { name: "ConnectionLost", closeCode: null, retryable: true });
+  const client = await connectWorker(worker, server.url);
+  const starting = client.start({ prompt: "Hi", top_p: 5, request_id: "mine" });
+  await assert.rejects(starting, { name: "MidstreamError", code: "invalid_params", status: 400, requestId: "mine" });
+  await client.close();
+  worker.close();
+});
+
+test("a worker without a WebSocket says what to do", { skip: "WebSocket" in globalThis }, async () => {
+  const worker = threadless(undefined);
+  await assert.rejects(connectWorker(worker, server.url), { name: "TypeError", message: /package ws/ });
+  worker.close();
+});
+
+test("a signal gives up connecting, in the worker too", async () => {
+  const worker = threadless(FakeSocket);
+  const abort = new AbortController();
+  const { last } = FakeSocket;
+  const connecting = connectWorker(worker, "http://host", { signal: abort.signal });
+  while (FakeSocket.last === last) await new Promise((resolve) => setImmediate(resolve));
+  abort.abort(new Error("enough"));
+  await assert.rejects(connecting, /enough/);
+  while (FakeSocket.last.closedWith === null) await new Promise((resolve) => setImmediate(resolve));
+  worker.close();
+});
+
+test("what else a page and its worker say to each other is left alone", async () => {
+  const worker = threadless(WebSocket);
+  worker.postMessage("hello");
+  worker.postMessage(null);
+  const client = await connectWorker(worker, server.url);
+  /** @type {object[]} */ const closes = [];
+  client.onclose = (close) => closes.push(close);
+  assert.deepEqual(await client.close(), { code: 1000, reason: "", retryable: false });
+  assert.equal(closes.length, 1);
+  worker.close();
+});
