@@ -7,8 +7,10 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
 from typing import cast
 
+import msgspec
+
 from midstream.options import ParamOptions
-from midstream.protocol import MAX_INDEX
+from midstream.protocol import MAX_INDEX, Params
 from midstream.url import websocket_url
 
 URL = "http://127.0.0.1:8000"
@@ -31,12 +33,20 @@ def add_sampling(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=number(int, -(2**63), 2**63 - 1), metavar="N", help="the same seed, the same answer"
     )
+    parser.add_argument(
+        "--param",
+        type=_param,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any other sampling parameter of the protocol, its value as JSON; may be given again",
+    )
 
 
 def sampling(arguments: Namespace) -> ParamOptions:
     """What of the sampling options was given."""
     given = {name: getattr(arguments, name) for name in _SAMPLING if getattr(arguments, name) is not None}
-    return cast(ParamOptions, given)  # the parser has seen to the types
+    return cast(ParamOptions, given | dict(arguments.param))  # the parser has seen to the types
 
 
 def api_key() -> str | None:
@@ -50,6 +60,17 @@ def _url(text: str) -> str:
     except ValueError as error:
         raise ArgumentTypeError(str(error)) from None
     return text
+
+
+def _param(text: str) -> tuple[str, object]:
+    name, _, value = text.partition("=")
+    if name not in Params.__struct_fields__:
+        raise ArgumentTypeError(f"there is no {name!r}; there are {', '.join(Params.__struct_fields__)}")
+    try:
+        params = msgspec.convert({name: msgspec.json.decode(value)}, Params)
+    except msgspec.DecodeError as error:  # a value of the wrong type or range is one of these too
+        raise ArgumentTypeError(f"{text}: {str(error).partition(' - at')[0]}") from None
+    return name, getattr(params, name)
 
 
 def number(kind: type[int | float], least: float, most: float) -> Callable[[str], float]:

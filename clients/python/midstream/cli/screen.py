@@ -80,7 +80,7 @@ class Screen:
             await drawing
             if self._letting_go is not None:
                 await self._letting_go
-            say(*self._standing())
+            self._let_go(keep=0)
 
     def changed(self) -> None:
         """There is something new to be seen."""
@@ -149,7 +149,7 @@ class Screen:
     def _draw(self) -> StyleAndTextTuples:
         standing = self._standing()
         if self._letting_go is None and (len(standing) > self._room or self._taken_back()):
-            self._letting_go = run_in_terminal(self._let_go)
+            self._letting_go = run_in_terminal(lambda: self._let_go(self._room))
         drawn: StyleAndTextTuples = []
         for row in standing[-self._room :]:
             drawn += [*_styled(runs(row)), ("", "\n")]
@@ -168,14 +168,14 @@ class Screen:
         gone = [cell for row in self._gone for cell in row]
         return self._cells()[: len(gone)] != gone
 
-    def _let_go(self) -> None:
+    def _let_go(self, keep: int) -> None:
         """Print what no longer fits: the library clears the screen before, and draws again afterwards."""
         if self._taken_back():
             while self._gone and self._taken_back():
                 self._gone.pop()
             say([("note", TAKEN_BACK)])
         standing = self._standing()
-        over = standing[: max(len(standing) - self._room, 0)]
+        over = standing[: max(len(standing) - keep, 0)]
         say(*over)
         self._gone += over
         self._letting_go = None

@@ -1,0 +1,211 @@
+"""`midstream run`: a file of requests, at a terminal and in a pipe, with its results and its exit status."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.server import FakeServer, final
+from tests.fakes.terminal import CTRL_C, Terminal
+from tests.server.served import PATIENCE_S, Served, environment, streams
+
+FOOTER = r"\d+ tokens · first after [\d.]+ s · total [\d.]+ s · [\d.]+ tok/s · "
+
+
+@pytest.fixture(scope="module")
+def toy() -> Iterator[Served]:
+    """A server slow enough to skip in."""
+    server = Served("--toy-step-ms", "20")
+    yield server
+    server.end()
+
+
+def asked(words: str, tokens: int, **more: Any) -> dict[str, Any]:
+    return {"prompt": words, "params": {"ignore_eos": True, "max_tokens": tokens}} | more
+
+
+def file_of(folder: Path, *requests: dict[str, Any]) -> str:
+    path = folder / "requests.json"
+    path.write_text(json.dumps(requests))
+    return str(path)
+
+
+def piped(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "midstream", "run", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env=environment() | {"PYTHONUTF8": "1"},
+        check=False,
+    )
+
+
+def results(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+# -- in a pipe -------------------------------------------------------------------------------------
+
+
+def test_piped_it_writes_plain_text_and_whole_results(toy: Served, tmp_path: Path) -> None:
+    requests = file_of(
+        tmp_path,
+        asked("Once", 10),
+        asked("Twice", 12, stream=False, request_id="whole", return_tokens=True),
+        {"messages": [{"role": "user", "content": "Hi"}], "params": {"max_tokens": 3, "ignore_eos": True}},
+    )
+    output = tmp_path / "results.jsonl"
+    done = piped("--url", toy.http, "--input", requests, "--output", str(output), "--parallel", "2")
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert "\x1b" not in done.stdout
+    first, second, third = results(output)
+    assert [result["number"] for result in (first, second, third)] == [1, 2, 3]
+    pattern = "".join(
+        rf"# {number}/3 {title}\n{re.escape(result['text'])}\n# {FOOTER}length\n\n"
+        for number, title, result in ((1, "Once", first), (2, "Twice", second), (3, "Hi", third))
+    )
+    assert re.fullmatch(pattern, done.stdout)
+    assert second["request_id"] == "whole"
+    assert len(second["tokens"]) == second["usage"]["completion_tokens"] == 12
+    assert (first["finish_reason"], first["model"], first["error"]) == ("length", "toy", None)
+    assert first["timing"]["total_ms"] >= first["timing"]["ttft_ms"] > 0
+
+
+def test_what_fails_is_told_and_the_others_are_answered(toy: Served, tmp_path: Path) -> None:
+    output = tmp_path / "results.jsonl"
+    lines = [asked("a", 3), asked("b", 3, model="nope"), asked("c", 3)]
+    stdin = "\n".join(map(json.dumps, lines))
+    done = piped("--url", toy.http, "--input", "-", "--output", str(output), stdin=stdin)
+    assert done.returncode == 1
+    assert '# 2/3 b\n# error: There is no model "nope"' in done.stdout
+    assert [result["finish_reason"] for result in results(output)] == ["length", "error", "length"]
+    assert results(output)[1]["error"]["code"] == "unknown_model"
+
+
+async def test_answers_that_run_beside_one_another_are_shown_in_their_order(tmp_path: Path) -> None:
+    requests = file_of(tmp_path, {"prompt": "a"}, {"prompt": "b"})
+    async with FakeServer() as fake:
+        running = asyncio.create_task(
+            asyncio.to_thread(piped, "--url", fake.url, "--input", requests, "--parallel", "2")
+        )
+        peer = await fake.peer()
+        first, second = await peer.start(), await peer.start()
+        await peer.say(second, 0, "later")
+        await peer.send(final(second.request_id, 1, "stop"))
+        await peer.say(first, 0, "sooner\x1b[31m")
+        await peer.send(final(first.request_id, 1, "stop"))
+        shown = (await running).stdout
+    assert re.findall(r"sooner.*|later", shown) == ["sooner␛[31m", "later"]
+
+
+async def test_one_at_a_time_is_one_at_a_time(toy: Served, tmp_path: Path) -> None:
+    requests = file_of(tmp_path, asked("a", 40), asked("b", 3))
+    running = asyncio.create_task(asyncio.to_thread(piped, "--url", toy.http, "--input", requests))
+    assert streams(await toy.until(lambda now: streams(now) > 0)) == 1
+    assert (await running).returncode == 0
+
+
+async def test_a_stream_that_fails_in_the_middle_keeps_what_came(tmp_path: Path) -> None:
+    requests, output = file_of(tmp_path, {"prompt": "a"}), tmp_path / "results.jsonl"
+    async with FakeServer() as fake:
+        running = asyncio.create_task(
+            asyncio.to_thread(piped, "--url", fake.url, "--input", requests, "--output", str(output))
+        )
+        peer = await fake.peer()
+        start = await peer.start()
+        await peer.say(start, 0, "half")
+        await peer.send(final(start.request_id, 1, "error", stop_reason="out of memory"))
+        done = await running
+    assert done.returncode == 1
+    assert "half\n# error: the answer ended in an error: out of memory\n" in done.stdout
+    (result,) = results(output)
+    assert (result["text"], result["error"]["code"]) == ("half", "engine_error")
+
+
+async def test_whoever_reads_the_output_may_have_enough(toy: Served, tmp_path: Path) -> None:
+    command = ["run", "--url", toy.http, "--input", file_of(tmp_path, asked("a", 4000))]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "midstream", *command, stdout=PIPE, stderr=PIPE, env=environment()
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert await process.stdout.readline() == b"# 1/1 a\n"
+    process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]  # there is no public way
+    assert await process.stderr.read() == b""
+    assert await process.wait() == 1
+    await toy.until_idle()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"prompt": "a"}\n{"prompt": }', "line 2, column 12: this is not JSON: Expecting value"),
+        ('[{"prompt": "a", "stream": 1}]', "request 1: stream: Expected `bool`, got `int`"),
+    ],
+)
+def test_a_file_that_is_not_right_is_told_in_a_sentence(text: str, problem: str) -> None:
+    done = piped("--input", "-", stdin=text)
+    assert (done.stdout, done.stderr, done.returncode) == ("", f"midstream: standard input: {problem}\n", 1)
+
+
+def test_what_is_not_there_is_told_in_a_sentence(tmp_path: Path) -> None:
+    requests = file_of(tmp_path, asked("a", 3))
+    assert (
+        piped("--input", f"{tmp_path}/no.json").stderr
+        == f"midstream: {tmp_path}/no.json: No such file or directory\n"
+    )
+    nobody = piped("--input", requests, "--url", "http://127.0.0.1:1")
+    assert nobody.stderr.startswith("midstream: no server answers at http://127.0.0.1:1: start one with")
+    assert nobody.returncode == 1
+
+
+def test_a_file_that_is_not_text_is_told_in_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "requests.json"
+    path.write_bytes(b"[\xff]")
+    assert piped("--input", str(path)).stderr == f"midstream: {path}: byte 1 is not UTF-8\n"
+
+
+# -- at a terminal ---------------------------------------------------------------------------------
+
+
+async def test_s_skips_to_the_next(toy: Served, tmp_path: Path) -> None:
+    requests, output = file_of(tmp_path, asked("a", 4000), asked("b", 5)), tmp_path / "results.jsonl"
+    terminal = Terminal("run", "--url", toy.http, "--input", requests, "--output", str(output))
+    try:
+        await terminal.until("▸ 1/2 a", "● writing", "s skip")
+        terminal.type("s")
+        assert await terminal.ended() == 0
+        seen = terminal.screen.everything()
+        assert re.search(rf"▸ 1/2 a\n[^▸]*{FOOTER}cancelled\n\n▸ 2/2 b\n[^▸]*\n5 tokens .* length", seen)
+        assert [result["finish_reason"] for result in results(output)] == ["cancelled", "length"]
+    finally:
+        await terminal.end()
+    await toy.until_idle()
+
+
+@pytest.mark.parametrize(("key", "status"), [("q", 0), (CTRL_C, 130)])
+async def test_leaving_cancels_all_that_runs(toy: Served, tmp_path: Path, key: str, status: int) -> None:
+    requests, output = file_of(tmp_path, *[asked("a", 4000)] * 3), tmp_path / "results.jsonl"
+    terminal = Terminal(
+        "run", "--url", toy.http, "--input", requests, "--parallel", "2", "--output", str(output)
+    )
+    try:
+        await toy.until(lambda now: streams(now, "running") == 2)
+        await terminal.until("● writing")
+        terminal.type(key)
+        assert await terminal.ended() == status
+    finally:
+        await terminal.end()
+    await toy.until_idle()
+    assert [result["finish_reason"] for result in results(output)] == ["cancelled", "cancelled"]
