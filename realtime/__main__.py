@@ -74,7 +74,14 @@ async def serve(options: Options, listening: socket.socket) -> None:
     hub = Hub(supervisor.send, metrics, window=options.auto_credit_window, max_streams=options.max_streams)
     supervisor.hub = hub
     metrics.watch(hub)
-    doors = Doors(hub, supervisor, metrics, _limits(options), options.max_connections)
+    doors = Doors(
+        hub,
+        supervisor,
+        metrics,
+        _limits(options),
+        connections=options.max_connections,
+        origins=tuple(options.allowed_origins.split()),
+    )
     try:
         hello = await supervisor.start()
         loop = asyncio.get_running_loop()

@@ -70,6 +70,12 @@ class Options:
     max_streams: int = option(4096, "most unfinished streams of the server; more are refused", least=1)
     max_connections: int = option(1000, "most open connections; more are refused", least=1)
     streams_per_connection: int = option(1000, "most unfinished streams of one connection", least=1)
+    allowed_origins: str = option(
+        "",
+        "other origins whose pages may connect, such as https://app.example, with spaces between",
+        pattern=r"(https?://[^\s/]+( +|$))*",
+        right="origins such as https://app.example, with spaces between",
+    )
     max_message_bytes: int = option(
         2**20, "bytes of the largest message a client may send", least=1024, most=2**30
     )

@@ -6,7 +6,8 @@ import json
 
 import pytest
 from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosedError
+from websockets.exceptions import ConnectionClosedError, InvalidStatus
+from websockets.typing import Origin
 
 from tests.server.served import Served, decoded, streams, used
 from tests.server.stranger import Client, client_of, connected
@@ -138,3 +139,12 @@ async def test_the_metrics_have_their_names_and_move(server: Served) -> None:
     assert sum(after[name] for name in blocks) == sum(before[name] for name in blocks), "blocks are conserved"
     _, text = await server.ask("/metrics")
     assert "counted" not in text, "no request's name is a label"
+
+
+async def test_a_page_from_elsewhere_is_refused_before_the_upgrade(server: Served) -> None:
+    for origin in ("http://evil.example", "null"):
+        with pytest.raises(InvalidStatus) as refused:
+            await connect(server.url, origin=Origin(origin))
+        assert refused.value.response.status_code == 403
+    async with connect(server.url, origin=Origin(server.http)) as ours:
+        assert json.loads(await ours.recv())["type"] == "ready"

@@ -30,7 +30,7 @@ async def served_by_uvicorn() -> AsyncIterator[str]:
     hub = supervisor.hub = Hub(supervisor.send, metrics, window=64, max_streams=10)
     metrics.watch(hub)
     await supervisor.start()
-    app = application(Doors(hub, supervisor, metrics, LIMITS, 10))
+    app = application(Doors(hub, supervisor, metrics, LIMITS, connections=10))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = uvicorn.Server(uvicorn.Config(app, ws="websockets-sansio", lifespan="off", log_config=None))
         task = asyncio.create_task(server.serve([listening]))

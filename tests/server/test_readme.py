@@ -35,7 +35,9 @@ async def test_the_fifteen_lines_steer(slow: Served) -> None:
     cooler = re.search(r"\[cooler from token (\d+)\]", said)
     paused = re.search(r"\[paused at token (\d+)\]", said)
     cancelled = re.search(r"\[cancelled at token (\d+)\]", said)
-    assert cooler is not None and paused is not None and cancelled is not None
+    assert cooler is not None
+    assert paused is not None
+    assert cancelled is not None
     assert 20 <= int(cooler[1]) < int(paused[1]) < int(cancelled[1])
 
 
