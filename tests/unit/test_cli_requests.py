@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from midstream.cli.problems import sentence
-from midstream.cli.requests import BadRequests, read
+from midstream.cli.requests import BadRequests, Request, read
 from midstream.errors import ConnectionLost, StreamFailed, connection_closed, from_code
 from midstream.options import start_frame
 from midstream.protocol import Message
@@ -113,3 +115,10 @@ def test_a_refusal_is_one_line_with_advice() -> None:
 def test_a_failed_answer_says_so_and_is_disarmed() -> None:
     failed = StreamFailed(final(finish_reason="error", stop_reason="out of memory\x1b[0m"))
     assert sentence(failed, URL) == "the answer ended in an error: out of memory␛[0m"
+
+
+def test_the_file_in_the_documentation_is_right() -> None:
+    page = (Path(__file__).parents[2] / "docs/cli.md").read_text()
+    first, second = read(page.partition("```json\n")[2].partition("```")[0])
+    assert (first.stream, second.stream) == (True, False)
+    assert all(f"`{name}`" in page for name in Request.__struct_fields__)

@@ -1,0 +1,65 @@
+"""Every example of the documentation runs as it stands, does what it says, and leaves nothing decoding."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.server.served import PATIENCE_S, Served, environment
+
+FOLDER = Path(__file__).parents[2] / "docs/examples"
+
+# What each is to say, whatever the model says.
+SAID = {
+    "editor": (
+        r"(\[taken back to token \d+: '.+'\]\n)+"
+        r"\[[1-3] corrections, [1-9]\d* tokens were discarded\]\n.+\n"
+    ),
+    "notebook": (
+        r"models: toy\n.+ \| length \| 8 tokens\n"
+        r".+\nleft after 20 tokens\n"
+        r"(.+)\nrewound to 5\n(?!\1\n).+\ncancelled at \d+\n"
+    ),
+    "pull": r"(token [0-4]: '.*'\n){5}decoded and delivered: 5\ndecoded in vain: 0\n",
+    "race": r"(?:runner \d came to its end after \d+ tokens\n)*runner \d, after \d+ tokens: (\S+ ){39}\S+\n",
+    "steer": (
+        r".+\n\[cooler from token 20\]\n.+\n\[paused at token (\d+); nothing is decoded\]\n"
+        r"\[resumed at token \1\]\n.+\n\[cancelled at token \d+\]\ncancelled: \d+ tokens were discarded\n"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def toy() -> Iterator[Served]:
+    """A server slow enough that what is cancelled had more to say."""
+    server = Served("--toy-step-ms", "10")
+    yield server
+    server.end()
+
+
+def test_every_example_is_run() -> None:
+    assert {path.stem for path in FOLDER.glob("*.py")} == set(SAID)
+
+
+@pytest.mark.parametrize("name", SAID)
+async def test_an_example_runs_as_it_stands(toy: Served, name: str) -> None:
+    done = subprocess.run(  # noqa: ASYNC221 - nothing else goes on here meanwhile
+        [sys.executable, "-W", "error", str(FOLDER / f"{name}.py"), toy.http],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env=environment() | {"PYTHONUTF8": "1"},
+        check=False,
+    )
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert re.fullmatch(SAID[name], done.stdout), done.stdout
+    await toy.until_idle()
+
+
+def test_the_examples_are_named_for_readers() -> None:
+    assert all(f"examples/{name}.py" in (FOLDER.parent / "python.md").read_text() for name in SAID)
