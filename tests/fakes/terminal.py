@@ -105,6 +105,12 @@ class Terminal:
         await self.until_so(lambda _: self._hung_up, "its end")
         return await asyncio.to_thread(self.process.wait, PATIENCE_S)
 
+    def vanish(self) -> None:
+        """The window is closed, and nobody is told."""
+        self._closed = True
+        self._leave()
+        os.close(self._master)
+
     async def end(self) -> None:
         """Whatever state it is in, nothing of it is left afterwards. Again is no mistake."""
         if self._closed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -154,6 +155,12 @@ async def test_leaving_while_an_interjection_is_typed(chat: Terminal, toy: Serve
     await chat.until("interject ▸")
     chat.type("q" + CTRL_C)
     assert await chat.ended() == 130
+    await toy.until_idle()
+
+
+async def test_a_terminal_that_vanishes_leaves_nothing_decoding(chat: Terminal, toy: Served) -> None:
+    chat.vanish()
+    await asyncio.to_thread(chat.process.wait, PATIENCE_S)
     await toy.until_idle()
 
 

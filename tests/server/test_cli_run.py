@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import signal
 import subprocess
 import sys
 from asyncio.subprocess import PIPE
@@ -144,6 +145,18 @@ async def test_whoever_reads_the_output_may_have_enough(toy: Served, tmp_path: P
     process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]  # there is no public way
     assert await process.stderr.read() == b""
     assert await process.wait() == 1
+    await toy.until_idle()
+
+
+async def test_an_interrupted_run_leaves_nothing_decoding(toy: Served, tmp_path: Path) -> None:
+    command = ["run", "--url", toy.http, "--input", file_of(tmp_path, asked("a", 4000))]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "midstream", *command, stdout=PIPE, stderr=PIPE, env=environment()
+    )
+    await toy.until(lambda now: streams(now, "running") == 1)
+    process.send_signal(signal.SIGINT)
+    _, errors = await process.communicate()
+    assert (errors, process.returncode) == (b"", 130)
     await toy.until_idle()
 
 

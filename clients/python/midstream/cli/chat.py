@@ -19,6 +19,7 @@ import midstream
 from midstream.cli.answer import Answer
 from midstream.cli.arguments import add_sampling, add_url, api_key, sampling
 from midstream.cli.footer import footer
+from midstream.cli.inert import inert
 from midstream.cli.keys import CHAT, CHAT_HELP, LEAVING, Intent, chat_help
 from midstream.cli.problems import sentence
 from midstream.cli.screen import STYLE, Screen, say
@@ -79,7 +80,7 @@ class Chat:
         """Talk until the person leaves: the exit status."""
         async with self._connect() as client:
             model = self._arguments.model or ", ".join(client.ready.models)
-        say([("note", f"{model} at {self._arguments.url}; Ctrl-D quits. While an answer is written:")])
+        say([("note", f"{inert(model)} at {self._arguments.url}; Ctrl-D quits. While an answer is written:")])
         say([("note", " · ".join(CHAT_HELP))])
         while True:
             try:
