@@ -184,8 +184,8 @@ class Scheduler:
             return candidates
         served = Counter(self._served)
         queues: dict[int, deque[Sequence]] = defaultdict(deque)
-        # Of equal rank, whoever holds memory: to finish it is the shortest way to free it. Then as they stand in
-        # `_ready`: whoever was served longest ago.
+        # Of equal rank, whoever holds memory: to finish it is the shortest way to free it. Then as they
+        # stand in `_ready`: whoever was served longest ago.
         for sequence in sorted(candidates, key=lambda sequence: (-self.rank(sequence), not sequence.blocks)):
             queues[sequence.tenant].append(sequence)
         order: list[Sequence] = []

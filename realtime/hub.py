@@ -303,7 +303,7 @@ class Hub:
 
     @contextmanager
     def _turn(self) -> Iterator[Callable[[Stream], None]]:
-        """Streams that have moved are woken; in the end each listener is flushed once, and commands are sent."""
+        """Streams that moved are woken; in the end each listener is flushed once, and commands are sent."""
         woken: dict[Listener, None] = {}
         yield lambda stream: self._wake(stream, woken)
         for listener in woken:

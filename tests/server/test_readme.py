@@ -29,7 +29,7 @@ def said_by(code: str) -> str:
 
 async def test_the_fifteen_lines_steer(slow: Served) -> None:
     code = example("Fifteen lines").replace("http://127.0.0.1:8000", slow.http)
-    assert len(code.strip().splitlines()) <= 18
+    assert len([line for line in code.splitlines() if line]) <= 15
     # The toy ends by itself now and then: this example is to be steered to its end.
     said = said_by(code.replace("max_tokens=200", "max_tokens=200, ignore_eos=True"))
     cooler = re.search(r"\[cooler from token (\d+)\]", said)
