@@ -33,7 +33,8 @@ test("a key travels as a subprotocol, in the alphabet that is allowed there", ()
 });
 
 test("start's options are sorted into its own fields and the sampling parameters", () => {
-  const frame = startFrame({ prompt: "Hi", request_id: "mine", temperature: 0, top_p: undefined }, 64, undefined);
+  const options = { prompt: "Hi", request_id: "mine", temperature: 0, top_p: undefined };
+  const frame = startFrame(options, 64, undefined);
   const expected = { prompt: "Hi", request_id: "mine", params: { temperature: 0 }, credit: { limit: 64 } };
   assert.deepEqual(frame, { type: "start", ...expected });
   assert.equal("credit" in startFrame({ prompt: "Hi" }, 64, "auto"), false);

@@ -8,18 +8,19 @@ import { test } from "node:test";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 
-import { decoded, idle, metrics, streams, until } from "./served.js";
+import { decoded, idle, live, metrics, streams, until } from "./served.js";
 import { onEachWay } from "./ways.js";
 
 const LONG = { prompt: "Once", ignore_eos: true, max_tokens: 4000 };
 
 onEachWay("reading", [], (house) => {
-  /** How many tokens the engine decodes until this is so. @param {(now: Record<string, number>) => boolean} is */
+  /** How many tokens were decoded when this is so. @param {(now: Record<string, number>) => boolean} is */
   const decodedUntil = async (is) => decoded(await until(house.url, is));
 
   test("chunks join to the text, tokens are there if asked for, and the end says how it was", async () => {
     const messages = [{ role: "user", content: "Hi" }];
-    const stream = await house.client.start({ messages, max_tokens: 200, ignore_eos: true, return_tokens: true });
+    const options = { messages, max_tokens: 200, ignore_eos: true, return_tokens: true };
+    const stream = await house.client.start(options);
     assert.deepEqual([stream.model, stream.state, stream.params.max_tokens], ["toy", "running", 200]);
     assert.ok(stream.promptTokens);
     let [text, end] = ["", 0];
@@ -48,7 +49,7 @@ onEachWay("reading", [], (house) => {
     assert.equal(decoded(await metrics(house.url)) - before, 12);
   });
 
-  test("window 1 is pure pull: a token is decoded for each one asked for, the first not before it is", async () => {
+  test("window 1 is pure pull: a token is decoded for each one asked for, and none before", async () => {
     const before = decoded(await metrics(house.url));
     const stream = await house.client.start({ ...LONG, window: 1 });
     assert.equal((await decodedUntil(streams("stalled", 1))) - before, 0);
@@ -199,8 +200,6 @@ onEachWay("reading", [], (house) => {
     const drop = async (options) => void (await house.client.start({ ...LONG, window: 2, ...options }));
     await drop({});
     await drop({ request_id: "heard", onevent: () => {} });
-    const live = (/** @type {Record<string, number>} */ now) =>
-      ["queued", "running", "stalled"].reduce((sum, state) => sum + now[`midstream_streams{state="${state}"}`], 0);
     await until(house.url, (now) => (collect(), live(now) === 1));
     await house.client.ping();
     const again = house.client.start({ ...LONG, request_id: "heard" });

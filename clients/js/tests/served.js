@@ -31,10 +31,15 @@ export async function metrics(url) {
   // Not kept alive: the server's orderly end would wait for the connection.
   const text = await (await fetch(`${url}/metrics`, { headers: { connection: "close" } })).text();
   const lines = text.split("\n").filter((line) => line && !line.startsWith("#"));
-  return Object.fromEntries(lines.map((line) => line.split(/ (?=[^ ]+$)/)).map(([key, value]) => [key, +value]));
+  const samples = lines.map((line) => line.split(/ (?=[^ ]+$)/));
+  return Object.fromEntries(samples.map(([name, value]) => [name, Number(value)]));
 }
 
-/** The first metrics of which the condition holds. @param {string} url @param {(now: Metrics) => boolean} is */
+/**
+ * The first metrics of which the condition holds.
+ * @param {string} url
+ * @param {(now: Metrics) => boolean} is
+ */
 export async function until(url, is) {
   for (;;) {
     const now = await metrics(url);
@@ -49,6 +54,12 @@ export const decoded = (now) => now.midstream_tokens_total;
 export const streams = (state, count) => (/** @type {Metrics} */ now) =>
   now[`midstream_streams{state="${state}"}`] === count;
 
-/** No stream is live. @param {Metrics} now */
-export const idle = (now) =>
-  Object.entries(now).every(([name, value]) => !name.startsWith("midstream_streams{") || value === 0);
+/** How many streams have not ended. @param {Metrics} now */
+export const live = (now) =>
+  ["queued", "running", "paused", "stalled"].reduce(
+    (sum, state) => sum + now[`midstream_streams{state="${state}"}`],
+    0,
+  );
+
+/** @param {Metrics} now */
+export const idle = (now) => live(now) === 0;

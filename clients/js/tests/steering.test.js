@@ -19,7 +19,10 @@ async function readTo(stream, end) {
 
 onEachWay("steering", [], (house) => {
   /** The greedy text of so many tokens. @param {object} [options] */
-  const greedy = async (options) => (await house.client.complete({ ...LONG, max_tokens: 40, ...options })).text;
+  const greedy = async (options) => {
+    const { text } = await house.client.complete({ ...LONG, max_tokens: 40, ...options });
+    return text;
+  };
 
   test("pause stops decoding at the index that it says, and resume goes on from there", async () => {
     const whole = await greedy();
@@ -127,10 +130,10 @@ onEachWay("steering", [], (house) => {
   test("events are told as on the wire, in order and without a gap, after they were applied", async () => {
     /** @type {StreamEvent[]} */ const events = [];
     let text = "";
-    const stream = await house.client.start({ ...LONG, max_tokens: 20, onevent: (event) => events.push(event) });
-    const { onevent } = stream;
+    const onevent = (/** @type {StreamEvent} */ event) => events.push(event);
+    const stream = await house.client.start({ ...LONG, max_tokens: 20, onevent });
     stream.onevent = (event) => {
-      onevent?.(event);
+      onevent(event);
       if (event.type === "token") text = stream.text;
     };
     for await (const _ of stream);
@@ -143,7 +146,8 @@ onEachWay("steering", [], (house) => {
 
   test("a start that is refused throws what the server says", async () => {
     const wrong = house.client.start({ prompt: "Hi", temperature: 9 });
-    await assert.rejects(wrong, { name: "MidstreamError", code: "invalid_params", status: 400, retryable: false });
+    const expected = { name: "MidstreamError", code: "invalid_params", status: 400, retryable: false };
+    await assert.rejects(wrong, expected);
     const unknown = house.client.start({ prompt: "Hi", model: "another", request_id: "mine" });
     await assert.rejects(unknown, { code: "unknown_model", status: 404, requestId: "mine" });
     await assert.rejects(house.client.start({}), { code: "invalid_frame" });

@@ -260,7 +260,7 @@ test("old grants stand after a rewind", () => {
   assert.equal(core.ask(), 5);
 });
 
-test("nothing is granted after the end, nor when credit is the server's, nor beyond what an index may be", () => {
+test("nothing is granted after the end, nor where credit is the server's, nor past the last index", () => {
   const ended = credited(1);
   feeding(ended)(final("stop"));
   assert.equal(ended.ask(), null);

@@ -22,9 +22,20 @@ before(async () => {
 });
 after(() => server.end());
 
-/** A worker without a thread: what is posted to one end comes out of the other. @param {any} Socket */
-function threadless(Socket) {
+/** A worker that ends with its test. @param {import("node:test").TestContext} t */
+function thread(t) {
+  const worker = startWorker();
+  t.after(() => worker.terminate());
+  return worker;
+}
+
+/**
+ * A worker without a thread: what is posted to one end comes out of the other.
+ * @param {import("node:test").TestContext} t @param {any} Socket
+ */
+function threadless(t, Socket) {
   const { port1: page, port2: scope } = new MessageChannel();
+  t.after(() => page.close());
   exposeInWorker({ WebSocket: Socket, scope });
   return page;
 }
@@ -40,9 +51,10 @@ function inbox(port) {
   };
 }
 
-test("several clients share a worker, and each has its own end", async () => {
-  const worker = startWorker();
+test("several clients share a worker, and each has its own end", async (t) => {
+  const worker = thread(t);
   const other = await serve();
+  t.after(() => other.end());
   const [one, two] = [await connectWorker(worker, server.url), await connectWorker(worker, other.url)];
   assert.notEqual(one.ready.session_id, two.ready.session_id);
   const options = { ...LONG, request_id: "same name", window: 4 };
@@ -55,13 +67,12 @@ test("several clients share a worker, and each has its own end", async () => {
   for await (const _ of second) break;
   await until(other.url, idle);
   await two.close();
-  await worker.terminate();
-  await other.end();
 });
 
-test("the worker's stream moves on only when the page asks, and one chunk at a time", async () => {
+test("the worker's stream moves on only when the page asks, and one chunk at a time", async (t) => {
   const { port1: page, port2: inWorker } = new MessageChannel();
   const scope = new MessageChannel();
+  t.after(() => scope.port1.close());
   exposeInWorker({ WebSocket: FakeSocket, scope: scope.port2 });
   const heard = inbox(page);
   scope.port1.postMessage(
@@ -84,7 +95,6 @@ test("the worker's stream moves on only when the page asks, and one chunk at a t
   assert.deepEqual(FakeSocket.last.sent.slice(1), [{ type: "credit", request_id: "r", limit: 1 }]);
   page.postMessage({ op: "close" });
   assert.deepEqual(await heard("closed"), ["closed"]);
-  scope.port1.close();
 });
 
 /** Wait until the worker's side has sent a frame of this type. @param {string} type */
@@ -94,8 +104,8 @@ async function sent(type) {
   }
 }
 
-test("a page that stops asking stops the engine, though the worker reads on", async () => {
-  const worker = startWorker();
+test("a page that stops asking stops the engine, though the worker reads on", async (t) => {
+  const worker = thread(t);
   const client = await connectWorker(worker, server.url);
   const before = decoded(await metrics(server.url));
   const stream = await client.start({ ...LONG, window: 4 });
@@ -103,11 +113,10 @@ test("a page that stops asking stops the engine, though the worker reads on", as
   const stalled = decoded(await until(server.url, streams("stalled", 1))) - before;
   assert.ok(10 <= stalled && stalled <= 14, `${stalled} decoded for 10 taken`);
   await client.close();
-  await worker.terminate();
 });
 
-test("a worker that ends is told to everybody who waits", async () => {
-  const worker = startWorker();
+test("a worker that ends is told to everybody who waits", async (t) => {
+  const worker = thread(t);
   const client = await connectWorker(worker, server.url);
   const stream = await client.start({ ...LONG, window: 1 });
   const index = await stream.pause();
@@ -124,28 +133,28 @@ test("a worker that ends is told to everybody who waits", async () => {
 test("a worker that does not come up is an error, not a silence", async () => {
   const worker = new Worker("throw new Error('no such script')", { eval: true });
   worker.on("error", () => {});
-  await assert.rejects(connectWorker(worker, server.url), { name: "ConnectionLost", message: /the worker ended/ });
+  const told = { name: "ConnectionLost", message: /the worker ended/ };
+  await assert.rejects(connectWorker(worker, server.url), told);
 });
 
-test("errors cross with their class and all that they say", async () => {
-  const worker = threadless(WebSocket);
+test("errors cross with their class and all that they say", async (t) => {
+  const worker = threadless(t, WebSocket);
   const unreachable = connectWorker(worker, "http://127.0.0.1:1");
   await assert.rejects(unreachable, { name: "ConnectionLost", closeCode: null, retryable: true });
   const client = await connectWorker(worker, server.url);
   const starting = client.start({ prompt: "Hi", top_p: 5, request_id: "mine" });
-  await assert.rejects(starting, { name: "MidstreamError", code: "invalid_params", status: 400, requestId: "mine" });
+  const expected = { name: "MidstreamError", code: "invalid_params", status: 400, requestId: "mine" };
+  await assert.rejects(starting, expected);
   await client.close();
-  worker.close();
 });
 
-test("a worker without a WebSocket says what to do", { skip: "WebSocket" in globalThis }, async () => {
-  const worker = threadless(undefined);
+test("a worker without a WebSocket says what to do", { skip: "WebSocket" in globalThis }, async (t) => {
+  const worker = threadless(t, undefined);
   await assert.rejects(connectWorker(worker, server.url), { name: "TypeError", message: /package ws/ });
-  worker.close();
 });
 
-test("a signal gives up connecting, in the worker too", async () => {
-  const worker = threadless(FakeSocket);
+test("a signal gives up connecting, in the worker too", async (t) => {
+  const worker = threadless(t, FakeSocket);
   const abort = new AbortController();
   const { last } = FakeSocket;
   const connecting = connectWorker(worker, "http://host", { signal: abort.signal });
@@ -153,11 +162,10 @@ test("a signal gives up connecting, in the worker too", async () => {
   abort.abort(new Error("enough"));
   await assert.rejects(connecting, /enough/);
   while (FakeSocket.last.closedWith === null) await new Promise((resolve) => setImmediate(resolve));
-  worker.close();
 });
 
-test("what else a page and its worker say to each other is left alone", async () => {
-  const worker = threadless(WebSocket);
+test("what else a page and its worker say to each other is left alone", async (t) => {
+  const worker = threadless(t, WebSocket);
   worker.postMessage("hello");
   worker.postMessage(null);
   const client = await connectWorker(worker, server.url);
@@ -165,5 +173,4 @@ test("what else a page and its worker say to each other is left alone", async ()
   client.onclose = (close) => closes.push(close);
   assert.deepEqual(await client.close(), { code: 1000, reason: "", retryable: false });
   assert.equal(closes.length, 1);
-  worker.close();
 });

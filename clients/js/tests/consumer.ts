@@ -1,0 +1,64 @@
+// What a TypeScript user sees of the package: checked by tsc through its `exports`, never run.
+
+import {
+  connect,
+  connectWorker,
+  exposeInWorker,
+  ConnectionLost,
+  MidstreamError,
+  StreamFailed,
+  type Chunk,
+  type Client,
+  type Close,
+  type Completion,
+  type StartOptions,
+  type Stream,
+} from "midstream";
+import { WebSocket as Ws } from "ws";
+
+export async function reads(client: Client): Promise<string> {
+  const messages = [{ role: "user", content: "Hi" }];
+  const options: StartOptions = { messages, temperature: 0.5, window: 1 };
+  const stream: Stream = await client.start({ ...options, credit: { limit: 0, prefetch: 4 } });
+  for await (const chunk of stream) {
+    const { index, count, text, tokens, logprobs, end }: Chunk = chunk;
+    console.log(index + count === end, text.length, tokens?.[0], logprobs?.[0]?.logprob);
+  }
+  const piped: ReadableStream<Chunk> = stream.toReadableStream();
+  const next: Chunk | null = await stream.next({ timeout: 100 });
+  console.log(piped.locked, next?.text, stream.final?.usage.completion_tokens);
+  console.log(stream.pauseReason === "memory");
+  return stream.text;
+}
+
+export async function steers(stream: Stream): Promise<number[]> {
+  stream.onevent = (event) => {
+    if (event.type === "rewound") console.log(event.text_length);
+    // @ts-expect-error: of what is no token there is no delta
+    if (event.type === "paused") console.log(event.delta);
+  };
+  // @ts-expect-error: a parameter misspelt
+  await stream.adjust({ temprature: 1 });
+  // @ts-expect-error: an index is a number
+  await stream.rewind("3");
+  const index: number = await stream.pause({ kv: "release" });
+  return [index, await stream.adjust({ top_p: 0.5, at: 3 }), await stream.cancel()];
+}
+
+export async function connects(worker: Worker): Promise<Completion> {
+  const here = await connect(undefined, { apiKey: "k", signal: AbortSignal.timeout(1000) });
+  await connect("http://host", { WebSocket: Ws });
+  const there: typeof here = await connectWorker(worker);
+  exposeInWorker();
+  there.onclose = ({ code, reason, retryable }: Close) => console.log(code, reason, retryable);
+  there.ongoingaway = ({ deadline_ms }) => console.log(deadline_ms);
+  console.log(there.ready.models, there.state === "open", (await there.closed).code);
+  return there.complete({ prompt: [1, 2, 3], signal: AbortSignal.timeout(1000) });
+}
+
+export function explains(error: unknown): string {
+  if (error instanceof StreamFailed) return error.final.finish_reason;
+  if (error instanceof ConnectionLost) return String(error.closeCode);
+  if (!(error instanceof MidstreamError)) return "";
+  return `${error.code} ${error.status} ${error.retryAfterMs} ${error.requestId}`;
+}
