@@ -11,6 +11,7 @@ from starlette.websockets import WebSocket
 from realtime.connection import Connection, Limits, serve
 from realtime.hub import Hub
 from realtime.metrics import Metrics
+from realtime.pages import routes as pages
 from realtime.supervisor import Supervisor
 
 LOCAL_TENANT = "local"  # everybody, while the server has no keys
@@ -59,5 +60,6 @@ def application(doors: Doors) -> Starlette:
             Route("/healthz", doors.healthz),
             Route("/readyz", doors.readyz),
             Route("/metrics", doors.metrics),
+            *pages(),
         ]
     )

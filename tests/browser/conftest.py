@@ -1,0 +1,110 @@
+"""A browser for the tests of this folder, and a server for it. It knows where browsers are found."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
+
+from tests.server.served import Served
+
+NAMES = ["chromium", "chromium-browser", "google-chrome"]
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+PATIENCE_MS = 20_000  # for what must happen; nothing is expected to take a tenth of it
+
+
+def on_the_machine() -> str | None:
+    return os.environ.get("MIDSTREAM_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+
+
+def playwrights(playwright: Playwright) -> str | None:
+    path = playwright.chromium.executable_path
+    return path if Path(path).exists() else None
+
+
+def install() -> None:
+    """Debian's own where that can be had, since it brings the libraries that it needs; else Playwright's."""
+    if shutil.which("apt-get") and os.geteuid() == 0:
+        subprocess.run(["apt-get", "update"], check=False)
+        if subprocess.run(["apt-get", "install", "-y", "chromium"], check=False).returncode == 0:
+            return
+    subprocess.run([sys.executable, "-m", "playwright", "install", "chromium"], check=False)
+
+
+def found(playwright: Playwright) -> str:
+    path = on_the_machine() or playwrights(playwright)
+    if path is None:
+        install()
+        path = on_the_machine() or playwrights(playwright)
+    assert path, "no browser was found, and none could be installed: set MIDSTREAM_CHROMIUM to one's path"
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One browser for a module's tests, with a fresh profile; each test has a context of its own in it.
+
+    It is gone behind them: while Playwright is there, no other test could run an event loop of its own.
+    """
+    with sync_playwright() as playwright:
+        expect.set_options(timeout=PATIENCE_MS)
+        browser = playwright.chromium.launch(executable_path=found(playwright), args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def toy() -> Iterator[Served]:
+    """The server, at a pace at which there is something to steer."""
+    server = Served("--toy-step-ms", "20")
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Callable[[], Page]]:
+    """A page that must not complain: neither its scripts nor the browser about its policy."""
+    contexts = []
+    complaints: list[str] = []
+
+    def open_one() -> Page:
+        contexts.append(browser.new_context())
+        page = contexts[-1].new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda said: complaints.append(said.text) if "Policy" in said.text else None)
+        page.on("request", lambda request: complaints.extend(outside(request.url, page.url)))
+        return page
+
+    yield open_one
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def outside(url: str, page: str) -> list[str]:
+    """The URL, if it is of another place than the page."""
+    home = "/".join(page.split("/")[:3])
+    return [] if page == "about:blank" or url.startswith((home, "data:", "blob:")) else [url]
+
+
+@pytest.fixture
+def page(open_page: Callable[[], Page], toy: Served) -> Page:
+    page = open_page()
+    page.goto(toy.http)
+    expect(page.locator("#connection")).to_have_attribute("data-state", "open")
+    return page

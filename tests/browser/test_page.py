@@ -1,0 +1,227 @@
+"""The page in a real browser against the real server, at a toy's pace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.reader import ask, metrics_of, state, turn_dial, until, words_of, written_so_far
+from tests.server.served import Served, decoded, streams
+
+
+def idle(server: Served) -> float:
+    return decoded(until(server, lambda now: not streams(now)))
+
+
+def frames_of(page: Page, url: str) -> tuple[list[str], list[str]]:
+    """What goes over the page's socket, either way, from its next loading on."""
+    sent: list[str] = []
+    received: list[str] = []
+
+    def watch(socket: object) -> None:
+        socket.on("framesent", lambda data: sent.append(str(data)))  # type: ignore[attr-defined]
+        socket.on("framereceived", lambda data: received.append(str(data)))  # type: ignore[attr-defined]
+
+    page.on("websocket", watch)
+    page.goto(url)
+    expect(page.locator("#connection")).to_have_attribute("data-state", "open")
+    return sent, received
+
+
+def test_stop_stops_decoding(page: Page, toy: Served) -> None:
+    answer = ask(page)
+    answer.locator(".stop").click()
+    state(answer, "stopped")
+    total = idle(toy)
+    expect(answer.locator(".numbers")).to_contain_text("tokens")
+    assert decoded(metrics_of(toy)) == total
+
+
+def test_escape_stops_everything(page: Page, toy: Served) -> None:
+    answers = ask(page, answers=2)
+    page.keyboard.press("Escape")
+    for number in range(2):
+        state(answers.nth(number), "stopped")
+    idle(toy)
+
+
+def test_pause_holds_the_text_still_and_resume_goes_on(page: Page, toy: Served) -> None:
+    answer = ask(page)
+    page.keyboard.press("Alt+p")
+    state(answer, "paused")
+    held = words_of(answer)
+    total = decoded(until(toy, lambda now: streams(now, "paused") == 1))
+    other = ask(page, "Something else, meanwhile")  # the toy's step goes on, but not for the first
+    other.locator(".stop").click()
+    assert words_of(answer) == held
+    assert decoded(metrics_of(toy)) > total
+    answer.locator(".pause").click()
+    written_so_far(answer, len(held) + 2)
+    assert words_of(answer)[: len(held) - 1] == held[:-1]  # a pause may come in the middle of a word
+
+
+def test_the_mark_of_a_slider_stands_where_the_server_said(
+    open_page: Callable[[], Page], toy: Served
+) -> None:
+    page = open_page()
+    _, received = frames_of(page, toy.http)
+    answer = ask(page)
+    turn_dial(page, "temperature", "1.3")
+    mark = answer.locator(".mark.adjust")
+    expect(mark).to_contain_text("temperature 1.3")
+    said = next(text for text in received if '"adjusted"' in text)
+    index = re.search(r'"index":(\d+)', said)
+    assert index
+    expect(mark).to_have_attribute("data-index", index[1])
+    written_so_far(answer, int(index[1]))
+    page.keyboard.press("Escape")
+    before, after = (
+        mark.evaluate(f"(mark) => Number(mark.{side}?.dataset.index)")
+        for side in ("previousElementSibling", "nextElementSibling")
+    )
+    assert before < int(index[1]) <= after
+
+
+def test_a_clicked_word_is_forgotten_and_gone_on_from_differently(page: Page, toy: Served) -> None:
+    answer = ask(page)
+    written_so_far(answer, 20)
+    answer.locator(".word").nth(5).click()
+    expect(answer.locator(".mark.rewind")).to_have_count(1)
+    written_so_far(answer, 20)
+    page.keyboard.press("Escape")
+    state(answer, "stopped")
+    first = words_of(answer)
+    answer.locator(".word").nth(5).click()  # it has ended: a new stream takes it up
+    written_so_far(answer, 20)
+    page.keyboard.press("Escape")
+    second = words_of(answer)
+    assert second[:5] == first[:5]
+    assert second[5:12] != first[5:12]
+
+
+def test_a_word_is_chosen_with_the_keyboard(page: Page) -> None:
+    answer = ask(page)
+    page.keyboard.press("Escape")
+    state(answer, "stopped")
+    answer.locator(".prose").focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    expect(answer.locator(".word").nth(1)).to_have_class(re.compile("cursor"))
+    expect(page.locator("#announcements")).to_contain_text("token 1")
+    page.keyboard.press("Enter")
+    expect(answer.locator(".mark.rewind")).to_have_attribute("data-index", "1")
+
+
+def test_words_are_put_into_the_answer(page: Page) -> None:
+    answer = ask(page)
+    answer.locator(".interject").click()
+    state(answer, "paused")
+    answer.locator(".line input").fill("but then")
+    answer.locator(".line input").press("Enter")
+    expect(answer.locator("ins")).to_have_text("but then")
+    state(answer, "writing")
+
+
+def test_a_message_is_put_into_the_answer(page: Page) -> None:
+    answer = ask(page)
+    page.keyboard.press("Alt+i")
+    answer.locator(".line select").select_option("messages")
+    answer.locator(".line input").fill("Shorter, please")
+    answer.locator(".line input").press("Enter")
+    expect(answer.locator("ins.message")).to_have_text("Shorter, please")
+
+
+def test_two_streams_write_beside_each_other_and_one_is_stopped_alone(page: Page) -> None:
+    answers = ask(page, answers=2)
+    answers.nth(0).locator(".stop").click()
+    state(answers.nth(0), "stopped")
+    standing = len(words_of(answers.nth(1)))
+    written_so_far(answers.nth(1), standing + 3)
+    assert words_of(answers.nth(0)) != words_of(answers.nth(1))
+
+
+def test_a_reader_who_is_slow_slows_the_decoding(page: Page, toy: Served) -> None:
+    before = idle(toy)
+    page.locator("[name=pace]").fill("10")
+    page.locator("[name=window]").fill("4")
+    answer = ask(page)
+    shown = len(words_of(answer))
+    assert decoded(metrics_of(toy)) - before <= shown + 4 + 16
+    answer.locator(".stop").click()
+    state(answer, "stopped")
+
+
+def test_in_a_worker_all_is_the_same(page: Page, toy: Served) -> None:
+    page.locator("#connection summary").click()
+    page.locator("#worker").check()
+    expect(page.locator("#connection")).to_have_attribute("data-state", "open")
+    assert len(page.workers) == 1
+    page.locator("#connection summary").click()
+    answer = ask(page)
+    turn_dial(page, "temperature", "1.1")
+    expect(answer.locator(".mark.adjust")).to_have_count(1)
+    answer.locator(".stop").click()
+    state(answer, "stopped")
+    idle(toy)
+
+
+def test_a_page_loaded_anew_in_mid_stream_frees_the_engine_and_keeps_the_text(
+    page: Page, toy: Served
+) -> None:
+    ask(page)
+    page.reload()
+    expect(page.locator("#connection")).to_have_attribute("data-state", "open")
+    idle(toy)
+    answer = page.locator(".answer")
+    standing = words_of(answer)
+    assert len(standing) >= 8
+    answer.locator(".go-on").click()
+    written_so_far(answer, len(standing) + 3)
+    assert words_of(answer)[: len(standing) - 1] == standing[:-1]
+
+
+def test_a_server_that_goes_and_comes_back(open_page: Callable[[], Page]) -> None:
+    first = Served("--toy-step-ms", "20")
+    page = open_page()
+    page.goto(first.http)
+    answer = ask(page)
+    first.end()
+    expect(page.locator("#connection")).to_have_attribute("data-state", re.compile("waiting|connecting"))
+    expect(answer.locator(".problem")).to_contain_text("Go on")
+    expect(page.locator("#trouble")).to_be_visible()
+    second = Served("--toy-step-ms", "20", "--port", str(first.port))
+    try:
+        expect(page.locator("#connection")).to_have_attribute("data-state", "open")
+        expect(page.locator("#trouble")).to_be_hidden()
+        standing = len(words_of(answer))
+        answer.locator(".go-on").click()
+        written_so_far(answer, standing + 3)
+    finally:
+        second.end()
+
+
+def test_each_key_cancels_the_suggestion_before_it(page: Page, toy: Served) -> None:
+    page.locator("nav a", has_text="As you type").click()
+    typed = page.locator("#typed")
+    typed.fill("The river")
+    ghost = page.locator("#ghost")
+    expect(ghost).to_have_text(re.compile(r"\w+"))
+    typed.press_sequentially(" was")
+    expect(page.locator("#typing-note")).to_contain_text("1 cancelled")
+    expect(ghost).to_have_text(re.compile(r"\w+"))
+    until(toy, lambda now: not streams(now))
+    typed.press("Tab")
+    expect(typed).to_have_value(re.compile(r"The river was \w+"))
+
+
+def test_the_page_fits_a_phone(browser: Browser, toy: Served) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    page.goto(toy.http)
+    answer = ask(page)
+    answer.locator(".interject").click()
+    wider = page.evaluate("() => document.documentElement.scrollWidth - innerWidth")
+    context.close()
+    assert wider <= 0

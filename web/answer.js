@@ -1,0 +1,246 @@
+/**
+ * One answer: read from a stream at the reader's pace, steered while it is written, and taken up again after its
+ * end. Knows the SDK's stream and the writing; knows no DOM. `onchange` tells that something is different.
+ *
+ * @typedef {import("./writing.js").Place} Place @typedef {import("./writing.js").Message} Message
+ * @typedef {import("./connection.js").Client} Client
+ * @typedef {"waiting" | "writing" | "paused" | "ended"} State
+ * @typedef {{ params: Record<string, any>, window: number, pace: number, model?: string }} Settings
+ */
+import { Meter } from "./meter.js";
+import { explain } from "./problems.js";
+import { Writing } from "./writing.js";
+
+export class Answer {
+  writing = new Writing();
+  meter = new Meter();
+  /** @type {State} */ state = "waiting";
+  /** @type {any} */ final = null;
+  problem = "";
+  pace = 0;
+  /** @type {(news?: string) => void} */ onchange = () => {};
+  #run = 0;
+  #window = 0;
+  /** @type {any} */ #stream = null;
+  /** @type {PromiseWithResolvers<void> | null} */ #gate = null;
+  /** @type {any} taken from the stream, and not shown yet */ #held = null;
+  #stopped = false;
+  /** @type {Promise<number> | null} */ #cancelling = null;
+  /** @type {Promise<void> | undefined} */ #written;
+  #client;
+
+  /** @param {() => Client | null} client @param {Message[]} question @param {string} label */
+  constructor(client, question, label) {
+    this.#client = client;
+    this.question = question;
+    this.label = label;
+  }
+
+  /** What is kept of it when the page is loaded anew. */
+  toJSON() {
+    const { question, label, final, writing, state } = this;
+    const { pieces, marks } = writing;
+    return { question, label, final, pieces, marks, run: this.#run, cut: state !== "ended" };
+  }
+
+  /** @param {() => Client | null} client @param {any} kept */
+  static from(client, kept) {
+    const answer = new Answer(client, kept.question, kept.label);
+    for (const piece of kept.pieces) answer.writing.add(piece);
+    answer.writing.marks = kept.marks;
+    answer.#run = kept.run;
+    const problem = kept.cut ? "The page was loaded anew while this was written. \u201cGo on\u201d continues it." : "";
+    return Object.assign(answer, { state: "ended", final: kept.final, problem });
+  }
+
+  get running() {
+    return this.state !== "ended";
+  }
+
+  /** How many tokens were received and stand, in this run. */
+  get index() {
+    return this.#stream?.index ?? 0;
+  }
+
+  /** Tokens that were granted and have not come: an estimate by half a window, as the SDK grants no oftener. */
+  get credit() {
+    return this.#stream && this.running ? Math.max(this.#stream.consumed + this.#window - this.#stream.index, 0) : 0;
+  }
+
+  /** Write, behind what stands already. @param {Settings} settings */
+  write(settings) {
+    this.#written = this.#write(settings);
+    return this.#written;
+  }
+
+  /** @param {Settings} settings */
+  async #write({ params, window, pace, model }) {
+    const parts = this.writing.parts();
+    Object.assign(this, { state: "waiting", final: null, problem: "", pace, meter: new Meter() });
+    this.#run += parts.length ? 1 : 0;
+    this.#window = window;
+    this.#stream = this.#cancelling = null;
+    this.#stopped = false;
+    this.onchange("The answer begins");
+    try {
+      /** @type {Record<string, any> & { window: number }} */
+      const options = { messages: this.question, return_tokens: true, window, ...params, ...(model && { model }) };
+      if (parts.length) options.credit = { limit: 0 }; // not a token before the old ones stand
+      await this.#start(options);
+      for (const part of parts) await this.#stream.inject(injection(part));
+      await this.#read(this.#run);
+      this.#end(this.#stream.final, "");
+    } catch (error) {
+      if (this.#stream) this.#cancel().catch(() => {}); // where the connection is gone there is nothing to cancel
+      this.#end(this.#stream?.final ?? null, explain(error));
+    }
+  }
+
+  /** @param {Record<string, any>} options */
+  async #start(options) {
+    const client = this.#client();
+    if (!client) throw Object.assign(new Error("there is no connection"), { code: "connection_lost" });
+    const run = this.#run;
+    this.#stream = await client.start({ ...options, onevent: (/** @type {any} */ event) => this.#heard(run, event) });
+  }
+
+  /** @param {number} run */
+  async #read(run) {
+    while (!this.#stopped && (this.#held = await this.#stream.next())) {
+      await this.#gate?.promise;
+      if (!this.#held || this.#stopped) continue;
+      const { index, count, text, tokens } = this.#held;
+      this.#held = null;
+      this.meter.note(count);
+      this.writing.add({ run, index, count, text, tokens });
+      if (this.state === "waiting") this.state = "writing";
+      this.onchange();
+      if (this.pace) await new Promise((done) => setTimeout(done, (1000 * count) / this.pace));
+    }
+    if (this.#stopped) await this.#cancel();
+  }
+
+  /** @param {number} run @param {any} event */
+  #heard(run, event) {
+    const at = { run, index: event.index };
+    if (event.type === "rewound") {
+      if (this.#held && this.#held.end > event.index) this.#held = null;
+      this.writing.cut(at, event.text_length);
+    } else if (event.type === "paused") {
+      this.state = "paused";
+    } else if (event.type === "resumed") {
+      this.state = "writing";
+    } else return;
+    this.onchange();
+  }
+
+  /** @param {any} final @param {string} problem */
+  #end(final, problem) {
+    Object.assign(this, { state: "ended", final, problem });
+    this.#gate = null;
+    this.onchange(problem || "The answer has ended");
+  }
+
+  // -- steering; `at` is what the reader sees, where that is behind what was decoded ------------------------
+
+  get #seen() {
+    const last = this.writing.pieces.at(-1);
+    const shown = last?.run === this.#run ? last.index + last.count : 0;
+    return (this.pace || this.#gate) && shown < this.#stream.index ? { at: shown } : {};
+  }
+
+  get #steerable() {
+    return this.#stream && this.running;
+  }
+
+  async pause() {
+    if (!this.#steerable || this.state === "paused") return;
+    this.#gate ??= Promise.withResolvers();
+    const index = await this.#try(this.#stream.pause());
+    if (index !== null) this.onchange(`Paused at token ${index}`);
+  }
+
+  async resume() {
+    if (this.state !== "paused") return;
+    this.#gate?.resolve();
+    this.#gate = null;
+    const index = await this.#try(this.#stream.resume());
+    if (index !== null) this.onchange(`Going on from token ${index}`);
+  }
+
+  /** @param {Record<string, number>} params */
+  async adjust(params) {
+    if (!this.#steerable) return;
+    const run = this.#run;
+    const index = await this.#try(this.#stream.adjust({ ...params, ...this.#seen }));
+    if (index === null) return;
+    this.writing.mark({ run, index, kind: "adjust", params });
+    const what = Object.entries(params).map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`);
+    this.onchange(`${what.join(", ")} from token ${index}`);
+  }
+
+  /** @param {{ text: string } | { messages: Message[] }} what */
+  async inject(what) {
+    if (!this.#steerable) return;
+    const run = this.#run;
+    const index = await this.#try(this.#stream.inject({ ...what, ...this.#seen }));
+    if (index === null) return;
+    this.writing.mark({ run, index, kind: "inject", ...what });
+    this.onchange(`Put in before token ${index}`);
+  }
+
+  async stop() {
+    this.#stopped = true;
+    this.#gate?.resolve();
+    if (this.#steerable) await this.#try(this.#cancel());
+  }
+
+  /** Said once, however often it is asked for. @returns {Promise<number>} */
+  #cancel() {
+    this.#cancelling ??= this.#stream.cancel();
+    return /** @type {Promise<number>} */ (this.#cancelling);
+  }
+
+  /**
+   * Forget what was written from `place` on, and go on differently: in the running stream where that is possible,
+   * else in a new one. With the seed as it was, the same words would come again. @param {Place} place
+   * @param {Settings} settings
+   */
+  async goOnFrom(place, settings) {
+    if (this.#steerable && place.run === this.#run) {
+      const index = await this.#try(this.#stream.adjust({ seed: freshSeed(), at: place.index }));
+      if (index !== null) {
+        this.writing.mark({ run: place.run, index, kind: "rewind" });
+        this.onchange(`Forgotten from token ${index} on`);
+        return this.resume();
+      }
+    }
+    this.stop();
+    await this.#written;
+    this.writing.cut(place);
+    this.writing.mark({ ...place, kind: "rewind" });
+    await this.write({ ...settings, params: { ...settings.params, seed: freshSeed() } });
+  }
+
+  /** The index that a steering frame took effect at, or null if it did not. @param {Promise<number>} asked */
+  async #try(asked) {
+    try {
+      this.problem = "";
+      return await asked;
+    } catch (error) {
+      if (/** @type {any} */ (error)?.code !== "request_finished") this.problem = explain(error);
+      this.onchange();
+      return null;
+    }
+  }
+}
+
+function freshSeed() {
+  return crypto.getRandomValues(new Uint32Array(1))[0];
+}
+
+/** @param {import("./writing.js").Part} part */
+function injection(part) {
+  if ("messages" in part) return part;
+  return part.tokens ? { tokens: part.tokens } : { text: part.text };
+}

@@ -1,0 +1,26 @@
+/** From an error to what a person can do about it. Knows the wire's codes; knows no DOM. */
+
+/** @type {Record<string, string>} */
+const ADVICE = {
+  connection_lost: "The connection broke. Press \u201cGo on\u201d when it is back: what is here is kept.",
+  context_too_long: "The conversation no longer fits the model. Begin a new one, or shorten your text.",
+  draining: "The server is going away. Wait until the connection is back, then press \u201cGo on\u201d.",
+  engine_error: "The engine failed and is started again. Press \u201cGo on\u201d in a moment.",
+  invalid_params: "One of the settings is not accepted. Change it and try again.",
+  overloaded: "The server is full. Press \u201cGo on\u201d in a moment.",
+  rate_limited: "Too much at once. Press \u201cGo on\u201d in a moment.",
+  request_finished: "The answer had ended before that could take effect. Click a word to go on from there.",
+  stream_failed: "The answer was broken off by a fault. Press \u201cGo on\u201d to have it continued.",
+  too_large: "This text is longer than the server takes. Shorten it.",
+  too_many_streams: "Too many answers are running. Stop one, then press \u201cGo on\u201d.",
+  unauthenticated: "The server wants a key. Enter it under the connection, top right.",
+  forbidden: "This key may not do that. Enter another under the connection, top right.",
+  unknown_model: "This model is gone. Choose another at the top.",
+};
+
+/** @param {any} error @returns {string} */
+export function explain(error) {
+  const advice = ADVICE[error?.code];
+  const said = String(error?.message ?? error);
+  return advice ? `${advice} (${said})` : said;
+}
