@@ -11,6 +11,7 @@ from starlette.websockets import WebSocket
 from realtime.connection import Connection, Limits, serve
 from realtime.hub import Hub
 from realtime.metrics import Metrics
+from realtime.origin import allowed
 from realtime.pages import routes as pages
 from realtime.supervisor import Supervisor
 
@@ -21,16 +22,28 @@ class Doors:
     """The HTTP and WebSocket endpoints, over one hub."""
 
     def __init__(
-        self, hub: Hub, supervisor: Supervisor, metrics: Metrics, limits: Limits, connections: int
+        self,
+        hub: Hub,
+        supervisor: Supervisor,
+        metrics: Metrics,
+        limits: Limits,
+        *,
+        connections: int,
+        origins: tuple[str, ...] = (),
     ) -> None:
         self._hub = hub
         self._supervisor = supervisor
         self._metrics = metrics
         self._limits = limits
         self._most = connections
+        self._origins = origins
         self.open: set[Connection] = set()
 
     async def realtime(self, websocket: WebSocket) -> None:
+        if not allowed(websocket.headers, self._origins):
+            body = {"error": "Pages of this origin may not connect here; see --allowed-origins."}
+            await websocket.send_denial_response(JSONResponse(body, 403))
+            return
         if len(self.open) >= self._most:
             body = {"error": f"The server has its most of {self._most} connections; try again later."}
             await websocket.send_denial_response(JSONResponse(body, 503, headers={"Retry-After": "1"}))
