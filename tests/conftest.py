@@ -1,0 +1,8 @@
+"""What holds for every test, and for every process that a test starts."""
+
+import os
+
+# One thread for the arithmetic of tiny models: two that wait for each other, on a machine whose cores are
+# busy with the test's other processes, take many times as long. Read by torch when it is loaded, so it
+# stands before all imports.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
