@@ -85,7 +85,7 @@ export class Conversation {
   /** @param {string} question @param {Answer[]} answers @param {number} [chosen] */
   #add(question, answers, chosen = 0) {
     const place = element("section", answers.length > 1 ? "turn several" : "turn");
-    const said = element("p", "question");
+    const said = element("h2", "question");
     said.append(element("bdi", "", visible(question)));
     const beside = element("div", "answers");
     beside.dataset.count = String(answers.length);

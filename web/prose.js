@@ -12,10 +12,13 @@ const NAMES = /** @type {Record<string, string>} */ ({
   presence_penalty: "presence", frequency_penalty: "frequency", max_tokens: "at most",
 });
 
+const REST_MS = 1200;
+
 export class Prose {
   /** @type {{ item: Word | Mark, text: string, nodes: ChildNode[] }[]} */ #drawn = [];
   /** @type {WeakMap<Element, Word>} */ #words = new WeakMap();
   #cursor = -1;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */ #resting;
 
   /** @param {Writing} writing @param {(word: Word) => void} onchoose @param {(text: string) => void} onpoint */
   constructor(writing, onchoose, onpoint) {
@@ -26,8 +29,8 @@ export class Prose {
     this.element.setAttribute("role", "group");
     this.element.setAttribute("aria-label", "Text of the answer. Left and right choose a word, Enter goes on from it");
     this.text = this.element.appendChild(document.createElement("bdi"));
-    this.element.addEventListener("click", (event) => this.#clicked(event, onchoose));
-    this.element.addEventListener("pointerover", (event) => this.#hover(event.target));
+    this.element.addEventListener("click", (event) => this.#clicked(event, onchoose, onpoint));
+    this.element.addEventListener("pointermove", (event) => this.#hover(event));
     this.element.addEventListener("pointerleave", () => this.#shade(Infinity));
     this.element.addEventListener("blur", () => this.#point(-1, onpoint));
     this.element.addEventListener("keydown", (event) => this.#key(event, onchoose, onpoint));
@@ -66,19 +69,28 @@ export class Prose {
     return /** @type {HTMLElement[]} */ ([...this.text.querySelectorAll(".word")]);
   }
 
-  /** @param {Event} event @param {(word: Word) => void} onchoose */
-  #clicked(event, onchoose) {
+  /**
+   * A finger has shown nothing before it taps: its first tap on a word only points.
+   * @param {MouseEvent} event @param {(word: Word) => void} onchoose @param {(text: string) => void} onpoint
+   */
+  #clicked(event, onchoose, onpoint) {
     if (!getSelection()?.isCollapsed) return; // somebody who selects text wants to copy it
-    const word = event.target instanceof Element ? this.#words.get(event.target) : undefined;
+    const word = event.target instanceof HTMLElement ? this.#words.get(event.target) : undefined;
     if (!word) return;
-    this.#shade(Infinity);
+    const at = this.#spans.indexOf(/** @type {HTMLElement} */ (event.target));
+    const finger = event instanceof PointerEvent && event.pointerType === "touch";
+    if (finger && at !== this.#cursor) return this.#point(at, onpoint);
+    this.#point(-1, onpoint);
     onchoose(word);
   }
 
-  /** @param {EventTarget | null} target */
-  #hover(target) {
+  /** Only while the pointer moves: one that lies still is in nobody's way. @param {PointerEvent} event */
+  #hover({ target, pointerType, movementX, movementY }) {
+    if (pointerType === "touch" || !(movementX || movementY)) return;
     const at = target instanceof HTMLElement ? this.#spans.indexOf(target) : -1;
     this.#shade(at < 0 ? Infinity : at);
+    clearTimeout(this.#resting);
+    this.#resting = setTimeout(() => this.#shade(Infinity), REST_MS);
   }
 
   /** What would be forgotten is shown before it is. @param {number} from */

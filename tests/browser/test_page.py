@@ -101,6 +101,22 @@ def test_a_clicked_word_is_forgotten_and_gone_on_from_differently(page: Page, to
     assert second[5:12] != first[5:12]
 
 
+def test_a_finger_points_before_it_chooses(browser: Browser, toy: Served) -> None:
+    context = browser.new_context(has_touch=True, viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    page.goto(toy.http)
+    answer = ask(page)
+    page.keyboard.press("Escape")
+    state(answer, "stopped")
+    word = answer.locator(".word").nth(3)
+    word.tap()
+    expect(word).to_have_class(re.compile("cursor"))
+    expect(answer.locator(".mark.rewind")).to_have_count(0)
+    word.tap()
+    expect(answer.locator(".mark.rewind")).to_have_count(1)
+    context.close()
+
+
 def test_a_word_is_chosen_with_the_keyboard(page: Page) -> None:
     answer = ask(page)
     page.keyboard.press("Escape")
