@@ -6,22 +6,15 @@
  * its neighbours.
  * @module
  * @import { Close } from "./errors.js"
- * @import { Answer, Final, Frame, GoingAway, Question, Ready, ServerEvent, Start } from "./wire.js"
+ * @import { Answer, Frame, GoingAway, Question, Ready, ServerEvent, Start } from "./wire.js"
  */
 
 import { Channel, Channels } from "./channel.js";
-import { ConnectionLost, ProtocolError, connectionClosed, finished, fromEvent } from "./errors.js";
+import { ConnectionLost, ProtocolError, connectionClosed, fromEvent } from "./errors.js";
+import { Questions } from "./questions.js";
 import { StreamCore } from "./stream.js";
 import { tell } from "./waiting.js";
-import { ANSWERS, VERSION } from "./wire.js";
-
-/**
- * @typedef {object} Pending A frame that waits for its answer.
- * @property {string | undefined} requestId
- * @property {string} answer the type of the event that it waits for
- * @property {(event: Answer) => void} resolve
- * @property {(error: Error) => void} reject
- */
+import { VERSION } from "./wire.js";
 
 /** @typedef {{send(text: string): void, close(code?: number): void}} Wire What a connection is made over. */
 
@@ -45,8 +38,7 @@ export class Connection {
 
   #wire;
   #channels = new Channels();
-  /** @type {Map<string, Pending>} */ #pending = new Map();
-  #refs = 0;
+  #questions = new Questions();
   /** @type {ConnectionLost | null} */ #lost = null;
   /** @type {(close: Close) => void} */ #ended = () => {};
 
@@ -89,14 +81,9 @@ export class Connection {
   /** @param {Question} question @returns {Promise<Answer>} */
   async request(question) {
     if (this.#lost) throw this.#lost;
-    const ref = String(this.#refs++);
-    const requestId = "request_id" in question ? question.request_id : undefined;
-    /** @type {Promise<Answer>} */
-    const answered = new Promise((resolve, reject) => {
-      this.#pending.set(ref, { requestId, answer: ANSWERS[question.type], resolve, reject });
-    });
+    const { ref, answered } = this.#questions.ask(question);
     this.send({ ...question, ref });
-    return answered.finally(() => this.#pending.delete(ref));
+    return answered;
   }
 
   /** @param {Frame} frame */
@@ -128,7 +115,7 @@ export class Connection {
   lose(lost) {
     if (this.#lost) return;
     this.#lost = lost;
-    for (const { reject } of this.#pending.values()) reject(lost);
+    this.#questions.refuseAll(lost);
     this.#channels.failAll(lost);
     this.#ended({ code: lost.closeCode ?? 1006, reason: lost.reason, retryable: lost.retryable });
   }
@@ -137,32 +124,16 @@ export class Connection {
   #dispatch(event) {
     if (event.type === "error") {
       // If nobody waits, it is of a grant that crossed the stream's end, or a word before the server closes.
-      this.#pending.get(event.ref ?? "")?.reject(fromEvent(event));
+      this.#questions.refuse(event.ref, fromEvent(event));
     } else if (event.type === "going_away") {
       this.draining = true;
       tell(this.ongoingaway, event);
     } else if (event.type === "pong") {
-      this.#answer(event);
+      this.#questions.answer(event.ref, event);
     } else if ("request_id" in event) {
       this.#channels.feed(event);
-      if (event.type !== "token" && event.type !== "snapshot") this.#answer(event);
-      if (event.type === "final") this.#end(event);
-    }
-  }
-
-  /** @param {Answer} event */
-  #answer(event) {
-    const pending = this.#pending.get(event.ref ?? "");
-    // A frame with `at` is answered twice: the `rewound` that it caused is not yet what it waits for.
-    if (pending?.answer === event.type) pending.resolve(event);
-  }
-
-  /** Whoever still waits for something of a stream that has ended has his answer now. @param {Final} final */
-  #end(final) {
-    for (const { requestId, answer, resolve, reject } of this.#pending.values()) {
-      if (requestId !== final.request_id) continue;
-      if (answer === "final") resolve(final);
-      else reject(finished("the stream ended before the frame took effect", requestId));
+      if (event.type !== "token" && event.type !== "snapshot") this.#questions.answer(event.ref, event);
+      if (event.type === "final") this.#questions.end(event);
     }
   }
 }

@@ -12,7 +12,7 @@
 /** @typedef {{midstream: "connect", url: string, protocols: string[], port: MessagePort}} Hello */
 
 /**
- * @typedef {{op: "request", call: number, frame: Question, window: number | null}
+ * @typedef {{op: "request", ref: string, frame: Question, window: number | null}
  *   | {op: "next", requestId: string}
  *   | {op: "send", frame: Cancel}
  *   | {op: "close"}} FromPage
@@ -23,8 +23,8 @@
  *   | {op: "refused", error: Packed}
  *   | {op: "event", event: StreamEvent}
  *   | {op: "turn", requestId: string}
- *   | {op: "answer", call: number, event: Answer}
- *   | {op: "failure", call: number, error: Packed}
+ *   | {op: "answer", ref: string, event: Answer}
+ *   | {op: "failure", ref: string, error: Packed}
  *   | {op: "going_away", event: GoingAway}
  *   | {op: "closed", close: Close}} FromWorker
  */

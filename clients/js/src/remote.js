@@ -7,13 +7,14 @@
  * @import { ConnectOptions } from "./client.js"
  * @import { Close } from "./errors.js"
  * @import { FromPage, FromWorker, Hello, Port } from "./ports.js"
- * @import { Answer, Cancel, GoingAway, Question, Ready, Start } from "./wire.js"
+ * @import { Answer, Cancel, GoingAway, Question, Ready, Start, StreamEvent } from "./wire.js"
  */
 
 import { Channel, Channels } from "./channel.js";
 import { Client, pageAddress } from "./client.js";
 import { ConnectionLost, connectionClosed, unpacked } from "./errors.js";
 import { listen, listenFor } from "./ports.js";
+import { Questions } from "./questions.js";
 import { StreamCore } from "./stream.js";
 import { subprotocols, websocketUrl } from "./url.js";
 import { tell, unlessAborted } from "./waiting.js";
@@ -81,9 +82,7 @@ class Remote {
   #port;
   #channels = new Channels();
   /** @type {Map<string, "asked" | "granted">} */ #turns = new Map();
-  /** @type {Map<number, {resolve: (event: Answer) => void, reject: (error: Error) => void}>} */
-  #calls = new Map();
-  #callsMade = 0;
+  #questions = new Questions();
   /** @type {ConnectionLost | null} */ #lost = null;
   /** @type {(close: Close) => void} */ #ended = () => {};
 
@@ -144,11 +143,9 @@ class Remote {
 
   /** @param {Question} frame @param {number | null} window @returns {Promise<Answer>} */
   #call(frame, window) {
-    const call = this.#callsMade++;
-    return new Promise((resolve, reject) => {
-      this.#calls.set(call, { resolve, reject });
-      this.#post({ op: "request", call, frame, window });
-    });
+    const { ref, answered } = this.#questions.ask(frame);
+    this.#post({ op: "request", ref, frame, window });
+    return answered;
   }
 
   /** @param {FromPage} message */
@@ -162,11 +159,10 @@ class Remote {
   hear(message) {
     switch (message.op) {
       case "event":
-        if (message.event.type === "final") this.#turns.delete(message.event.request_id);
-        return this.#channels.feed(message.event);
+        return this.#feed(message.event);
       case "turn": return this.#grant(message.requestId);
-      case "answer": return this.#settle(message.call)?.resolve(message.event);
-      case "failure": return this.#settle(message.call)?.reject(unpacked(message.error));
+      case "answer": return this.#questions.answer(message.ref, message.event);
+      case "failure": return this.#questions.refuse(message.ref, unpacked(message.error));
       case "closed": return this.lose(connectionClosed(message.close.code, message.close.reason));
       case "going_away":
         this.draining = true;
@@ -178,10 +174,17 @@ class Remote {
   lose(lost) {
     if (this.#lost) return;
     this.#lost = lost;
-    for (const { reject } of this.#calls.values()) reject(lost);
-    this.#calls.clear();
+    this.#questions.refuseAll(lost);
     this.#channels.failAll(lost);
     this.#ended({ code: lost.closeCode ?? 1006, reason: lost.reason, retryable: lost.retryable });
+  }
+
+  /** @param {StreamEvent} event */
+  #feed(event) {
+    this.#channels.feed(event);
+    if (event.type !== "final") return;
+    this.#turns.delete(event.request_id);
+    this.#questions.end(event);
   }
 
   /** @param {string} requestId */
@@ -190,12 +193,5 @@ class Remote {
     if (!channel) return;
     this.#turns.set(requestId, "granted");
     channel.wake();
-  }
-
-  /** @param {number} call */
-  #settle(call) {
-    const waiting = this.#calls.get(call);
-    this.#calls.delete(call);
-    return waiting;
   }
 }

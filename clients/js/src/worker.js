@@ -10,7 +10,7 @@
  * @import { Question, Start } from "./wire.js"
  */
 
-import { packed } from "./errors.js";
+import { finished, packed } from "./errors.js";
 import { Stream } from "./handle.js";
 import { listen, listenFor } from "./ports.js";
 import { openSocket } from "./socket.js";
@@ -60,19 +60,28 @@ class Counterpart {
 
   /** @param {FromPage} message */
   #hear(message) {
-    if (message.op === "request") this.#request(message.call, message.frame, message.window);
+    if (message.op === "request") this.#request(message.ref, message.frame, message.window);
     else if (message.op === "next") this.#next(message.requestId);
     else if (message.op === "send") this.#connection.send(message.frame);
   }
 
-  /** @param {number} call @param {Question} frame @param {number | null} window */
-  async #request(call, frame, window) {
+  /** @param {string} ref @param {Question} frame @param {number | null} window */
+  async #request(ref, frame, window) {
     try {
-      const answered = frame.type === "start" ? this.#start(frame, window) : this.#connection.request(frame);
-      this.#post({ op: "answer", call, event: await answered });
+      this.#post({ op: "answer", ref, event: await this.#answered(frame, window) });
     } catch (error) {
-      this.#post({ op: "failure", call, error: packed(error) });
+      this.#post({ op: "failure", ref, error: packed(error) });
     }
+  }
+
+  /** @param {Question} frame @param {number | null} window */
+  #answered(frame, window) {
+    if (frame.type === "start") return this.#start(frame, window);
+    // The page cannot know yet; the server would not answer a cancel.
+    if (frame.type !== "ping" && !this.#streams.has(frame.request_id)) {
+      throw finished("the stream has ended", frame.request_id);
+    }
+    return this.#connection.request(frame);
   }
 
   /** @param {Start} frame @param {number | null} window */

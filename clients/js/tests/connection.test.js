@@ -147,10 +147,14 @@ test("a server that goes away says so", async () => {
 
 test("a frame with `at` is answered by its own event, not by the rewound before it", async () => {
   const { socket, stream } = await running();
-  const adjusting = stream.adjust({ at: 0, temperature: 0.5 });
+  let answered = false;
+  const adjusting = stream.adjust({ at: 0, temperature: 0.5 }).finally(() => (answered = true));
+  await new Promise((resolve) => setImmediate(resolve));
   const { ref, ...frame } = /** @type {any} */ (socket.sent.at(-1));
   assert.deepEqual(frame, { type: "adjust", request_id: "r", params: { temperature: 0.5 }, at: 0 });
   socket.hear({ type: "rewound", request_id: "r", seq: 1, ref, index: 0, text_length: 0 });
+  await new Promise((resolve) => setImmediate(resolve));
+  assert.equal(answered, false);
   socket.hear({ type: "adjusted", request_id: "r", seq: 2, ref, index: 0, params: { temperature: 0.5 } });
   assert.equal(await adjusting, 0);
   assert.deepEqual(stream.params, { temperature: 0.5 });
@@ -183,6 +187,14 @@ test("a start that is refused leaves its name free", async () => {
   socket.hear({ type: "error", request_id: "r", ref: socket.sent[0].ref, ...error });
   await assert.rejects(starting, is("overloaded"));
   client.start({ prompt: "Hi", request_id: "r" }).catch(() => {});
+  assert.equal(socket.sent.length, 2);
+});
+
+test("a stream that has ended leaves its name free", async () => {
+  const { client, socket } = await running();
+  socket.hear({ ...final("stop"), seq: 1 });
+  client.start({ prompt: "Hi", request_id: "r" }).catch(() => {});
+  assert.equal(socket.sent.at(-1).type, "start");
   assert.equal(socket.sent.length, 2);
 });
 
@@ -234,7 +246,8 @@ test("a loop that is left while a chunk is under way does not wait for it", asyn
   const chunks = stream[Symbol.asyncIterator]();
   const waiting = chunks.next();
   await chunks.return?.();
-  assert.deepEqual(socket.sent.at(-1), { type: "cancel", request_id: "r" });
+  await chunks.return?.();
+  assert.deepEqual(socket.sent.slice(1), [{ type: "cancel", request_id: "r" }]);
   socket.hear({ ...final("cancelled"), seq: 1 });
   assert.equal((await waiting).done, true);
 });

@@ -8,6 +8,8 @@ import { spawn } from "node:child_process";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 
+import { eventually } from "./patience.js";
+
 const ROOT = fileURLToPath(new URL("../../../", import.meta.url));
 const PYTHON = process.env.MIDSTREAM_PYTHON ?? `${ROOT}.venv/bin/python`;
 
@@ -41,10 +43,11 @@ export async function metrics(url) {
  * @param {(now: Metrics) => boolean} is
  */
 export async function until(url, is) {
-  for (;;) {
-    const now = await metrics(url);
-    if (is(now)) return now;
-  }
+  const now = await eventually(async () => {
+    const seen = await metrics(url);
+    return is(seen) && seen;
+  });
+  return /** @type {Metrics} */ (now);
 }
 
 /** How many tokens the engine has decoded. @param {Metrics} now */

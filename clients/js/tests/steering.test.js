@@ -47,6 +47,7 @@ onEachWay("steering", [], (house) => {
     const stream = await house.client.start({ ...LONG, max_tokens: 40, window: 8 });
     /** @type {StreamEvent[]} */ const events = [];
     stream.onevent = (event) => events.push(event);
+    await readTo(stream, 5);
     await stream.pause({ kv: "release" });
     await stream.resume();
     const resumed = events.find(({ type }) => type === "resumed");

@@ -188,6 +188,17 @@ test("a snapshot gives only what was not taken", () => {
   assert.deepEqual([core.text, core.tokens], ["abcde", [0, 1, 2, 3, 4]]);
 });
 
+test("a snapshot gives anew what was taken, and rewound", () => {
+  const core = new StreamCore();
+  const feed = feeding(core);
+  feed(token(0, "a"));
+  feed(token(1, "b"));
+  rest(core);
+  feed(rewound(1, 1));
+  core.on({ type: "snapshot", request_id: "r", seq: 9, index: 3, text: "aXY" });
+  assert.deepEqual(rest(core), [chunk(1, 2, "XY")]);
+});
+
 for (const [index, text] of /** @type {[number, string][]} */ ([[3, "aXY"], [1, "a"]])) {
   test(`a snapshot of another course begins anew: ${text}`, () => {
     const core = new StreamCore();

@@ -4,7 +4,7 @@
  * @import { Client } from "../src/midstream.js"
  */
 
-import { after, before, describe } from "node:test";
+import { after, afterEach, before, beforeEach, describe } from "node:test";
 import { Worker } from "node:worker_threads";
 import { WebSocket } from "ws";
 
@@ -17,7 +17,7 @@ export const startWorker = () => new Worker(new URL("./thread.js", import.meta.u
  * The same tests with the socket here and with the socket in a worker, against a real server.
  * @param {string} what
  * @param {string[]} options the server's
- * @param {(house: {url: string, client: Client}) => void} tests `house` is filled before they run
+ * @param {(house: {url: string, client: Client}) => void} tests each finds a client of its own in `house`
  */
 export function onEachWay(what, options, tests) {
   const house = /** @type {{url: string, client: Client}} */ ({});
@@ -29,26 +29,28 @@ export function onEachWay(what, options, tests) {
   after(() => server.end());
 
   describe(`${what}, socket here`, () => {
-    before(async () => {
+    beforeEach(async () => {
       house.client = await connect(house.url, { WebSocket });
     });
-    after(() => parted(house));
+    afterEach(() => parted(house));
     tests(house);
   });
 
   describe(`${what}, socket in a worker`, () => {
     /** @type {Worker} */ let worker;
-    before(async () => {
+    before(() => {
       worker = startWorker();
+    });
+    beforeEach(async () => {
       house.client = await connectWorker(worker, house.url);
     });
-    after(() => parted(house));
+    afterEach(() => parted(house));
     after(() => worker.terminate());
     tests(house);
   });
 }
 
-/** Whatever the tests left running ends with the connection. @param {{url: string, client: Client}} house */
+/** Whatever a test left running ends with the connection. @param {{url: string, client: Client}} house */
 async function parted({ url, client }) {
   await client.close();
   await until(url, idle);

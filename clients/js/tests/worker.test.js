@@ -9,9 +9,10 @@ import { Worker } from "node:worker_threads";
 import { WebSocket } from "ws";
 
 import { connectWorker, exposeInWorker } from "../src/midstream.js";
-import { READY, FakeSocket } from "./socket.js";
-import { started, token } from "./events.js";
+import { final, started, token } from "./events.js";
+import { eventually } from "./patience.js";
 import { decoded, idle, metrics, serve, streams, until } from "./served.js";
+import { FakeSocket, READY } from "./socket.js";
 import { startWorker } from "./ways.js";
 
 const LONG = { prompt: "Once", ignore_eos: true, max_tokens: 4000 };
@@ -40,13 +41,13 @@ function threadless(t, Socket) {
   return page;
 }
 
-/** The next message that the port brings, of those that the test has not seen. @param {MessagePort} port */
+/** What the port brings: all up to the first of a kind, each once. @param {MessagePort} port */
 function inbox(port) {
   /** @type {any[]} */ const seen = [];
   port.addEventListener("message", ({ data }) => seen.push(data.op === "event" ? data.event.type : data.op));
   port.start();
   return async (/** @type {string} */ last) => {
-    while (!seen.includes(last)) await new Promise((resolve) => port.addEventListener("message", resolve));
+    await eventually(() => seen.includes(last));
     return seen.splice(0);
   };
 }
@@ -75,6 +76,8 @@ test("the worker's stream moves on only when the page asks, and one chunk at a t
   t.after(() => scope.port1.close());
   exposeInWorker({ WebSocket: FakeSocket, scope: scope.port2 });
   const heard = inbox(page);
+  /** @param {string} type */
+  const sent = (type) => eventually(() => FakeSocket.last.sent.some((frame) => frame.type === type));
   scope.port1.postMessage(
     { midstream: "connect", url: "ws://host", protocols: [], port: inWorker },
     [inWorker],
@@ -83,7 +86,7 @@ test("the worker's stream moves on only when the page asks, and one chunk at a t
   FakeSocket.last.hear(READY);
   await heard("ready");
   const frame = { type: "start", request_id: "r", prompt: "Hi", params: {}, credit: { limit: 0 } };
-  page.postMessage({ op: "request", call: 0, frame, window: 1 });
+  page.postMessage({ op: "request", ref: "0", frame, window: 1 });
   await sent("start");
   FakeSocket.last.hear({ ...started(), ref: "0" });
   assert.deepEqual(await heard("answer"), ["started", "answer"]);
@@ -97,12 +100,25 @@ test("the worker's stream moves on only when the page asks, and one chunk at a t
   assert.deepEqual(await heard("closed"), ["closed"]);
 });
 
-/** Wait until the worker's side has sent a frame of this type. @param {string} type */
-async function sent(type) {
-  while (!FakeSocket.last.sent.some((frame) => frame.type === type)) {
-    await new Promise((resolve) => setImmediate(resolve));
-  }
-}
+test("a cancel that crosses the final between page and worker has its answer in it", async (t) => {
+  const worker = threadless(t, FakeSocket);
+  const { last } = FakeSocket;
+  const connecting = connectWorker(worker, "http://host");
+  await eventually(() => FakeSocket.last !== last);
+  const socket = FakeSocket.last;
+  socket.hear(READY);
+  const client = await connecting;
+  const starting = client.start({ prompt: "Hi", request_id: "r" });
+  await eventually(() => socket.sent.length);
+  socket.hear({ ...started(), ref: socket.sent[0].ref });
+  const stream = await starting;
+  socket.hear({ ...final("stop"), seq: 1, index: 0 });
+  const pausing = assert.rejects(stream.pause(), { code: "request_finished", requestId: "r" });
+  assert.deepEqual([stream.final, await stream.cancel()], [null, 0]);
+  await pausing;
+  await client.close();
+  assert.equal(socket.sent.length, 1, "the server has said its last word of it");
+});
 
 test("a page that stops asking stops the engine, though the worker reads on", async (t) => {
   const worker = thread(t);
@@ -158,10 +174,10 @@ test("a signal gives up connecting, in the worker too", async (t) => {
   const abort = new AbortController();
   const { last } = FakeSocket;
   const connecting = connectWorker(worker, "http://host", { signal: abort.signal });
-  while (FakeSocket.last === last) await new Promise((resolve) => setImmediate(resolve));
+  await eventually(() => FakeSocket.last !== last);
   abort.abort(new Error("enough"));
   await assert.rejects(connecting, /enough/);
-  while (FakeSocket.last.closedWith === null) await new Promise((resolve) => setImmediate(resolve));
+  await eventually(() => FakeSocket.last.closedWith !== null);
 });
 
 test("what else a page and its worker say to each other is left alone", async (t) => {

@@ -32,18 +32,6 @@ export class Connection {
     #private;
 }
 /**
- * A frame that waits for its answer.
- */
-export type Pending = {
-    requestId: string | undefined;
-    /**
-     * the type of the event that it waits for
-     */
-    answer: string;
-    resolve: (event: Answer) => void;
-    reject: (error: Error) => void;
-};
-/**
  * What a connection is made over.
  */
 export type Wire = {
