@@ -1,8 +1,12 @@
 """What holds for every test, and for every process that a test starts."""
 
 import os
+import signal
 
 # One thread for the arithmetic of tiny models: two that wait for each other, on a machine whose cores are
 # busy with the test's other processes, take many times as long. Read by torch when it is loaded, so it
 # stands before all imports.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Whoever starts the tests in the background may have had Ctrl-C ignored, for them and for all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)

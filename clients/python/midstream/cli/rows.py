@@ -23,7 +23,7 @@ def rows(segments: Iterable[tuple[str, str]], width: int, width_of: Callable[[st
             row, extent = [], 0
             continue
         cell_width = TAB if cell[1] == "\t" else width_of(cell[1])
-        if extent + cell_width > width and cell[1] != " ":
+        while row and extent + cell_width > width and cell[1] != " ":
             kept = _break(row)
             done.append(row[:kept])
             row = row[kept:]
