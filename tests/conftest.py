@@ -8,5 +8,5 @@ import signal
 # stands before all imports.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Whoever starts the tests in the background may have had Ctrl-C ignored, for them and for all that they start.
+# Whoever starts the tests in the background may have had Ctrl-C ignored, for them and all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
