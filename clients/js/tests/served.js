@@ -13,6 +13,9 @@ import { eventually } from "./patience.js";
 const ROOT = fileURLToPath(new URL("../../../", import.meta.url));
 const PYTHON = process.env.MIDSTREAM_PYTHON ?? `${ROOT}.venv/bin/python`;
 
+// The test runner ends a file that takes too long so; no server may outlive it.
+process.once("SIGTERM", () => process.exit(1));
+
 /** @typedef {Record<string, number>} Metrics */
 
 /** Start a server, and give its address and the way to end it. @param {...string} options */
@@ -20,6 +23,7 @@ export async function serve(...options) {
   const command = ["-m", "realtime", "--model", "toy", "--port", "0", "--log-level", "error", ...options];
   const env = { ...process.env, OMP_NUM_THREADS: "1" };
   const server = spawn(PYTHON, command, { cwd: ROOT, env, stdio: ["ignore", "pipe", "inherit"] });
+  process.once("exit", () => server.kill("SIGTERM"));
   const ended = new Promise((resolve) => server.once("exit", resolve));
   for await (const line of createInterface(server.stdout)) {
     const url = line.match(/http:\/\/\S+/)?.[0];
