@@ -52,8 +52,9 @@ def constants() -> dict[str, object]:
     return said
 
 
-def test_types_are_strict() -> None:
-    run("npx", "tsc", "-p", ".")
+@pytest.mark.parametrize("project", [".", "../../web"])
+def test_types_are_strict(project: str) -> None:
+    run("npx", "tsc", "-p", project)
 
 
 def test_the_declarations_are_those_of_the_source(tmp_path: Path) -> None:
