@@ -242,7 +242,8 @@ async def test_what_was_scrolled_away_and_is_taken_back_is_said_to_be(opened: Op
 async def test_what_is_refused_is_one_line_and_the_conversation_goes_on(toy: Served, opened: Open) -> None:
     terminal = await opened(toy.http, "--model", "nope")
     terminal.type("Hi" + ENTER)
-    await terminal.until('There is no model "nope"; this server has "toy"; leave the model out')
+    refusal = 'There is no model "nope"; this server has "toy"; leave the model out'
+    await terminal.until_so(lambda seen: refusal in seen and seen.rstrip().endswith("▸"), "the next prompt")
     terminal.type(CTRL_D)
     assert await terminal.ended() == 0
 
