@@ -140,12 +140,19 @@ class Attach(Frame, kw_only=True):
     after: Annotated[int, Meta(ge=-1, le=MAX_INDEX)]
 
 
+class Replace(Frame, kw_only=True):
+    """This connection stands in for the one whose `ready` had this `session_id`: that one is closed, and
+    nothing that it still sends is heard."""
+
+    session_id: Annotated[str, Meta(min_length=1, max_length=64)]
+
+
 class Ping(Frame, kw_only=True):
     pass
 
 
 StreamFrame = Start | Grant | Pause | Resume | Adjust | Inject | Rewind | Cancel | Attach
-ClientFrame = StreamFrame | Ping
+ClientFrame = StreamFrame | Replace | Ping
 
 
 # -- server to client ------------------------------------------------------------------------------
@@ -209,9 +216,12 @@ class Token(StreamEvent, kw_only=True):
     logprobs: list[TokenLogprob] | None = None
 
 
+PauseReason = Literal["client", "memory", "detached", "engine"]
+
+
 class Paused(StreamEvent, kw_only=True):
     index: int
-    reason: Literal["client", "memory", "detached"]
+    reason: PauseReason
 
 
 class Resumed(StreamEvent, kw_only=True):
@@ -235,9 +245,15 @@ class Rewound(StreamEvent, kw_only=True):
 
 
 class Snapshot(StreamEvent, kw_only=True):
+    """Everything that a reader must know of a stream up to and with event `seq`."""
+
     index: int
     text: str
     tokens: list[int] | None = None
+    model: str
+    prompt_tokens: int
+    params: Params
+    paused: PauseReason | None = None
 
 
 FinishReason = Literal["stop", "length", "cancelled", "error", "tool_calls", "content_filter"]
@@ -249,6 +265,15 @@ class Final(StreamEvent, kw_only=True):
     stop_reason: str | None = None
     usage: Usage
     timing: Timing
+
+
+class Attached(Event, kw_only=True):
+    """The stream is this connection's, and all that was missed has been sent. It is no part of the stream's
+    history: no `seq`. `pending` are the refs of frames that the server has, and has not answered yet."""
+
+    request_id: str
+    pending: list[str] = []
+    ref: str | None = None
 
 
 class Error(Event, kw_only=True):
@@ -283,6 +308,7 @@ ServerEvent = (
     | Rewound
     | Snapshot
     | Final
+    | Attached
     | Error
     | Pong
     | GoingAway

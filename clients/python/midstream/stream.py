@@ -20,6 +20,7 @@ from midstream.protocol import (
     Final,
     Params,
     Paused,
+    PauseReason,
     Resumed,
     Rewound,
     Snapshot,
@@ -29,7 +30,6 @@ from midstream.protocol import (
     TokenLogprob,
 )
 
-PauseReason = Literal["client", "memory", "detached"]
 State = Literal["running", "paused", "finished"]
 
 
