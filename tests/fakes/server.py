@@ -41,6 +41,7 @@ from midstream.protocol import (
     Ping,
     Pong,
     Ready,
+    Replace,
     Resume,
     Resumed,
     Rewind,
@@ -159,6 +160,8 @@ class Speaker:
                 await peer.send(Pong(ref=frame.ref))
             elif isinstance(frame, Start):
                 await self._begin(peer, frame)
+            elif isinstance(frame, Replace):
+                pass  # it has no other connection
             elif spoken := self._streams.get(frame.request_id):
                 await self._steer(peer, frame, spoken)
             elif not isinstance(frame, Grant | Cancel):
@@ -175,7 +178,7 @@ class Speaker:
         await self._speak(peer, start.request_id, spoken)
 
     async def _steer(self, peer: Peer, frame: ClientFrame, spoken: Spoken) -> None:
-        assert not isinstance(frame, Ping)
+        assert not isinstance(frame, Ping | Replace)
         name, ref = frame.request_id, frame.ref
         at = frame.at if isinstance(frame, Adjust | Inject) else None
         if at is not None:

@@ -16,6 +16,7 @@ from midstream.protocol import (
     Credit,
     Params,
     Paused,
+    PauseReason,
     Resumed,
     Rewound,
     Snapshot,
@@ -47,6 +48,22 @@ def token(index: int, delta: str, *, count: int = 1, tokens: list[int] | None = 
 
 def rewound(index: int, text_length: int) -> Rewound:
     return Rewound(request_id="r", index=index, text_length=text_length)
+
+
+def snapshot(
+    seq: int, index: int, text: str, *, tokens: list[int] | None = None, paused: PauseReason | None = None
+) -> Snapshot:
+    return Snapshot(
+        request_id="r",
+        seq=seq,
+        index=index,
+        text=text,
+        tokens=tokens,
+        model="m",
+        prompt_tokens=5,
+        params=Params(top_k=3),
+        paused=paused,
+    )
 
 
 def rest(core: StreamCore) -> list[Chunk]:
@@ -214,7 +231,7 @@ def test_snapshot_gives_only_what_was_not_taken() -> None:
     feed(token(0, "a", tokens=[0]))
     core.take()
     feed(token(1, "b", tokens=[1]))
-    core.on(Snapshot(request_id="r", seq=40, index=4, text="abcd", tokens=[0, 1, 2, 3]))
+    core.on(snapshot(40, 4, "abcd", tokens=[0, 1, 2, 3]))
     assert rest(core) == [Chunk(1, 3, "bcd", [1, 2, 3])]
     core.on(Token(request_id="r", seq=41, index=4, count=1, delta="e", tokens=[4]))
     assert (core.text, core.tokens) == ("abcde", [0, 1, 2, 3, 4])
@@ -224,7 +241,7 @@ def test_snapshot_with_nothing_new_gives_nothing() -> None:
     core = StreamCore()
     feeding(core)(token(0, "a"))
     core.take()
-    core.on(Snapshot(request_id="r", seq=3, index=1, text="a"))
+    core.on(snapshot(3, 1, "a"))
     assert rest(core) == []
 
 
@@ -236,9 +253,17 @@ def test_snapshot_of_another_course_begins_anew(index: int, text: str) -> None:
     feed(token(0, "a"))
     feed(token(1, "b"))
     rest(core)
-    core.on(Snapshot(request_id="r", seq=9, index=index, text=text))
+    core.on(snapshot(9, index, text))
     assert rest(core) == [Chunk(0, index, text)]
     assert core.text == text
+
+
+@pytest.mark.parametrize("reason", ["client", None])
+def test_snapshot_tells_of_the_start_the_parameters_and_the_pause(reason: PauseReason | None) -> None:
+    core = StreamCore()
+    core.on(snapshot(12, 1, "a", paused=reason))
+    assert (core.started, core.model, core.prompt_tokens, core.params) == (True, "m", 5, Params(top_k=3))
+    assert (core.state, core.pause_reason) == ("paused" if reason else "running", reason)
 
 
 # -- credit --------------------------------------------------------------------------------------------

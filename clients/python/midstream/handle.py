@@ -27,12 +27,13 @@ from midstream.protocol import (
     Params,
     Pause,
     Paused,
+    PauseReason,
     Resume,
     Resumed,
     Rewind,
     Rewound,
 )
-from midstream.stream import Chunk, PauseReason, State
+from midstream.stream import Chunk, State
 
 
 class Stream:
@@ -113,7 +114,7 @@ class Stream:
 
     @property
     def pause_reason(self) -> PauseReason | None:
-        """Why it is paused: "client" (somebody asked), "memory" (the server is short of it) or "detached"."""
+        """Why it is paused: "client" (somebody asked), "memory", "engine" (it failed) or "detached"."""
         return self._core.pause_reason
 
     @property

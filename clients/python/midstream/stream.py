@@ -130,7 +130,7 @@ class StreamCore:
             case Snapshot():
                 self._on_snapshot(event)
             case Started():
-                self.model, self.prompt_tokens, self.params = event.model, event.prompt_tokens, event.params
+                self._on_started(event)
             case Adjusted():
                 _update(self.params, event.params)
             case Paused():
@@ -150,6 +150,9 @@ class StreamCore:
             raise ProtocolError(f"event {self._seq + 1} is missing: event {event.seq} followed {self._seq}")
         self._seq = event.seq
         return True
+
+    def _on_started(self, event: Started | Snapshot) -> None:
+        self.model, self.prompt_tokens, self.params = event.model, event.prompt_tokens, event.params
 
     def _on_token(self, event: Token) -> None:
         if event.index != self.index:
@@ -175,6 +178,8 @@ class StreamCore:
 
     def _on_snapshot(self, event: Snapshot) -> None:
         """The whole output anew. What was taken of it before is not given out again, if it still stands."""
+        self._on_started(event)
+        self.pause_reason = event.paused
         taken = self.text[: self._consumed_length]
         if event.index < self.consumed or not event.text.startswith(taken):
             self.consumed = self._consumed_length = 0

@@ -22,8 +22,8 @@ from typing import Any, Literal, Self, TypeVar, Unpack
 from midstream import client, handle
 from midstream.client import Completion, Encoding
 from midstream.options import DEFAULT_WINDOW, CreditLike, MessageLike, ParamOptions, StartOptions
-from midstream.protocol import Final, Params, Ready
-from midstream.stream import Chunk, PauseReason, State
+from midstream.protocol import Final, Params, PauseReason, Ready
+from midstream.stream import Chunk, State
 
 T = TypeVar("T")
 
@@ -109,7 +109,7 @@ class Stream:
 
     @property
     def pause_reason(self) -> PauseReason | None:
-        """Why it is paused: "client" (somebody asked), "memory" (the server is short of it) or "detached"."""
+        """Why it is paused: "client" (somebody asked), "memory", "engine" (it failed) or "detached"."""
         return self._stream.pause_reason
 
     @property
