@@ -17,7 +17,7 @@ import uvicorn
 
 from engine import api
 from midstream.protocol import GoingAway
-from realtime import transport
+from realtime import entry, transport
 from realtime.app import Doors, application
 from realtime.config import Options, parse
 from realtime.connection import Limits
@@ -29,6 +29,7 @@ from realtime.supervisor import Connect, EngineFailed, Supervisor
 log = logging.getLogger("midstream")
 
 BACKLOG = 2048
+ACCEPTED_AT_ONCE = 64  # a crowd at the door holds up those inside for some ten milliseconds, and no longer
 
 # A reader that is busy with what it has read answers no ping meanwhile. It is stalled, which costs nothing,
 # and not gone.
@@ -59,6 +60,11 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, begin_end: Callable[[], object]) -> None:
         super().__init__(config)
         self._begin_end: Callable[[], object] | None = begin_end
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or []:
+            listening.listen(BACKLOG)  # uvicorn takes what is accepted in one go for what may wait, too
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._begin_end is None:
@@ -106,14 +112,14 @@ async def _end(server: Server, hub: Hub, doors: Doors, options: Options) -> None
     """Start nothing new, let what runs finish within the grace, then close."""
     hub.draining = True
     log.info("going away: %d streams have %g s to finish", len(hub.streams), options.shutdown_grace_s)
-    for connection in list(doors.open):
+    for connection in list(doors.open.values()):
         connection.say(GoingAway(deadline_ms=int(options.shutdown_grace_s * 1000)))
     try:
         await asyncio.wait_for(hub.quiet(), options.shutdown_grace_s)
     except TimeoutError:
         hub.cancel_all()
         await hub.quiet()
-    await asyncio.gather(*(connection.close_for_good() for connection in list(doors.open)))
+    await asyncio.gather(*(connection.close_for_good() for connection in list(doors.open.values())))
     server.should_exit = True
 
 
@@ -214,12 +220,20 @@ def _limits(options: Options) -> Limits:
     )
 
 
+def _http_limits(options: Options) -> entry.HttpLimits:
+    return entry.HttpLimits(
+        handshake_timeout_s=options.handshake_timeout_s, send_timeout_s=options.send_timeout_s
+    )
+
+
 def _uvicorn_config(options: Options, doors: Doors) -> uvicorn.Config:
     return uvicorn.Config(
         application(doors),
+        http=entry.protocol_class(_http_limits(options)),
         ws=transport.protocol_class(transport.Limits(send_timeout_s=options.send_timeout_s)),
         ws_max_size=options.max_message_bytes,
         ws_ping_timeout=PEER_SILENCE_S,
+        backlog=ACCEPTED_AT_ONCE,
         log_level=options.log_level,
         access_log=False,
         lifespan="off",

@@ -86,6 +86,9 @@ class Options:
     send_timeout_s: float = option(
         20.0, "seconds after which a client that takes nothing is cut off", least=0.1, most=DAY_S
     )
+    handshake_timeout_s: float = option(
+        5.0, "seconds that a request's head has to arrive in", least=0.1, most=DAY_S
+    )
     shutdown_grace_s: float = option(
         10.0, "seconds that running streams have to finish on SIGTERM", most=DAY_S
     )

@@ -26,6 +26,7 @@ class Inbox:
         self._disconnect: Message | None = None
         self._news = asyncio.Event()
         self._reading = True
+        self._hold: asyncio.TimerHandle | None = None
 
     @property
     def reading(self) -> bool:
@@ -45,8 +46,20 @@ class Inbox:
         """Nothing follows what waits now. The first end is the one that counts."""
         if self._disconnect is None:
             self._disconnect = {"type": "websocket.disconnect", "code": code, "reason": reason}
+            if self._hold is not None:
+                self._hold.cancel()
             self._news.set()
             self._set_reading()
+
+    def hold(self, delay_s: float) -> None:
+        """Read nothing for so long: what the peer sends meanwhile waits at its own end."""
+        if self._hold is None:
+            self._hold = _later(delay_s, self._release)
+            self._set_reading()
+
+    def _release(self) -> None:
+        self._hold = None
+        self._set_reading()
 
     async def get(self) -> Message:
         """The next message; once all are taken, the disconnect, as often as it is asked for."""
@@ -67,7 +80,7 @@ class Inbox:
     def _set_reading(self) -> None:
         # After the end we read on, to throw away: the peer's close frame and its end of stream lie behind.
         full = len(self._waiting) >= self._max_messages or self._waiting_bytes >= self._max_bytes
-        reading = self.ended or not full
+        reading = self.ended or not (full or self._hold)
         if reading == self._reading or self._transport.is_closing():
             return
         self._reading = reading

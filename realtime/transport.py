@@ -25,6 +25,7 @@ from websockets.server import ServerProtocol
 from realtime.flow import Inbox, Keepalive, Outflow
 from realtime.framing import Assembly, Violation, data_frames, is_pong, ping_frame
 from realtime.handshake import Denial, Message, complete_acceptance, plain_response, request_scope
+from realtime.pace import Pace
 from realtime.peer import KEEPALIVE, PEER, Peer, PeerGone
 
 logger = logging.getLogger("uvicorn.error")
@@ -43,15 +44,30 @@ class Limits:
     max_fragments: int = 1024
     max_unread_bytes: int = 1 << 20
     high_water_bytes: int = 64 * 1024
+    # What comes in is read at this pace: a frame counts as one, and so does each KiB.
+    pace_per_s: float = 2000.0
+    pace_burst: float = 4000.0
+    pings_per_s: float = 100.0  # beyond this and a burst, no reason to ping is left but to do harm
+    pings_burst: float = 1000.0
+    most_ignored: float = 16 * 1024.0  # of what comes behind a close, counted likewise
 
 
-def protocol_class(limits: Limits) -> type[PositionedWebSocket]:
-    """What to give to `uvicorn.Config(ws=...)`: uvicorn makes the connections itself, and knows no limits."""
-    return type(PositionedWebSocket.__name__, (PositionedWebSocket,), {"limits": limits})
+READ_BYTES = 8 * 1024  # at most in one go: some 1,300 empty frames, or five milliseconds of the loop's time
 
 
-class PositionedWebSocket(asyncio.Protocol):
-    limits: ClassVar[Limits] = Limits()
+def protocol_class(limits: Limits) -> type[asyncio.Protocol]:
+    """What to give to `uvicorn.Config(ws=...)`: uvicorn makes the connections itself, and knows no limits.
+
+    The connections of one class share a buffer, so they belong to one event loop.
+    """
+    own = {"limits": limits, "received": memoryview(bytearray(READ_BYTES))}
+    made = type(PositionedWebSocket.__name__, (PositionedWebSocket,), own)
+    return cast(type[asyncio.Protocol], made)  # uvicorn's word for either kind of asyncio's protocols
+
+
+class PositionedWebSocket(asyncio.BufferedProtocol):
+    limits: ClassVar[Limits]
+    received: ClassVar[memoryview]
 
     transport: asyncio.Transport
     inbox: Inbox
@@ -80,6 +96,7 @@ class PositionedWebSocket(asyncio.Protocol):
         self._acceptance: Response | None = None
         self._denial: Denial | None = None
         self._late_pong: bytes | None = None
+        self._ignored = 0.0
         self._close_timer: asyncio.TimerHandle | None = None
 
     # -- what the transport tells ------------------------------------------------------------------
@@ -96,8 +113,17 @@ class PositionedWebSocket(asyncio.Protocol):
             high_water_bytes=self.limits.high_water_bytes,
             timeout_s=self.limits.send_timeout_s,
         )
+        now = asyncio.get_running_loop().time()
+        self._pace = Pace(rate=self.limits.pace_per_s, burst=self.limits.pace_burst, now=now)
+        self._pings = Pace(rate=self.limits.pings_per_s, burst=self.limits.pings_burst, now=now)
         # uvicorn keeps a set of its own protocol classes, and asks of them no more than `shutdown`.
         self._server_state.connections.add(self)  # type: ignore[arg-type]
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.received
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(self.received[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
         if self._acceptance is not None and self._connecting:
@@ -111,7 +137,9 @@ class PositionedWebSocket(asyncio.Protocol):
             # The core just hangs up on a request that it cannot read, such as one with a body.
             self.outflow.write(plain_response(400, "not a websocket request\n").serialize())
         self._flush()
-        for event in self._core.events_received():
+        events = self._core.events_received()
+        self._charge(len(events) + len(data) / 1024)
+        for event in events:
             self._take(event)
         if self._core.parser_exc is not None:
             self._end_inbox_as_failed()
@@ -150,6 +178,15 @@ class PositionedWebSocket(asyncio.Protocol):
 
     # -- what the peer sends -----------------------------------------------------------------------
 
+    def _charge(self, amount: float) -> None:
+        """Who sends fast is read slowly; nothing of it is lost, and nobody else waits for it."""
+        if self.inbox.ended:
+            self._ignored += amount
+            if self._ignored > self.limits.most_ignored:
+                self.transport.abort()
+        elif wait_s := self._pace.spend(amount, asyncio.get_running_loop().time()):
+            self.inbox.hold(wait_s)
+
     def _take(self, event: Request | Response | Frame) -> None:
         if isinstance(event, Request):
             self._request(event)
@@ -173,8 +210,15 @@ class PositionedWebSocket(asyncio.Protocol):
         elif frame.opcode is Opcode.CLOSE:
             assert self._core.close_rcvd is not None
             self.inbox.end(self._core.close_rcvd.code, self._core.close_rcvd.reason)
-        elif frame.opcode is not Opcode.PING:  # pings the core has answered already
+        elif frame.opcode is Opcode.PING:
+            self._ping()
+        else:
             self._data(frame)
+
+    def _ping(self) -> None:
+        """The core has answered it already."""
+        if self._pings.spend(1, asyncio.get_running_loop().time()):
+            self._fail(CloseCode.POLICY_VIOLATION, "too many pings")
 
     def _data(self, frame: Frame) -> None:
         try:
@@ -297,15 +341,23 @@ class PositionedWebSocket(asyncio.Protocol):
 
     def _flush(self) -> None:
         """Send what the core wants sent: answers to pings and to the peer's close, our own close, the end."""
+        waiting: list[bytes] = []
         for data in self._core.data_to_send():
             if not data:
+                self._write_all(waiting)
                 self._end_output()
             elif is_pong(data) and not self.outflow.writable:
                 # A peer that pings and takes no answer would fill our memory with answers. RFC 6455, 5.5.3:
                 # only the latest ping needs one.
                 self._late_pong = data
             else:
-                self.outflow.write(data)
+                waiting.append(data)
+        self._write_all(waiting)
+
+    def _write_all(self, waiting: list[bytes]) -> None:
+        if waiting:
+            self.outflow.write(b"".join(waiting))
+            waiting.clear()
 
     # -- the end -----------------------------------------------------------------------------------
 

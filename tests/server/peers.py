@@ -11,6 +11,8 @@ from typing import Any
 import uvicorn
 from websockets.frames import Frame, Opcode
 
+from realtime import entry
+from realtime.entry import HttpLimits
 from realtime.handshake import Message
 from realtime.transport import Limits, protocol_class
 
@@ -21,12 +23,16 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Server:
-    def __init__(self, app: App, limits: Limits, **settings: Any) -> None:
+    def __init__(self, app: App, limits: Limits, http_limits: HttpLimits, **settings: Any) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
         self.url = f"ws://127.0.0.1:{self.port}/"
-        config = uvicorn.Config(app, ws=protocol_class(limits), lifespan="off", log_config=None, **settings)
+        self.http = entry.protocol_class(http_limits)
+        config = uvicorn.Config(
+            app, http=self.http, ws=protocol_class(limits), lifespan="off", log_config=None, **settings
+        )
         self._server = uvicorn.Server(config)
+        self.state = self._server.server_state
         self._task = asyncio.create_task(self._server.serve([self._socket]))
 
     async def stop(self) -> None:
@@ -35,8 +41,10 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(app: App, limits: Limits | None = None, **settings: Any) -> AsyncIterator[Server]:
-    server = Server(app, limits or Limits(close_timeout_s=2), **settings)
+async def serving(
+    app: App, limits: Limits | None = None, *, http_limits: HttpLimits | None = None, **settings: Any
+) -> AsyncIterator[Server]:
+    server = Server(app, limits or Limits(close_timeout_s=2), http_limits or HttpLimits(), **settings)
     try:
         yield server
     finally:

@@ -34,6 +34,7 @@ OTHERS = {
     "midstream.cli.screen": ["prompt_toolkit"],
     "midstream.protocol": ["msgspec"],
     "realtime": [
+        "h11",
         "jinja2",
         "msgspec",
         "prometheus_client",
