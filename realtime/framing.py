@@ -6,8 +6,10 @@ and the payload (RFC 6455, 5.2). This knows no connection and no state but that 
 
 from __future__ import annotations
 
+import codecs
 import struct
 from collections.abc import Iterable
+from typing import Any
 
 from websockets.frames import CloseCode, Frame, Opcode
 
@@ -48,6 +50,9 @@ def _long_header(opcode: Opcode, length: int) -> bytes:
     return struct.pack("!BBQ", _FIN | opcode, 127, length)
 
 
+_utf8 = codecs.getincrementaldecoder("utf-8")
+
+
 class Violation(Exception):
     """The peer sent what must close the connection with this code."""
 
@@ -62,23 +67,27 @@ class Assembly:
 
     def __init__(self, max_fragments: int) -> None:
         self._max_fragments = max_fragments
-        self._fragments: list[bytes] = []
-        self._text = False
+        self._fragments: list[Any] = []  # all of them bytes, or text where there is a decoder
+        self._decoder: codecs.IncrementalDecoder | None = None
 
     def add(self, frame: Frame) -> str | bytes | None:
         """Take a data frame; the last of a message makes the message."""
         if frame.opcode is not Opcode.CONT:
-            self._text = frame.opcode is Opcode.TEXT
+            self._decoder = _utf8() if frame.opcode is Opcode.TEXT else None
         if len(self._fragments) == self._max_fragments:
             raise Violation(CloseCode.POLICY_VIOLATION, "too many fragments in one message")
-        self._fragments.append(bytes(frame.data))
+        self._fragments.append(self._read(frame))
         return self._whole() if frame.fin else None
 
-    def _whole(self) -> str | bytes:
-        data, self._fragments = b"".join(self._fragments), []
-        if not self._text:
-            return data
+    def _read(self, frame: Frame) -> str | bytes:
+        if self._decoder is None:
+            return bytes(frame.data)
         try:
-            return data.decode()
-        except UnicodeDecodeError:
+            return self._decoder.decode(frame.data, final=frame.fin)
+        except UnicodeDecodeError:  # told at the first fragment that shows it
             raise Violation(CloseCode.INVALID_DATA, "text is not valid UTF-8") from None
+
+    def _whole(self) -> str | bytes:
+        nothing: Any = b"" if self._decoder is None else ""
+        fragments, self._fragments = self._fragments, []
+        return nothing.join(fragments)  # type: ignore[no-any-return]

@@ -1,0 +1,1 @@
+"""What Midstream keeps of its promises under faults, load and attack: one module a promise."""
