@@ -77,7 +77,8 @@ class Sequence:
 
     @property
     def evicted(self) -> bool:
-        return self.admitted and not self.blocks
+        """Whether it had memory, here or in an engine that is gone, and has none now."""
+        return not self.blocks and (self.admitted or self.outputs > 0)
 
     @property
     def decoding(self) -> bool:

@@ -8,7 +8,9 @@ all the same.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+from contextlib import suppress
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -19,6 +21,7 @@ from midstream.protocol import SUBPROTOCOLS, CloseCode, Event
 from realtime.fallback import SendingPeer
 from realtime.frames import Codec
 from realtime.hub import Hub
+from realtime.outbox import Told
 from realtime.peer import PEER
 from realtime.positions import Positions
 from realtime.refusal import Refusal
@@ -46,20 +49,20 @@ class Peer(Protocol):
 
 
 async def serve(
-    websocket: WebSocket, hub: Hub, tenant: str, limits: Limits, open_now: set[Connection]
+    websocket: WebSocket, hub: Hub, tenant: str, limits: Limits, open_now: dict[str, Connection]
 ) -> None:
     """The whole life of one connection, which is in `open_now` for as long as it lasts."""
     subprotocol = next((known for known in SUBPROTOCOLS if known in websocket.scope["subprotocols"]), None)
     await websocket.accept(subprotocol)
     codec = Codec(subprotocol)
     peer: Peer = websocket.scope.get("extensions", {}).get(PEER) or SendingPeer(websocket, text=codec.text)
-    connection = Connection(websocket, peer, hub, codec, tenant, limits)
-    open_now.add(connection)
+    connection = Connection(websocket, peer, hub, codec, tenant, limits, open_now)
+    open_now[connection.session_id] = connection
     try:
         connection.greet()
         await connection.read()
     finally:
-        open_now.discard(connection)
+        del open_now[connection.session_id]
         connection.leave()
         if isinstance(peer, SendingPeer):
             peer.stop()
@@ -67,15 +70,24 @@ async def serve(
 
 class Connection:
     def __init__(
-        self, websocket: WebSocket, peer: Peer, hub: Hub, codec: Codec, tenant: str, limits: Limits
+        self,
+        websocket: WebSocket,
+        peer: Peer,
+        hub: Hub,
+        codec: Codec,
+        tenant: str,
+        limits: Limits,
+        open_now: dict[str, Connection],
     ) -> None:
         self.gone = False
+        self.session_id = secrets.token_hex(16)
+        self.tenant = tenant
         self._websocket = websocket
         self._peer = peer
         self._hub = hub
         self._codec = codec
-        self._tenant = tenant
         self._limits = limits
+        self._open_now = open_now
         self._positions = Positions(limits.ack_every)
         self._live: set[Stream] = set()
         self._woken: dict[Stream, None] = {}
@@ -90,7 +102,7 @@ class Connection:
         self._answer(
             protocol.Ready(
                 protocol=protocol.VERSION,
-                session_id=secrets.token_hex(8),
+                session_id=self.session_id,
                 models=[] if model is None else [model.name],
                 limits={name: getattr(self._limits, name) for name in self._limits.__struct_fields__}
                 | ({} if model is None else {"context": model.context}),
@@ -102,6 +114,8 @@ class Connection:
             message = await self._websocket.receive()
             if message["type"] == "websocket.disconnect":
                 return
+            if self.gone:
+                return  # another stands in for it: what it says now has been said there
             data: str | bytes = message["bytes"] if message.get("text") is None else message["text"]
             self._receive(data)
             if len(self._answers) > MOST_ANSWERS:
@@ -110,11 +124,27 @@ class Connection:
 
     async def close_for_good(self) -> None:
         """The server goes away: everything has been said."""
-        await self._websocket.close(CloseCode.DRAINING, "the server is going away")
+        await self._close(CloseCode.DRAINING, "the server is going away")
 
     def leave(self) -> None:
-        self.gone = True
-        self._hub.detach(self)
+        if not self.gone:
+            self.gone = True
+            self._hub.detach(self)
+
+    def _replace(self, session_id: str) -> None:
+        """What this client said on its old connection, and was not read yet, must not be heard any more."""
+        other = self._open_now.get(session_id)
+        if other is not None and other is not self and other.tenant == self.tenant:
+            other.leave()
+            other.end(CloseCode.TAKEN_OVER, "another connection stands in for this one")
+
+    def end(self, code: int, reason: str) -> None:
+        """Close it, and do not wait until that is done."""
+        self._ending = asyncio.get_running_loop().create_task(self._close(code, reason))
+
+    async def _close(self, code: int, reason: str) -> None:
+        with suppress(RuntimeError, ConnectionError):  # it is closed already
+            await self._websocket.close(code, reason)
 
     def _receive(self, data: bytes | str) -> None:
         try:
@@ -128,21 +158,26 @@ class Connection:
         except Refusal as refusal:
             self._answer(refusal.event(*self._codec.addressed(data)))
             return
-        if isinstance(frame, protocol.Ping):
-            self._answer(protocol.Pong(ref=frame.ref))
-        else:
-            self._hub.receive(self._tenant, frame, self)
+        match frame:
+            case protocol.Ping():
+                self._answer(protocol.Pong(ref=frame.ref))
+            case protocol.Replace(session_id=session_id):
+                self._replace(session_id)
+            case _:
+                self._hub.receive(self.tenant, frame, self)
 
-    def _check(self, frame: protocol.StreamFrame | protocol.Ping) -> None:
+    def _check(self, frame: protocol.ClientFrame) -> None:
         most = self._limits.streams_per_connection
-        if isinstance(frame, protocol.Start) and len(self._live) >= most:
+        if isinstance(frame, protocol.Start | protocol.Attach) and len(self._live) >= most:
             raise Refusal(
                 "too_many_streams", f"This connection has its most of {most} streams.", retry_after_ms=1000
             )
 
     def _acknowledge(self, payload: bytes) -> None:
-        for stream, index in self._positions.answered(payload):
-            self._hub.taken(stream, index)
+        if self.gone:
+            return
+        for read in self._positions.answered(payload):
+            self._hub.taken(read.stream, read.index, read.seq)
         self._hub.settle()
 
     # -- to the peer -----------------------------------------------------------------------------
@@ -150,6 +185,13 @@ class Connection:
     def wake(self, stream: Stream) -> None:
         self._live.add(stream)
         self._woken[stream] = None
+
+    def lose(self, stream: Stream) -> None:
+        self._live.discard(stream)
+        self._woken.pop(stream, None)
+        self._positions.forget(stream)
+        taken = Refusal("request_taken", f'Request "{stream.request_id}" is another connection\'s now.')
+        self._answer(taken.event(stream.request_id))
 
     def refuse(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
         self._answer(refusal.event(request_id, ref))
@@ -173,14 +215,23 @@ class Connection:
             self._peer.write(messages, text=self._codec.text, ping=ping)
 
     def _taken_from(self, stream: Stream) -> list[bytes]:
-        before = stream.outbox.sent
         events = stream.outbox.take()
-        if stream.automatic and stream.outbox.sent > before:
-            self._positions.sent(stream, stream.outbox.sent - before)
-        if events and isinstance(events[-1], protocol.Final):
+        tokens = sum(map(_tokens, events))
+        if tokens:
+            self._positions.sent(stream, tokens)
+        if stream.ended:
             self._live.discard(stream)
         return [self._codec.encode(event) for event in events]
 
     def _answer(self, event: Event) -> None:
         self._answers.append(event)
         self.flush()
+
+
+def _tokens(event: Told) -> int:
+    match event:
+        case protocol.Token(count=count):
+            return count
+        case protocol.Snapshot(index=index):
+            return index
+    return 0

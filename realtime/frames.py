@@ -36,7 +36,7 @@ class Codec:
     def encode(self, event: Event) -> bytes:
         return self._encoder.encode(event)  # type: ignore[no-any-return]
 
-    def decode(self, data: bytes | str) -> protocol.StreamFrame | protocol.Ping:
+    def decode(self, data: bytes | str) -> ClientFrame:
         try:
             return self._decoder.decode(data)  # type: ignore[no-any-return]
         except msgspec.ValidationError as error:
@@ -85,7 +85,7 @@ class Codec:
         return explained(kind, error, f"{tag} frame")
 
 
-def _with_text_keys(said: Any) -> protocol.StreamFrame | protocol.Ping | None:
+def _with_text_keys(said: Any) -> ClientFrame | None:
     """The same object as in JSON, where keys that are numbers are strings: so many languages pack it."""
     try:
         return msgspec.convert(said, ClientFrame, str_keys=True)  # type: ignore[no-any-return]

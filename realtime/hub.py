@@ -2,7 +2,7 @@
 
 The hub knows streams by tenant and request_id, and by the number under which the engine knows them. It
 knows whom to wake when a stream has something to say, but not what a listener is: a WebSocket connection,
-an HTTP response, a test.
+an HTTP response, a test. Listeners come and go, and so do engines; streams stay.
 
 It never blocks the event loop and never waits in it: long texts are tokenized in a thread, and meanwhile
 the frames for that stream, and for no other, queue up behind it.
@@ -14,9 +14,9 @@ import asyncio
 import itertools
 import logging
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -24,15 +24,18 @@ from msgspec.structs import replace
 from engine import api
 from midstream import protocol
 from midstream.protocol import StreamFrame
-from realtime.prompts import Model, checked_params, text_length, tokenize
+from realtime.audience import Audience
+from realtime.graves import Graves, Key
+from realtime.lanes import Lanes
+from realtime.prompts import Model, checked_params, digest, text_length, tokenize
+from realtime.quota import Gate, Share
+from realtime.recovery import Recovery
 from realtime.refusal import Refusal
 from realtime.stream import Stream
 
 log = logging.getLogger(__name__)
 
-Key = tuple[str, str]  # tenant, request_id
 LONG_TEXT = 2_000  # characters; fewer are tokenized in a millisecond or so, more in a thread
-REMEMBERED = 4_096  # finished requests of which it is still known that they were
 
 
 class Listener(Protocol):
@@ -44,6 +47,10 @@ class Listener(Protocol):
         """The stream has something to say; `flush` will follow, once for all that were woken together."""
 
     def flush(self) -> None: ...
+
+    def lose(self, stream: Stream) -> None:
+        """The stream has another listener now."""
+
     def refuse(self, refusal: Refusal, request_id: str, ref: str | None) -> None: ...
 
 
@@ -66,16 +73,19 @@ class Hub:
         send: Callable[[list[api.AnyCommand]], None],
         watcher: Watcher,
         *,
+        gate: Gate | None = None,
         window: int,
         max_streams: int,
         clock: Callable[[], float] = time.monotonic,
         call_later: Callable[[float, Callable[[], None]], Timer] | None = None,
     ) -> None:
-        self.model: Model | None = None  # while there is no engine, there is none
+        self.model: Model | None = None  # until the first engine is there
+        self.up = False  # whether there is an engine now
         self.draining = False
         self.steps = 0
         self._send = send
         self._watcher = watcher
+        self._gate = gate or Gate()
         self._window = window
         self._max_streams = max_streams
         self._clock = clock
@@ -86,13 +96,14 @@ class Hub:
         self._tenants: dict[str, int] = {}
         self._streams: dict[Key, Stream] = {}
         self._by_number: dict[int, tuple[Key, Stream]] = {}
-        self._listeners: dict[int, Listener] = {}
-        self._lanes: dict[
-            Key, deque[tuple[StreamFrame, Listener]]
-        ] = {}  # frames behind one that takes its time
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._finished: OrderedDict[Key, None] = OrderedDict()
-        self._timers: dict[int, Timer] = {}
+        self._contents: dict[int, bytes] = {}  # what each start said, digested
+        self._shares: dict[int, Share] = {}  # what each takes of what its tenant may
+        self._graves = Graves()
+        self._audience = Audience[Listener]()
+        self._lanes = Lanes[Key, tuple[StreamFrame, Listener]](self._tokenize, self._set_quiet)
+        self._recovery = Recovery()
+        self._timers: dict[int, Timer] = {}  # until a stream times out
+        self._graces: dict[int, Timer] = {}  # until nobody need come back to it
         self._outgoing: list[api.AnyCommand] = []
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -113,33 +124,31 @@ class Hub:
         """Act on a frame, behind those for the same stream that came before it. A refused one changes
         nothing."""
         key = (tenant, frame.request_id)
-        if key in self._lanes:
-            self._lanes[key].append((frame, listener))
-        elif text_length(frame) > LONG_TEXT:
-            self._lanes[key] = deque([(frame, listener)])
+        if self._lanes.join(key, (frame, listener)):
+            return
+        if text_length(frame) > LONG_TEXT:
             self._quiet.clear()
-            task = asyncio.get_running_loop().create_task(self._work_off(key))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._lanes.open(key, (frame, listener))
         else:
             self._act(key, frame, listener)
         self._flush_commands()
 
-    def taken(self, stream: Stream, index: int) -> None:
-        """A peer has taken a stream's output up to `index`."""
-        stream.taken(index)
+    def taken(self, stream: Stream, index: int, seq: int) -> None:
+        """A peer has taken a stream's output up to `index`, and its events up to `seq`."""
+        stream.taken(index, seq)
 
     def settle(self) -> None:
         """After any number of `taken`."""
         self._flush_commands()
 
     def detach(self, listener: Listener) -> None:
-        """The listener is gone, and its streams with it."""
+        """The listener is gone; each of its streams does what its start said."""
         with self._turn() as wake:
-            for number in [number for number, other in self._listeners.items() if other is listener]:
-                del self._listeners[number]
+            for number in self._audience.leave(listener):
                 stream = self._by_number[number][1]
-                stream.forsake(self._clock(), self.steps)
+                stream.detach(self._clock(), self.steps)
+                if stream.on_disconnect != "cancel":
+                    self._graces[number] = self._call_later(stream.grace_s, partial(self._give_up, stream))
                 wake(stream)
 
     # -- from the engine -------------------------------------------------------------------------
@@ -155,10 +164,20 @@ class Hub:
                     self._watcher.discarded(len(news.tokens))
                     continue
                 stream = known[1]
+                self._count(news)
                 for asked in stream.hear(news, now):
                     self._watcher.acted(asked.kind, output.step - asked.step)
                 wake(stream)
+                if news.tokens or news.changes:
+                    self._moved(stream)
         self._watcher.stepped(output)
+
+    def _count(self, news: api.News) -> None:
+        share = self._shares[news.stream]
+        if news.admitted is not None:
+            share.begun()
+        if news.tokens:
+            share.took(len(news.tokens))
 
     def cancel_all(self) -> None:
         with self._turn() as wake:
@@ -167,23 +186,52 @@ class Hub:
                 wake(stream)
 
     def lose_engine(self) -> None:
-        """Every stream's engine is gone: until streams can be rebuilt, they end here."""
-        self.model = None
+        """The engine is gone. Its streams wait for another, but one that has killed too many."""
+        self.up = False
+        culprit = self._recovery.died()
         with self._turn() as wake:
             for stream in self.streams:
-                stream.lost(self._clock())
+                if stream.number == culprit:
+                    stream.fail(
+                        "the engine failed again and again while it computed this stream", self._clock()
+                    )
+                else:
+                    stream.lose_engine(self._clock())
                 wake(stream)
             self._outgoing.clear()  # there is nobody to send it to
+
+    def have_engine(self, model: Model) -> None:
+        """There is an engine, and it knows no stream yet."""
+        self.model, self.up, self.steps = model, True, 0
+        waiting = [stream for stream in self.streams if not stream.concluding]
+        self._submit(stream.number for stream in waiting if not stream.wants_tokens)
+        self._submit(self._recovery.begin(stream.number for stream in waiting if stream.wants_tokens))
+        self._flush_commands()
+
+    def _submit(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._by_number[number][1].submit()
+
+    def _moved(self, stream: Stream) -> None:
+        if not self._recovery.proven:
+            self._submit(self._recovery.moved(stream.number))
 
     # -- a frame ---------------------------------------------------------------------------------
 
     def _act(self, key: Key, frame: StreamFrame, listener: Listener, tokens: list[int] | None = None) -> None:
         """`tokens` are the frame's text, where that was tokenized before."""
         try:
-            if isinstance(frame, protocol.Start):
-                stream: Stream | None = self._start(key, frame, listener, tokens)
-            else:
-                stream = self._steer(key, frame, tokens)
+            match frame:
+                case protocol.Attach(after=after):
+                    self._attach(key, after, frame.ref, listener)
+                    return
+                case protocol.Start() if (content := self._known(key)) is not None:
+                    self._start_again(key, frame, content, listener)
+                    return
+                case protocol.Start():
+                    stream: Stream | None = self._start(key, frame, listener, tokens)
+                case _:
+                    stream = self._steer(key, frame, tokens)
         except Refusal as refusal:
             listener.refuse(refusal, frame.request_id, frame.ref)
             return
@@ -191,33 +239,32 @@ class Hub:
             with self._turn() as wake:
                 wake(stream)
 
-    async def _work_off(self, key: Key) -> None:
-        """A lane: one frame after the other, text that is long in a thread."""
-        lane = self._lanes[key]
-        while lane:
-            frame, listener = lane[0]
-            try:
-                if isinstance(frame, protocol.Start):
-                    self._check_start(key, frame)
-                tokens = await asyncio.to_thread(tokenize, frame, self._ready_model())
-            except Refusal as refusal:
-                listener.refuse(refusal, frame.request_id, frame.ref)
-            except Exception:
-                log.exception("a frame could not be tokenized")
-                failure = Refusal("engine_error", "The server failed to tokenize this frame's text.")
-                listener.refuse(failure, frame.request_id, frame.ref)
-            else:
-                if not listener.gone:
-                    self._act(key, frame, listener, tokens)
-            lane.popleft()
-        del self._lanes[key]
-        self._set_quiet()
+    async def _tokenize(self, key: Key, item: tuple[StreamFrame, Listener]) -> None:
+        """A frame of a lane: its text may be long."""
+        frame, listener = item
+        try:
+            if isinstance(frame, protocol.Start) and self._known(key) is None:
+                self._check_start(key, frame)
+            tokens = await asyncio.to_thread(tokenize, frame, self._known_model())
+        except Refusal as refusal:
+            listener.refuse(refusal, frame.request_id, frame.ref)
+        except Exception:
+            log.exception("a frame could not be tokenized")
+            failure = Refusal("engine_error", "The server failed to tokenize this frame's text.")
+            listener.refuse(failure, frame.request_id, frame.ref)
+        else:
+            if not listener.gone:
+                self._act(key, frame, listener, tokens)
+                self._flush_commands()
+
+    # -- starting and attaching ------------------------------------------------------------------
 
     def _start(self, key: Key, frame: protocol.Start, listener: Listener, tokens: list[int] | None) -> Stream:
         self._check_start(key, frame)
-        model = self._ready_model()
+        model = self._known_model()
         prompt = tokens if tokens is not None else tokenize(frame, model) or []
         params = checked_params(frame, prompt, model)
+        share = self._gate.admit(key[0], frame, len(prompt))
         number = next(self._numbers)
         tenant = self._tenants.setdefault(key[0], len(self._tenants))
         stream = Stream(
@@ -233,12 +280,65 @@ class Hub:
         )
         self._streams[key] = stream
         self._by_number[number] = (key, stream)
-        self._listeners[number] = listener
-        self._finished.pop(key, None)
+        self._contents[number] = digest(frame)
+        self._shares[number] = share
+        self._audience.give(number, listener)
+        self._graves.forget(key)
         self._quiet.clear()
         if frame.timeout_ms is not None:
-            self._timers[number] = self._call_later(frame.timeout_ms / 1000, lambda: self._time_out(stream))
+            self._timers[number] = self._call_later(frame.timeout_ms / 1000, partial(self._time_out, stream))
         return stream
+
+    def _known(self, key: Key) -> bytes | None:
+        """The content with which a stream of this name was started, if all of it is still there."""
+        if key in self._streams:
+            return self._contents[self._streams[key].number]
+        grave = self._graves.find(key, self._clock())
+        return None if grave is None else grave.content
+
+    def _start_again(self, key: Key, frame: protocol.Start, content: bytes, listener: Listener) -> None:
+        if digest(frame) != content:
+            raise Refusal(
+                "request_conflict",
+                f'Request "{frame.request_id}" was started with other content: take another id.',
+            )
+        self._attach(key, -1, frame.ref, listener)
+
+    def _attach(self, key: Key, after: int, ref: str | None, listener: Listener) -> None:
+        stream = self._streams.get(key)
+        if stream is None:
+            stream = self._dug_up(key)
+        stream.attach(after, self.steps, ref)
+        if not stream.ended:
+            self._hand_over(stream, listener)
+        listener.wake(stream)
+        listener.flush()
+
+    def _dug_up(self, key: Key) -> Stream:
+        grave = self._graves.find(key, self._clock())
+        if grave is not None:
+            return grave.stream
+        if self._graves.remembers(key):
+            raise Refusal(
+                "request_expired", f'Request "{key[1]}" ended too long ago: its output is forgotten.'
+            )
+        raise Refusal("unknown_request", f'There is no request "{key[1]}": start it first.')
+
+    def _hand_over(self, stream: Stream, listener: Listener) -> None:
+        before = self._audience.give(stream.number, listener)
+        if before is not None:
+            before.lose(stream)
+        grace = self._graces.pop(stream.number, None)
+        if grace is not None:
+            grace.cancel()
+
+    def _give_up(self, stream: Stream) -> None:
+        """Nobody came back."""
+        with self._turn() as wake:
+            stream.forsake(self._clock(), self.steps)
+            wake(stream)
+
+    # -- steering --------------------------------------------------------------------------------
 
     def _steer(self, key: Key, frame: StreamFrame, tokens: list[int] | None) -> Stream | None:
         stream = self._streams.get(key)
@@ -251,16 +351,14 @@ class Hub:
             case protocol.Cancel(ref=ref):
                 stream.cancel(self._clock(), self.steps, ref)
             case protocol.Inject():
-                made = tokens if tokens is not None else tokenize(frame, self._ready_model())
+                made = tokens if tokens is not None else tokenize(frame, self._known_model())
                 stream.steer(replace(frame, tokens=made), self.steps)
-            case protocol.Attach():
-                raise Refusal("unsupported", "`attach` is not known here: a stream ends with its connection.")
             case protocol.Pause() | protocol.Resume() | protocol.Adjust() | protocol.Rewind():
                 stream.steer(frame, self.steps)
         return stream
 
     def _steer_nothing(self, key: Key, frame: StreamFrame) -> None:
-        if key not in self._finished:
+        if not self._graves.remembers(key):
             raise Refusal("unknown_request", f'There is no request "{frame.request_id}": start it first.')
         if isinstance(frame, protocol.Grant | protocol.Cancel):
             return  # it crossed the final on its way; there is nothing left to grant or to end
@@ -271,7 +369,9 @@ class Hub:
     def _check_start(self, key: Key, frame: protocol.Start) -> None:
         if self.draining:
             raise Refusal("draining", "The server is going away and starts nothing new.", retry_after_ms=1000)
-        model = self._ready_model()
+        model = self._known_model()
+        if not self.up:
+            raise Refusal("overloaded", "The engine is being started.", retry_after_ms=1000)
         if frame.model not in (None, model.name):
             raise Refusal(
                 "unknown_model", f'There is no model "{frame.model}"; this server has "{model.name}".'
@@ -280,23 +380,16 @@ class Hub:
             raise Refusal(
                 "invalid_frame", "A start has either `messages` or `prompt`, not both and not neither."
             )
-        if frame.on_disconnect != "cancel":
-            raise Refusal(
-                "unsupported", '`on_disconnect` can only be "cancel": a stream ends with its connection.'
-            )
-        if key in self._streams:
-            raise Refusal(
-                "request_conflict", f'Request "{frame.request_id}" is running already: take another id.'
-            )
-        beginning = self._lanes.keys() - self._streams.keys() - {key}
+        beginning = self._lanes.keys - self._streams.keys() - {key}
         if len(self._streams) + len(beginning) >= self._max_streams:
             raise Refusal(
                 "overloaded", f"The server has its most of {self._max_streams} streams.", retry_after_ms=1000
             )
+        self._gate.check(key[0], frame)
 
-    def _ready_model(self) -> Model:
+    def _known_model(self) -> Model:
         if self.model is None:
-            raise Refusal("overloaded", "The engine is not ready; it is being started.", retry_after_ms=1000)
+            raise Refusal("overloaded", "The engine is being started.", retry_after_ms=1000)
         return self.model
 
     # -- afterwards ------------------------------------------------------------------------------
@@ -311,10 +404,8 @@ class Hub:
         self._flush_commands()
 
     def _wake(self, stream: Stream, woken: dict[Listener, None]) -> None:
-        listener = self._listeners.get(stream.number)
-        if listener is None:
-            stream.outbox.take()  # nobody is left to hear it
-        elif stream.outbox.waiting:
+        listener = self._audience.of(stream.number)
+        if listener is not None and stream.outbox.waiting:
             listener.wake(stream)
             woken[listener] = None
         if stream.ended:
@@ -326,18 +417,18 @@ class Hub:
             return
         key = known[0]
         del self._streams[key]
-        self._listeners.pop(stream.number, None)
-        timer = self._timers.pop(stream.number, None)
-        if timer is not None:
-            timer.cancel()
-        self._finished[key] = None
-        if len(self._finished) > REMEMBERED:
-            self._finished.popitem(last=False)
+        self._audience.release(stream.number)
+        for timers in (self._timers, self._graces):
+            if (timer := timers.pop(stream.number, None)) is not None:
+                timer.cancel()
+        self._shares.pop(stream.number).ended()
+        self._graves.bury(key, stream, self._contents.pop(stream.number), self._clock())
+        self._moved(stream)
         self._watcher.finished(stream)
         self._set_quiet()
 
     def _set_quiet(self) -> None:
-        if not self._streams and not self._lanes:
+        if not self._streams and not self._lanes.keys:
             self._quiet.set()
 
     def _time_out(self, stream: Stream) -> None:

@@ -3,8 +3,9 @@
 Tokens are no events until somebody takes them: what has piled up while the listener was busy goes out as
 one event, so the outbox never holds more than credit allows, and a slow reader gets fewer, larger events.
 The outbox knows how far the listener is ready to read (`limit`), and that nothing follows `paused` but what
-is no token. It numbers the events as it gives them out. It knows no socket, and neither text nor token
-beyond what it carries.
+is no token. It numbers the events as it gives them out, and keeps them until they are known to have been
+read: whoever comes back gets again what was lost. It knows no socket, and neither text nor token beyond what
+it carries.
 """
 
 from __future__ import annotations
@@ -13,7 +14,21 @@ from collections import deque
 
 from msgspec import Struct
 
-from midstream.protocol import Error, Paused, Resumed, Rewound, StreamEvent, Token, TokenLogprob
+from midstream.protocol import (
+    Attached,
+    Error,
+    Final,
+    Paused,
+    PauseReason,
+    Resumed,
+    Rewound,
+    Snapshot,
+    StreamEvent,
+    Token,
+    TokenLogprob,
+)
+
+MOST_KEPT = 512  # events that nobody is known to have read; whoever needs older ones gets a snapshot
 
 
 class Piece(Struct):
@@ -27,6 +42,7 @@ class Piece(Struct):
 
 
 Item = Piece | StreamEvent | Error
+Told = StreamEvent | Error | Attached
 
 
 class Outbox:
@@ -35,15 +51,18 @@ class Outbox:
         self.limit = limit
         self.sent = 0  # output tokens given out, that still stand
         self._told = 0  # the same as the listener knows it: what is void it hears later
-        self.seq = 0
+        self._told_length = 0  # of the last snapshot's text, in code points
+        self.seq = 0  # of the next event
+        self._given: deque[StreamEvent] = deque(maxlen=MOST_KEPT)  # not known to have been read
+        self._repeated: list[Told] = []  # to be given out before anything else
         self._interval = interval
-        self._tokens = tokens
-        self._held = False  # the last thing that the listener heard was that it is paused
+        self.shows_tokens = tokens
+        self.paused: PauseReason | None = None  # as the listener knows it
         self._waiting: deque[Item] = deque()
 
     @property
     def waiting(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._waiting or self._repeated)
 
     @property
     def unsent(self) -> list[Piece]:
@@ -58,7 +77,7 @@ class Outbox:
     def stuck(self) -> list[Piece]:
         """Tokens that cannot go out as things stand: ahead of credit, or behind `paused`."""
         stuck: list[Piece] = []
-        held = self._held
+        held = self.paused is not None
         for item in self._waiting:
             if isinstance(item, Piece):
                 if held or stuck or item.index >= self.limit:
@@ -78,9 +97,54 @@ class Outbox:
         self._waiting = deque(kept)
         self.sent = min(self.sent, index)
 
-    def take(self) -> list[StreamEvent | Error]:
+    # -- again -----------------------------------------------------------------------------------
+
+    def read(self, seq: int) -> None:
+        """The listener has read all events up to `seq`. How it ended may be asked for again all the same."""
+        while self._given and self._seq_of(0) <= seq and not isinstance(self._given[0], Final):
+            self._given.popleft()
+
+    def since(self, after: int) -> list[StreamEvent] | None:
+        """The events given out after event `after`; None where some of them are forgotten."""
+        missed = self.seq - 1 - after
+        return list(self._given)[len(self._given) - missed :] if missed <= len(self._given) else None
+
+    def stand_in(self, snapshot: Snapshot) -> list[StreamEvent]:
+        """A snapshot for all that was given out, and the final behind it if that was, too."""
+        self._told, self._told_length = snapshot.index, len(snapshot.text)
+        final = [event for event in self._given if isinstance(event, Final)]
+        snapshot.seq = self.seq - 1 - len(final)
+        return [snapshot, *final]
+
+    @property
+    def refs(self) -> list[str]:
+        """Of frames whose answers wait here."""
+        events = (item for item in self._waiting if not isinstance(item, Piece))
+        return [event.ref for event in events if event.ref is not None]
+
+    @property
+    def concluded(self) -> bool:
+        """Whether the final was given out."""
+        return bool(self._given) and isinstance(self._given[-1], Final)
+
+    def repeat(self, events: list[Told]) -> None:
+        """Give these out next, as they are."""
+        self._repeated += events
+
+    def forget_repeats(self) -> None:
+        """Whoever asked for them is gone."""
+        self._repeated.clear()
+
+    def _seq_of(self, at: int) -> int:
+        seq = self._given[at].seq
+        assert isinstance(seq, int)
+        return seq
+
+    # -- out -------------------------------------------------------------------------------------
+
+    def take(self) -> list[Told]:
         """Everything that may go out now. What is no token passes those that wait for credit."""
-        events: list[StreamEvent | Error] = []
+        events, self._repeated = self._repeated, []
         kept: deque[Piece] = deque()
         ready: list[Piece] = []
         for item in self._waiting:
@@ -99,7 +163,7 @@ class Outbox:
         return events
 
     def _may_go(self, piece: Piece) -> bool:
-        return piece.token is None or (not self._held and piece.index < self.limit)
+        return piece.token is None or (self.paused is None and piece.index < self.limit)
 
     def _whole(self, ready: list[Piece]) -> int:
         """How many of the tokens go out now: whole intervals; all, where no more may come before a grant."""
@@ -107,7 +171,7 @@ class Outbox:
             return len(ready)
         return len(ready) - len(ready) % self._interval
 
-    def _give(self, events: list[StreamEvent | Error], pieces: list[Piece]) -> None:
+    def _give(self, events: list[Told], pieces: list[Piece]) -> None:
         if not pieces:
             return
         count = sum(piece.token is not None for piece in pieces)
@@ -117,7 +181,7 @@ class Outbox:
             count=count,
             delta="".join(piece.delta for piece in pieces),
         )
-        if self._tokens:
+        if self.shows_tokens:
             event.tokens = [piece.token for piece in pieces if piece.token is not None]
         logprobs = [piece.logprob for piece in pieces if piece.logprob is not None]
         if logprobs:
@@ -125,16 +189,19 @@ class Outbox:
         self.sent = self._told = pieces[0].index + count
         self._number(events, event)
 
-    def _give_event(self, events: list[StreamEvent | Error], event: StreamEvent | Error) -> None:
+    def _give_event(self, events: list[Told], event: StreamEvent | Error) -> None:
         if isinstance(event, Paused | Resumed):
-            self._held = isinstance(event, Paused)
+            self.paused = event.reason if isinstance(event, Paused) else None
             event.index = self._told  # what was decoded ahead of credit comes later, or was rewound since
         elif isinstance(event, Rewound):
+            if event.index > self._told:  # a snapshot has told of a later rewinding already
+                event.index, event.text_length = self._told, self._told_length
             self._told = event.index
         self._number(events, event)
 
-    def _number(self, events: list[StreamEvent | Error], event: StreamEvent | Error) -> None:
+    def _number(self, events: list[Told], event: StreamEvent | Error) -> None:
         if isinstance(event, StreamEvent):  # an error answers a frame: it is no part of the stream's history
             event.seq = self.seq
             self.seq += 1
+            self._given.append(event)
         events.append(event)

@@ -6,15 +6,17 @@ tokenizer and stop strings, and nothing of events, credit or the engine.
 
 from __future__ import annotations
 
+from array import array
+
 from realtime.text import TextStream
 from realtime.tokenizer import Tokenizer
 
 
 class Output:
     def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...], min_tokens: int) -> None:
-        self.tokens: list[int] = []
-        self._ends: list[int] = []  # code points released up to and with each token
-        self._injections: list[tuple[int, int]] = []  # (index of the output token behind it, tokens)
+        self.tokens = array("i")  # a number in four bytes: there are many, and streams stay long
+        self.injections: list[tuple[int, array[int]]] = []  # (index of the output token behind it, tokens)
+        self._ends = array("q")  # code points released up to and with each token
         self._tokenizer = tokenizer
         self._min_tokens = min_tokens
         self._text = TextStream(tokenizer, stop, min_tokens)
@@ -47,13 +49,27 @@ class Output:
         self._min_tokens = min_tokens
         self._text.set_stop(stop, min_tokens)
 
-    def inject(self, count: int) -> None:
-        """So many context tokens now stand before the next output token."""
-        self._injections.append((len(self.tokens), count))
+    def inject(self, tokens: list[int]) -> None:
+        """These context tokens now stand before the next output token."""
+        self.injections.append((len(self.tokens), array("i", tokens)))
 
     def injected(self, before: int | None = None) -> int:
         """Tokens injected; with `before`, only those that stand there or earlier."""
-        return sum(count for index, count in self._injections if before is None or index <= before)
+        return sum(len(tokens) for index, tokens in self.injections if before is None or index <= before)
+
+    def text(self, count: int, *, flushed: bool) -> str:
+        """What was released with the first `count` tokens; `flushed`: and with the stream's end."""
+        again = TextStream(self._tokenizer)
+        text = "".join(map(again.feed, self.tokens[:count])) + (again.flush() if flushed else "")
+        return text[: self.text_length if flushed else self._end(count)]
+
+    def context(self) -> list[int]:
+        """All that stands behind the prompt, in the model's order: the output, and injections among it."""
+        tokens, start = array("i"), 0
+        for index, injected in self.injections:
+            tokens += self.tokens[start:index] + injected
+            start = index
+        return list(tokens + self.tokens[start:])
 
     def cut(self, index: int, stop: tuple[str, ...]) -> None:
         """Take back output from `index` on, and injections behind it.
@@ -62,7 +78,10 @@ class Output:
         either: it comes again once it is known to be none.
         """
         del self.tokens[index:], self._ends[index:]
-        self._injections = [(before, count) for before, count in self._injections if before <= index]
+        self.injections = [(before, tokens) for before, tokens in self.injections if before <= index]
         self._text = TextStream(self._tokenizer, stop, self._min_tokens)
-        self._text.replay(self.tokens, self._ends[-1] if self._ends else 0)
-        self._ends = [min(end, self._text.released) for end in self._ends]
+        self._text.replay(self.tokens, self._end(index))
+        self._ends = array("q", (min(end, self._text.released) for end in self._ends))
+
+    def _end(self, count: int) -> int:
+        return self._ends[count - 1] if count else 0

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from collections import deque
 
+from msgspec import Struct
+
 from realtime.stream import Stream
+
+
+class Position(Struct, frozen=True):
+    """How much of a stream was sent: output up to an index, events up to a seq."""
+
+    stream: Stream
+    index: int
+    seq: int
 
 
 class Positions:
@@ -16,7 +26,13 @@ class Positions:
         self._every = every
         self._count = 0
         self._behind: dict[Stream, int] = {}  # tokens sent since the last ping
-        self._open: deque[tuple[int, list[tuple[Stream, int]]]] = deque()
+        self._open: deque[tuple[int, list[Position]]] = deque()
+
+    def forget(self, stream: Stream) -> None:
+        """It is somebody else's now."""
+        self._behind.pop(stream, None)
+        for _, positions in self._open:
+            positions[:] = [position for position in positions if position.stream is not stream]
 
     def sent(self, stream: Stream, tokens: int) -> None:
         self._behind[stream] = self._behind.get(stream, 0) + tokens
@@ -26,16 +42,17 @@ class Positions:
         if not any(tokens >= self._every for tokens in self._behind.values()):
             return None
         self._count += 1
-        self._open.append((self._count, [(stream, stream.outbox.sent) for stream in self._behind]))
+        behind = [Position(stream, stream.outbox.sent, stream.outbox.seq - 1) for stream in self._behind]
+        self._open.append((self._count, behind))
         self._behind.clear()
         return self._count.to_bytes(8, "big")
 
-    def answered(self, payload: bytes) -> list[tuple[Stream, int]]:
+    def answered(self, payload: bytes) -> list[Position]:
         """What a pong acknowledges; nothing if no ping of ours had this payload."""
         count = int.from_bytes(payload, "big") if len(payload) == 8 else 0
         if not self._open or not self._open[0][0] <= count <= self._count:
             return []
-        read: dict[Stream, int] = {}
+        read: dict[Stream, Position] = {}
         while self._open and self._open[0][0] <= count:
-            read.update(self._open.popleft()[1])
-        return list(read.items())
+            read.update((position.stream, position) for position in self._open.popleft()[1])
+        return list(read.values())

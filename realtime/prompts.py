@@ -6,6 +6,9 @@ refuses what has none or does not fit the model; it knows no stream.
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
+import msgspec
 from msgspec import Struct
 
 from midstream import protocol
@@ -23,6 +26,14 @@ class Model(Struct, frozen=True):
     tokenizer: Tokenizer
     vocab: int
     context: int
+
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def digest(frame: protocol.Start) -> bytes:
+    """What a start asks for, whatever `ref` it was asked under."""
+    return blake2b(_encode(msgspec.structs.replace(frame, ref=None)), digest_size=16).digest()
 
 
 def text_length(frame: StreamFrame) -> int:

@@ -6,10 +6,14 @@ and waits for nothing: events pile up in its outbox, and commands go to whatever
 
 Every steering frame is answered once, in the order of the frames: the engine answers its commands in order,
 so the frames that wait are a queue. A cancel is answered by `final`.
+
+A stream outlives its listener and its engine. To a new listener it repeats what was missed; for a new engine
+it is its own record: prompt, output, and what was asked and not answered.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable
 from typing import Literal
@@ -18,7 +22,7 @@ from msgspec import Struct
 
 from engine import api
 from midstream import protocol
-from midstream.protocol import FinishReason, Params, Usage
+from midstream.protocol import FinishReason, Params, PauseReason, Usage
 from realtime.clock import Stopwatch
 from realtime.outbox import Outbox, Piece
 from realtime.output import Output
@@ -26,15 +30,17 @@ from realtime.params import merged, sampling, stops
 from realtime.prompts import Model
 from realtime.refusal import Refusal
 
+GRACE_MS = 30_000  # that a stream waits for somebody to attach
+
 Send = Callable[[api.AnyCommand], None]
 Steering = protocol.Pause | protocol.Resume | protocol.Adjust | protocol.Inject | protocol.Rewind
 
 
 class Asked(Struct):
-    """A frame, or its `at`, that waits for the engine's answer."""
+    """A frame, or its `at`, that waits for the engine's answer. Without a frame it is our own doing."""
 
-    answer: type[api.Change]
-    frame: Steering | protocol.Cancel
+    command: api.AnyCommand
+    frame: Steering | protocol.Cancel | None
     step: int  # the engine's last step when it came
     params: Params | None = None
     first: bool = False  # the rewinding that `at` asks for: the frame itself is answered by what follows
@@ -42,6 +48,10 @@ class Asked(Struct):
     @property
     def kind(self) -> str:
         return type(self.frame).__name__.lower()
+
+    @property
+    def ref(self) -> str | None:
+        return None if self.first or self.frame is None else self.frame.ref
 
 
 class Stream:
@@ -61,13 +71,17 @@ class Stream:
         self.number = number
         self.request_id = start.request_id
         self.automatic = start.credit is None
+        self.on_disconnect = start.on_disconnect
+        self.grace_s = (GRACE_MS if start.grace_ms is None else start.grace_ms) / 1000
         self.ended = False
         self.finish_reason: FinishReason = "error"  # means something once it has ended
         self.discarded = 0
         self.output = Output(model.tokenizer, stops(params), params.min_tokens or 0)
-        self._prompt_tokens = len(prompt)
+        self._prompt = array("i", prompt)
         self._cached_tokens = 0
         self._model = model
+        self._priority = start.priority
+        self._tenant = tenant
         self._params = params  # in force
         self._latest = params  # when everything asked for has taken effect
         self._window = window
@@ -75,7 +89,11 @@ class Stream:
         self._granted = window if start.credit is None else start.credit.limit + start.credit.prefetch
         self._asked: deque[Asked] = deque()
         self._cancelled: Asked | None = None
-        self._timed_out = False
+        self._cause: tuple[FinishReason, str | None] = ("cancelled", None)  # how a cancel ends it
+        self._paused: PauseReason | None = None  # in force
+        self._held = False  # what the client asked for last: pause, or resume
+        self._detached = False  # paused by us, until somebody attaches
+        self._submitted = False  # whether there is an engine that knows it
         self._due: tuple[FinishReason, str | None] | None = None  # how it ended, while tokens wait for credit
         self._send = send
         self._watch = Stopwatch(now)
@@ -94,16 +112,7 @@ class Stream:
                 params=params,
             )
         )
-        send(
-            api.Submit(
-                number,
-                prompt,
-                sampling(params),
-                credit=self._granted,
-                priority=start.priority,
-                tenant=tenant,
-            )
-        )
+        self.submit()
 
     # -- what may be seen ------------------------------------------------------------------------
 
@@ -111,11 +120,26 @@ class Stream:
     def state(self) -> Literal["queued", "running", "paused", "stalled", "finished"]:
         if self.ended:
             return "finished"
-        if self._watch.paused:
+        if self._paused:
             return "paused"
         if not self._watch.admitted:
             return "queued"
-        return "stalled" if len(self.output) >= self._granted else "running"
+        return "running" if self.wants_tokens else "stalled"
+
+    @property
+    def wants_tokens(self) -> bool:
+        """Whether it lacks nothing but the engine's time."""
+        held = self._paused in ("client", "detached")
+        return not (self.ended or self._due or held) and len(self.output) < self._granted
+
+    @property
+    def concluding(self) -> bool:
+        """Whether it has come to its own end: no engine need know it any more."""
+        return self.ended or self._due is not None
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self._prompt)
 
     # -- frames ----------------------------------------------------------------------------------
 
@@ -126,8 +150,9 @@ class Stream:
         if self._due and not self.outbox.blocked:
             self._end(*self._due, now)
 
-    def taken(self, index: int) -> None:
-        """The peer has taken output up to `index`: automatic credit moves on."""
+    def taken(self, index: int, seq: int) -> None:
+        """The peer has taken output up to `index`, and events up to `seq`: automatic credit moves on."""
+        self.outbox.read(seq)
         if self.automatic:
             self._grant(index + self._window)
             self.outbox.limit = max(self.outbox.limit, index + self._window)
@@ -149,38 +174,125 @@ class Stream:
         params = self._checked(frame)
         if at is not None:
             first = not isinstance(frame, protocol.Rewind)
-            self._ask(Asked(api.Truncated, frame, step, first=first), api.Truncate(self.number, at))
+            self._ask(Asked(api.Truncate(self.number, at), frame, step, first=first))
         match frame:
             case protocol.Pause(kv=kv):
-                self._ask(Asked(api.Paused, frame, step), api.Pause(self.number, kv == "release"))
+                self._held, self._detached = True, False
+                self._ask(Asked(api.Pause(self.number, kv == "release"), frame, step))
             case protocol.Resume():
-                self._ask(Asked(api.Resumed, frame, step), api.Resume(self.number))
+                self._held = self._detached = False
+                self._ask(Asked(api.Resume(self.number), frame, step))
             case protocol.Adjust():
                 assert params is not None
                 self._latest = params
-                self._ask(Asked(api.Adjusted, frame, step, params), api.Adjust(self.number, sampling(params)))
+                self._ask(Asked(api.Adjust(self.number, sampling(params)), frame, step, params))
             case protocol.Inject(tokens=tokens):
                 assert tokens is not None
-                self._ask(Asked(api.Appended, frame, step), api.Append(self.number, tokens))
+                self._ask(Asked(api.Append(self.number, tokens), frame, step))
 
     def cancel(self, now: float, step: int, ref: str | None = None) -> None:
         """End it now; again, or too late, is no mistake."""
-        if self._cancelled and ref is None:
+        if self.ended or (self._cancelled and ref is None):
             return
-        self._cancelled = Asked(api.Change, protocol.Cancel(request_id=self.request_id, ref=ref), step)
-        if self._due:
+        frame = protocol.Cancel(request_id=self.request_id, ref=ref)
+        self._cancelled = Asked(api.Cancel(self.number), frame, step)
+        if self._due or not self._submitted:
             self._finish(api.Finish("cancelled"), now)
-        elif not self.ended:
-            self._send(api.Cancel(self.number))
+        else:
+            self._tell(self._cancelled.command)
+
+    def time_out(self, now: float, step: int) -> None:
+        if not self._cancelled:
+            self._cause = ("length", "timeout")
+        self.cancel(now, step)
+
+    # -- listeners -------------------------------------------------------------------------------
+
+    def detach(self, now: float, step: int) -> None:
+        """Nobody listens any more."""
+        self.outbox.forget_repeats()
+        if self.on_disconnect == "cancel":
+            self.forsake(now, step)
+        elif self.on_disconnect == "pause" and not (self._held or self._detached or self.ended or self._due):
+            self._detached = True
+            self._ask(Asked(api.Pause(self.number), None, step))
 
     def forsake(self, now: float, step: int) -> None:
-        """Nobody listens any more: what is decoded from now on is not delivered."""
+        """Nobody will come back: what is decoded from now on is not delivered."""
+        if not self._cancelled:
+            self._cause = ("cancelled", "detached")
         self.outbox.limit = self.outbox.sent
         self.cancel(now, step)
 
-    def time_out(self, now: float, step: int) -> None:
-        self._timed_out = not self._cancelled
-        self.cancel(now, step)
+    def attach(self, after: int, step: int, ref: str | None = None) -> None:
+        """Somebody listens anew, and has all events up to `after`: the others come again."""
+        last = self.outbox.seq - 1
+        if after > last:
+            raise Refusal(
+                "invalid_params", f"`after` is {after}, but the last event of the stream so far is {last}."
+            )
+        missed = self.outbox.since(after)
+        if missed is None:
+            missed = self.outbox.stand_in(self._snapshot())
+        attached = protocol.Attached(request_id=self.request_id, pending=self._pending(), ref=ref)
+        self.outbox.repeat([*missed, attached])
+        if self._detached:
+            self._detached = False
+            self._ask(Asked(api.Resume(self.number), None, step))
+
+    def _pending(self) -> list[str]:
+        """Refs of frames whose answers are still to come."""
+        asked = [*self._asked] if self._cancelled is None or self.ended else [*self._asked, self._cancelled]
+        return [one.ref for one in asked if one.ref is not None] + self.outbox.refs
+
+    def _snapshot(self) -> protocol.Snapshot:
+        count = self.outbox.sent
+        return protocol.Snapshot(
+            request_id=self.request_id,
+            index=count,
+            text=self.output.text(count, flushed=self.outbox.concluded),
+            tokens=list(self.output.tokens[:count]) if self.outbox.shows_tokens else None,
+            model=self._model.name,
+            prompt_tokens=self.prompt_tokens,
+            params=self._params,
+            paused=self.outbox.paused,
+        )
+
+    # -- engines ---------------------------------------------------------------------------------
+
+    def submit(self) -> None:
+        """To an engine that does not know it: all that stands, and what was asked and not answered."""
+        self._submitted = True
+        self._send(
+            api.Submit(
+                self.number,
+                [*self._prompt, *self.output.context()],
+                sampling(self._params),
+                credit=self._granted,
+                priority=self._priority,
+                tenant=self._tenant,
+                prompt=self.prompt_tokens,
+                injections=[(index, len(tokens)) for index, tokens in self.output.injections],
+                paused=self._paused in ("client", "detached"),
+            )
+        )
+        for asked in self._asked:
+            asked.step = 0  # a new engine counts its steps anew
+            self._send(asked.command)
+
+    def lose_engine(self, now: float) -> None:
+        """The engine is gone, and what it knew of this stream with it. Another will have it anew."""
+        self._submitted = False
+        if self._cancelled and not self.ended:
+            self._finish(api.Finish("cancelled"), now)
+        elif self.wants_tokens and self._paused is None and self._watch.admitted:
+            self._pause("engine", len(self.output), now)
+        elif self._paused == "memory":
+            self._paused = "engine"  # what it waits for now; it knows already that it waits
+
+    def fail(self, why: str, now: float) -> None:
+        if not self.ended:
+            self._end("error", why, now)
 
     def _checked(self, frame: Steering) -> Params | None:
         if isinstance(frame, protocol.Adjust):
@@ -188,19 +300,23 @@ class Stream:
         if isinstance(frame, protocol.Inject):
             assert frame.tokens is not None
             kept = len(self.output) if frame.at is None else frame.at
-            used = self._prompt_tokens + self.output.injected(before=kept) + kept
+            used = self.prompt_tokens + self.output.injected(before=kept) + kept
             if used + len(frame.tokens) >= self._model.context:
                 raise _too_long(used, len(frame.tokens), self._model.context)
         return None
 
-    def _ask(self, asked: Asked, command: api.AnyCommand) -> None:
+    def _ask(self, asked: Asked) -> None:
         self._asked.append(asked)
-        self._send(command)
+        self._tell(asked.command)
 
     def _grant(self, credit: int) -> None:
         if credit > self._granted and not self.ended:
             self._granted = credit
-            self._send(api.Grant(self.number, credit))
+            self._tell(api.Grant(self.number, credit))
+
+    def _tell(self, command: api.AnyCommand) -> None:
+        if self._submitted:  # else the next engine hears of it with everything else
+            self._send(command)
 
     # -- news from the engine --------------------------------------------------------------------
 
@@ -210,29 +326,31 @@ class Stream:
             self.discarded += len(news.tokens)  # decoded before the engine heard that a stop string was met
             return []
         if news.admitted is not None:
-            self._cached_tokens = min(news.admitted, self._prompt_tokens)  # not what was injected since
-            self._watch.admit(now)
+            self._admit(news.admitted, now)
         for change in news.early:
             self._by_memory(change, now)
         for at, token in enumerate(news.tokens):
             self._token(token, news.logprobs[at] if news.logprobs else None, now)
             if self.output.stopped is not None:
                 self.discarded += len(news.tokens) - at - 1
-                self._send(api.Cancel(self.number))
+                self._tell(api.Cancel(self.number))
                 self._conclude("stop", self.output.stopped, now)
                 return []
-        answered = [
-            asked for asked in [self._answer(change, now) for change in news.changes] if not asked.first
-        ]
+        asked = [self._answer(change, now) for change in news.changes]
+        answered = [one for one in asked if one.frame is not None and not one.first]
         if news.finish is not None:
             self._finish(news.finish, now)
             answered += [self._cancelled] if self._cancelled else []
         return answered
 
-    def lost(self, now: float) -> None:
-        """The engine is gone, and what it knew of this stream with it."""
-        if not self.ended:
-            self._end("error", "the engine failed", now)
+    def _admit(self, found: int, now: float) -> None:
+        """It runs for the first time: in its life, or in this engine, which found so much computed."""
+        if not self._watch.admitted:
+            self._cached_tokens = min(found, self.prompt_tokens)  # not what was injected since
+            self._watch.admit(now)
+        if self._paused == "engine":
+            known = self.prompt_tokens + len(self.output) + self.output.injected()
+            self._resume(len(self.output), known - 1 - found, now)
 
     def _token(self, token: int, logprob: api.Logprob | None, now: float) -> None:
         index = len(self.output)
@@ -243,53 +361,51 @@ class Stream:
 
     def _by_memory(self, change: api.AnyChange, now: float) -> None:
         if isinstance(change, api.Paused):
-            self._watch.pause(now)
-            self.outbox.put(protocol.Paused(request_id=self.request_id, index=change.index, reason="memory"))
+            self._pause("memory", change.index, now)
         elif isinstance(change, api.Resumed):
-            self._watch.resume(now)
-            self.outbox.put(
-                protocol.Resumed(
-                    request_id=self.request_id, index=change.index, recomputed_tokens=change.recomputed
-                )
-            )
+            self._resume(change.index, change.recomputed, now)
+
+    def _pause(self, reason: PauseReason, index: int, now: float, ref: str | None = None) -> None:
+        self._paused = reason
+        self._watch.pause(now)
+        self.outbox.put(protocol.Paused(request_id=self.request_id, ref=ref, index=index, reason=reason))
+
+    def _resume(self, index: int, recomputed: int, now: float, ref: str | None = None) -> None:
+        self._paused = None
+        self._watch.resume(now)
+        self.outbox.put(
+            protocol.Resumed(request_id=self.request_id, ref=ref, index=index, recomputed_tokens=recomputed)
+        )
 
     def _answer(self, change: api.AnyChange, now: float) -> Asked:
         asked = self._asked.popleft()
-        ref, request_id, index = None if asked.first else asked.frame.ref, self.request_id, change.index
-        match change:
-            case api.Refused(known=known, context=context):
+        ref, request_id, index = asked.ref, self.request_id, change.index
+        match asked.command, change:
+            case api.Append(tokens=tokens), api.Refused(known=known, context=context):
                 # It fitted when it came; the tokens that were under way took the room.
-                assert isinstance(asked.frame, protocol.Inject) and asked.frame.tokens is not None
-                refusal = _too_long(known, len(asked.frame.tokens), context)
-                self.outbox.put(refusal.event(request_id, ref))
-                return asked
-            case api.Paused():
-                self._watch.pause(now)
-                self.outbox.put(protocol.Paused(request_id=request_id, ref=ref, index=index, reason="client"))
-            case api.Resumed(recomputed=recomputed):
-                self._watch.resume(now)
-                self.outbox.put(
-                    protocol.Resumed(
-                        request_id=request_id, ref=ref, index=index, recomputed_tokens=recomputed
-                    )
-                )
-            case api.Adjusted():
+                self.outbox.put(_too_long(known, len(tokens), context).event(request_id, ref))
+            case api.Pause(), api.Paused():
+                self._pause("client" if asked.frame else "detached", index, now, ref)
+            case api.Resume(), api.Resumed(recomputed=recomputed):
+                self._resume(index, recomputed, now, ref)
+            case api.Adjust(), api.Adjusted():
                 assert asked.params is not None
                 self._params = asked.params
                 self.output.set_stop(stops(asked.params), asked.params.min_tokens or 0)
                 self.outbox.put(
                     protocol.Adjusted(request_id=request_id, ref=ref, index=index, params=asked.params)
                 )
-            case api.Appended(count=count):
-                self.output.inject(count)
+            case api.Append(tokens=tokens), api.Appended(count=count):
+                self.output.inject(tokens)
                 self.outbox.put(protocol.Injected(request_id=request_id, ref=ref, index=index, count=count))
-            case api.Truncated():
+            case api.Truncate(), api.Truncated():
                 self._cut(index, stops(self._params))
                 length = self.output.text_length
                 self.outbox.put(
                     protocol.Rewound(request_id=request_id, ref=ref, index=index, text_length=length)
                 )
-        assert asked.answer is type(change), f"{asked.answer} was due, {change} came"
+            case unexpected:
+                raise AssertionError(f"not an answer: {unexpected}")
         return asked
 
     def _cut(self, index: int, stop: tuple[str, ...]) -> None:
@@ -308,10 +424,8 @@ class Stream:
                 self._conclude("length", None, now)
             case "error":
                 self._end("error", finish.detail, now)
-            case "cancelled" if self._timed_out:
-                self._end("length", "timeout", now)
             case "cancelled":
-                self._end("cancelled", None, now)
+                self._end(*self._cause, now)
 
     def _conclude(self, reason: FinishReason, why: str | None, now: float) -> None:
         """It came to its own end; what was decoded ahead of the client's credit is still to be delivered."""
@@ -336,7 +450,7 @@ class Stream:
         self.outbox.put(
             protocol.Final(
                 request_id=self.request_id,
-                ref=self._cancelled.frame.ref if self._cancelled else None,
+                ref=self._cancelled.ref if self._cancelled else None,
                 index=len(self.output),
                 finish_reason=reason,
                 stop_reason=why,
@@ -348,18 +462,18 @@ class Stream:
     def _refuse_asked(self) -> None:
         """Frames that came too late for the engine: each is answered once, if it asked for two things too."""
         for asked in self._asked:
-            if not asked.first:
+            if asked.frame is not None and not asked.first:
                 refusal = Refusal(
                     "request_finished", f"Request {self.request_id} ended before this could take effect."
                 )
-                self.outbox.put(refusal.event(self.request_id, asked.frame.ref))
+                self.outbox.put(refusal.event(self.request_id, asked.ref))
         self._asked.clear()
 
     def _usage(self) -> Usage:
         return Usage(
-            prompt_tokens=self._prompt_tokens,
+            prompt_tokens=self.prompt_tokens,
             completion_tokens=len(self.output),
-            total_tokens=self._prompt_tokens + len(self.output),
+            total_tokens=self.prompt_tokens + len(self.output),
             cached_tokens=self._cached_tokens,
             injected_tokens=self.output.injected(),
             discarded_tokens=self.discarded,

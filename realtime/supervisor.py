@@ -50,7 +50,7 @@ class Supervisor:
 
     @property
     def ready(self) -> bool:
-        return self.hub is not None and self.hub.model is not None
+        return self.hub is not None and self.hub.up
 
     async def start(self) -> api.Hello:
         """The first engine: whoever starts a server waits for it, and hears why if it cannot be."""
@@ -76,7 +76,7 @@ class Supervisor:
         hello = self.hello = await self._greeted
         tokenizer = await asyncio.to_thread(_tokenizer, hello)
         assert self.hub is not None
-        self.hub.model = Model(hello.model, tokenizer, hello.vocab, hello.context)
+        self.hub.have_engine(Model(hello.model, tokenizer, hello.vocab, hello.context))
         return hello
 
     async def _keep(self) -> None:

@@ -19,6 +19,7 @@ from engine.engine import Engine
 from engine.sampler import Sampler
 from engine.scheduler import Scheduler
 from engine.toy import ToyRunner
+from midstream.protocol import StreamFrame
 from realtime.hub import Hub
 from realtime.prompts import Model
 from realtime.stream import Stream
@@ -119,6 +120,8 @@ class House:
     def __init__(self, room: Room, *, window: int = 8) -> None:
         self.clock = Clock()
         self.engine: Engine = toy_engine(room)
+        self.alive = True  # the engine
+        self._room = room
         self.down: deque[list[api.AnyCommand]] = deque()
         self.up: deque[api.StepOutput] = deque()
         self.tally = Tally()
@@ -132,10 +135,29 @@ class House:
             clock=self.clock,
             call_later=self.clock.call_later,
         )
-        self.hub.model = Model(
-            "toy", toy_tokenizer(), vocab=toy_model.VOCAB, context=self.engine.runner.context
-        )
+        self.frames: dict[str, StreamFrame] = {}  # all that were ever sent, by ref
+        self.refused: set[str | None] = set()  # refs of frames that some listener was told no about
         self._undrained = False
+        self._introduce()
+
+    def _introduce(self) -> None:
+        self.hub.have_engine(
+            Model("toy", toy_tokenizer(), vocab=toy_model.VOCAB, context=self.engine.runner.context)
+        )
+
+    def kill_engine(self) -> None:
+        """With everything that was under way from it and to it."""
+        self.alive = False
+        self.down.clear()
+        self.up.clear()
+        self._undrained = False
+        self.hub.lose_engine()
+        assert not self.down, "there is nobody to send it to"
+
+    def revive_engine(self) -> None:
+        self.engine = toy_engine(self._room)
+        self.alive = True
+        self._introduce()
 
     def deliver_down(self) -> None:
         """The oldest commands under way reach the engine's inbox."""
@@ -144,6 +166,8 @@ class House:
             self._undrained = True
 
     def step(self) -> None:
+        if not self.alive:
+            return
         self.up.append(self.engine.step())
         self._undrained = False
         self.engine.audit()
@@ -167,4 +191,4 @@ class House:
     @property
     def at_rest(self) -> bool:
         """Nothing is under way, and the engine would wait for a command."""
-        return not (self.down or self.up or self._undrained) and self.engine.scheduler.idle
+        return self.alive and not (self.down or self.up or self._undrained) and self.engine.scheduler.idle

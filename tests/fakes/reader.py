@@ -1,16 +1,19 @@
 """Clients that believe nothing: every event is checked against the protocol as it is read.
 
 A `Reader` is a listener of the hub's, as a connection is: it takes events when it is ready to read, or
-stalls, or is gone. An `Account` is what it knows of one stream, from the events and from its own frames
-alone.
+stalls, or is gone, with what was on its way to it. An `Account` is what a client knows of one stream, from
+the events and from its own frames alone; another reader may go on with it.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
+from msgspec.structs import replace
+
 from midstream import protocol
 from midstream.protocol import Event, Frame, Params, StreamFrame
+from realtime.outbox import Told
 from realtime.refusal import Refusal
 from realtime.stream import Stream
 from tests.fakes.house import House, toy_tokenizer
@@ -24,12 +27,18 @@ ANSWERS: dict[type[Frame], type[Event]] = {
     protocol.Inject: protocol.Injected,
     protocol.Rewind: protocol.Rewound,
     protocol.Cancel: protocol.Final,
+    protocol.Attach: protocol.Attached,
 }
 
 
 def spelled(tokens: list[int]) -> str:
     """The text of all tokens at once, broken characters replaced."""
     return b"".join(map(toy_tokenizer().token_bytes, tokens)).decode(errors="replace")
+
+
+# Grants are answered by tokens, and a cancel that came too late or twice by nothing. `attached` is no part of
+# a stream's history: it may be lost, and is not told again.
+SILENT = protocol.Grant | protocol.Cancel | protocol.Attach | protocol.Start
 
 
 class Account:
@@ -51,13 +60,19 @@ class Account:
         self.injections: list[tuple[int, list[int]]] = []
         self.paused = False
         self.voided = 0  # tokens that were received and rewound
+        self.forgetful = False  # whether it was begun anew by a client that knew no more than its name
+        self.whole = True  # whether it knows the stream from its start, event by event
+        self.seq = 0  # of the next event
         self._window = window
-        self._seq = 0
+        self._history: dict[int, protocol.StreamEvent] = {}
         self._ending = False  # text without a token came: `final` is next
 
     @property
     def live(self) -> bool:
         return not self.refused and self.final is None
+
+    def is_of(self, start: protocol.Start) -> bool:
+        return replace(start, ref=None) == replace(self.start, ref=None)
 
     @property
     def most(self) -> int:
@@ -72,11 +87,16 @@ class Account:
 
     def on(self, event: protocol.StreamEvent, injected: list[int] | None) -> None:
         assert event.request_id == self.request_id
-        assert event.seq == self._seq, "seq counts without a gap"
-        assert self.final is None, "nothing follows final"
-        assert isinstance(event, protocol.Started) == (self._seq == 0), "started is first, and only first"
-        assert not self._ending or isinstance(event, protocol.Final)
-        self._seq += 1
+        assert isinstance(event.seq, int)
+        if event.seq < self.seq:
+            self._again(event)
+        elif isinstance(event, protocol.Snapshot):
+            self._snapshot(event)
+        else:
+            self._next(event)
+            self._take_in(event, injected)
+
+    def _take_in(self, event: protocol.StreamEvent, injected: list[int] | None) -> None:
         match event:
             case protocol.Started():
                 assert event.prompt_tokens == len(self.prompt)
@@ -104,6 +124,39 @@ class Account:
                 self._finish(event)
             case _:
                 raise AssertionError(f"{event} is no event of a stream's life")
+
+    def _next(self, event: protocol.StreamEvent) -> None:
+        assert event.seq == self.seq, "seq counts without a gap"
+        assert self.final is None, "nothing follows final"
+        assert isinstance(event, protocol.Started) == (self.seq == 0), "started is first, and only first"
+        assert not self._ending or isinstance(event, protocol.Final)
+        self._history[self.seq] = event
+        self.seq += 1
+
+    def _again(self, event: protocol.StreamEvent) -> None:
+        if isinstance(event, protocol.Snapshot):
+            if event.seq == self.seq - 1:
+                assert (event.text, event.index) == (self.text, len(self.tokens))
+                assert event.tokens == self.tokens
+        elif event.seq in self._history:
+            assert event == self._history[event.seq], "what is told again is told as it was"
+
+    def _snapshot(self, event: protocol.Snapshot) -> None:
+        assert isinstance(event.seq, int)
+        assert event.prompt_tokens == len(self.prompt)
+        assert event.tokens is not None
+        assert len(event.tokens) == event.index <= self.most
+        assert spelled(event.tokens).startswith(event.text)
+        self.seq, self.whole, self.started = event.seq + 1, False, True
+        self.text, self.tokens = event.text, event.tokens
+        self.params = [(0, event.params)]
+        self.paused = event.paused is not None
+
+    def forgotten(self) -> Account:
+        """The same stream, of which nothing is known any more but what was granted."""
+        fresh = Account(self.start, self.prompt, self._window)
+        fresh.forgetful, fresh.limit, fresh.acknowledged = True, self.limit, self.acknowledged
+        return fresh
 
     def _token(self, event: protocol.Token) -> None:
         assert event.index == len(self.tokens)
@@ -138,7 +191,7 @@ class Account:
         assert usage.cached_tokens <= usage.prompt_tokens, "not what was injected behind it"
         assert usage.discarded_tokens >= self.voided
         standing = [tokens for index, tokens in self.injections if index <= event.index]
-        assert usage.injected_tokens == sum(map(len, standing))
+        assert not self.whole or usage.injected_tokens == sum(map(len, standing))
         assert event.timing.total_ms >= event.timing.paused_ms >= 0
         self._check_end(event)
 
@@ -150,12 +203,16 @@ class Account:
             assert whole.startswith(self.text + why), "the text ends where the stop string begins"
         else:
             assert self.text == whole, "the deltas are the text of the tokens, no more, no less"
-        if len(self.params) == 1 and not self.params[0][1].min_tokens:
+        if self.whole and len(self.params) == 1 and not self.params[0][1].min_tokens:
             assert not any(stop in self.text for stop in self.stops), "a stop string is never in the text"
 
     def check_length(self, context: int) -> None:
         """`length` means that it was reached."""
-        if self.final and (self.final.finish_reason, self.final.stop_reason) == ("length", None):
+        if (
+            self.whole
+            and self.final
+            and (self.final.finish_reason, self.final.stop_reason) == ("length", None)
+        ):
             known = len(self.prompt) + len(self.tokens) + sum(len(tokens) for _, tokens in self.injections)
             most = self.params[-1][1].max_tokens
             assert isinstance(most, int)
@@ -163,7 +220,8 @@ class Account:
 
 
 class Reader:
-    """`ready`: whether it takes events as they come; `prompt`: whether it acknowledges them at once."""
+    """`ready`: whether it takes events as they come; `prompt`: whether it acknowledges them at once; `near`:
+    whether what it takes arrives at once."""
 
     def __init__(self, house: House, tenant: str = "tenant") -> None:
         self.house = house
@@ -171,41 +229,69 @@ class Reader:
         self.gone = False
         self.ready = True
         self.prompt = False
+        self.near = True
         self.accounts: list[Account] = []
         self.errors: list[protocol.Error] = []
         self.open: dict[str, StreamFrame] = {}  # frames that have no answer yet, by ref
-        self._starts: dict[str, Account] = {}
-        self._streams: dict[Stream, Account] = {}
+        self._before: dict[str, set[str]] = {}  # by ref: what was open of that stream when it was sent
+        self._by_name: dict[str, Account] = {}
         self._woken: dict[Stream, None] = {}
         self._refusals: list[protocol.Error] = []
-        self._unacknowledged: deque[tuple[Stream, int]] = deque()
+        self._under_way: deque[tuple[Stream, list[Told], int]] = deque()
+        self._unacknowledged: deque[tuple[Stream, int, int]] = deque()
 
     # -- towards the server ----------------------------------------------------------------------
 
     def send(self, frame: StreamFrame) -> None:
         assert not self.gone
         frame.ref = next(self.house.refs)
-        self.open[frame.ref] = frame
+        self._before[frame.ref] = {
+            ref for ref, other in self.open.items() if other.request_id == frame.request_id
+        }
+        self.open[frame.ref] = self.house.frames[frame.ref] = frame
         if isinstance(frame, protocol.Start):
-            account = Account(frame, _prompt(frame), self.house.window)
-            self._starts[frame.ref] = account
-            self.accounts.append(account)
+            if frame.request_id not in self._by_name:
+                self._adopt(Account(frame, _prompt(frame), self.house.window))
+            self._by_name[frame.request_id].refused = False
         if isinstance(frame, protocol.Grant):
             for account in self.accounts:
                 if account.live and account.request_id == frame.request_id:
                     account.limit = max(account.limit, frame.limit)
         self.house.hub.receive(self.tenant, frame, self)
 
+    def _adopt(self, account: Account) -> None:
+        self.accounts.append(account)
+        self._by_name[account.request_id] = account
+
+    def take_over(self, other: Reader, account: Account, *, forgotten: bool = False) -> None:
+        """Go on with a stream that another reader had; `forgotten`: by a client that knows no more of it than
+        its name."""
+        other.accounts.remove(account)
+        del other._by_name[account.request_id]
+        open_there = {
+            ref: frame for ref, frame in other.open.items() if frame.request_id == account.request_id
+        }
+        for ref in open_there:
+            del other.open[ref]
+        self.open |= {} if forgotten else open_there
+        known = account.forgotten() if forgotten else account
+        self._adopt(known)
+        if known.started or forgotten:
+            self.send(protocol.Attach(request_id=account.request_id, after=known.seq - 1))
+        else:
+            self.send(replace(account.start))
+
     def read(self) -> None:
-        self.ready = True
+        self.ready = self.near = True
         self.flush()
 
     def acknowledge(self) -> None:
         while self._unacknowledged:
-            stream, index = self._unacknowledged.popleft()
-            account = self._streams[stream]
-            account.acknowledged = max(account.acknowledged, index)
-            self.house.hub.taken(stream, index)
+            stream, index, seq = self._unacknowledged.popleft()
+            account = self._by_name.get(stream.request_id)
+            if account is not None:
+                account.acknowledged = max(account.acknowledged, index)
+                self.house.hub.taken(stream, index, seq)
         self.house.hub.settle()
 
     def grant_all(self) -> None:
@@ -215,6 +301,7 @@ class Reader:
                 self.send(protocol.Grant(request_id=account.request_id, limit=account.limit + AHEAD))
 
     def leave(self) -> None:
+        """With all that is under way to it."""
         self.gone = True
         self.house.hub.detach(self)
 
@@ -223,7 +310,12 @@ class Reader:
     def wake(self, stream: Stream) -> None:
         self._woken[stream] = None
 
+    def lose(self, stream: Stream) -> None:
+        self._woken.pop(stream, None)
+        assert stream.request_id not in self._by_name, "it is taken over by those who know"
+
     def refuse(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
+        self.house.refused.add(ref)
         self._refusals.append(refusal.event(request_id, ref))
         self.flush()
 
@@ -235,57 +327,72 @@ class Reader:
             self._error(error)
         woken, self._woken = self._woken, {}
         for stream in woken:
-            self._take(stream)
+            events = stream.outbox.take()
+            self.house.refused |= {event.ref for event in events if isinstance(event, protocol.Error)}
+            self._under_way.append((stream, events, stream.outbox.sent))
+        while self.near and self._under_way:
+            self._arrive(*self._under_way.popleft())
         if self.prompt and self._unacknowledged:
             self.acknowledge()
 
-    def _take(self, stream: Stream) -> None:
-        before = stream.outbox.sent
-        for event in stream.outbox.take():
-            if isinstance(event, protocol.StreamEvent):
-                self._event(stream, event)
-            else:
-                assert isinstance(event, protocol.Error)
-                assert self._streams[stream].live, "no error about a stream follows its final"
-                self._error(event)
-        if stream.automatic and stream.outbox.sent > before:
-            self._unacknowledged.append((stream, stream.outbox.sent))
+    def _arrive(self, stream: Stream, events: list[Told], sent: int) -> None:
+        account = self._by_name.get(stream.request_id)
+        if account is None:
+            return  # another has it now, and reads for itself
+        for event in events:
+            match event:
+                case protocol.StreamEvent():
+                    self._event(stream, account, event)
+                case protocol.Attached():
+                    self._attached(account, event)
+                case error:
+                    assert account.live, "no error about a stream follows its final"
+                    self._error(error)
+        if any(isinstance(event, protocol.Token | protocol.Snapshot) for event in events):
+            self._unacknowledged.append((stream, sent, account.seq - 1))
 
-    def _event(self, stream: Stream, event: protocol.StreamEvent) -> None:
-        if isinstance(event, protocol.Started):
-            assert event.ref is not None
-            self._streams[stream] = self._starts[event.ref]
-        frame = self._answered(event.ref)
+    def _event(self, stream: Stream, account: Account, event: protocol.StreamEvent) -> None:
+        news = isinstance(event.seq, int) and event.seq >= account.seq
+        frame = self._answered(event.ref, strict=not account.forgetful) if news else None
         assert frame is None or ANSWERS[type(frame)] is type(event)
         assert frame is None or frame.request_id == event.request_id
         injected = _injected(frame) if isinstance(frame, protocol.Inject) else None
-        self._streams[stream].on(event, injected)
-        self._streams[stream].check_length(self.house.engine.runner.context)
+        account.on(event, injected)
+        account.check_length(self.house.engine.runner.context)
         if isinstance(event, protocol.Final):
             decoded = self.house.tally.decoded_when_ended[stream.number]
             assert event.usage.completion_tokens + event.usage.discarded_tokens == decoded
+
+    def _attached(self, account: Account, event: protocol.Attached) -> None:
+        """All that was missed is here. What is neither answered nor pending was refused, or is silent."""
+        frame = self._answered(event.ref)
+        assert isinstance(frame, protocol.Attach | protocol.Start)
+        assert event.ref is not None
+        for ref in self._before.pop(event.ref) - set(event.pending):
+            other = self.open.pop(ref, None)  # one that has no answer is not answered any more
+            assert isinstance(other, SILENT | None) or ref in self.house.refused, other
 
     def _error(self, error: protocol.Error) -> None:
         self.errors.append(error)
         frame = self._answered(error.ref)
         assert frame is not None, "an error answers a frame"
         assert frame.request_id == error.request_id
-        if isinstance(frame, protocol.Start):
-            assert frame.ref is not None
-            self._starts[frame.ref].refused = True
+        account = self._by_name.get(frame.request_id)
+        if account is not None and isinstance(frame, protocol.Start) and account.is_of(frame):
+            account.refused = True
 
-    def _answered(self, ref: str | None) -> StreamFrame | None:
+    def _answered(self, ref: str | None, *, strict: bool = True) -> StreamFrame | None:
         if ref is None:
             return None
-        assert ref in self.open, "a frame is answered once"
-        return self.open.pop(ref)
+        assert ref in self.open or not strict, "a frame is answered once"
+        self.open.pop(ref, None)
+        return self.house.frames[ref]
 
     # -- afterwards ------------------------------------------------------------------------------
 
     def check_answers(self) -> None:
-        """A grant is answered by tokens, a cancel that came too late or twice by nothing; all others were."""
-        silent = protocol.Grant | protocol.Cancel
-        assert all(isinstance(frame, silent) for frame in self.open.values()), self.open
+        """All were answered that are to be."""
+        assert all(isinstance(frame, SILENT) for frame in self.open.values()), self.open
 
 
 def _prompt(start: protocol.Start) -> list[int]:

@@ -1,4 +1,5 @@
-"""The whole server, in every order of things: frames, steps, deliveries, readers that stall, hurry or vanish.
+"""The whole server, in every order of things: frames, steps, deliveries, readers that stall, hurry, vanish
+and come back, and engines that die.
 
 Whatever happens, each reader's own strict account of its streams holds (`tests/fakes/reader.py`), blocks
 and slots are conserved after every step, and in the end, when all is read, granted and resumed, every
@@ -10,12 +11,14 @@ Examples are the same in every run; `MIDSTREAM_EXAMPLES=2000` looks further, at 
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from msgspec.structs import replace
 
 from midstream import protocol
 from midstream.protocol import Credit, Message, Params
@@ -77,12 +80,14 @@ class Everything(RuleBasedStateMachine):
         self.house = House(room, window=window)
         self.readers = [Reader(self.house, tenant) for tenant in ("one", "one", "two")]
         self.left: list[Reader] = []
+        self.names = itertools.count()
         for who, reader in enumerate(self.readers):
             frame = protocol.Start(
-                request_id=f"0-{who}-0",
+                request_id=f"{next(self.names)}",
                 prompt="Once",
                 params=asked[who],
                 credit=credit[who],
+                on_disconnect="pause" if who else "continue",
                 return_tokens=True,
             )
             reader.send(frame)
@@ -91,7 +96,6 @@ class Everything(RuleBasedStateMachine):
 
     @rule(
         reader=PICK,
-        name=st.integers(0, 2),
         prompt=st.sampled_from(PROMPTS),
         chat=st.booleans(),
         asked=params(),
@@ -99,11 +103,11 @@ class Everything(RuleBasedStateMachine):
         interval=st.sampled_from([1, 1, 2, 5, 20]),
         priority=st.sampled_from([0, 0, 0, 1, -8]),
         timeout_ms=st.sampled_from([None, None, None, 500]),
+        on_disconnect=st.sampled_from(["cancel", "pause", "continue"]),
     )
     def start(
         self,
         reader: int,
-        name: int,
         prompt: str | list[int],
         chat: bool,
         asked: Params,
@@ -111,11 +115,12 @@ class Everything(RuleBasedStateMachine):
         interval: int,
         priority: int,
         timeout_ms: int | None,
+        on_disconnect: Any,
     ) -> None:
         who = reader % len(self.readers)
         said = [Message(role="user", content="Hi")] if chat else None
         frame = protocol.Start(
-            request_id=f"{len(self.left)}-{who}-{name}",
+            request_id=f"{next(self.names)}",
             prompt=None if chat else prompt,
             messages=said,
             params=asked,
@@ -123,9 +128,23 @@ class Everything(RuleBasedStateMachine):
             stream_interval=interval,
             priority=priority,
             timeout_ms=timeout_ms,
+            on_disconnect=on_disconnect,
             return_tokens=True,
         )
         self.readers[who].send(frame)
+
+    @rule(at=PICK)
+    def start_again(self, at: int) -> None:
+        reader, account = self.pick(at)
+        if account:
+            reader.send(replace(account.start))
+
+    @rule(at=PICK)
+    def start_otherwise(self, at: int) -> None:
+        reader, account = self.pick(at)
+        if account and account.started:
+            reader.send(replace(account.start, stream_interval=77))
+            assert not reader.ready or reader.errors[-1].code == "request_conflict", reader.errors
 
     @rule(at=PICK, more=st.integers(0, 9))
     def grant(self, at: int, more: int) -> None:
@@ -244,6 +263,44 @@ class Everything(RuleBasedStateMachine):
         who.prompt = at_once
         who.acknowledge()
 
+    @rule(reader=PICK)
+    def be_far(self, reader: int) -> None:
+        """What is sent to it does not arrive, for now or for ever."""
+        self.readers[reader % len(self.readers)].near = False
+
+    @rule(
+        reader=PICK, back=st.lists(st.sampled_from(["knowing", "knowing", "forgetful", "never"]), max_size=3)
+    )
+    def come_back(self, reader: int, back: list[str]) -> None:
+        """A connection breaks, and another stands in for it."""
+        at = reader % len(self.readers)
+        gone, self.readers[at] = self.readers[at], Reader(self.house, self.readers[at].tenant)
+        gone.leave()
+        for account, how in zip(
+            list(gone.accounts), itertools.chain(back, itertools.repeat("knowing")), strict=False
+        ):
+            if not account.refused and how != "never":
+                self.readers[at].take_over(gone, account, forgotten=how == "forgetful")
+        self.left.append(gone)
+
+    @rule(at=PICK, to=PICK, forgotten=st.booleans())
+    def take_over(self, at: int, to: int, forgotten: bool) -> None:
+        """Another connection of the same tenant attaches, while the first still listens."""
+        reader, account = self.pick(at)
+        other = self.readers[to % len(self.readers)]
+        if account and not account.refused and other is not reader and other.tenant == reader.tenant:
+            other.take_over(reader, account, forgotten=forgotten)
+
+    @rule()
+    def kill_engine(self) -> None:
+        if self.house.alive:
+            self.house.kill_engine()
+
+    @precondition(lambda self: not self.house.alive)
+    @rule()
+    def revive_engine(self) -> None:
+        self.house.revive_engine()
+
     @precondition(lambda self: len(self.left) < 2)
     @rule(reader=PICK)
     def leave(self, reader: int) -> None:
@@ -263,16 +320,19 @@ class Everything(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "house"):
             return
+        if not self.house.alive:
+            self.house.revive_engine()
         stalled = [reader for reader in self.readers if not reader.ready]
         self.finish([reader for reader in self.readers if reader.ready])  # whoever stalls delays nobody
         self.finish(stalled)
+        self.house.clock.advance(60)  # nobody comes back any more
         while not self.house.at_rest:
             self.house.tick()
         self.check_empty()
         for reader in self.readers:
             reader.check_answers()
             for account in reader.accounts:
-                if account.final and account.final.finish_reason != "error":
+                if account.whole and account.final and account.final.finish_reason != "error":
                     assert retold(account) == account.tokens
 
     def finish(self, readers: list[Reader]) -> None:

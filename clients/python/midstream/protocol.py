@@ -18,12 +18,13 @@ MSGPACK_SUBPROTOCOL = "midstream.v1.msgpack"
 SUBPROTOCOLS = (JSON_SUBPROTOCOL, MSGPACK_SUBPROTOCOL)
 
 MAX_INDEX = 2**31 - 1
+MAX_MILLISECONDS = 86_400_000  # a day
 
 RequestId = Annotated[str, Meta(min_length=1, max_length=128)]
 Ref = Annotated[str, Meta(max_length=64)]
 Index = Annotated[int, Meta(ge=0, le=MAX_INDEX)]
 TokenId = Annotated[int, Meta(ge=0, le=MAX_INDEX)]
-Milliseconds = Annotated[int, Meta(ge=0, le=86_400_000)]
+Milliseconds = Annotated[int, Meta(ge=0, le=MAX_MILLISECONDS)]
 StopString = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
@@ -92,7 +93,7 @@ class Start(Frame, kw_only=True):
     credit: Credit | None = None
     stream_interval: Annotated[int, Meta(ge=1, le=4096)] = 1
     priority: Annotated[int, Meta(ge=-8, le=8)] = 0
-    timeout_ms: Annotated[int, Meta(ge=1, le=86_400_000)] | None = None
+    timeout_ms: Annotated[int, Meta(ge=1, le=MAX_MILLISECONDS)] | None = None
     on_disconnect: Literal["cancel", "pause", "continue"] = "cancel"
     grace_ms: Milliseconds | None = None
     return_tokens: bool = False
@@ -325,6 +326,7 @@ ERRORS: dict[str, tuple[int, bool]] = {
     "unknown_model": (404, False),
     "request_conflict": (409, False),
     "request_finished": (409, False),
+    "request_taken": (409, False),
     "request_expired": (410, False),
     "too_large": (413, False),
     "unsupported": (422, False),
