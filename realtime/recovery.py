@@ -1,0 +1,71 @@
+"""Which streams a new engine is given, and when: all at once, unless one of them may be what killed the last.
+
+An engine that dies is mostly killed from outside, and what it was doing is not to blame. But if it dies again
+before everybody whom it was given has moved on, somebody may be: then half of them are held back until the
+others have proven harmless, and so on, until one that is alone with a dying engine has shown often enough
+that it is the culprit.
+
+Pure: numbers in, numbers out. It knows no stream, no engine and no time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+ALONE_AT_MOST = 3  # engines that die under one stream alone before it is given up
+
+
+class Recovery:
+    def __init__(self) -> None:
+        self._groups: deque[list[int]] = deque()  # to be given to the engine, one group after the other
+        self._trial: list[int] = []  # the group that it was given last
+        self._unproven: set[int] = set()  # those of the group that have not moved on
+        self._alone = 0
+
+    @property
+    def proven(self) -> bool:
+        """Whether everybody whom the engine was given has moved on."""
+        return not self._unproven and not self._groups
+
+    def died(self) -> int | None:
+        """The engine died. Returns the culprit, if that is clear now."""
+        culprit = None
+        if not self._unproven:
+            self._groups.clear()
+        elif len(self._trial) > 1:
+            half = len(self._trial) // 2
+            self._groups.extendleft([self._trial[half:], self._trial[:half]])
+            self._alone = 0
+        else:
+            self._alone += 1
+            if self._alone < ALONE_AT_MOST:
+                self._groups.appendleft(self._trial)
+            else:
+                culprit, self._alone = self._trial[0], 0
+        self._trial, self._unproven = [], set()
+        return culprit
+
+    def begin(self, running: Iterable[int]) -> list[int]:
+        """A new engine, and the streams that want to run on it: returns those that it is given now."""
+        running = list(running)
+        live = set(running)
+        suspects = [[number for number in group if number in live] for group in self._groups]
+        suspected = {number for group in suspects for number in group}
+        trusted = [number for number in running if number not in suspected]
+        self._groups = deque(filter(None, suspects))
+        if not self._groups:
+            return self._try(trusted)
+        return trusted + self._try(self._groups.popleft())
+
+    def moved(self, number: int) -> list[int]:
+        """A stream has moved on, or is no more: returns those that the engine is given now."""
+        self._unproven.discard(number)
+        if self._unproven or not self._groups:
+            return []
+        self._alone = 0
+        return self._try(self._groups.popleft())
+
+    def _try(self, group: list[int]) -> list[int]:
+        self._trial, self._unproven = group, set(group)
+        return group
