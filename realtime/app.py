@@ -37,7 +37,7 @@ class Doors:
         self._limits = limits
         self._most = connections
         self._origins = origins
-        self.open: set[Connection] = set()
+        self.open: dict[str, Connection] = {}  # by session_id
 
     async def realtime(self, websocket: WebSocket) -> None:
         if not allowed(websocket.headers, self._origins):
