@@ -11,7 +11,7 @@ import pytest
 from msgspec import UNSET
 
 import midstream
-from midstream.client import Encoding
+from midstream.dial import Encoding
 from midstream.protocol import (
     Adjust,
     Adjusted,
@@ -42,7 +42,8 @@ async def server() -> AsyncIterator[FakeServer]:
 
 @pytest.fixture
 async def client(server: FakeServer) -> AsyncIterator[midstream.Client]:
-    async with midstream.connect(server.url) as client:
+    """It does not come back: what it does where it does is in test_sdk_reconnect.py."""
+    async with midstream.connect(server.url, reconnect_s=0) as client:
         yield client
 
 

@@ -1,6 +1,6 @@
-"""A stream's place on its connection: it brings events to the core, and wakes who waits for them.
+"""A stream's place in the exchange: it brings events to the core, and wakes who waits for them.
 
-The connection holds channels, and a channel does not know the object that the user holds: when that is
+The exchange holds channels, and a channel does not know the object that the user holds: when that is
 dropped, it goes, and the stream is cancelled.
 """
 
@@ -11,35 +11,52 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
+from midstream.backoff import Backoff
 from midstream.errors import MidstreamError, from_code
-from midstream.protocol import Cancel, Event, Frame, StreamEvent
+from midstream.protocol import Cancel, Event, Frame, Grant, Start, StreamEvent
 from midstream.stream import StreamCore
 
 if TYPE_CHECKING:
-    from midstream.connection import Connection
+    from midstream.exchange import Exchange
 
 E = TypeVar("E", bound=Event)
 
 
 class Channel:
-    """What the connection knows of a stream, and the stream of its connection."""
+    """What the exchange knows of a stream, and the stream of the exchange.
 
-    def __init__(self, connection: Connection, request_id: str, core: StreamCore) -> None:
+    `start` is the frame that started it, if it was started here; `kept` says that the user has named what
+    becomes of it when its connection ends.
+    """
+
+    def __init__(
+        self, exchange: Exchange, request_id: str, core: StreamCore, start: Start | None, *, kept: bool
+    ) -> None:
         self.request_id = request_id
         self.core = core
-        self._connection = connection
+        self.start = start
+        self.kept = kept
+        self.unwanted = False
+        self.away: str | None = None  # the ref of the frame that brings it to a new connection, until it has
+        self.retold = False  # whether that came with a snapshot
+        self.backoff = Backoff(0)
+        self._exchange = exchange
         self._failure: Callable[[], MidstreamError] | None = None
-        self._cancelled = False
         self._news = asyncio.Event()
 
-    def send(self, frame: Frame) -> None:
-        self._connection.send(frame)
+    @property
+    def reached(self) -> bool:
+        """Whether what is said about it is heard now."""
+        return self._exchange.connected and self.away is None
+
+    def send(self, frame: Grant) -> None:
+        self._exchange.send(frame)
 
     async def request(self, frame: Frame, answer: type[E]) -> E:
         """Send a frame about this stream and wait for its answer."""
         if self.core.final is not None:
             raise from_code("request_finished", "the stream has ended", self.request_id)
-        return await self._connection.request(frame, answer, self.request_id)
+        return await self._exchange.request(frame, answer)
 
     def feed(self, event: StreamEvent) -> None:
         self.core.on(event)
@@ -68,9 +85,9 @@ class Channel:
     def abandon(self) -> None:
         """Nobody wants this stream any more: cancel it. From any thread: finalizers run anywhere."""
         with suppress(RuntimeError):  # the loop is closed, and the connection with it
-            self._connection.loop.call_soon_threadsafe(self._cancel)
+            self._exchange.loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
-        if self.core.final is None and not self.lost and not self._cancelled:
-            self._cancelled = True
-            self._connection.send(Cancel(request_id=self.request_id))
+        if self.core.final is None and not self.lost and not self.unwanted:
+            self.unwanted = True
+            self._exchange.send(Cancel(request_id=self.request_id))

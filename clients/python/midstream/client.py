@@ -1,45 +1,39 @@
-"""Connecting, and starting streams."""
+"""Connecting, and starting and taking over streams."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Generator
+import math
+from collections.abc import Callable, Generator
 from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack
 
 from msgspec import Struct
-from websockets.asyncio.client import ClientConnection
-from websockets.asyncio.client import connect as open_socket
-from websockets.exceptions import InvalidStatus, WebSocketException
-from websockets.typing import Subprotocol
 
 from midstream.channel import Channel
-from midstream.connection import Connection
-from midstream.errors import ConnectionLost, MidstreamError, from_code
+from midstream.dial import Dial, Encoding
 from midstream.handle import Stream
-from midstream.options import DEFAULT_WINDOW, CreditLike, StartOptions, explicit_credit, start_frame
+from midstream.line import Line, LineState
+from midstream.options import DEFAULT_WINDOW, CreditLike, StartOptions, explicit_credit, frame, start_frame
 from midstream.protocol import (
-    JSON_SUBPROTOCOL,
-    MSGPACK_SUBPROTOCOL,
+    Attach,
+    Attached,
+    Event,
     Final,
     Ping,
     Pong,
     Ready,
+    Start,
     Started,
     Timing,
     TokenLogprob,
     Usage,
 )
 from midstream.stream import StreamCore
-from midstream.url import websocket_url
 
-Encoding = Literal["json", "msgpack"]
-
-# A snapshot carries a whole output in one message. The server is trusted this far, and not without end.
-MAX_EVENT_BYTES = 64 * 2**20
-
-_REFUSALS = {401: "unauthenticated", 403: "forbidden", 429: "rate_limited", 503: "overloaded"}
+RECONNECT_S = 60.0
+SILENCE_S = 30.0
+LONGEST_GRACE_MS = 86_400_000
 
 
 class Completion(Struct, frozen=True, kw_only=True):
@@ -65,20 +59,27 @@ class Completion(Struct, frozen=True, kw_only=True):
 
 
 class Client:
-    """A connection to a server. Any number of streams may run on it at once."""
+    """A line to a server. Any number of streams may run on it at once, and they outlive its connections."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, line: Line, reconnect_s: float) -> None:
+        self._line = line
+        self._exchange = line.exchange
+        self._reconnect_s = reconnect_s
 
     @property
     def ready(self) -> Ready:
-        """What the server said of itself: `models`, `limits`, `session_id`."""
-        return self._connection.ready
+        """What the server said of itself when it last greeted: `models`, `limits`, `session_id`."""
+        return self._line.connection.ready
+
+    @property
+    def state(self) -> LineState:
+        """ "open", "reconnecting" or "closed": for ever, by `close` or because it could not be helped."""
+        return self._line.state
 
     @property
     def draining(self) -> bool:
         """Whether the server has said that it is going away: running streams go on, new ones are refused."""
-        return self._connection.draining
+        return self._exchange.draining
 
     async def start(
         self,
@@ -96,15 +97,40 @@ class Client:
 
         Raises one of the RequestErrors if the server, or the definition of the protocol, refuses it.
         """
-        if window < 1:
-            raise ValueError(f"window must be at least 1, not {window}")
-        start = start_frame(options)
+        window = _positive(window)
+        start = self._survivable(start_frame(options), options)
         start.credit = None if credit == "auto" else explicit_credit(credit, window, start.stream_interval)
         core = StreamCore(None if credit == "auto" else window, start.stream_interval, start.credit)
-        channel = Channel(self._connection, start.request_id, core)
-        self._connection.add(channel)
+        channel = Channel(self._exchange, start.request_id, core, start, kept="on_disconnect" in options)
+        return await self._begin(channel, start, Started)
+
+    def _survivable(self, start: Start, options: StartOptions) -> Start:
+        """Where we come back after a loss, the stream waits for us as long as we try."""
+        if self._reconnect_s > 0 and "on_disconnect" not in options:
+            start.on_disconnect = "pause"
+            if start.grace_ms is None:
+                start.grace_ms = min(math.ceil(self._reconnect_s * 1000), LONGEST_GRACE_MS)
+        return start
+
+    async def attach(
+        self, request_id: str, *, window: int = DEFAULT_WINDOW, credit: Literal["auto"] | None = None
+    ) -> Stream:
+        """Take over a stream that was started elsewhere: by another process, or before a restart of this one.
+
+        It gives the stream from its first token on, and whoever had it loses it. It must have been started
+        with on_disconnect="pause" or "continue" to outlive its starter; it is as before when this client
+        closes. credit="auto" if it was started so. A stream that ended can be had for some minutes, too.
+
+        Raises UnknownRequest or RequestExpired if the server knows nothing of it.
+        """
+        core = StreamCore(None if credit == "auto" else _positive(window))
+        channel = Channel(self._exchange, request_id, core, None, kept=True)
+        return await self._begin(channel, frame(Attach, request_id=request_id, after=-1), Attached)
+
+    async def _begin(self, channel: Channel, opening: Start | Attach, answer: type[Event]) -> Stream:
+        self._exchange.add(channel)
         try:
-            await channel.request(start, Started)
+            await channel.request(opening, answer)
         except BaseException:
             channel.abandon()
             raise
@@ -123,11 +149,14 @@ class Client:
 
     async def ping(self) -> None:
         """Ask the server for a sign of life, and wait for it."""
-        await self._connection.request(Ping(), Pong)
+        await self._exchange.request(Ping(), Pong)
 
     async def close(self) -> None:
-        """Close the connection. Streams still running end in ConnectionLost here, and are cancelled there."""
-        await self._connection.close()
+        """Close the connection. Streams still running end in ConnectionLost here.
+
+        There they are cancelled, but for those that were started with `on_disconnect` or taken over.
+        """
+        await self._line.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -145,8 +174,12 @@ class connect:  # noqa: N801 - used as the verb that it is
     is how frames are written on the wire. `open_timeout` is in seconds; `ssl` replaces the default TLS
     settings.
 
+    A connection that is lost is made anew for up to `reconnect_s` seconds, and its streams go on as if
+    nothing had been; 0 turns that off. A server that says nothing at all for `silence_s` seconds counts as
+    lost. `on_state` is called with the client's state whenever that has changed, in its event loop.
+
     Raises Unauthenticated, Forbidden, RateLimited or Overloaded if the server refuses, and ConnectionLost
-    if there is none to be had.
+    if there is none to be had: the first connection is tried once.
     """
 
     def __init__(
@@ -156,41 +189,23 @@ class connect:  # noqa: N801 - used as the verb that it is
         api_key: str | None = None,
         encoding: Encoding = "json",
         open_timeout: float | None = 10,
+        reconnect_s: float = RECONNECT_S,
+        silence_s: float | None = SILENCE_S,
+        on_state: Callable[[LineState], object] | None = None,
         ssl: SSLContext | None = None,
     ) -> None:
-        if encoding not in ("json", "msgpack"):
-            raise ValueError(f"encoding must be 'json' or 'msgpack', not {encoding!r}")
-        self._url = websocket_url(url)
-        self._timeout_s = open_timeout
-        self._options: dict[str, Any] = {
-            "subprotocols": [Subprotocol(JSON_SUBPROTOCOL if encoding == "json" else MSGPACK_SUBPROTOCOL)],
-            "additional_headers": {"Authorization": f"Bearer {api_key}"} if api_key else {},
-            "ssl": ssl,
-        }
+        if reconnect_s < 0:
+            raise ValueError(f"reconnect_s must be 0 or more, not {reconnect_s}")
+        self._reconnect_s = reconnect_s
+        self._on_state = on_state
+        self._dial = Dial(
+            url, api_key=api_key, encoding=encoding, open_timeout=open_timeout, silence_s=silence_s, ssl=ssl
+        )
         self._client: Client
 
     async def _open(self) -> Client:
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                return Client(await _greet(await self._handshake()))
-        except TimeoutError:
-            message = f"{self._url} did not answer within {self._timeout_s} s"
-            raise ConnectionLost(message, code=None, retryable=True) from None
-
-    async def _handshake(self) -> ClientConnection:
-        # Token frames are small: compressing them costs a context of memory a connection and gains nothing.
-        try:
-            return await open_socket(
-                self._url, compression=None, max_size=MAX_EVENT_BYTES, open_timeout=None, **self._options
-            )
-        except InvalidStatus as refusal:
-            raise _refused(self._url, refusal.response.status_code) from refusal
-        except (OSError, WebSocketException) as error:
-            # An OSError may be a matter of the moment; a peer that speaks no WebSocket will not learn to.
-            retryable = isinstance(error, OSError)
-            raise ConnectionLost(
-                f"no connection to {self._url}: {error}", code=None, retryable=retryable
-            ) from error
+        connection = await self._dial.open()
+        return Client(Line(self._dial, connection, self._reconnect_s, self._on_state), self._reconnect_s)
 
     def __await__(self) -> Generator[Any, None, Client]:
         return self._open().__await__()
@@ -205,17 +220,7 @@ class connect:  # noqa: N801 - used as the verb that it is
         await self._client.close()
 
 
-async def _greet(socket: ClientConnection) -> Connection:
-    connection = Connection(socket)
-    try:
-        await connection.open()
-    except BaseException:
-        socket.transport.abort()  # a peer that did not greet need not be waited for to part
-        raise
-    return connection
-
-
-def _refused(url: str, status: int) -> MidstreamError:
-    if status in _REFUSALS:
-        return from_code(_REFUSALS[status], f"{url} refused the connection with HTTP {status}")
-    return ConnectionLost(f"{url} answered with HTTP {status}", code=None, retryable=status >= 500)
+def _positive(window: int) -> int:
+    if window < 1:
+        raise ValueError(f"window must be at least 1, not {window}")
+    return window

@@ -72,6 +72,10 @@ class RequestFinished(RequestError):
     """409: the stream had already ended when the frame came."""
 
 
+class RequestTaken(RequestError):
+    """409: another connection has attached to the stream; attach to it to have it back."""
+
+
 class RequestExpired(RequestError):
     """410: the stream ended so long ago that it is forgotten."""
 
@@ -114,6 +118,7 @@ BY_CODE: dict[str, type[RequestError]] = {
     "unknown_model": UnknownModel,
     "request_conflict": RequestConflict,
     "request_finished": RequestFinished,
+    "request_taken": RequestTaken,
     "request_expired": RequestExpired,
     "too_large": TooLarge,
     "unsupported": Unsupported,
@@ -137,10 +142,19 @@ def from_event(event: Error) -> RequestError:
     )
 
 
-def from_code(code: str, message: str, request_id: str | None = None) -> RequestError:
+def from_code(
+    code: str, message: str, request_id: str | None = None, *, retry_after_ms: int | None = None
+) -> RequestError:
     """The same exception where no event was needed: the client itself knows what the server would answer."""
     status, retryable = ERRORS[code]
-    return BY_CODE[code](message, code=code, status=status, retryable=retryable, request_id=request_id)
+    return BY_CODE[code](
+        message,
+        code=code,
+        status=status,
+        retryable=retryable,
+        retry_after_ms=retry_after_ms,
+        request_id=request_id,
+    )
 
 
 class StreamFailed(MidstreamError):
@@ -174,3 +188,10 @@ def connection_closed(code: int, reason: str) -> ConnectionLost:
     return ConnectionLost(
         message, code=code, retryable=code in RETRYABLE_CLOSE_CODES or code == ABNORMAL_CLOSURE
     )
+
+
+def forgotten(event: Error) -> ConnectionLost:
+    """The exception for a stream that did not survive the loss of its connection."""
+    why = "was the server started again, or did the stream wait too long for its client?"
+    message = f"the stream could not be taken up again after its connection was lost: {event.message}"
+    return ConnectionLost(f"{message} ({why})", code=None, retryable=False)

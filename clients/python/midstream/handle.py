@@ -35,6 +35,8 @@ from midstream.protocol import (
 )
 from midstream.stream import Chunk, State
 
+FORSAKEN = "the stream was cancelled, because its connection was lost and nobody came back to it in time"
+
 
 class Stream:
     """A running stream of output, made by `Client.start`.
@@ -44,7 +46,8 @@ class Stream:
 
     * leaving an `async for` over it before its end, by `break`, `return`, an exception or a task's
       cancellation;
-    * leaving an `async with` block of it, which also waits until the server has confirmed the end;
+    * leaving an `async with` block of it, which also waits until the server, if it can be reached, has
+      confirmed the end;
     * dropping the last reference to it.
 
     The first and the last hang on Python freeing an object. CPython does so at once, unless the object is
@@ -153,8 +156,12 @@ class Stream:
 
     def _check_end(self) -> None:
         self._channel.check()
-        if self.final is not None and self.final.finish_reason == "error":
+        if self.final is None:
+            return
+        if self.final.finish_reason == "error":
             raise StreamFailed(self.final)
+        if self.final.stop_reason == "detached":
+            raise ConnectionLost(FORSAKEN, code=None, retryable=False)
 
     # -- steering --------------------------------------------------------------------------------------
 
@@ -202,6 +209,9 @@ class Stream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self._channel.reached:
+            self._channel.abandon()  # it is cancelled when the connection is back, or by the server
+            return
         with suppress(ConnectionLost):  # then nothing is left to cancel: the server saw the connection go
             await self.cancel()
 

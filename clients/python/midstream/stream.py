@@ -72,8 +72,8 @@ class StreamCore:
         self.tokens: list[int] = []
         self._window = window
         self._interval = interval
+        self.seq = -1  # of the last event that has come
         self._granted = credit.limit if credit else 0
-        self._seq = -1
         self._text: list[str] = []
         self._length = 0  # of the text, in code points
         self._consumed_length = 0
@@ -88,6 +88,11 @@ class StreamCore:
     @property
     def started(self) -> bool:
         return self.model is not None
+
+    @property
+    def limit(self) -> int | None:
+        """The credit granted so far, or None where it is the server's."""
+        return None if self._window is None else self._granted
 
     @property
     def state(self) -> State:
@@ -144,11 +149,11 @@ class StreamCore:
         """Events count from 0 without a gap; a replay repeats some, and a snapshot stands for many."""
         if event.seq is UNSET:
             raise ProtocolError(f"an event without a seq: {event}")
-        if event.seq <= self._seq:
+        if event.seq <= self.seq:
             return False
-        if event.seq != self._seq + 1 and not isinstance(event, Snapshot):
-            raise ProtocolError(f"event {self._seq + 1} is missing: event {event.seq} followed {self._seq}")
-        self._seq = event.seq
+        if event.seq != self.seq + 1 and not isinstance(event, Snapshot):
+            raise ProtocolError(f"event {self.seq + 1} is missing: event {event.seq} followed {self.seq}")
+        self.seq = event.seq
         return True
 
     def _on_started(self, event: Started | Snapshot) -> None:

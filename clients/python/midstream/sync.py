@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack
 
 from midstream import client, handle
-from midstream.client import Completion, Encoding
+from midstream.client import RECONNECT_S, SILENCE_S, Completion
+from midstream.dial import Encoding
+from midstream.line import LineState
 from midstream.options import DEFAULT_WINDOW, CreditLike, MessageLike, ParamOptions, StartOptions
 from midstream.protocol import Final, Params, PauseReason, Ready
 from midstream.stream import Chunk, State
@@ -186,7 +188,7 @@ class Chunks:
 
 
 class Client:
-    """A connection to a server. Any number of streams may run on it at once."""
+    """A line to a server. Any number of streams may run on it at once, and they outlive its connections."""
 
     def __init__(self, thread: LoopThread, asynchronous: client.Client) -> None:
         self._thread = thread
@@ -195,8 +197,13 @@ class Client:
 
     @property
     def ready(self) -> Ready:
-        """What the server said of itself: `models`, `limits`, `session_id`."""
+        """What the server said of itself when it last greeted: `models`, `limits`, `session_id`."""
         return self._client.ready
+
+    @property
+    def state(self) -> LineState:
+        """ "open", "reconnecting" or "closed": for ever, by `close` or because it could not be helped."""
+        return self._client.state
 
     @property
     def draining(self) -> bool:
@@ -215,6 +222,14 @@ class Client:
             self._thread, self._thread.run(self._client.start(window=window, credit=credit, **options))
         )
 
+    def attach(
+        self, request_id: str, *, window: int = DEFAULT_WINDOW, credit: Literal["auto"] | None = None
+    ) -> Stream:
+        """Take over a stream that was started elsewhere: see `midstream.Client.attach`."""
+        return Stream(
+            self._thread, self._thread.run(self._client.attach(request_id, window=window, credit=credit))
+        )
+
     def complete(self, **options: Unpack[StartOptions]) -> Completion:
         """Start a stream, wait for its end and return the whole. Raises StreamFailed if that is an error."""
         return self._thread.run(self._client.complete(**options))
@@ -224,7 +239,7 @@ class Client:
         self._thread.run(self._client.ping())
 
     def close(self) -> None:
-        """Close the connection; streams that are still running are cancelled. May be called again."""
+        """Close the connection: see `midstream.Client.close`. May be called again."""
         if not self._closed:
             self._closed = True
             self._thread.run(self._client.close())
@@ -245,10 +260,25 @@ def connect(
     api_key: str | None = None,
     encoding: Encoding = "json",
     open_timeout: float | None = 10,
+    reconnect_s: float = RECONNECT_S,
+    silence_s: float | None = SILENCE_S,
+    on_state: Callable[[LineState], object] | None = None,
     ssl: SSLContext | None = None,
 ) -> Client:
-    """Connect to a server: `with midstream.sync.connect(url) as client`. Arguments as `midstream.connect`."""
-    opening = client.connect(url, api_key=api_key, encoding=encoding, open_timeout=open_timeout, ssl=ssl)
+    """Connect to a server: `with midstream.sync.connect(url) as client`. Arguments as `midstream.connect`.
+
+    `on_state` is called in the client's own thread, and must not wait for anything of the client's.
+    """
+    opening = client.connect(
+        url,
+        api_key=api_key,
+        encoding=encoding,
+        open_timeout=open_timeout,
+        reconnect_s=reconnect_s,
+        silence_s=silence_s,
+        on_state=on_state,
+        ssl=ssl,
+    )
     thread = LoopThread()
     try:
         return Client(thread, thread.run(_await(opening)))

@@ -1,0 +1,28 @@
+"""When to try again. Pure: it has no clock and does not wait; it is told the time, and a random number."""
+
+from __future__ import annotations
+
+BASE_S = 0.1
+CAP_S = 5.0
+_DOUBLINGS = 16  # of the base, after which the cap has long been reached
+
+
+class Backoff:
+    """Tries until a deadline. `now` and `deadline` are seconds of any one clock."""
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self._tries = 0
+
+    def wait_s(self, now: float, chance: float, retry_after_s: float = 0.0) -> float | None:
+        """How long to wait before the next try; None where the time does not reach for one.
+
+        `chance` is the part to take of a span that doubles with every try ("full jitter"), so that clients
+        who lost the same server do not come back as one crowd. A server that says when is asked no sooner.
+        """
+        left = self.deadline - now
+        if left <= 0 or retry_after_s > left:
+            return None
+        span = min(CAP_S, BASE_S * 2.0 ** min(self._tries, _DOUBLINGS))
+        self._tries += 1
+        return min(retry_after_s + chance * span, left)

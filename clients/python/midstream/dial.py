@@ -1,0 +1,107 @@
+"""To a greeted connection, or why there is none.
+
+Knows addresses, handshakes and HTTP's answers to them. Tries once: whether to try again is the line's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from ssl import SSLContext
+from typing import Any, Literal
+
+from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.client import connect as open_socket
+from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.http11 import Response
+from websockets.typing import Subprotocol
+
+from midstream.connection import Connection
+from midstream.errors import ConnectionLost, MidstreamError, from_code
+from midstream.protocol import JSON_SUBPROTOCOL, MSGPACK_SUBPROTOCOL
+from midstream.url import websocket_url
+
+Encoding = Literal["json", "msgpack"]
+
+# A snapshot carries a whole output in one message. The server is trusted this far, and not without end.
+MAX_EVENT_BYTES = 64 * 2**20
+
+_REFUSALS = {401: "unauthenticated", 403: "forbidden", 429: "rate_limited", 503: "overloaded"}
+
+
+class Dial:
+    """An address, and how to connect to it."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None,
+        encoding: Encoding,
+        open_timeout: float | None,
+        silence_s: float | None,
+        ssl: SSLContext | None,
+    ) -> None:
+        if encoding not in ("json", "msgpack"):
+            raise ValueError(f"encoding must be 'json' or 'msgpack', not {encoding!r}")
+        self._url = websocket_url(url)
+        self._timeout_s = open_timeout
+        # A third to the next ping, a third for its pong, and a third for a close that nobody answers.
+        third = None if silence_s is None else silence_s / 3
+        self._options: dict[str, Any] = {
+            "subprotocols": [Subprotocol(JSON_SUBPROTOCOL if encoding == "json" else MSGPACK_SUBPROTOCOL)],
+            "additional_headers": {"Authorization": f"Bearer {api_key}"} if api_key else {},
+            "ssl": ssl,
+            "ping_interval": third,
+            "ping_timeout": third,
+            "close_timeout": third or 10,
+        }
+
+    async def open(self) -> Connection:
+        """Raises a RequestError if the server refuses, and ConnectionLost if there is none to be had."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await _greet(await self._handshake())
+        except TimeoutError:
+            message = f"{self._url} did not answer within {self._timeout_s} s"
+            raise ConnectionLost(message, code=None, retryable=True) from None
+
+    async def _handshake(self) -> ClientConnection:
+        # Token frames are small: compressing them costs a context of memory a connection and gains nothing.
+        try:
+            return await open_socket(
+                self._url, compression=None, max_size=MAX_EVENT_BYTES, open_timeout=None, **self._options
+            )
+        except InvalidStatus as refusal:
+            raise _refused(self._url, refusal.response) from refusal
+        except (OSError, WebSocketException) as error:
+            raise ConnectionLost(
+                f"no connection to {self._url}: {error}", code=None, retryable=_of_the_moment(error)
+            ) from error
+
+
+async def _greet(socket: ClientConnection) -> Connection:
+    connection = Connection(socket)
+    try:
+        await connection.greet()
+    except BaseException:
+        socket.transport.abort()  # a peer that did not greet need not be waited for to part
+        raise
+    return connection
+
+
+def _of_the_moment(error: Exception) -> bool:
+    """The network's troubles may pass; a peer that speaks no WebSocket will not learn to."""
+    return isinstance(error, OSError) or isinstance(error.__cause__, OSError | EOFError)
+
+
+def _refused(url: str, response: Response) -> MidstreamError:
+    status = response.status_code
+    if status in _REFUSALS:
+        message = f"{url} refused the connection with HTTP {status}"
+        return from_code(_REFUSALS[status], message, retry_after_ms=_retry_after_ms(response))
+    return ConnectionLost(f"{url} answered with HTTP {status}", code=None, retryable=status >= 500)
+
+
+def _retry_after_ms(response: Response) -> int | None:
+    seconds = response.headers.get("Retry-After", "")
+    return int(seconds) * 1000 if seconds.isdecimal() else None  # as a date it is of no use to us

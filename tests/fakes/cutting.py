@@ -1,0 +1,163 @@
+"""A TCP proxy that cuts: what a train's tunnel does to a connection, on loopback and by the byte.
+
+`CuttingProxy` knows no WebSocket. It forwards both ways, and each connection may be given a `Cut`: after so
+many bytes in one direction it is reset, closed, or goes silent: then neither side hears anything of
+the other any more, its end included, as when a cable was pulled out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Self, get_args
+
+How = Literal["reset", "close", "silence"]
+Direction = Literal["up", "down"]  # to the server, to the client
+BLOCK = 2**16
+ABORTING = struct.pack("ii", 1, 0)  # SO_LINGER of 0 seconds: closing sends RST
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What befalls one connection: after `after` bytes in one direction, both are cut."""
+
+    after: int
+    direction: Direction = "down"
+    how: How = "reset"
+
+
+def cuts(seed: int, count: int, most: int, hows: Iterable[How] = ("reset", "close")) -> Iterator[Cut]:
+    """Cuts for the next `count` connections, each after fewer than `most` bytes; the seed says them all."""
+    chance, kinds = random.Random(seed), tuple(hows)
+    for _ in range(count):
+        yield Cut(chance.randrange(most), chance.choice(get_args(Direction)), chance.choice(kinds))
+
+
+class CuttingProxy:
+    """`async with CuttingProxy(port, cuts) as proxy`, then connect to `proxy.url`.
+
+    Each connection takes the next of `cuts`; where there are none left it is left alone. `cut` cuts what is
+    open at the moment. `refusing` resets new connections at once.
+    """
+
+    def __init__(self, port: int, cuts: Iterable[Cut] = (), host: str = "127.0.0.1") -> None:
+        self.connections = 0
+        self.done = 0  # the cuts that came about
+        self.refusing = False
+        self._to = (host, port)
+        self._cuts = iter(cuts)
+        self._open: set[Wire] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def cut(self, how: How = "reset") -> None:
+        """Cut every connection that is open."""
+        for wire in list(self._open):
+            wire.cut(how)
+
+    def _cut_one(self) -> None:
+        self.done += 1
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self.connections += 1
+        if self.refusing:
+            _end(writer, "reset")
+            return
+        try:
+            there = await asyncio.open_connection(*self._to)
+        except OSError:
+            _end(writer, "reset")
+            return
+        wire = Wire((reader, writer), there, next(self._cuts, None), self._cut_one)
+        self._open.add(wire)
+        try:
+            await wire.carry()
+        finally:
+            self._open.discard(wire)
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=BLOCK)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+Side = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Wire:
+    """One connection, carried both ways until either side ends it, or the cut."""
+
+    def __init__(self, client: Side, server: Side, cut: Cut | None, on_cut: Callable[[], None]) -> None:
+        self._client, self._server = client, server
+        self._cut = cut
+        self._on_cut = on_cut
+        self._how: How = "close"  # in which it ends
+        self._silent = False
+        self._over = asyncio.Event()
+
+    def cut(self, how: How) -> None:
+        self._on_cut()
+        self._silent = how == "silence"
+        self._how = how
+        if not self._silent:
+            self._over.set()
+
+    async def carry(self) -> None:
+        up = asyncio.create_task(self._pump(self._client[0], self._server[1], "up"))
+        down = asyncio.create_task(self._pump(self._server[0], self._client[1], "down"))
+        over = asyncio.create_task(self._over.wait())
+        try:
+            await asyncio.wait((up, down, over), return_when=asyncio.FIRST_COMPLETED)
+            if self._silent:
+                await asyncio.wait((up, down))  # each side finds out for itself
+        finally:
+            for task in (up, down, over):
+                task.cancel()
+            for _, writer in (self._client, self._server):
+                _end(writer, self._how)
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Direction) -> None:
+        """Forward until the sender ends it. A silent wire swallows what comes."""
+        left = self._cut.after if self._cut is not None and self._cut.direction == way else None
+        try:
+            while data := await reader.read(BLOCK):
+                if self._silent:
+                    continue
+                writer.write(data[:left])
+                await writer.drain()
+                if left is not None and left <= len(data):
+                    assert self._cut is not None
+                    self.cut(self._cut.how)
+                left = None if left is None else left - len(data)
+        except OSError:
+            self._how = "reset"
+
+
+def _end(writer: asyncio.StreamWriter, how: How) -> None:
+    if how == "reset":
+        bare = writer.get_extra_info("socket")
+        bare.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORTING)
+        writer.transport.abort()
+    else:
+        writer.close()
