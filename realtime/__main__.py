@@ -21,10 +21,17 @@ from realtime import entry, transport
 from realtime.app import Doors, application
 from realtime.config import Options, parse
 from realtime.connection import Limits
+from realtime.credentials import Credentials
+from realtime.crowd import Crowd
 from realtime.hub import Hub
+from realtime.keyring import Keyring
+from realtime.keys import Unreadable
 from realtime.link import ProcessLink
 from realtime.metrics import Metrics
+from realtime.quota import Gate
+from realtime.revocation import watch
 from realtime.supervisor import Connect, EngineFailed, Supervisor
+from realtime.tenants import EVERYTHING, Allowance
 
 log = logging.getLogger("midstream")
 
@@ -77,17 +84,27 @@ class Server(uvicorn.Server):
 async def serve(options: Options, listening: socket.socket) -> None:
     metrics = Metrics()
     supervisor = Supervisor(_connector(options), metrics)
-    hub = Hub(supervisor.send, metrics, window=options.auto_credit_window, max_streams=options.max_streams)
+    keyring = _keyring(options)
+    allowance = keyring.allowance if keyring else _everything
+    hub = Hub(
+        supervisor.send,
+        metrics,
+        window=options.auto_credit_window,
+        max_streams=options.max_streams,
+        gate=Gate(allowance),
+    )
     supervisor.hub = hub
     metrics.watch(hub)
+    crowd = Crowd(options.max_connections, options.connections_per_address or None, allowance)
     doors = Doors(
         hub,
         supervisor,
         metrics,
         _limits(options),
-        connections=options.max_connections,
-        origins=tuple(options.allowed_origins.split()),
+        credentials=Credentials(keyring, tuple(options.allowed_origins.split())),
+        crowd=crowd,
     )
+    watching = _watching(keyring, crowd, hub)
     try:
         hello = await supervisor.start()
         loop = asyncio.get_running_loop()
@@ -100,7 +117,28 @@ async def serve(options: Options, listening: socket.socket) -> None:
     except EngineFailed as error:
         raise Unable(f"the engine does not start: {error}") from None
     finally:
+        watching.cancel()
         await supervisor.stop()
+
+
+def _keyring(options: Options) -> Keyring | None:
+    try:
+        return Keyring(Path(options.keys_file)) if options.keys_file else None
+    except Unreadable as problem:
+        raise Unable(str(problem)) from None
+
+
+def _everything(tenant: str) -> Allowance:
+    return EVERYTHING
+
+
+def _watching(keyring: Keyring | None, crowd: Crowd, hub: Hub) -> asyncio.Task[None]:
+    async def watch_nothing() -> None:
+        pass
+
+    return asyncio.get_running_loop().create_task(
+        watch_nothing() if keyring is None else watch(keyring, crowd, hub)
+    )
 
 
 def _begin_end(server: Server, hub: Hub, doors: Doors, options: Options) -> None:

@@ -1,4 +1,4 @@
-"""The doors: which path leads where. Wiring happens in `__main__`; this only names the routes."""
+"""The doors: which path leads where, and for whom. Wiring happens in `__main__`; this names the routes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
+from realtime.access import For, answer, guarded, holder_of
 from realtime.connection import Connection, Limits, serve
+from realtime.credentials import Credentials
+from realtime.crowd import Crowd
 from realtime.hub import Hub
 from realtime.metrics import Metrics
-from realtime.origin import allowed
 from realtime.pages import routes as pages
+from realtime.refusal import Refusal
+from realtime.secret_door import secret_door
 from realtime.supervisor import Supervisor
-
-LOCAL_TENANT = "local"  # everybody, while the server has no keys
 
 
 class Doors:
@@ -28,27 +30,28 @@ class Doors:
         metrics: Metrics,
         limits: Limits,
         *,
-        connections: int,
-        origins: tuple[str, ...] = (),
+        credentials: Credentials,
+        crowd: Crowd,
     ) -> None:
         self._hub = hub
         self._supervisor = supervisor
         self._metrics = metrics
         self._limits = limits
-        self._most = connections
-        self._origins = origins
+        self._crowd = crowd
+        self.credentials = credentials
         self.open: dict[str, Connection] = {}  # by session_id
 
     async def realtime(self, websocket: WebSocket) -> None:
-        if not allowed(websocket.headers, self._origins):
-            body = {"error": "Pages of this origin may not connect here; see --allowed-origins."}
-            await websocket.send_denial_response(JSONResponse(body, 403))
+        holder = holder_of(websocket)
+        try:
+            visitor = self._crowd.join(websocket, holder)
+        except Refusal as refusal:
+            await websocket.send_denial_response(answer(refusal))
             return
-        if len(self.open) >= self._most:
-            body = {"error": f"The server has its most of {self._most} connections; try again later."}
-            await websocket.send_denial_response(JSONResponse(body, 503, headers={"Retry-After": "1"}))
-            return
-        await serve(websocket, self._hub, LOCAL_TENANT, self._limits, self.open)
+        try:
+            await serve(websocket, self._hub, holder.tenant, self._limits, self.open)
+        finally:
+            self._crowd.leave(visitor)
 
     async def healthz(self, request: Request) -> Response:
         """This process answers."""
@@ -67,12 +70,22 @@ class Doors:
 
 
 def application(doors: Doors) -> Starlette:
+    credentials = doors.credentials
     return Starlette(
         routes=[
-            WebSocketRoute("/v1/realtime", doors.realtime),
-            Route("/healthz", doors.healthz),
-            Route("/readyz", doors.readyz),
-            Route("/metrics", doors.metrics),
-            *pages(),
+            *guarded(
+                For.HOLDERS,
+                credentials,
+                WebSocketRoute("/v1/realtime", doors.realtime),
+                Route("/v1/realtime/client_secrets", secret_door(credentials), methods=["POST"]),
+            ),
+            *guarded(For.ADMINS, credentials, Route("/metrics", doors.metrics)),
+            *guarded(
+                For.EVERYBODY,
+                credentials,
+                Route("/healthz", doors.healthz),
+                Route("/readyz", doors.readyz),
+                *pages(),  # they hold no secret
+            ),
         ]
     )

@@ -10,6 +10,7 @@ import dataclasses
 import re
 from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
 from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
@@ -69,7 +70,19 @@ class Options:
     )
     max_streams: int = option(4096, "most unfinished streams of the server; more are refused", least=1)
     max_connections: int = option(1000, "most open connections; more are refused", least=1)
+    connections_per_address: int = option(
+        0, "most open connections from one address; 0 sets no bound beside --max-connections"
+    )
     streams_per_connection: int = option(1000, "most unfinished streams of one connection", least=1)
+    keys_file: str = option(
+        "",
+        "file of the keys that may connect, made by `midstream keys`; without one nobody needs a key",
+        pattern=".*",
+        right="a file",
+    )
+    insecure_open: bool = option(
+        False, "listen beyond this machine without keys: whoever reaches the port may use it"
+    )
     allowed_origins: str = option(
         "",
         "other origins whose pages may connect, such as https://app.example, with spaces between",
@@ -111,6 +124,8 @@ class _Row:
     def right(self) -> str:
         if choices := get_args(self.kind):
             return f"one of {', '.join(choices)}"
+        if self.kind is bool:
+            return "true or false"
         if self.kind is str:
             return str(self.rule["right"])
         number = "a whole number" if self.kind is int else "a number"
@@ -120,6 +135,8 @@ class _Row:
     def metavar(self) -> str:
         if choices := get_args(self.kind):
             return "{" + ",".join(choices) + "}"
+        if self.kind is bool:
+            return "BOOL"
         return "N" if self.kind is int else self.name.rpartition("_")[2].upper()
 
     @property
@@ -129,7 +146,9 @@ class _Row:
     def read(self, text: str) -> Any:
         """The value that `text` spells; ValueError if it spells none, or one that is not right."""
         value = msgspec.convert(text, self.kind, strict=False)
-        if isinstance(value, str):
+        if isinstance(value, bool):
+            right: Any = True
+        elif isinstance(value, str):
             right = get_args(self.kind) or re.fullmatch(self.rule["pattern"], value)
         else:
             right = self.rule["least"] <= value <= self.rule["most"]
@@ -168,12 +187,24 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
 
 
 def _contradiction(options: Options) -> str | None:
+    if not (options.keys_file or options.insecure_open or _is_loopback(options.host)):
+        return (
+            f"--host is {options.host}, which others can reach, and there are no keys: give --keys-file (see"
+            " `midstream keys add --help`), or --insecure-open if whoever reaches the port may use it"
+        )
     if options.ack_every > options.auto_credit_window:
         return (
             f"--ack-every is {options.ack_every}; it must be at most --auto-credit-window, which is"
             f" {options.auto_credit_window}: a reader would be stopped before it is asked how far it has come"
         )
     return None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _parser() -> ArgumentParser:
@@ -186,5 +217,6 @@ def _parser() -> ArgumentParser:
         allow_abbrev=False,
     )
     for row in _ROWS:
-        parser.add_argument(row.flag, metavar=row.metavar, help=row.help)
+        spelling: dict[str, Any] = {"nargs": "?", "const": "true"} if row.kind is bool else {}
+        parser.add_argument(row.flag, metavar=row.metavar, help=row.help, **spelling)
     return parser

@@ -145,6 +145,8 @@ class Hub:
         """The listener is gone; each of its streams does what its start said."""
         with self._turn() as wake:
             for number in self._audience.leave(listener):
+                if number not in self._by_number:
+                    continue  # it has ended
                 stream = self._by_number[number][1]
                 stream.detach(self._clock(), self.steps)
                 if stream.on_disconnect != "cancel":
@@ -176,12 +178,14 @@ class Hub:
         share = self._shares[news.stream]
         if news.admitted is not None:
             share.begun()
-        if news.tokens:
-            share.took(len(news.tokens))
+        put_in = sum(change.count for change in news.changes if isinstance(change, api.Appended))
+        if news.tokens or put_in:
+            share.took(len(news.tokens) + put_in)
 
-    def cancel_all(self) -> None:
+    def cancel_all(self, of: Callable[[str], bool] = lambda tenant: True) -> None:
+        """All streams of such tenants."""
         with self._turn() as wake:
-            for stream in self.streams:
+            for stream in [stream for (tenant, _), stream in self._streams.items() if of(tenant)]:
                 stream.cancel(self._clock(), self.steps)
                 wake(stream)
 
@@ -210,10 +214,11 @@ class Hub:
 
     def _submit(self, numbers: Iterable[int]) -> None:
         for number in numbers:
-            self._by_number[number][1].submit()
+            if number in self._by_number:  # else it ended while it was held back
+                self._by_number[number][1].submit()
 
     def _moved(self, stream: Stream) -> None:
-        if not self._recovery.proven:
+        if self.up and not self._recovery.proven:
             self._submit(self._recovery.moved(stream.number))
 
     # -- a frame ---------------------------------------------------------------------------------
@@ -308,11 +313,13 @@ class Hub:
         stream = self._streams.get(key)
         if stream is None:
             stream = self._dug_up(key)
-        stream.attach(after, self.steps, ref)
-        if not stream.ended:
-            self._hand_over(stream, listener)
+        anew = self._audience.of(stream.number) is not listener
+        stream.attach(after, self.steps, ref, anew=anew)
+        self._hand_over(stream, listener)
         listener.wake(stream)
         listener.flush()
+        if stream.ended and not stream.outbox.waiting:
+            self._audience.release(stream.number)  # it has all that there will ever be
 
     def _dug_up(self, key: Key) -> Stream:
         grave = self._graves.find(key, self._clock())

@@ -6,10 +6,15 @@ knows neither files nor sockets nor streams.
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 LOCAL = "local"  # everybody, while the server has no keys
 LOWEST, HIGHEST = -8, 8  # of a start's `priority`
+
+Count = Annotated[int, Meta(ge=1)]
+Priority = Annotated[int, Meta(ge=LOWEST, le=HIGHEST)]
 
 
 class Allowance(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -18,11 +23,15 @@ class Allowance(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
     Nobody outranks other tenants unless that was allowed: priorities above 0 are not, by default.
     """
 
-    max_streams: int | None = None
-    max_connections: int | None = None
-    tokens_per_minute: int | None = None
-    prefill_tokens: int | None = None
-    priority: tuple[int, int] = (LOWEST, 0)
+    max_streams: Count | None = None
+    max_connections: Count | None = None
+    tokens_per_minute: Count | None = None
+    prefill_tokens: Count | None = None
+    priority: tuple[Priority, Priority] = (LOWEST, 0)
+
+    def __post_init__(self) -> None:
+        if self.priority[0] > self.priority[1]:
+            raise ValueError("`priority` is its lowest value and then its highest")
 
 
 EVERYTHING = Allowance(priority=(LOWEST, HIGHEST))

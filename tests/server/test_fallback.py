@@ -14,6 +14,8 @@ from engine import api
 from realtime.__main__ import ThreadLink
 from realtime.app import Doors, application
 from realtime.connection import Limits
+from realtime.credentials import Credentials
+from realtime.crowd import Crowd
 from realtime.hub import Hub
 from realtime.metrics import Metrics
 from realtime.supervisor import Supervisor
@@ -30,7 +32,7 @@ async def served_by_uvicorn() -> AsyncIterator[str]:
     hub = supervisor.hub = Hub(supervisor.send, metrics, window=64, max_streams=10)
     metrics.watch(hub)
     await supervisor.start()
-    app = application(Doors(hub, supervisor, metrics, LIMITS, connections=10))
+    app = application(Doors(hub, supervisor, metrics, LIMITS, credentials=Credentials(), crowd=Crowd(10)))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = uvicorn.Server(uvicorn.Config(app, ws="websockets-sansio", lifespan="off", log_config=None))
         task = asyncio.create_task(server.serve([listening]))

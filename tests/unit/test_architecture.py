@@ -22,7 +22,7 @@ SOURCES = {"midstream": ROOT / "clients/python", "realtime": ROOT, "engine": ROO
 OUR_OWN = {
     "midstream": ["midstream"],
     "midstream.protocol": [],
-    "midstream.__main__": ["midstream", "realtime.__main__"],
+    "midstream.__main__": ["midstream", "realtime.__main__", "realtime.keys_command"],
     "realtime": ["realtime", "midstream.protocol", "engine.api"],
     "realtime.__main__": ["realtime", "midstream.protocol", "engine"],  # wires
     "engine": ["engine"],

@@ -12,7 +12,19 @@ HOST = {"host": "127.0.0.1:8000"}
 def test_programs_and_our_own_page_may_connect() -> None:
     assert allowed(HOST)
     assert allowed(HOST | {"origin": "http://127.0.0.1:8000"})
-    assert allowed({"host": "steer.example", "origin": "https://steer.example"})
+    assert allowed({"host": "localhost:8000", "origin": "http://localhost:8000"})
+    assert allowed({"host": "[::1]:8000", "origin": "http://[::1]:8000"})
+
+
+@pytest.mark.parametrize(
+    "name", ["steer.example", "steer.example:8000", "localhost.evil.example", "127.0.0.1.nip.example"]
+)
+def test_a_name_may_have_been_pointed_here_by_whoever_owns_it(name: str) -> None:
+    """Where a key is needed that gains them nothing; where none is, the name must be allowed by name."""
+    page = {"host": name, "origin": f"https://{name}"}
+    assert not allowed(page)
+    assert allowed(page, any_name=True)
+    assert allowed(page, (f"https://{name}",))
 
 
 @pytest.mark.parametrize(

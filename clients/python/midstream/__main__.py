@@ -17,6 +17,7 @@ NO_TERMINAL_LIBRARY = (
 )
 COMMANDS = """
   serve   run the server
+  keys    add, list and revoke the keys that a server lets in
   chat    talk with a model, and steer its answers while they are written
   run     have a file of requests answered
 
@@ -31,21 +32,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"midstream {version('midstream')}")
-    parser.add_argument("command", metavar="command", choices=["serve", "chat", "run"], help="see above")
+    parser.add_argument(
+        "command", metavar="command", choices=["serve", "keys", "chat", "run"], help="see above"
+    )
     parser.add_argument("arguments", nargs=REMAINDER, help="the command's own")
     chosen = parser.parse_args(argv)
-    return {"serve": serve, "chat": chat, "run": run}[chosen.command](chosen.arguments)
+    return {"serve": serve, "keys": keys, "chat": chat, "run": run}[chosen.command](chosen.arguments)
 
 
 def serve(argv: Sequence[str]) -> int:
     try:
         from realtime.__main__ import main as serve_models
     except ModuleNotFoundError as missing:
-        if missing.name not in ("realtime", "realtime.__main__"):
-            raise
-        print(NO_SERVER, file=sys.stderr)
-        return 1
+        return without_server(missing)
     return serve_models(argv)
+
+
+def keys(argv: Sequence[str]) -> int:
+    try:
+        from realtime.keys_command import main as change_keys
+    except ModuleNotFoundError as missing:
+        return without_server(missing)
+    return change_keys(argv)
 
 
 def chat(argv: Sequence[str]) -> int:
@@ -63,6 +71,13 @@ def run(argv: Sequence[str]) -> int:
         return answer_all(argv)
     except ModuleNotFoundError as missing:  # it is wanted at a terminal only
         return without_library(missing)
+
+
+def without_server(missing: ModuleNotFoundError) -> int:
+    if (missing.name or "").partition(".")[0] != "realtime":
+        raise missing
+    print(NO_SERVER, file=sys.stderr)
+    return 1
 
 
 def without_library(missing: ModuleNotFoundError) -> int:
