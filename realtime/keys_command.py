@@ -189,3 +189,7 @@ def _priorities(said: str) -> tuple[int, int]:
             f"it is {said!r}; it must be LOW:HIGH, or HIGH alone, within {LOWEST}:{HIGHEST}"
         )
     return low, high
+
+
+if __name__ == "__main__":
+    sys.exit(main())

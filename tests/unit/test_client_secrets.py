@@ -1,0 +1,54 @@
+"""Secrets for pages: each works once, soon, and there are not many."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from realtime.client_secrets import LIFE_S, MOST, ClientSecrets
+from realtime.refusal import Refusal
+from realtime.tenants import Holder
+from tests.fakes.house import Clock
+
+ALICE, BOB = Holder("alice", "1"), Holder("bob", "2")
+APP = "https://app.example"
+
+
+def test_a_secret_works_once() -> None:
+    secrets = ClientSecrets(Clock())
+    secret = secrets.issue(ALICE, APP)
+    assert re.fullmatch(r"mss_[A-Za-z0-9]{32}", secret)
+    assert secrets.issue(ALICE, APP) != secret
+    issued = secrets.redeem(secret)
+    assert issued is not None
+    assert (issued.holder, issued.origin) == (ALICE, APP)
+    assert secrets.redeem(secret) is None
+    assert secrets.redeem("mss_never") is None
+
+
+def test_a_secret_is_worth_nothing_after_its_time() -> None:
+    clock = Clock()
+    secrets = ClientSecrets(clock)
+    secret, other = secrets.issue(ALICE, None), secrets.issue(ALICE, None)
+    clock.advance(LIFE_S - 0.001)
+    assert secrets.redeem(other) is not None
+    clock.advance(0.001)
+    assert secrets.redeem(secret) is None
+
+
+def test_unused_secrets_are_bounded_by_tenant_and_time_or_use_makes_room() -> None:
+    clock = Clock()
+    secrets = ClientSecrets(clock)
+    first, *_ = [secrets.issue(ALICE, None) for _ in range(MOST)]
+    with pytest.raises(Refusal) as caught:
+        secrets.issue(ALICE, None)
+    assert (caught.value.code, caught.value.retry_after_ms) == ("rate_limited", LIFE_S * 1000)
+    secrets.issue(BOB, None)
+    secrets.redeem(first)
+    secrets.issue(ALICE, None)
+    with pytest.raises(Refusal):
+        secrets.issue(ALICE, None)
+    clock.advance(LIFE_S)
+    for _ in range(MOST):
+        secrets.issue(ALICE, None)
