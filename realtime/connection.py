@@ -21,7 +21,6 @@ from midstream.protocol import SUBPROTOCOLS, CloseCode, Event
 from realtime.fallback import SendingPeer
 from realtime.frames import Codec
 from realtime.hub import Hub
-from realtime.outbox import Told
 from realtime.peer import PEER
 from realtime.positions import Positions
 from realtime.refusal import Refusal
@@ -216,8 +215,9 @@ class Connection:
 
     def _taken_from(self, stream: Stream) -> list[bytes]:
         events = stream.outbox.take()
-        tokens = sum(map(_tokens, events))
-        if tokens:
+        if any(isinstance(event, protocol.Attached) for event in events):
+            self._positions.ask(stream)
+        elif tokens := sum(event.count for event in events if isinstance(event, protocol.Token)):
             self._positions.sent(stream, tokens)
         if stream.ended:
             self._live.discard(stream)
@@ -226,12 +226,3 @@ class Connection:
     def _answer(self, event: Event) -> None:
         self._answers.append(event)
         self.flush()
-
-
-def _tokens(event: Told) -> int:
-    match event:
-        case protocol.Token(count=count):
-            return count
-        case protocol.Snapshot(index=index):
-            return index
-    return 0

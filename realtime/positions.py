@@ -37,6 +37,10 @@ class Positions:
     def sent(self, stream: Stream, tokens: int) -> None:
         self._behind[stream] = self._behind.get(stream, 0) + tokens
 
+    def ask(self, stream: Stream) -> None:
+        """It is not known how far the peer has read this stream: a ping is due."""
+        self.sent(stream, self._every)
+
     def due(self) -> bytes | None:
         """The payload of the ping that should follow what was just sent, if one should."""
         if not any(tokens >= self._every for tokens in self._behind.values()):

@@ -224,13 +224,15 @@ class Stream:
         self.outbox.limit = self.outbox.sent
         self.cancel(now, step)
 
-    def attach(self, after: int, step: int, ref: str | None = None) -> None:
-        """Somebody listens anew, and has all events up to `after`: the others come again."""
+    def attach(self, after: int, step: int, ref: str | None = None, *, anew: bool = True) -> None:
+        """Somebody listens, `anew` or again, and has all events up to `after`: the others come again."""
         last = self.outbox.seq - 1
         if after > last:
             raise Refusal(
                 "invalid_params", f"`after` is {after}, but the last event of the stream so far is {last}."
             )
+        if anew:
+            self.outbox.forget_repeats()
         missed = self.outbox.since(after)
         if missed is None:
             missed = self.outbox.stand_in(self._snapshot())

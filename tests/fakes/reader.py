@@ -324,7 +324,7 @@ class Reader:
             return
         refusals, self._refusals = self._refusals, []
         for error in refusals:
-            self._error(error)
+            self._error(error, strict=False)  # another may have taken the stream over meanwhile
         woken, self._woken = self._woken, {}
         for stream in woken:
             events = stream.outbox.take()
@@ -347,8 +347,8 @@ class Reader:
                     self._attached(account, event)
                 case error:
                     assert account.live, "no error about a stream follows its final"
-                    self._error(error)
-        if any(isinstance(event, protocol.Token | protocol.Snapshot) for event in events):
+                    self._error(error, strict=not account.forgetful)
+        if any(isinstance(event, protocol.Token | protocol.Attached) for event in events):
             self._unacknowledged.append((stream, sent, account.seq - 1))
 
     def _event(self, stream: Stream, account: Account, event: protocol.StreamEvent) -> None:
@@ -372,9 +372,9 @@ class Reader:
             other = self.open.pop(ref, None)  # one that has no answer is not answered any more
             assert isinstance(other, SILENT | None) or ref in self.house.refused, other
 
-    def _error(self, error: protocol.Error) -> None:
+    def _error(self, error: protocol.Error, *, strict: bool = True) -> None:
         self.errors.append(error)
-        frame = self._answered(error.ref)
+        frame = self._answered(error.ref, strict=strict)
         assert frame is not None, "an error answers a frame"
         assert frame.request_id == error.request_id
         account = self._by_name.get(frame.request_id)

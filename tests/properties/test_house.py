@@ -350,7 +350,8 @@ class Everything(RuleBasedStateMachine):
             for reader in readers:
                 reader.grant_all()
             self.house.tick()
-        raise AssertionError("a stream that lacks nothing does not end")
+        live = [account for reader in readers for account in reader.accounts if account.live]
+        raise AssertionError(f"streams that lack nothing do not end: {live}")
 
     def check_empty(self) -> None:
         house = self.house
