@@ -39,6 +39,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     model: str
     device: str = "auto"
     dtype: str = "auto"
+    attention: str = "auto"
     threads: int = 0
     kv_tokens: int = 0
     block_size: int = 16

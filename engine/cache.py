@@ -88,6 +88,7 @@ class BlockCache:
         # Last block first: what is evicted first from the cache should be a chain's end, not its beginning.
         for number in reversed(sequence.blocks[count:]):
             self._drop(number)
+        sequence.layout += len(sequence.blocks) > count
         del sequence.blocks[count:]
         del sequence.hashes[keep // self.block :]
         sequence.computed = min(sequence.computed, keep)
@@ -113,6 +114,7 @@ class BlockCache:
             return None
         copy = self._take(after=None)
         sequence.blocks[at] = copy
+        sequence.layout += 1
         self._drop(number)
         return number, copy
 

@@ -55,6 +55,7 @@ def _toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
 
 def _model(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
     # Not before a model is wanted: transformers takes longer to import than the toy to start.
+    from engine import backends
     from engine.attention import NAME, Pool
     from engine.models import describe, load, resolve
     from engine.packing import pack
@@ -71,12 +72,19 @@ def _model(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
         model.device, facts.kv_numbers_per_token * model.dtype.itemsize, context
     )
     tokens = _whole_blocks(tokens, options.block_size, device)
+    context = min(context, tokens)
+    attention = backends.choose(options.attention, model.device, model.dtype)
     layers = [(facts.kv_heads, facts.head_dim)] * facts.layers
+    spare = backends.spare_tokens(attention, options.block_size)
+    pool = Pool(layers, tokens + spare, model.dtype, str(model.device))
     runner = ModelRunner(
         model,
-        Pool(layers, tokens, model.dtype, str(model.device)),
+        pool,
+        backends.make(
+            attention, pool, facts, block=options.block_size, context=context, slots=options.max_streams
+        ),
         block=options.block_size,
-        context=min(context, tokens),
+        context=context,
         eos=frozenset(facts.eos),
     )
     hello = api.Hello(
@@ -89,11 +97,17 @@ def _model(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
         block=options.block_size,
         device=str(model.device),
         dtype=str(model.dtype).removeprefix("torch."),
-        attention="sdpa",
+        attention=attention,
         weights_bytes=weights,
     )
     log.info(
-        "%s on %s in %s: %s; %d tokens of KV cache", hello.model, hello.device, hello.dtype, packed, tokens
+        "%s on %s in %s: attention by %s; %s; %d tokens of KV cache",
+        hello.model,
+        hello.device,
+        hello.dtype,
+        attention,
+        packed,
+        tokens,
     )
     return _assemble(options, runner, hello), hello
 

@@ -13,47 +13,45 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from engine.attention import Pool
-from engine.ragged import Ragged, Span, runs_of
+from engine.attention import Backend, Batch, Pool
 from engine.scheduler import Row
 
 
 class ModelRunner:
     def __init__(
-        self, model: PreTrainedModel, pool: Pool, *, block: int, context: int, eos: frozenset[int]
+        self,
+        model: PreTrainedModel,
+        pool: Pool,
+        attention: Backend,
+        *,
+        block: int,
+        context: int,
+        eos: frozenset[int],
     ) -> None:
         self.context = context
         self.eos = eos
         self._model = model
         self._pool = pool
+        self._attention = attention
         self._block = block
         self._device = model.device
 
     @torch.inference_mode()
     def forward(self, rows: Rows[Row]) -> Tensor:
-        spans = [self._span(row) for row in rows]
+        order, batch = self._attention.plan(rows)
         tokens: list[int] = []
         positions: list[int] = []
-        slots: list[int] = []
-        # Rows that decode first, and in the order in which their contexts lie: then they can be read
-        # together.
-        order = sorted(range(len(rows)), key=lambda at: (rows[at].count > 1, spans[at].runs))
-        for span, row in ((spans[at], rows[at]) for at in order):
-            span.first = len(tokens)
-            tokens += row.sequence.tokens[span.start : span.end]
-            positions += range(span.start, span.end)
-            for part in span.slices(span.start, span.end):
-                slots += range(part.start, part.stop)
-        ragged = Ragged(
-            self._integers(slots), [spans[at] for at in order], self._pool.tokens, self._pool.dtype
-        )
-        wanted = [span.first + span.count - 1 for span, row in zip(spans, rows, strict=True) if row.samples]
-        return self._logits(tokens, positions, ragged, wanted)
+        last = [0] * len(rows)
+        for at in order:
+            row = rows[at]
+            end = row.start + row.count
+            tokens += row.sequence.tokens[row.start : end]
+            positions += range(row.start, end)
+            last[at] = len(tokens) - 1
+        wanted = [at for at, row in zip(last, rows, strict=True) if row.samples]
+        return self._logits(tokens, positions, batch, wanted)
 
-    def _span(self, row: Row) -> Span:
-        return Span(0, row.count, row.start, runs_of(row.sequence.blocks, self._block, row.start + row.count))
-
-    def _logits(self, tokens: list[int], positions: list[int], ragged: Ragged, wanted: list[int]) -> Tensor:
+    def _logits(self, tokens: list[int], positions: list[int], batch: Batch, wanted: list[int]) -> Tensor:
         output = self._model(
             input_ids=self._integers(tokens)[None],
             position_ids=self._integers(positions)[None],
@@ -61,7 +59,7 @@ class ModelRunner:
             # Somebody's logits are always computed: models are not made for a batch without any.
             logits_to_keep=self._integers(wanted or [0]),
             pool=self._pool,
-            ragged=ragged,
+            batch=batch,
         )
         logits: Tensor = output.logits[0, : len(wanted)]
         return logits

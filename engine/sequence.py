@@ -50,6 +50,7 @@ class Sequence:
         self.admitted = False  # whether it ever held memory
         self.last_served = 0  # the scheduler's step in which it last had a row
         self.edits = 0  # times that tokens changed otherwise than by sampling one more
+        self.layout = 0  # times that blocks changed otherwise than by taking more behind the last
 
     @property
     def known(self) -> int:

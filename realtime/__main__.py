@@ -202,6 +202,7 @@ def _connector(options: Options) -> Connect:
         model=options.model,
         device=options.device,
         dtype=options.dtype,
+        attention=options.attention,
         threads=options.threads,
         kv_tokens=options.kv_tokens,
         block_size=options.block_size,

@@ -19,6 +19,7 @@ ANY_COUNT = 2**31 - 1
 DAY_S = 86_400
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
+Attention = Literal["auto", "sdpa", "triton"]
 EnginePlace = Literal["process", "thread"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -55,6 +56,9 @@ class Options:
         right="auto, cpu, cuda or cuda:N",
     )
     dtype: Dtype = option("auto", "precision of weights and cache; auto chooses by the device")
+    attention: Attention = option(
+        "auto", "what reads the KV cache; auto takes triton on a CUDA device, else sdpa"
+    )
     engine: EnginePlace = option(
         "process", "where the engine runs: in a child process, or in a thread of the server"
     )

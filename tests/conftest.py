@@ -2,11 +2,16 @@
 
 import os
 import signal
+from pathlib import Path
 
 # One thread for the arithmetic of tiny models: two that wait for each other, on a machine whose cores are
 # busy with the test's other processes, take many times as long. Read by torch when it is loaded, so it
 # stands before all imports.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Without a device, kernels run in Triton's interpreter: also read when it is loaded, by torch.
+if not Path("/dev/nvidiactl").exists():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # Whoever starts the tests in the background may have had Ctrl-C ignored, for them and all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -22,6 +22,7 @@ from engine.models import describe
 from engine.runner import ModelRunner
 from engine.sampler import Sampler
 from engine.scheduler import Scheduler
+from engine.sdpa import Sdpa
 from engine.toy import ToyRunner
 from tests.fakes.tiny import tiny_model
 
@@ -65,7 +66,9 @@ def model_engine(model: PreTrainedModel, room: Room, wrap: Wrap | None = None) -
     model.set_attn_implementation(NAME)
     pool = Pool([(facts.kv_heads, facts.head_dim)] * facts.layers, room.kv_tokens, model.dtype, "cpu")
     context = min(facts.context, room.kv_tokens)
-    runner = ModelRunner(model, pool, block=room.block, context=context, eos=frozenset())
+    runner = ModelRunner(
+        model, pool, Sdpa(pool, room.block), block=room.block, context=context, eos=frozenset()
+    )
     return _assembled(runner if wrap is None else wrap(runner), room, facts.vocab)
 
 

@@ -55,6 +55,8 @@ OTHERS = {
         "transformers",
     ],
     "engine.api": ["msgspec"],
+    "engine.kernels": ["triton"],
+    "engine.paged": ["torch", "triton"],
     "engine.cache": ["msgspec"],
     "engine.scheduler": ["msgspec"],
     "engine.sequence": ["msgspec"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -10,8 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from engine.attention import Pool, attention
-from engine.ragged import Ragged, Span, runs_of
+from engine.api import Sampling
+from engine.attention import Backend, Pool, attention
+from engine.ragged import Span, runs_of
+from engine.scheduler import Row
+from engine.sdpa import Sdpa
+from engine.sequence import Sequence
+from tests.fakes.kernels import needs_triton, paged
 
 BLOCK = 4
 BLOCKS = 64
@@ -66,6 +72,15 @@ class Context:
     tokens: int
     count: int = 1
 
+    @property
+    def places(self) -> list[int]:
+        return [self.blocks[at // BLOCK] * BLOCK + at % BLOCK for at in range(self.tokens)]
+
+    def row(self, slot: int) -> Row:
+        sequence = Sequence(slot, [0] * self.tokens, Sampling(), credit=1, context=1000)
+        sequence.slot, sequence.blocks = slot, self.blocks
+        return Row(sequence, self.tokens - self.count, self.count, samples=True)
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -103,49 +118,55 @@ LAYOUTS = {
 }
 
 
-def attended(contexts: list[Context], kind: Kind, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+BACKENDS: dict[str, Callable[[Pool], Backend]] = {
+    "sdpa": lambda pool: Sdpa(pool, BLOCK),
+    "triton": lambda pool: paged(pool, BLOCK, HEADS, slots=8),
+}
+EVERY_BACKEND = ["sdpa", pytest.param("triton", marks=needs_triton)]
+
+
+def attended(
+    contexts: list[Context], kind: Kind, dtype: torch.dtype, backend: str = "sdpa"
+) -> tuple[Tensor, Tensor]:
     """What the engine's attention gives, and what a dense one does."""
     generator = torch.Generator().manual_seed(len(contexts))
 
     def noise(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
-    pool = Pool([(KV_HEADS, SIZE)] * 2, BLOCKS * BLOCK, dtype, "cpu")
+    pool = Pool([(KV_HEADS, SIZE)] * 2, (BLOCKS + 1) * BLOCK, dtype, "cpu")
     for tensor in (*pool.keys, *pool.values):
         tensor.copy_(1e3 * noise(*tensor.shape))  # whoever reads what is not its own will be seen
     sinks = noise(HEADS) if kind.sinks else None
     keys, values = noise(KV_HEADS, BLOCKS * BLOCK, SIZE), noise(KV_HEADS, BLOCKS * BLOCK, SIZE)
-    queries = noise(HEADS, sum(context.count for context in contexts), SIZE)
-    spans, slots = list[Span](), list[int]()
-    expected = []
-    for context in contexts:
+    order, batch = BACKENDS[backend](pool).plan([context.row(slot) for slot, context in enumerate(contexts)])
+    queries, places, expected = [], list[int](), []
+    for context in (contexts[at] for at in order):
         start = context.tokens - context.count
-        places = [context.blocks[at // BLOCK] * BLOCK + at % BLOCK for at in range(context.tokens)]
-        pool.keys[1][:, places[:start]] = keys[:, places[:start]]
-        pool.values[1][:, places[:start]] = values[:, places[:start]]
-        span = Span(len(slots), context.count, start, runs_of(context.blocks, BLOCK, context.tokens))
-        rows = slice(span.first, span.first + span.count)
-        expected.append(dense(queries[:, rows], keys[:, places], values[:, places], kind, sinks))
-        spans.append(span)
-        slots += places[start:]
-    at = torch.tensor(slots)
+        pool.keys[1][:, context.places[:start]] = keys[:, context.places[:start]]
+        pool.values[1][:, context.places[:start]] = values[:, context.places[:start]]
+        query = noise(HEADS, context.count, SIZE)
+        expected.append(dense(query, keys[:, context.places], values[:, context.places], kind, sinks))
+        queries.append(query)
+        places += context.places[start:]
+    own = keys[:, places], values[:, places]
     out, _ = attention(
         Layer(),
-        queries[None],
-        keys[:, at][None],
-        values[:, at][None],
+        torch.cat(queries, 1)[None],
+        own[0][None],
+        own[1][None],
         None,
         scaling=0.3,
         sliding_window=kind.window,
         softcap=kind.softcap,
         s_aux=sinks,
         pool=pool,
-        ragged=Ragged(at, spans, BLOCKS * BLOCK, dtype),
+        batch=batch,
     )
-    assert out.shape == (1, len(slots), HEADS, SIZE)
+    assert out.shape == (1, len(places), HEADS, SIZE)
     assert out.dtype == dtype
-    assert torch.equal(pool.keys[1][:, at], keys[:, at])
-    assert torch.equal(pool.values[1][:, at], values[:, at])
+    assert torch.equal(pool.keys[1][:, places], own[0])
+    assert torch.equal(pool.values[1][:, places], own[1])
     return out[0].transpose(0, 1).double(), torch.cat(expected, 1)
 
 
@@ -164,22 +185,30 @@ def dense(query: Tensor, keys: Tensor, values: Tensor, kind: Kind, sinks: Tensor
     return scores.softmax(-1)[..., :tokens] @ values
 
 
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("contexts", LAYOUTS.values(), ids=LAYOUTS)
-def test_it_is_a_dense_softmax_wherever_the_blocks_lie(contexts: list[Context], kind: Kind) -> None:
-    out, expected = attended(contexts, kind, torch.float64)
+def test_it_is_a_dense_softmax_wherever_the_blocks_lie(
+    contexts: list[Context], kind: Kind, backend: str
+) -> None:
+    out, expected = attended(contexts, kind, torch.float64, backend)
     torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 5e-2)], ids=["float32", "bfloat16"]
+    ("dtype", "tolerance"),
+    [(torch.float32, 1e-5), (torch.bfloat16, 5e-2), (torch.float16, 5e-3)],
+    ids=["float32", "bfloat16", "float16"],
 )
 def test_it_is_as_exact_as_the_numbers_that_it_is_given(
-    kind: Kind, dtype: torch.dtype, tolerance: float
+    kind: Kind, dtype: torch.dtype, tolerance: float, backend: str
 ) -> None:
-    for contexts in LAYOUTS.values():
-        out, expected = attended(contexts, kind, dtype)
+    # The interpreter is slow.
+    layouts = LAYOUTS.values() if backend == "sdpa" else [LAYOUTS["rows and chunks"]]
+    for contexts in layouts:
+        out, expected = attended(contexts, kind, dtype, backend)
         torch.testing.assert_close(out, expected, rtol=0, atol=tolerance)
 
 
@@ -204,10 +233,11 @@ def batches(draw: st.DrawFn) -> list[Context]:
     )
 
 
-@settings(max_examples=60, deadline=None)
-@given(batches(), st.sampled_from(list(KINDS.values())))
-def test_it_is_a_dense_softmax_for_any_batch(contexts: list[Context], kind: Kind) -> None:
-    out, expected = attended(contexts, kind, torch.float64)
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
+@settings(max_examples=25, deadline=None)
+@given(contexts=batches(), kind=st.sampled_from(list(KINDS.values())))
+def test_it_is_a_dense_softmax_for_any_batch(contexts: list[Context], kind: Kind, backend: str) -> None:
+    out, expected = attended(contexts, kind, torch.float64, backend)
     torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
 
 

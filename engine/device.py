@@ -1,0 +1,39 @@
+"""Numbers on their way to a device and back, without anybody waiting for the work that is queued there.
+
+A plain copy between host and device waits until everything queued before it is done. From pinned memory it
+does not: up, the copy is queued like a kernel; down, whoever wants the numbers waits for that one copy. On
+the CPU there is no way to go, and all of this is nothing.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def upload(
+    numbers: list[list[int]] | list[int], device: torch.device, dtype: torch.dtype = torch.int64
+) -> Tensor:
+    if device.type == "cpu":
+        return torch.tensor(numbers, dtype=dtype)
+    return torch.tensor(numbers, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
+
+
+class Download:
+    """A tensor on its way to the host."""
+
+    def __init__(self, source: Tensor) -> None:
+        self._event: torch.cuda.Event | None = None
+        if source.device.type == "cpu":
+            self._host = source
+        else:
+            self._host = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
+            self._host.copy_(source, non_blocking=True)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record()
+
+    def read(self) -> Tensor:
+        """Wait for it, and for nothing that was queued behind it."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._host

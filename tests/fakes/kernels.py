@@ -1,0 +1,27 @@
+"""Our Triton kernels wherever tests run: on a device, or in Triton's interpreter (`tests/conftest.py`)."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import pytest
+
+from engine.attention import Pool
+from engine.tables import Tables
+
+if TYPE_CHECKING:
+    from engine.paged import PagedKernels
+
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="triton is made for Linux only")
+
+
+def paged(pool: Pool, block: int, heads: int, slots: int) -> PagedKernels:
+    """The pool's last block is given to nobody."""
+    from engine.paged import Launch, PagedKernels
+
+    blocks = pool.tokens // block
+    tables = Tables(slots, blocks, block, blocks - 1, pool.keys[0].device)
+    # Small, so that small contexts are read in several turns, by several programs, in several tiles.
+    launch = Launch(tile_rows=16, keys=16, programs=24)
+    return PagedKernels(tables, heads, pool.keys[0].shape[0], launch)
