@@ -92,12 +92,17 @@ async def leave(peer: RawPeer) -> None:
 
 
 async def say_no_more_and_read(peer: RawPeer) -> None:
-    peer.socket.shutdown(socket.SHUT_WR)
+    shut(peer.socket, socket.SHUT_WR)
     await peer.read_rest()
 
 
 async def hear_no_more_and_leave(peer: RawPeer) -> None:
-    peer.socket.shutdown(socket.SHUT_RD)
+    shut(peer.socket, socket.SHUT_RD)
+
+
+def shut(sock: socket.socket, half: int) -> None:
+    with contextlib.suppress(OSError):  # the server has reset it already
+        sock.shutdown(half)
 
 
 END = {

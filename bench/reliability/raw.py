@@ -1,0 +1,51 @@
+"""Clients by hand and in great number: sockets that no library keeps in memory, and no library's manners.
+
+It knows how a handshake is spelled and how frames are delimited. It measures nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+
+HANDSHAKE = (
+    b"GET /v1/realtime HTTP/1.1\r\nHost: %s\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
+def most_sockets(wanted: int, spare: int = 200) -> int:
+    """As many as are wanted, or as this process may open."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard - spare)
+
+
+def framed(message: bytes) -> bytes:
+    """One text frame, masked with zeros."""
+    length = len(message)
+    size = bytes([0x80 | length]) if length < 126 else b"\xfe" + length.to_bytes(2, "big")
+    return b"\x81" + size + bytes(4) + message
+
+
+async def opened(host: str) -> socket.socket:
+    address, _, port = host.rpartition(":")
+    sock = socket.socket()
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, (address, int(port)))
+    return sock
+
+
+async def greeted(host: str) -> socket.socket:
+    """A WebSocket that has been accepted, and whose `ready` has been read."""
+    sock = await opened(host)
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(sock, HANDSHAKE % host.encode())
+    answer = b""
+    while b'"ready"' not in answer:
+        part = await loop.sock_recv(sock, 4096)
+        if not part:
+            raise ConnectionError(f"the server refused: {answer[:200]!r}")
+        answer += part
+    return sock
