@@ -8,6 +8,7 @@ the other any more, its end included, as when a cable was pulled out.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import socket
 import struct
@@ -50,7 +51,7 @@ class CuttingProxy:
         self.done = 0  # the cuts that came about
         self.refusing = False
         self._to = (host, port)
-        self._cuts = iter(cuts)
+        self._cuts: Iterator[Cut] = iter(cuts)
         self._open: set[Wire] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server
@@ -58,6 +59,14 @@ class CuttingProxy:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def to(self, port: int) -> None:
+        """Connect to another server from now on."""
+        self._to = (self._to[0], port)
+
+    def always(self, how: How) -> None:
+        """Cut every later connection before its first byte."""
+        self._cuts = itertools.repeat(Cut(0, "up", how))
 
     def cut(self, how: How = "reset") -> None:
         """Cut every connection that is open."""

@@ -1,5 +1,7 @@
 """A Midstream server for testing clients: real WebSockets on loopback, played by the test.
 
+The sessions of its connections are "s1", "s2" and so on.
+
 `FakeServer.peer` hands the test the server's side of the next connection. `Speaker` plays a whole server
 instead: it answers every frame by the protocol's rules, with a model that is infinitely fast and says its
 token numbers.
@@ -94,13 +96,13 @@ def final(
 
 
 class Peer:
-    """The server's side of one connection. It counts each stream's `seq`."""
+    """The server's side of one connection. It counts each stream's `seq`: `seqs` says which comes next."""
 
     def __init__(self, socket: ServerConnection) -> None:
         self.socket = socket
         self._packed = socket.subprotocol == MSGPACK_SUBPROTOCOL
         self._codec: Any = msgspec.msgpack if self._packed else msgspec.json
-        self._seqs: Counter[str] = Counter()
+        self.seqs: Counter[str] = Counter()
 
     async def frame(self) -> ClientFrame:
         data = await self.socket.recv(decode=False)
@@ -116,8 +118,8 @@ class Peer:
 
     async def send(self, event: Event) -> None:
         if isinstance(event, StreamEvent):
-            event.seq = self._seqs[event.request_id]
-            self._seqs[event.request_id] += 1
+            event.seq = self.seqs[event.request_id]
+            self.seqs[event.request_id] += 1
         await self.socket.send(self._codec.encode(event), text=not self._packed)
 
     async def start(self) -> Start:
@@ -240,10 +242,13 @@ class FakeServer:
         self, speaker: Speaker | None = None, *, greet: Event | None = READY, status: int = 101
     ) -> None:
         self.requests: list[Request] = []
+        self.status = status  # which connections are answered with; any but 101 refuses them
+        self.headers: dict[str, str] = {}  # of a refusal
         self._speaker = speaker
         self._greet = greet
-        self._status = status
+        self._greeted = 0
         self._peers: asyncio.Queue[Peer] = asyncio.Queue()
+        self._refused: asyncio.Queue[None] = asyncio.Queue()
         self._server: Server
 
     @property
@@ -255,13 +260,25 @@ class FakeServer:
         """The next connection, from the server's side."""
         return await self._peers.get()
 
+    async def refused(self) -> None:
+        """Wait for the next connection that is refused."""
+        await self._refused.get()
+
     async def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
         self.requests.append(request)
-        return None if self._status == 101 else connection.respond(self._status, "refused\n")
+        if self.status == 101:
+            return None
+        refusal = connection.respond(self.status, "refused\n")
+        refusal.headers.update(self.headers)
+        self._refused.put_nowait(None)
+        return refusal
 
     async def _serve(self, socket: ServerConnection) -> None:
         peer = Peer(socket)
-        if self._greet is not None:
+        if isinstance(self._greet, Ready):
+            self._greeted += 1
+            await peer.send(msgspec.structs.replace(self._greet, session_id=f"s{self._greeted}"))
+        elif self._greet is not None:
             await peer.send(self._greet)
         self._peers.put_nowait(peer)
         if self._speaker is not None:

@@ -40,6 +40,7 @@ class Line:
         self._closing = False
         self._back: asyncio.Future[Event] | None = None  # the answer that ends the outage
         self._backoff = Backoff(0)
+        self._why: ConnectionLost | RequestError  # the last try was in vain
         self._replaced: list[str] = []  # sessions of this outage that the server may still hold open
         self.exchange.connect(connection)
         self._task = asyncio.create_task(self._keep())
@@ -93,11 +94,16 @@ class Line:
             self._begin_outage()
         self._replaced.append(self.connection.ready.session_id)
         self._look()
+        self._why = lost
         try:
             async with asyncio.timeout_at(self._backoff.deadline):
-                return await self._dial_until(lost)
+                return await self._redial()
         except TimeoutError:
-            raise self._given_up(lost, lost) from None
+            last: MidstreamError = self._why
+        except MidstreamError as error:
+            last = error
+        again = "it could not be made again" + ("" if last is lost else f": {last}")
+        raise ConnectionLost(f"{lost}; {again}", code=lost.code, retryable=getattr(last, "retryable", False))
 
     def _begin_outage(self) -> None:
         self._backoff = Backoff(self.exchange.loop.time() + self._reconnect_s)
@@ -106,27 +112,20 @@ class Line:
         self._back = self.exchange.ask(Ping(), Pong)
         self._back.add_done_callback(self._on_back)
 
-    async def _dial_until(self, lost: ConnectionLost) -> Connection:
-        last: MidstreamError = lost
+    async def _redial(self) -> Connection:
+        """Try until it succeeds. Raises what there is no use or no time in trying against."""
         while True:
             now, chance = self.exchange.loop.time(), random.random()
-            wait_s = self._backoff.wait_s(now, chance, _retry_after_s(last))
+            wait_s = self._backoff.wait_s(now, chance, _retry_after_s(self._why))
             if wait_s is None:
-                raise self._given_up(lost, last)
+                raise self._why
             await asyncio.sleep(wait_s)
             try:
                 return await self._dial.open()
             except (ConnectionLost, RequestError) as error:
-                last = error
-            except MidstreamError as error:
-                raise self._given_up(lost, error) from error
-            if not last.retryable:
-                raise self._given_up(lost, last) from last
-
-    def _given_up(self, lost: ConnectionLost, last: MidstreamError) -> ConnectionLost:
-        again = "could not be made again" + ("" if last is lost else f": {last}")
-        retryable = getattr(last, "retryable", False)
-        return ConnectionLost(f"{lost}; it {again}", code=lost.code, retryable=retryable)
+                if not error.retryable:
+                    raise
+                self._why = error
 
     def _on_back(self, back: asyncio.Future[Event]) -> None:
         back.exception()  # if it is one, everybody has been told
@@ -140,5 +139,5 @@ class Line:
                 self.exchange.loop.call_soon(self._tell, self._told)
 
 
-def _retry_after_s(error: MidstreamError) -> float:
+def _retry_after_s(error: ConnectionLost | RequestError) -> float:
     return (error.retry_after_ms or 0) / 1000 if isinstance(error, RequestError) else 0.0

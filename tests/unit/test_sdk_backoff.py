@@ -1,0 +1,91 @@
+"""When to try again, and what becomes of a frame that was not answered: no clock, no socket."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midstream.asked import Asked, Fate, repeatable
+from midstream.backoff import BASE_S, CAP_S, Backoff
+from midstream.protocol import (
+    Adjust,
+    Adjusted,
+    Cancel,
+    Frame,
+    Inject,
+    Params,
+    Pause,
+    Resume,
+    Rewind,
+    Start,
+)
+
+WARM = Params(temperature=1.5)
+
+
+def test_the_span_doubles_up_to_the_cap() -> None:
+    backoff = Backoff(1000)
+    waits = [backoff.wait_s(0, 1.0) for _ in range(8)]
+    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, CAP_S, CAP_S])
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=2000), st.floats(0, 30))
+def test_chance_says_which_part_of_it_and_the_server_what_comes_before(
+    chances: list[float], after_s: float
+) -> None:
+    backoff = Backoff(100.0)
+    for tries, chance in enumerate(chances):
+        wait_s = backoff.wait_s(0, chance, after_s)
+        assert wait_s == after_s + chance * min(CAP_S, BASE_S * 2.0 ** min(tries, 16))
+
+
+@pytest.mark.parametrize(
+    ("now", "after_s", "wait_s"), [(9.95, 0, 0.05), (10, 0, None), (11, 0, None), (5, 5.1, None), (5, 4.9, 5)]
+)
+def test_no_wait_goes_beyond_the_deadline(now: float, after_s: float, wait_s: float | None) -> None:
+    expected = None if wait_s is None else pytest.approx(wait_s)
+    assert Backoff(10).wait_s(now, 1.0, after_s) == expected
+
+
+@pytest.mark.parametrize(
+    ("frame", "twice"),
+    [
+        (Pause(request_id="r"), True),
+        (Resume(request_id="r"), True),
+        (Cancel(request_id="r"), True),
+        (Adjust(request_id="r", params=WARM), True),
+        (Adjust(request_id="r", params=WARM, at=0), False),
+        (Inject(request_id="r", text="x"), False),
+        (Rewind(request_id="r", to=0), False),
+        (Start(request_id="r", prompt="x"), False),
+    ],
+)
+def test_what_does_no_harm_twice(frame: Frame, twice: bool) -> None:
+    assert repeatable(frame) == twice
+
+
+def cases() -> Iterator[tuple[bool, str | None, bool, bool, Fate]]:
+    """repeatable, said on, pending, retold: what becomes of it."""
+    for twice, said_on, pending, retold in itertools.product(
+        (True, False), (None, "old", "new"), (True, False), (True, False)
+    ):
+        fate: Fate = "again"
+        if pending or said_on == "new":
+            fate = "underway"
+        elif retold and said_on == "old" and not twice:
+            fate = "unknown"
+        yield twice, said_on, pending, retold, fate
+
+
+@pytest.mark.parametrize(("twice", "said_on", "pending", "retold", "fate"), list(cases()))
+async def test_the_fate_of_a_frame(
+    twice: bool, said_on: str | None, pending: bool, retold: bool, fate: Fate
+) -> None:
+    frame = Adjust(request_id="r", params=WARM, ref="7", at=None if twice else 3)
+    asked = Asked(frame, Adjusted, asyncio.get_running_loop().create_future(), said_on)
+    assert asked.fate("new", ["6", "7"] if pending else ["6"], retold=retold) == fate

@@ -1,0 +1,776 @@
+"""The client comes back: a server played by the test, over real WebSockets that it cuts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TypeVar
+
+import pytest
+
+import midstream
+from midstream.line import LineState
+from midstream.protocol import (
+    ERRORS,
+    Adjust,
+    Adjusted,
+    Attach,
+    Attached,
+    Cancel,
+    CloseCode,
+    Credit,
+    Error,
+    GoingAway,
+    Grant,
+    Inject,
+    Injected,
+    Params,
+    Pause,
+    Paused,
+    Ping,
+    Pong,
+    Replace,
+    Rewind,
+    Snapshot,
+    Start,
+    Token,
+)
+from tests.fakes.cutting import CuttingProxy
+from tests.fakes.server import FakeServer, Peer, Speaker, final, spell, started
+
+T = TypeVar("T")
+
+
+class Told:
+    """What the client says of its state, in order."""
+
+    def __init__(self) -> None:
+        self.states: list[LineState] = []
+        self._news = asyncio.Event()
+
+    def __call__(self, state: LineState) -> None:
+        self.states.append(state)
+        self._news.set()
+
+    async def until(self, state: LineState) -> None:
+        while state not in self.states:
+            self._news.clear()
+            await self._news.wait()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FakeServer]:
+    async with FakeServer() as server:
+        yield server
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+async def client(server: FakeServer, told: Told) -> AsyncIterator[midstream.Client]:
+    async with midstream.connect(server.url, on_state=told) as client:
+        yield client
+
+
+@pytest.fixture
+async def peer(server: FakeServer, client: midstream.Client) -> Peer:
+    return await server.peer()
+
+
+async def begin(
+    client: midstream.Client, peer: Peer, request_id: str = "r", window: int = 64
+) -> midstream.Stream:
+    stream, _ = await asyncio.gather(
+        client.start(prompt="Hi", request_id=request_id, window=window), peer.start()
+    )
+    return stream
+
+
+async def back(server: FakeServer, *sessions: str) -> Peer:
+    """The next connection, which stands in for these sessions."""
+    peer = await server.peer()
+    for session_id in sessions:
+        assert (await peer.receive(Replace)).session_id == session_id
+    return peer
+
+
+async def attach(peer: Peer, after: int, request_id: str = "r", pending: list[str] | None = None) -> None:
+    """Hear the next `attach`, which has all events up to `after`, and say that there was nothing since."""
+    frame = await peer.receive(Attach)
+    assert (frame.request_id, frame.after) == (request_id, after)
+    peer.seqs[request_id] = after + 1
+    await peer.send(Attached(request_id=request_id, pending=pending or [], ref=frame.ref))
+
+
+async def pong(peer: Peer) -> None:
+    ping = await peer.receive(Ping)
+    await peer.send(Pong(ref=ping.ref))
+
+
+def cut(peer: Peer) -> None:
+    peer.socket.transport.abort()
+
+
+def error(code: str, request_id: str | None = None, ref: str | None = None) -> Error:
+    status, retryable = ERRORS[code]
+    return Error(
+        status=status, code=code, message="so it is", retryable=retryable, request_id=request_id, ref=ref
+    )
+
+
+def snapshot(request_id: str, index: int, text: str) -> Snapshot:
+    return Snapshot(
+        request_id=request_id, index=index, text=text, model="toy", prompt_tokens=3, params=Params()
+    )
+
+
+def token(index: int, delta: str, request_id: str = "r") -> Token:
+    return Token(request_id=request_id, index=index, count=1, delta=delta)
+
+
+# -- streams go on -------------------------------------------------------------------------------------
+
+
+async def test_a_loop_notices_nothing(
+    server: FakeServer, client: midstream.Client, peer: Peer, told: Told
+) -> None:
+    stream = await begin(client, peer)
+    await peer.send(token(0, "a"))
+    await peer.send(token(1, "b"))
+    assert await stream.next()
+    reading = asyncio.create_task(_read(stream))
+    cut(peer)
+    peer = await back(server, "s1")
+    assert (client.state, stream.state) == ("reconnecting", "running")
+    await attach(peer, 2)
+    await pong(peer)
+    await peer.send(token(2, "c"))
+    await peer.send(final("r", 3, "stop"))
+    assert await reading == ["b", "c"]
+    assert stream.text == "abc"
+    assert (client.ready.session_id, client.state, told.states) == ("s2", "open", ["reconnecting", "open"])
+
+
+async def _read(stream: midstream.Stream) -> list[str]:
+    return [chunk.text async for chunk in stream]
+
+
+async def test_what_was_missed_comes_before_the_rest(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    stream = await begin(client, peer)
+    cut(peer)
+    peer = await back(server, "s1")
+    frame = await peer.receive(Attach)
+    peer.seqs["r"] = 1
+    await peer.send(token(0, "missed"))
+    await peer.send(Attached(request_id="r", ref=frame.ref))
+    await peer.send(final("r", 1, "stop"))
+    assert await _read(stream) == ["missed"]
+
+
+async def test_the_end_may_be_what_was_missed(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    stream = await begin(client, peer)
+    cut(peer)
+    peer = await back(server, "s1")
+    frame = await peer.receive(Attach)
+    peer.seqs["r"] = 1
+    await peer.send(final("r", 0, "stop"))
+    await peer.send(Attached(request_id="r", ref=frame.ref))
+    await pong(peer)
+    assert await _read(stream) == []
+    assert stream.state == "finished"
+
+
+async def test_the_latest_limit_is_said_again(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    stream = await begin(client, peer, window=1)
+    reading = asyncio.create_task(stream.next())
+    assert (await peer.receive(Grant)).limit == 1
+    cut(peer)
+    peer = await back(server, "s1")
+    await attach(peer, 0)
+    await pong(peer)
+    assert (await peer.receive(Grant)).limit == 1
+    await peer.send(token(0, "a"))
+    assert await reading == midstream.Chunk(0, 1, "a")
+
+
+async def test_automatic_credit_says_no_limit(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    await asyncio.gather(client.start(prompt="Hi", request_id="r", credit="auto"), peer.start())
+    cut(peer)
+    peer = await back(server, "s1")
+    frame = await peer.frame()
+    assert isinstance(frame, Attach)
+    await peer.send(Attached(request_id="r", ref=frame.ref))
+    assert isinstance(await peer.frame(), Ping)
+
+
+async def test_cut_again_before_it_is_back(
+    server: FakeServer, client: midstream.Client, peer: Peer, told: Told
+) -> None:
+    """The server may still hold any session open of which it is not known that it was replaced."""
+    stream = await begin(client, peer)
+    cut(peer)
+    cut(await server.peer())
+    peer = await back(server, "s1", "s2")
+    await attach(peer, 0)
+    await pong(peer)
+    await told.until("open")
+    cut(peer)
+    peer = await back(server, "s3")
+    await attach(peer, 0)
+    await peer.send(token(0, "a"))
+    assert await stream.next() == midstream.Chunk(0, 1, "a")
+
+
+async def test_a_server_that_restarts_is_waited_for(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    stream = await begin(client, peer)
+    await peer.send(GoingAway(deadline_ms=10))
+    await peer.send(token(0, "a"))
+    assert await stream.next()
+    assert client.draining
+    server.status = 503
+    await peer.socket.close(CloseCode.DRAINING)
+    await server.refused()
+    await server.refused()
+    server.status = 101
+    peer = await back(server, "s1")
+    await attach(peer, 1)
+    assert not client.draining
+
+
+# -- streams that were not there yet -------------------------------------------------------------------
+
+
+async def test_an_unanswered_start_is_said_again(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    starting = asyncio.create_task(client.start(prompt="Hi"))
+    first = await peer.receive(Start)
+    cut(peer)
+    peer = await back(server, "s1")
+    again = await peer.start()
+    assert again == first
+    await peer.say(again, 0, "a")
+    assert await (await starting).next() == midstream.Chunk(0, 1, "a")
+
+
+async def test_a_start_that_was_heard_is_answered_by_what_was_missed(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    starting = asyncio.create_task(client.start(prompt="Hi"))
+    await peer.receive(Start)
+    cut(peer)
+    peer = await back(server, "s1")
+    again = await peer.start()
+    stream = await starting
+    await pong(peer)
+    pausing = asyncio.create_task(stream.pause())
+    pause = await peer.receive(Pause)
+    await peer.say(again, 0, "a")
+    await peer.send(Attached(request_id=again.request_id, ref=again.ref))
+    assert await stream.next()
+    pinging = asyncio.create_task(client.ping())
+    await pong(peer)  # the pause is on its way, and was not said twice: this comes right behind it
+    await pinging
+    await peer.send(Paused(request_id=again.request_id, ref=pause.ref, index=1, reason="client"))
+    assert await pausing == 1
+
+
+async def test_a_start_that_was_heard_long_ago_is_answered_by_a_snapshot(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    starting = asyncio.create_task(client.start(prompt="Hi", request_id="r"))
+    await peer.receive(Start)
+    cut(peer)
+    peer = await back(server, "s1")
+    again = await peer.receive(Start)
+    peer.seqs["r"] = 7
+    await peer.send(snapshot("r", 4, "long ago"))
+    await peer.send(Attached(request_id="r", ref=again.ref))
+    stream = await starting
+    assert (stream.text, stream.model, stream.index) == ("long ago", "toy", 4)
+
+
+async def test_a_start_asked_for_meanwhile_waits(
+    server: FakeServer, client: midstream.Client, peer: Peer, told: Told
+) -> None:
+    cut(peer)
+    await told.until("reconnecting")
+    names = ["a", "b", "c"]
+    starting = [asyncio.create_task(client.start(prompt="Hi", request_id=name)) for name in names]
+    peer = await back(server, "s1")
+    heard = [(await peer.start()).request_id for _ in names]
+    await asyncio.gather(*starting)
+    assert heard == names
+
+
+@pytest.mark.parametrize("code", ["draining", "overloaded", "too_many_streams"])
+async def test_a_start_said_again_is_tried_while_there_is_time(
+    server: FakeServer, client: midstream.Client, peer: Peer, code: str
+) -> None:
+    starting = asyncio.create_task(client.start(prompt="Hi", request_id="r"))
+    await peer.receive(Start)
+    cut(peer)
+    peer = await back(server, "s1")
+    start = await peer.receive(Start)
+    await peer.send(error(code, "r", start.ref))
+    await pong(peer)
+    await peer.start()
+    assert (await starting).state == "running"
+
+
+async def test_a_start_said_again_is_refused_at_last(server: FakeServer) -> None:
+    async with midstream.connect(server.url, reconnect_s=0.5) as client:
+        peer = await server.peer()
+        starting = asyncio.create_task(client.start(prompt="Hi", request_id="r"))
+        await peer.receive(Start)
+        cut(peer)
+        peer = await back(server, "s1")
+        answering = asyncio.create_task(_refuse_all(peer))
+        with pytest.raises(midstream.Overloaded):
+            await starting
+        answering.cancel()
+        assert client.state == "open"
+
+
+async def _refuse_all(peer: Peer) -> None:
+    while True:
+        match await peer.frame():
+            case Start() as start:
+                await peer.send(error("overloaded", start.request_id, start.ref))
+            case Ping() as ping:
+                await peer.send(Pong(ref=ping.ref))
+
+
+async def test_a_start_given_up_meanwhile_is_cancelled(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    starting = asyncio.create_task(client.start(prompt="Hi", request_id="r"))
+    await peer.receive(Start)
+    cut(peer)
+    starting.cancel()
+    await asyncio.wait([starting])
+    peer = await back(server, "s1")
+    await attach(peer, -1)
+    await pong(peer)
+    assert (await peer.receive(Cancel)).request_id == "r"
+
+
+# -- steering ------------------------------------------------------------------------------------------
+
+
+async def test_exactly_what_was_never_heard_is_said_again_in_order_and_by_its_name(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    stream = await begin(client, peer)
+    calls = [stream.pause(), stream.adjust(top_k=1), stream.inject(text="x"), stream.rewind(0)]
+    steering = [asyncio.create_task(call) for call in calls]
+    frames = [await peer.receive(kind) for kind in (Pause, Adjust, Inject, Rewind)]
+    pause, adjust, inject, rewind = frames
+    cut(peer)
+    peer = await back(server, "s1")
+    frame = await peer.receive(Attach)
+    peer.seqs["r"] = 1
+    await peer.send(Paused(request_id="r", ref=pause.ref, index=0, reason="client"))
+    assert adjust.ref
+    await peer.send(Attached(request_id="r", pending=[adjust.ref], ref=frame.ref))
+    await peer.receive(Ping)  # said with the attach, before its answer
+    assert await peer.receive(Inject) == inject
+    assert await peer.receive(Rewind) == rewind
+    await peer.send(Adjusted(request_id="r", ref=adjust.ref, index=0, params=Params(top_k=1)))
+    await peer.send(Injected(request_id="r", ref=inject.ref, index=0, count=1))
+    await peer.send(error("request_finished", "r", rewind.ref))
+    answers = await asyncio.gather(*steering, return_exceptions=True)
+    assert answers[:3] == [0, 0, 0]
+    assert isinstance(answers[3], midstream.RequestFinished)
+
+
+async def test_after_a_snapshot_only_what_does_no_harm_twice_is_said_again(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    stream = await begin(client, peer)
+    calls = [stream.inject(text="x"), stream.adjust(top_k=1, at=0), stream.rewind(0), stream.adjust(top_k=2)]
+    steering = [asyncio.create_task(call) for call in calls]
+    frames = [await peer.receive(kind) for kind in (Inject, Adjust, Rewind, Adjust)]
+    cut(peer)
+    peer = await back(server, "s1")
+    frame = await peer.receive(Attach)
+    peer.seqs["r"] = 9
+    await peer.send(snapshot("r", 2, "hm"))
+    await peer.send(Attached(request_id="r", ref=frame.ref))
+    await peer.receive(Ping)
+    assert await peer.receive(Adjust) == frames[3]
+    await peer.send(Adjusted(request_id="r", ref=frames[3].ref, index=2, params=Params(top_k=2)))
+    answers = await asyncio.gather(*steering, return_exceptions=True)
+    assert answers[3] == 2
+    for answer, kind in zip(answers, ("inject", "adjust", "rewind"), strict=False):
+        assert isinstance(answer, midstream.ConnectionLost)
+        assert f"`{kind}`" in str(answer)
+        assert "not known" in str(answer)
+    assert (stream.text, stream.state) == ("hm", "running")
+
+
+async def test_a_snapshot_and_the_end_leave_an_injection_unknown(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    stream = await begin(client, peer)
+    injecting = asyncio.create_task(stream.inject(text="x"))
+    await peer.receive(Inject)
+    cut(peer)
+    peer = await back(server, "s1")
+    await peer.receive(Attach)
+    peer.seqs["r"] = 9
+    await peer.send(snapshot("r", 2, "hm"))
+    await peer.send(final("r", 2, "stop"))
+    with pytest.raises(midstream.ConnectionLost, match="not known"):
+        await injecting
+    assert stream.state == "finished"
+
+
+async def test_frames_asked_for_meanwhile_wait_for_their_stream(
+    server: FakeServer, client: midstream.Client, peer: Peer, told: Told
+) -> None:
+    stream = await begin(client, peer)
+    sent = asyncio.create_task(stream.pause())
+    refs = [(await peer.receive(Pause)).ref]
+    cut(peer)
+    await told.until("reconnecting")
+    steering = [sent, asyncio.create_task(stream.inject(text="x")), asyncio.create_task(client.ping())]
+    await asyncio.sleep(0)
+    peer = await back(server, "s1")
+    frame = await peer.receive(Attach)
+    refs += [frame.ref, (await peer.receive(Ping)).ref, (ping := await peer.receive(Ping)).ref]
+    steering.append(asyncio.create_task(stream.rewind(0)))
+    peer.seqs["r"] = 9
+    await peer.send(snapshot("r", 2, "hm"))  # what was never said can be said, whatever the replay shows
+    await peer.send(Attached(request_id="r", ref=frame.ref))
+    assert (await peer.receive(Pause)).ref == refs[0]
+    refs += [(await peer.receive(Inject)).ref, (await peer.receive(Rewind)).ref]
+    assert len(set(refs)) == len(refs)
+    await peer.send(Pong(ref=ping.ref))
+    await peer.send(final("r", 2, "stop"))
+    assert await steering[2] is None
+    assert {type(e) for e in await asyncio.gather(*steering[:2], steering[3], return_exceptions=True)} == {
+        midstream.RequestFinished
+    }
+
+
+# -- streams that do not come back ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", ["unknown_request", "request_expired"])
+async def test_a_forgotten_stream_fails_alone(
+    server: FakeServer, client: midstream.Client, peer: Peer, code: str
+) -> None:
+    lost, kept = await begin(client, peer, "lost"), await begin(client, peer, "kept")
+    await peer.send(token(0, "a", "lost"))
+    assert await lost.next()
+    pausing = asyncio.create_task(lost.pause())
+    await peer.receive(Pause)
+    cut(peer)
+    peer = await back(server, "s1")
+    await peer.send(error(code, "lost", (await peer.receive(Attach)).ref))
+    await attach(peer, 0, "kept")
+    await peer.send(token(0, "b", "kept"))
+    for waiting in (lost.next(), pausing):
+        with pytest.raises(midstream.ConnectionLost, match=r"so it is.*started again"):
+            await waiting
+    assert (lost.text, await kept.next()) == ("a", midstream.Chunk(0, 1, "b"))
+
+
+async def test_a_stream_cancelled_because_nobody_came_back_does_not_seem_whole(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    stream = await begin(client, peer)
+    cut(peer)
+    peer = await back(server, "s1")
+    await peer.receive(Attach)
+    peer.seqs["r"] = 1
+    await peer.send(token(0, "a"))
+    await peer.send(final("r", 1, "cancelled", stop_reason="detached"))
+    assert await stream.next()
+    with pytest.raises(midstream.ConnectionLost, match="nobody came back"):
+        await stream.next()
+
+
+async def test_a_stream_that_another_client_took_over_fails_here(
+    client: midstream.Client, peer: Peer
+) -> None:
+    stream = await begin(client, peer)
+    await peer.send(error("request_taken", "r"))
+    with pytest.raises(midstream.RequestTaken):
+        await stream.next()
+    again = await begin(client, peer, "r2")
+    assert again.state == "running"
+
+
+# -- lines that do not come back -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [CloseCode.POLICY, CloseCode.TOO_LARGE, CloseCode.TAKEN_OVER, 4401, 1000])
+async def test_what_is_not_worth_a_try_fails_at_once(
+    server: FakeServer, client: midstream.Client, peer: Peer, code: int
+) -> None:
+    stream = await begin(client, peer)
+    await peer.socket.close(code)
+    with pytest.raises(midstream.ConnectionLost) as caught:
+        await stream.next()
+    assert (caught.value.code, caught.value.retryable, client.state) == (code, False, "closed")
+    assert len(server.requests) == 1
+
+
+async def test_trying_has_an_end(server: FakeServer, told: Told) -> None:
+    async with midstream.connect(server.url, reconnect_s=0.3, on_state=told) as client:
+        peer = await server.peer()
+        stream = await begin(client, peer)
+        server.status = 502
+        cut(peer)
+        with pytest.raises(midstream.ConnectionLost, match=r"could not be made again: .* 502") as caught:
+            await stream.next()
+        with pytest.raises(midstream.ConnectionLost):
+            await client.ping()
+        await told.until("closed")
+    assert (caught.value.code, caught.value.retryable) == (1006, True)
+    assert told.states == ["reconnecting", "closed"]
+    assert len(server.requests) > 1
+
+
+async def test_a_try_that_hangs_ends_with_the_time_for_trying() -> None:
+    async with FakeServer() as server, CuttingProxy(port(server)) as proxy:
+        client = await midstream.connect(proxy.url, reconnect_s=0.4)
+        peer = await server.peer()
+        stream = await begin(client, peer)
+        proxy.always("silence")
+        cut(peer)
+        with pytest.raises(midstream.ConnectionLost, match="could not be made again"):
+            await stream.next()
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "said"),
+    [(401, {}, "HTTP 401"), (404, {}, "HTTP 404"), (503, {"Retry-After": "3600"}, "HTTP 503")],
+)
+async def test_a_refusal_that_time_will_not_mend(
+    server: FakeServer, client: midstream.Client, peer: Peer, status: int, headers: dict[str, str], said: str
+) -> None:
+    stream = await begin(client, peer)
+    server.status, server.headers = status, headers
+    cut(peer)
+    with pytest.raises(midstream.ConnectionLost, match=said):
+        await stream.next()
+    assert len(server.requests) == 2
+
+
+async def test_a_refused_client_is_told_when_to_come_again(server: FakeServer) -> None:
+    server.status, server.headers = 429, {"Retry-After": "7"}
+    with pytest.raises(midstream.RateLimited) as caught:
+        await midstream.connect(server.url)
+    assert caught.value.retry_after_ms == 7000
+
+
+async def test_another_protocol_behind_the_address(server: FakeServer) -> None:
+    async with FakeServer(greet=error("forbidden")) as other, CuttingProxy(port(server)) as proxy:
+        client = await midstream.connect(proxy.url)
+        peer = await server.peer()
+        stream = await begin(client, peer)
+        proxy.to(port(other))
+        cut(peer)
+        with pytest.raises(midstream.ConnectionLost, match="so it is"):
+            await stream.next()
+
+
+def test_time_for_trying_is_not_negative() -> None:
+    with pytest.raises(ValueError, match="reconnect_s"):
+        midstream.connect("http://h", reconnect_s=-1)
+
+
+async def test_a_silent_server_is_lost() -> None:
+    async with FakeServer() as server, CuttingProxy(port(server)) as proxy:
+        client = await midstream.connect(proxy.url, silence_s=0.3)
+        stream = await begin(client, await server.peer())
+        proxy.cut("silence")
+        peer = await back(server, "s1")
+        await attach(peer, 0)
+        await peer.send(token(0, "a"))
+        assert await stream.next() == midstream.Chunk(0, 1, "a")
+        await client.close()
+
+
+def port(server: FakeServer) -> int:
+    return int(server.url.rpartition(":")[2])
+
+
+# -- what is asked of the server for this --------------------------------------------------------------
+
+
+async def test_a_stream_waits_for_its_client_as_long_as_that_tries(server: FakeServer) -> None:
+    async with midstream.connect(server.url, reconnect_s=12.3) as client:
+        peer = await server.peer()
+        default = asyncio.create_task(client.start(prompt="Hi"))
+        named = asyncio.create_task(client.start(prompt="Hi", on_disconnect="continue"))
+        graced = asyncio.create_task(client.start(prompt="Hi", grace_ms=5))
+        starts = [await peer.start() for _ in range(3)]
+        await asyncio.gather(default, named, graced)
+    asked = [(start.on_disconnect, start.grace_ms) for start in starts]
+    assert asked == [("pause", 12300), ("continue", None), ("pause", 5)]
+
+
+async def test_a_client_that_does_not_come_back_asks_for_nothing(server: FakeServer) -> None:
+    async with midstream.connect(server.url, reconnect_s=0) as client:
+        peer = await server.peer()
+        _, start = await asyncio.gather(client.start(prompt="Hi"), peer.start())
+    assert (start.on_disconnect, start.grace_ms) == ("cancel", None)
+
+
+async def test_closing_cancels_what_nobody_asked_to_keep(server: FakeServer) -> None:
+    async with midstream.connect(server.url) as client:
+        peer = await server.peer()
+        kept = client.start(prompt="Hi", request_id="kept", on_disconnect="pause")
+        streams = [(await asyncio.gather(kept, peer.start()))[0], await begin(client, peer, "dropped")]
+        hearing = asyncio.create_task(_all(peer))
+    assert await hearing == [Cancel(request_id="dropped")]
+    assert peer.socket.close_code == 1000
+    assert {stream.state for stream in streams} == {"running"}
+
+
+async def _all(peer: Peer) -> list[object]:
+    heard: list[object] = []
+    try:
+        while True:
+            heard.append(await peer.frame())
+    except Exception as end:  # noqa: BLE001 - looked at
+        assert type(end).__name__ == "ConnectionClosedOK"  # noqa: PT017 - it is the way out
+    return heard
+
+
+async def test_a_client_can_be_closed_while_it_tries(server: FakeServer, told: Told) -> None:
+    client = await midstream.connect(server.url, on_state=told)
+    peer = await server.peer()
+    stream = await begin(client, peer)
+    server.status = 503
+    cut(peer)
+    await told.until("reconnecting")
+    await client.close()
+    with pytest.raises(midstream.ConnectionLost) as caught:
+        await stream.next()
+    assert (caught.value.code, client.state) == (1000, "closed")
+
+
+# -- no longer wanted ----------------------------------------------------------------------------------
+
+
+async def test_a_stream_dropped_meanwhile_is_cancelled_when_it_is_back(
+    server: FakeServer, client: midstream.Client, peer: Peer, told: Told
+) -> None:
+    stream = await begin(client, peer)
+    cut(peer)
+    await told.until("reconnecting")
+    del stream
+    peer = await back(server, "s1")
+    await attach(peer, 0)
+    await peer.receive(Ping)
+    assert (await peer.receive(Cancel)).request_id == "r"
+
+
+async def test_leaving_a_with_block_meanwhile_waits_for_nobody(
+    server: FakeServer, client: midstream.Client, peer: Peer, told: Told
+) -> None:
+    stream = await begin(client, peer)
+    async with stream:
+        cut(peer)
+        await told.until("reconnecting")
+    assert stream.final is None
+    peer = await back(server, "s1")
+    await attach(peer, 0)
+    await peer.receive(Ping)
+    assert (await peer.receive(Cancel)).request_id == "r"
+
+
+# -- taking over ---------------------------------------------------------------------------------------
+
+
+async def test_a_stream_is_taken_over_from_its_first_token_on(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    attaching = asyncio.create_task(client.attach("r", window=8))
+    frame = await peer.receive(Attach)
+    assert frame.after == -1
+    await peer.send(started(Start(request_id="r", prompt="Hi")))
+    await peer.send(token(0, "a"))
+    await peer.send(Attached(request_id="r", ref=frame.ref))
+    stream = await attaching
+    assert (stream.text, stream.model, await stream.next()) == ("a", "toy", midstream.Chunk(0, 1, "a"))
+    assert (await peer.receive(Grant)).limit == 8
+    cut(peer)
+    await attach(await back(server, "s1"), 1)
+
+
+async def test_one_that_has_ended_can_be_had_too(client: midstream.Client, peer: Peer) -> None:
+    attaching = asyncio.create_task(client.attach("r", credit="auto"))
+    frame = await peer.receive(Attach)
+    peer.seqs["r"] = 3
+    await peer.send(snapshot("r", 2, "hm"))
+    await peer.send(final("r", 2, "stop"))
+    await peer.send(Attached(request_id="r", ref=frame.ref))
+    stream = await attaching
+    assert await _read(stream) == ["hm"]
+
+
+async def test_one_that_there_is_not(client: midstream.Client, peer: Peer) -> None:
+    attaching = asyncio.create_task(client.attach("r"))
+    await peer.send(error("unknown_request", "r", (await peer.receive(Attach)).ref))
+    with pytest.raises(midstream.UnknownRequest):
+        await attaching
+    with pytest.raises(ValueError, match="window"):
+        await client.attach("r", window=0)
+
+
+async def test_taking_over_survives_a_loss(server: FakeServer, client: midstream.Client, peer: Peer) -> None:
+    attaching = asyncio.create_task(client.attach("r"))
+    frame = await peer.receive(Attach)
+    await peer.send(started(Start(request_id="r", prompt="Hi")))
+    cut(peer)
+    peer = await back(server, "s1")
+    again = await peer.receive(Attach)
+    assert (again.ref, again.after) == (frame.ref, 0)
+    peer.seqs["r"] = 1
+    await peer.send(Attached(request_id="r", ref=again.ref))
+    assert (await attaching).state == "running"
+
+
+# -- without async and await ---------------------------------------------------------------------------
+
+
+async def test_the_synchronous_client_comes_back_too() -> None:
+    states: list[str] = []
+
+    def script(url: str) -> tuple[str, str]:
+        with midstream.sync.connect(url, on_state=states.append) as client:
+            assert client.complete(prompt="Hi", max_tokens=3).text == spell(3)
+            loop.call_soon_threadsafe(proxy.cut, "reset")
+            client.ping()
+            while client.ready.session_id == "s1":
+                client.ping()
+            return client.complete(prompt="Hi", max_tokens=4).text, client.state
+
+    loop = asyncio.get_running_loop()
+    async with FakeServer(Speaker()) as server, CuttingProxy(port(server)) as proxy:
+        assert await asyncio.to_thread(script, proxy.url) == (spell(4), "open")
+    assert states == ["reconnecting", "open", "closed"]
+
+
+def test_credit_to_begin_with_is_no_limit_said_again() -> None:
+    assert midstream.stream.StreamCore(None).limit is None
+    assert midstream.stream.StreamCore(4, credit=Credit(limit=3)).limit == 3
