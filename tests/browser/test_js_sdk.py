@@ -80,7 +80,7 @@ def test_the_wire_is_that_of_the_definition() -> None:
     assert set(wire["RETRYABLE_CLOSE_CODES"]) == protocol.RETRYABLE_CLOSE_CODES | {1006}  # type: ignore[call-overload]
     answers = wire["ANSWERS"]
     assert isinstance(answers, dict)
-    assert answers.keys() | {"credit", "attach"} == tags(protocol.ClientFrame)
+    assert answers.keys() | {"credit", "replace"} == tags(protocol.ClientFrame)
     assert set(answers.values()) <= tags(protocol.ServerEvent)
 
 

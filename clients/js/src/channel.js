@@ -4,11 +4,12 @@
  * The connection holds channels, and a channel does not know the object that the user holds: when that is
  * dropped, it goes, and the stream is cancelled.
  * @module
- * @import { Chunk, StreamCore } from "./stream.js"
- * @import { Answer, Cancel, Question, Steering, StreamEvent } from "./wire.js"
+ * @import { Chunk, Reading } from "./stream.js"
+ * @import { Answer, Opening, Question, Steering, StreamEvent } from "./wire.js"
  */
 
 import { MidstreamError, finished } from "./errors.js";
+import { StreamCore } from "./stream.js";
 import { tell } from "./waiting.js";
 
 /**
@@ -16,7 +17,6 @@ import { tell } from "./waiting.js";
  * @property {(requestId: string, core: StreamCore) => Chunk | null} pull ask for the next chunk, and take it
  *   if it is here
  * @property {(frame: Question) => Promise<Answer>} request send a frame and wait for its answer
- * @property {(frame: Cancel) => void} send send a frame if that is still possible
  */
 
 export class Channel {
@@ -27,9 +27,19 @@ export class Channel {
   failure = null;
   /** @type {((event: StreamEvent) => void) | null} */
   onevent = null;
+  /** Called when no more events will come, though there was no final. @type {((why: Error) => void) | null} */
+  onfail = null;
+
+  /** Whether frames for it may be sent: its connection has it, and knows what was heard of those before. */
+  here = false;
+  /** Whether it was told anew by a snapshot since it was lost. */
+  retold = false;
+  /** Whether it may outlive its client: its user said what is to become of it. */
+  outlives = false;
+  /** Whether nobody wants it any more. */
+  abandoned = false;
 
   #line;
-  #cancelled = false;
   /** @type {Promise<void> | null} */ #news = null;
   #ring = () => {};
   #abort = () => {
@@ -59,6 +69,7 @@ export class Channel {
   /** @param {Steering} frame */
   async request(frame) {
     if (this.core.final) throw finished("the stream has ended", this.requestId);
+    if (this.failure) throw this.failure;
     return this.#line.request(frame);
   }
 
@@ -66,6 +77,7 @@ export class Channel {
   feed(event) {
     if (!this.core.on(event)) return;
     if (event.type === "final") this.#unhook();
+    if (event.type === "snapshot") this.retold = true;
     tell(this.onevent, event);
     this.wake();
   }
@@ -74,6 +86,7 @@ export class Channel {
   fail(failure) {
     this.failure = failure;
     this.#unhook();
+    tell(this.onfail, failure);
     this.wake();
   }
 
@@ -92,14 +105,27 @@ export class Channel {
 
   /** Nobody wants this stream any more: cancel it. */
   abandon() {
-    if (this.core.final || this.failure || this.#cancelled) return;
-    this.#cancelled = true;
-    this.#line.send({ type: "cancel", request_id: this.requestId });
+    if (this.core.final || this.failure || this.abandoned) return;
+    this.abandoned = true;
+    this.#line.request({ type: "cancel", request_id: this.requestId }).catch(() => {}); // it is gone: all is well
   }
 
   #unhook() {
     this.signal?.removeEventListener("abort", this.#abort);
   }
+}
+
+/**
+ * The place of a stream that is to be started, or taken over.
+ * @param {Opening} frame @param {Reading} reading @param {Line} line @param {AbortSignal} [signal]
+ */
+export function channelFor(frame, { window, had }, line, signal) {
+  const start = frame.type === "start" ? frame : null;
+  const core = new StreamCore(window, start?.stream_interval, start?.credit);
+  if (frame.type === "attach" && had) core.standAt(frame.after, had);
+  const channel = new Channel(frame.request_id, core, line, signal);
+  channel.outlives = !start || start.on_disconnect !== undefined;
+  return channel;
 }
 
 /** Every stream of a connection by its name: where events go. */
@@ -117,9 +143,13 @@ export class Channels {
     return channel;
   }
 
-  /** @param {string} requestId */
+  /** @param {string | undefined} requestId */
   get(requestId) {
-    return this.#byName.get(requestId);
+    return requestId === undefined ? undefined : this.#byName.get(requestId);
+  }
+
+  all() {
+    return [...this.#byName.values()];
   }
 
   /** Nothing follows a final. @param {StreamEvent} event */
@@ -135,8 +165,9 @@ export class Channels {
     this.#byName.clear();
   }
 
-  /** The server refused a stream: it never was. @param {Channel} channel @param {MidstreamError} why */
+  /** The server refused a stream, or has lost it. @param {Channel} channel @param {MidstreamError} why */
   refuse(channel, why) {
+    if (this.get(channel.requestId) !== channel) return;
     this.#byName.delete(channel.requestId);
     channel.fail(why);
   }

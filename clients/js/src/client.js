@@ -3,27 +3,31 @@
  * @module
  * @import { Channel } from "./channel.js"
  * @import { Close } from "./errors.js"
- * @import { ClientOptions, StartOptions } from "./options.js"
+ * @import { AttachOptions, ClientOptions, StartOptions } from "./options.js"
  * @import { SocketClass } from "./socket.js"
- * @import { Answer, Final, GoingAway, Params, Question, Ready } from "./wire.js"
- * @import { Start, StartFields, TokenLogprob } from "./wire.js"
+ * @import { Reading } from "./stream.js"
+ * @import { State } from "./wires.js"
+ * @import { Answer, Final, GoingAway, Opening, Params, Question, Ready } from "./wire.js"
+ * @import { StartFields, TokenLogprob } from "./wire.js"
  */
 
 import { Stream } from "./handle.js";
-import { DEFAULT_WINDOW, startFrame } from "./options.js";
-import { openSocket } from "./socket.js";
+import { DEFAULT_RECONNECT_MS, DEFAULT_WINDOW, attachFrame, checkReconnect } from "./options.js";
+import { checkWindow, startFrame } from "./options.js";
+import { openConnection } from "./socket.js";
 import { subprotocols, websocketUrl } from "./url.js";
 import { tell, unlessAborted } from "./waiting.js";
 
 /**
- * @typedef {object} Link An open connection as a client sees it: here, or in a worker.
+ * @typedef {object} Link A connection as a client sees it: here, or in a worker.
  * @property {Ready} ready
  * @property {boolean} draining
- * @property {"open" | "closed"} state
+ * @property {State} state
  * @property {Promise<Close>} closed
  * @property {((event: GoingAway) => void) | null} ongoingaway
- * @property {(frame: Start, window: number | null, signal?: AbortSignal) =>
- *   {channel: Channel, started: Promise<Answer>}} start
+ * @property {((state: State) => void) | null} onstate
+ * @property {(frame: Opening, reading: Reading, signal?: AbortSignal) =>
+ *   {channel: Channel, started: Promise<Answer>}} begin
  * @property {(frame: Question) => Promise<Answer>} request
  * @property {() => void} close
  */
@@ -41,20 +45,24 @@ import { tell, unlessAborted } from "./waiting.js";
  * @typedef {object} ConnectOptions
  * @property {string} [apiKey] the server's key, if it wants one
  * @property {AbortSignal} [signal] gives up connecting
+ * @property {number} [reconnectMs] how long to try to come back when the connection is lost: 60000 by default.
+ *   0 turns that off, and a connection that is lost is the end of all its streams
  */
 
 /**
  * Connect to a server.
  *
- * Throws ConnectionLost if there is none to be had. A browser does not tell why a server refused.
+ * Throws ConnectionLost if there is none to be had. A browser does not tell why a server refused. A connection
+ * that is lost later is made anew by itself, and streams go on where they were.
  * @param {string | URL} [url] ws, wss, http or https, with or without the path; by default where the page
  *   came from
  * @param {ConnectOptions & {WebSocket?: SocketClass}} [options] `WebSocket`: the class to use, where there is
  *   none by itself, as in Node before 22
  */
-export async function connect(url, { apiKey, WebSocket, signal } = {}) {
-  const protocols = subprotocols(apiKey);
-  return new Client(await openSocket(websocketUrl(url, pageAddress()), { protocols, WebSocket, signal }));
+export async function connect(url, options = {}) {
+  const { apiKey, WebSocket, signal, reconnectMs = DEFAULT_RECONNECT_MS } = options;
+  const how = { protocols: subprotocols(apiKey), WebSocket, reconnectMs: checkReconnect(reconnectMs) };
+  return new Client(await openConnection(websocketUrl(url, pageAddress()), how, signal));
 }
 
 /** @returns {string | undefined} */
@@ -64,8 +72,10 @@ export function pageAddress() {
 
 /** A connection to a server. Any number of streams may run on it at once. */
 export class Client {
-  /** Called once, when the connection has ended. @type {((close: Close) => void) | null} */
+  /** Called once, when the connection has ended for good. @type {((close: Close) => void) | null} */
   onclose = null;
+  /** Called with each new `state`. @type {((state: State) => void) | null} */
+  onstate = null;
   /** Called when the server says that it goes away: streams go on until then, new ones are refused.
    * @type {((event: GoingAway) => void) | null} */
   ongoingaway = null;
@@ -75,15 +85,19 @@ export class Client {
   constructor(link) {
     this.#link = link;
     link.ongoingaway = (event) => tell(this.ongoingaway, event);
+    link.onstate = (state) => tell(this.onstate, state);
     link.closed.then((close) => tell(this.onclose, close));
   }
 
-  /** What the server said of itself: `models`, `limits`, `session_id`. */
+  /** What the server said of itself, when it was last connected to: `models`, `limits`, `session_id`. */
   get ready() {
     return this.#link.ready;
   }
 
-  /** @returns {"open" | "closed"} */
+  /**
+   * "reconnecting" while a connection that was lost is made anew: streams wait, and what is asked for is sent
+   * when it is there. "closed" is for good.
+   */
   get state() {
     return this.#link.state;
   }
@@ -93,7 +107,7 @@ export class Client {
     return this.#link.draining;
   }
 
-  /** Resolves when the connection has ended, whoever ended it. Never rejects. */
+  /** Resolves when the connection has ended for good, whoever ended it. Never rejects. */
   get closed() {
     return this.#link.closed;
   }
@@ -108,7 +122,31 @@ export class Client {
   async start({ window = DEFAULT_WINDOW, credit, signal, onevent, ...options }) {
     signal?.throwIfAborted();
     const frame = startFrame(options, window, credit);
-    const { channel, started } = this.#link.start(frame, credit === "auto" ? null : window, signal);
+    return this.#begin(frame, { window: credit === "auto" ? null : window }, signal, onevent);
+  }
+
+  /**
+   * Take over a stream that was started elsewhere, such as by this page before it was loaded anew. Whoever had it
+   * loses it. It must have been started with `on_disconnect: "pause"` or "continue" to outlive its starter, and is
+   * as before when this client closes. A stream that has ended can be had for some minutes, too.
+   *
+   * Throws a MidstreamError, "unknown_request" or "request_expired", if the server knows nothing of it.
+   * @param {string} requestId
+   * @param {AttachOptions} [options]
+   */
+  async attach(requestId, { after = -1, had, window = DEFAULT_WINDOW, credit, signal, onevent } = {}) {
+    signal?.throwIfAborted();
+    const frame = attachFrame(requestId, after, had);
+    const reading = { window: credit === "auto" ? null : checkWindow(window), had };
+    return this.#begin(frame, reading, signal, onevent);
+  }
+
+  /**
+   * @param {Opening} frame @param {Reading} reading @param {AbortSignal} [signal]
+   * @param {ClientOptions["onevent"]} [onevent]
+   */
+  async #begin(frame, reading, signal, onevent) {
+    const { channel, started } = this.#link.begin(frame, reading, signal);
     channel.onevent = onevent ?? null;
     await unlessAborted(started, signal);
     return new Stream(channel);
@@ -132,7 +170,10 @@ export class Client {
     await this.#link.request({ type: "ping" });
   }
 
-  /** Close the connection. Streams still running end in ConnectionLost here, and are cancelled there. */
+  /**
+   * Close the connection for good. Streams still running end in ConnectionLost here, and are cancelled there, but
+   * for those whose start named `on_disconnect`, and those that were taken over.
+   */
   close() {
     this.#link.close();
     return this.closed;

@@ -17,6 +17,14 @@ import { RETRYABLE_CLOSE_CODES } from "./wire.js";
 
 /** @typedef {{code: number, reason: string, retryable: boolean}} Close How a connection ended. */
 
+/**
+ * @typedef {object} Loss How a connection was lost, or one stream of it.
+ * @property {number | null} closeCode
+ * @property {string} [reason]
+ * @property {boolean} retryable
+ * @property {string | null} [requestId]
+ */
+
 /** Every error of the service and of the connection to it. `code` is the wire's, such as "rate_limited". */
 export class MidstreamError extends Error {
   /** @param {string} message @param {Particulars} particulars */
@@ -51,9 +59,9 @@ export class StreamFailed extends MidstreamError {
 
 /** The connection could not be made, or broke, or was closed: by either side. */
 export class ConnectionLost extends MidstreamError {
-  /** @param {string} message @param {{closeCode: number | null, reason?: string, retryable: boolean}} how */
-  constructor(message, { closeCode, reason = "", retryable }) {
-    super(message, { code: "connection_lost", retryable });
+  /** @param {string} message @param {Loss} how */
+  constructor(message, { closeCode, reason = "", retryable, requestId }) {
+    super(message, { code: "connection_lost", retryable, requestId });
     this.name = "ConnectionLost";
     /** The WebSocket close code; null if there never was a connection. */
     this.closeCode = closeCode;
@@ -97,6 +105,41 @@ export function connectionClosed(closeCode, reason) {
     closeCode,
     reason,
     retryable: RETRYABLE_CLOSE_CODES.includes(closeCode),
+  });
+}
+
+/**
+ * What became of trying to connect anew.
+ * @param {ConnectionLost} lost
+ * @param {any} why
+ */
+export function notRestored(lost, why) {
+  const { closeCode, reason, retryable } = lost;
+  const message = `${lost.message}, and there was no coming back` + (why === lost ? "" : `: ${why.message}`);
+  return new ConnectionLost(message, { closeCode, reason, retryable: why.retryable ?? retryable });
+}
+
+/**
+ * The connection is there again, and the server no longer has one of its streams.
+ * @param {string} requestId
+ * @param {Error} why
+ */
+export function streamLost(requestId, why) {
+  const message = `the connection broke, and the server no longer has this stream: start it anew (${why.message})`;
+  return new ConnectionLost(message, { closeCode: null, retryable: false, requestId });
+}
+
+/**
+ * A frame whose answer was lost with a connection, and which must not be sent twice.
+ * @param {string} type
+ * @param {string | undefined} requestId
+ */
+export function outcomeUnknown(type, requestId) {
+  const message = `the connection broke before "${type}" was answered, and whether it took effect is not known`;
+  return new ConnectionLost(`${message}: read on, and decide by the text whether to ask for it again`, {
+    closeCode: null,
+    retryable: false,
+    requestId,
   });
 }
 

@@ -1,12 +1,14 @@
 /**
  * What `start` and `adjust` take, side by side, and the frames made of them. Pure.
  * @module
- * @import { Credit, Params, Start, StartFields, StreamEvent } from "./wire.js"
+ * @import { Had } from "./stream.js"
+ * @import { Attach, Credit, Params, Start, StartFields, StreamEvent } from "./wire.js"
  */
 
 import { PARAMS, START_FIELDS } from "./wire.js";
 
 export const DEFAULT_WINDOW = 64;
+export const DEFAULT_RECONNECT_MS = 60_000;
 
 /**
  * @typedef {object} ClientOptions What concerns this side of the wire.
@@ -19,6 +21,40 @@ export const DEFAULT_WINDOW = 64;
 /** @typedef {StartFields & Params & ClientOptions} StartOptions */
 
 /**
+ * @typedef {object} AttachOptions
+ * @property {number} [after] the `seq` of the last event that is here already; -1, the default, for none
+ * @property {Had} [had] with `after`: what stood then, as a stream has it in `text`, `index` and `tokens`
+ * @property {number} [window] as for `start`
+ * @property {"auto"} [credit] where the stream was started so
+ * @property {AbortSignal} [signal] cancels the stream
+ * @property {(event: StreamEvent) => void} [onevent]
+ */
+
+/**
+ * The `attach` frame for a stream of which this is here already.
+ * @param {string} requestId @param {number} after @param {Had | undefined} had
+ * @returns {Attach}
+ */
+export function attachFrame(requestId, after, had) {
+  if (after >= 0 && !had) {
+    throw new TypeError("attach() with `after` needs `had`: the text and the index that stood then");
+  }
+  return { type: "attach", request_id: requestId, after };
+}
+
+/** How long to try to reconnect. @param {number} ms */
+export function checkReconnect(ms) {
+  if (!(ms >= 0)) throw new RangeError(`reconnectMs must be 0 or more, not ${ms}`);
+  return ms;
+}
+
+/** @param {number} window */
+export function checkWindow(window) {
+  if (Number.isInteger(window) && window >= 1) return window;
+  throw new RangeError(`window must be an integer of at least 1, not ${window}`);
+}
+
+/**
  * The `start` frame for these options, sorted into its own fields and the sampling parameters.
  * @param {StartFields & Params} options
  * @param {number} window
@@ -26,9 +62,7 @@ export const DEFAULT_WINDOW = 64;
  * @returns {Start}
  */
 export function startFrame(options, window, credit) {
-  if (!Number.isInteger(window) || window < 1) {
-    throw new RangeError(`window must be an integer of at least 1, not ${window}`);
-  }
+  checkWindow(window);
   const params = pick(options, PARAMS);
   const fields = pick(options, START_FIELDS);
   checkNames("start", options, [...PARAMS, ...START_FIELDS]);

@@ -4,17 +4,21 @@
  * Each client has a MessagePort of its own, so that many share a worker without knowing of each other.
  * @module
  * @import { Close, packed } from "./errors.js"
- * @import { Answer, Cancel, GoingAway, Question, Ready, StreamEvent } from "./wire.js"
+ * @import { Reading } from "./stream.js"
+ * @import { State } from "./wires.js"
+ * @import { Answer, GoingAway, Opening, Question, Ready, StreamEvent } from "./wire.js"
  */
 
 /** @typedef {ReturnType<typeof packed>} Packed */
 
-/** @typedef {{midstream: "connect", url: string, protocols: string[], port: MessagePort}} Hello */
+/**
+ * @typedef {{midstream: "connect", url: string, protocols: string[], reconnectMs: number, port: MessagePort}} Hello
+ */
 
 /**
- * @typedef {{op: "request", ref: string, frame: Question, window: number | null}
+ * @typedef {{op: "begin", ref: string, frame: Opening, reading: Reading}
+ *   | {op: "request", ref: string, frame: Question}
  *   | {op: "next", requestId: string}
- *   | {op: "send", frame: Cancel}
  *   | {op: "close"}} FromPage
  */
 
@@ -23,6 +27,8 @@
  *   | {op: "refused", error: Packed}
  *   | {op: "event", event: StreamEvent}
  *   | {op: "turn", requestId: string}
+ *   | {op: "lost", requestId: string, error: Packed}
+ *   | {op: "state", state: State, ready: Ready}
  *   | {op: "answer", ref: string, event: Answer}
  *   | {op: "failure", ref: string, error: Packed}
  *   | {op: "going_away", event: GoingAway}

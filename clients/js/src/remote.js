@@ -7,15 +7,17 @@
  * @import { ConnectOptions } from "./client.js"
  * @import { Close } from "./errors.js"
  * @import { FromPage, FromWorker, Hello, Port } from "./ports.js"
- * @import { Answer, Cancel, GoingAway, Question, Ready, Start, StreamEvent } from "./wire.js"
+ * @import { Reading, StreamCore } from "./stream.js"
+ * @import { State } from "./wires.js"
+ * @import { GoingAway, Opening, Question, Ready, StreamEvent } from "./wire.js"
  */
 
-import { Channel, Channels } from "./channel.js";
+import { Channels, channelFor } from "./channel.js";
 import { Client, pageAddress } from "./client.js";
 import { ConnectionLost, connectionClosed, unpacked } from "./errors.js";
 import { listen, listenFor } from "./ports.js";
+import { DEFAULT_RECONNECT_MS, checkReconnect } from "./options.js";
 import { Questions } from "./questions.js";
-import { StreamCore } from "./stream.js";
 import { subprotocols, websocketUrl } from "./url.js";
 import { tell, unlessAborted } from "./waiting.js";
 
@@ -26,7 +28,8 @@ import { tell, unlessAborted } from "./waiting.js";
  * @param {string | URL} [url] as for `connect`
  * @param {ConnectOptions} [options]
  */
-export async function connectWorker(worker, url, { apiKey, signal } = {}) {
+export async function connectWorker(worker, url, options = {}) {
+  const { apiKey, signal, reconnectMs = DEFAULT_RECONNECT_MS } = options;
   signal?.throwIfAborted();
   const { port1: port, port2 } = new MessageChannel();
   /** @type {Hello} */
@@ -34,6 +37,7 @@ export async function connectWorker(worker, url, { apiKey, signal } = {}) {
     midstream: "connect",
     url: websocketUrl(url, pageAddress()),
     protocols: subprotocols(apiKey),
+    reconnectMs: checkReconnect(reconnectMs),
     port: port2,
   };
   const opened = linked(worker, port);
@@ -72,10 +76,12 @@ function workerEnded(why) {
   return new ConnectionLost(message, { closeCode: null, retryable: false });
 }
 
-/** An open connection that a worker has. */
+/** A connection that a worker has. */
 class Remote {
   ready;
   draining = false;
+  /** @type {State} */ state = "open";
+  /** @type {((state: State) => void) | null} */ onstate = null;
   /** @type {((event: GoingAway) => void) | null} */ ongoingaway = null;
   /** @type {Promise<Close>} */ closed;
 
@@ -95,20 +101,17 @@ class Remote {
     });
   }
 
-  /** @returns {"open" | "closed"} */
-  get state() {
-    return this.#lost ? "closed" : "open";
-  }
-
   // -- out ------------------------------------------------------------------------------------------------
 
-  /** @param {Start} frame @param {number | null} window @param {AbortSignal} [signal] */
-  start(frame, window, signal) {
+  /** @param {Opening} frame @param {Reading} reading @param {AbortSignal} [signal] */
+  begin(frame, reading, signal) {
     if (this.#lost) throw this.#lost;
-    const channel = this.#channels.add(new Channel(frame.request_id, new StreamCore(), this, signal));
-    const started = this.#call(frame, window);
-    started.catch((why) => this.#channels.refuse(channel, why));
-    return { channel, started };
+    const shadow = { ...reading, window: null }; // credit is the worker's affair
+    const channel = this.#channels.add(channelFor(frame, shadow, this, signal));
+    const { ref, answered } = this.#questions.ask(frame);
+    this.#post({ op: "begin", ref, frame, reading });
+    answered.catch((why) => this.#channels.refuse(channel, why));
+    return { channel, started: answered };
   }
 
   /** One request for the next chunk at a time. @param {string} requestId @param {StreamCore} core */
@@ -128,24 +131,14 @@ class Remote {
   /** @param {Question} frame */
   async request(frame) {
     if (this.#lost) throw this.#lost;
-    return this.#call(frame, null);
-  }
-
-  /** @param {Cancel} frame */
-  send(frame) {
-    if (!this.#lost) this.#post({ op: "send", frame });
+    const { ref, answered } = this.#questions.ask(frame);
+    this.#post({ op: "request", ref, frame });
+    return answered;
   }
 
   close() {
     this.#post({ op: "close" });
     this.lose(connectionClosed(1000, ""));
-  }
-
-  /** @param {Question} frame @param {number | null} window @returns {Promise<Answer>} */
-  #call(frame, window) {
-    const { ref, answered } = this.#questions.ask(frame);
-    this.#post({ op: "request", ref, frame, window });
-    return answered;
   }
 
   /** @param {FromPage} message */
@@ -161,8 +154,10 @@ class Remote {
       case "event":
         return this.#feed(message.event);
       case "turn": return this.#grant(message.requestId);
-      case "answer": return this.#questions.answer(message.ref, message.event);
+      case "answer": return this.#questions.settle(message.ref, message.event);
       case "failure": return this.#questions.refuse(message.ref, unpacked(message.error));
+      case "lost": return this.#fail(message.requestId, unpacked(message.error));
+      case "state": return this.#turn(message.state, message.ready);
       case "closed": return this.lose(connectionClosed(message.close.code, message.close.reason));
       case "going_away":
         this.draining = true;
@@ -174,9 +169,27 @@ class Remote {
   lose(lost) {
     if (this.#lost) return;
     this.#lost = lost;
+    this.state = "closed";
     this.#questions.refuseAll(lost);
     this.#channels.failAll(lost);
     this.#ended({ code: lost.closeCode ?? 1006, reason: lost.reason, retryable: lost.retryable });
+    tell(this.onstate, this.state);
+  }
+
+  /** @param {State} state @param {Ready} ready */
+  #turn(state, ready) {
+    this.state = state;
+    this.ready = ready;
+    this.draining = false;
+    tell(this.onstate, state);
+  }
+
+  /** @param {string} requestId @param {any} why */
+  #fail(requestId, why) {
+    const channel = this.#channels.get(requestId);
+    if (channel) this.#channels.refuse(channel, why);
+    this.#turns.delete(requestId);
+    this.#questions.refuseOf(requestId, why);
   }
 
   /** @param {StreamEvent} event */

@@ -1,10 +1,14 @@
 /**
- * A connection over a WebSocket: the only module that touches one. It knows events of the socket, no streams.
+ * Dialling by WebSocket: the only module that touches one. It knows events of the socket, no streams.
  * @module
+ * @import { Ear, Wire } from "./wires.js"
+ * @import { Ready } from "./wire.js"
  */
 
-import { Connection, greeting } from "./connection.js";
+import { Connection } from "./connection.js";
 import { ConnectionLost, connectionClosed } from "./errors.js";
+import { greeting } from "./parse.js";
+import { RETRYABLE_CLOSE_CODES } from "./wire.js";
 
 /**
  * @typedef {object} Socket What is used of a WebSocket: a browser's, Node's, or that of the package `ws`.
@@ -15,19 +19,37 @@ import { ConnectionLost, connectionClosed } from "./errors.js";
 /** @typedef {new (url: string, protocols?: string[]) => Socket} SocketClass */
 
 /**
- * Connect, and wait for the server's first words.
- * @param {string} url
- * @param {{protocols: string[], WebSocket?: SocketClass, signal?: AbortSignal}} options
- * @returns {Promise<Connection>}
+ * @typedef {object} Dialling
+ * @property {string[]} protocols
+ * @property {SocketClass} [WebSocket]
+ * @property {number} reconnectMs
  */
-export async function openSocket(url, { protocols, WebSocket = globalThis.WebSocket, signal }) {
+
+/**
+ * Connect, and wait for the server's first words. The first time that this fails, it has failed.
+ * @param {string} url
+ * @param {Dialling} options
+ * @param {AbortSignal} [signal]
+ */
+export async function openConnection(url, options, signal) {
+  const connection = new Connection((greet, gone) => dial(url, options, greet, gone), options.reconnectMs);
+  await connection.open(signal);
+  return connection;
+}
+
+/**
+ * @param {string} url @param {Dialling} options
+ * @param {(ready: Ready, wire: Wire) => Ear} greet is told of the greeting, and says who is to hear the rest
+ * @param {AbortSignal} [signal]
+ */
+async function dial(url, { protocols, WebSocket = globalThis.WebSocket }, greet, signal) {
   if (!WebSocket) {
     throw new TypeError("there is no WebSocket here: pass that of the package ws as the option WebSocket");
   }
   signal?.throwIfAborted();
   const socket = new WebSocket(url, protocols);
   try {
-    return await greeted(socket, url, signal);
+    await greeted(socket, url, greet, signal);
   } catch (error) {
     socket.close(); // a peer that did not greet need not be waited for to part
     throw error;
@@ -35,32 +57,44 @@ export async function openSocket(url, { protocols, WebSocket = globalThis.WebSoc
 }
 
 /**
- * @param {Socket} socket @param {string} url @param {AbortSignal | undefined} signal
- * @returns {Promise<Connection>}
+ * @param {Socket} socket @param {string} url @param {(ready: Ready, wire: Wire) => Ear} greet
+ * @param {AbortSignal | undefined} signal
+ * @returns {Promise<void>}
  */
-function greeted(socket, url, signal) {
-  /** @type {Connection | null} */
-  let connection = null;
+function greeted(socket, url, greet, signal) {
+  /** @type {Ear | null} */
+  let ear = null;
   let why = "";
   return new Promise((resolve, reject) => {
     const abort = () => reject(signal?.reason);
     signal?.addEventListener("abort", abort, { once: true });
     socket.addEventListener("error", ({ message }) => {
-      why = message ? `: ${message}` : "";
+      why = message ?? "";
     });
     socket.addEventListener("close", ({ code, reason }) => {
-      if (connection) connection.lose(connectionClosed(code, reason));
-      else reject(new ConnectionLost(`no connection to ${url}${why}`, { closeCode: null, retryable: true }));
+      if (ear) ear.lose(connectionClosed(code, reason));
+      else reject(unreachable(url, code, reason || why));
     });
     socket.addEventListener("message", ({ data }) => {
-      if (connection) return connection.receive(data);
+      if (ear) return ear.receive(data);
+      if (signal?.aborted) return;
       signal?.removeEventListener("abort", abort);
       try {
-        connection = new Connection(greeting(data), socket);
-        resolve(connection);
+        ear = greet(greeting(data), socket);
+        resolve();
       } catch (error) {
         reject(error);
       }
     });
+  });
+}
+
+/** @param {string} url @param {number} code @param {string} why */
+function unreachable(url, code, why) {
+  const none = code === 1006; // there never was one: nobody closed it
+  const message = `no connection to ${url}${why && `: ${why}`}`;
+  return new ConnectionLost(message, {
+    closeCode: none ? null : code,
+    retryable: none || RETRYABLE_CLOSE_CODES.includes(code),
   });
 }

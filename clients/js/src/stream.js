@@ -6,7 +6,7 @@
  * not know who waits for a chunk, nor how a grant is sent.
  * @module
  * @import { Credit, Final, Params, PauseReason } from "./wire.js"
- * @import { Rewound, Snapshot, StreamEvent, Token, TokenLogprob } from "./wire.js"
+ * @import { Rewound, Snapshot, Started, StreamEvent, Token, TokenLogprob } from "./wire.js"
  */
 
 import { ProtocolError } from "./errors.js";
@@ -23,6 +23,9 @@ import { MAX_INDEX } from "./wire.js";
  * @property {TokenLogprob[] | null} logprobs
  * @property {number} end the index after its last token: what `rewind` and `at` take to go on right behind it
  */
+
+/** @typedef {{text: string, index: number, tokens?: number[]}} Had What somebody has of a stream already. */
+/** @typedef {{window: number | null, had?: Had}} Reading How a stream is read. */
 
 /** The output of one stream so far, and what of it has been taken. */
 export class StreamCore {
@@ -58,6 +61,28 @@ export class StreamCore {
     this.#window = window;
     this.#interval = interval;
     this.#granted = credit.limit ?? 0;
+  }
+
+  /**
+   * Begin in the middle, behind event `seq`: what stood then has been taken.
+   * @param {number} seq @param {Had} had
+   */
+  standAt(seq, { text, index, tokens = [] }) {
+    this.#seq = seq;
+    this.text = text;
+    this.index = this.consumed = index;
+    this.tokens = [...tokens];
+    this.#consumedLength = text.length;
+  }
+
+  /** The last event that has come; -1 for none. */
+  get seq() {
+    return this.#seq;
+  }
+
+  /** The limit that was granted last; 0 where credit is the server's. */
+  get granted() {
+    return this.#granted;
   }
 
   /** @returns {"running" | "paused" | "finished"} */
@@ -103,11 +128,7 @@ export class StreamCore {
       case "token": this.#onToken(event); break;
       case "rewound": this.#onRewound(event); break;
       case "snapshot": this.#onSnapshot(event); break;
-      case "started":
-        this.model = event.model;
-        this.promptTokens = event.prompt_tokens;
-        this.params = event.params;
-        break;
+      case "started": this.#onStarted(event); break;
       case "adjusted": this.params = { ...this.params, ...event.params }; break;
       case "paused": this.pauseReason = event.reason; break;
       case "resumed": this.pauseReason = null; break;
@@ -130,6 +151,13 @@ export class StreamCore {
       throw new ProtocolError(`event ${this.#seq + 1} is missing: event ${seq} followed ${this.#seq}`);
     }
     return true;
+  }
+
+  /** @param {Started | Snapshot} event */
+  #onStarted(event) {
+    this.model = event.model;
+    this.promptTokens = event.prompt_tokens;
+    this.params = event.params;
   }
 
   /** @param {Token} event */
@@ -168,7 +196,10 @@ export class StreamCore {
    * The whole output anew. What was taken of it before is not given out again, if it still stands.
    * @param {Snapshot} event
    */
-  #onSnapshot({ index, text, tokens }) {
+  #onSnapshot(event) {
+    const { index, text, tokens } = event;
+    this.#onStarted(event);
+    this.pauseReason = event.paused ?? null;
     const taken = this.text.slice(0, this.#consumedLength);
     if (index < this.consumed || !text.startsWith(taken)) this.consumed = this.#consumedLength = 0;
     this.text = text;

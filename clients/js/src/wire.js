@@ -19,6 +19,7 @@ export const ANSWERS = /** @type {const} */ ({
   inject: "injected",
   rewind: "rewound",
   cancel: "final",
+  attach: "attached",
   ping: "pong",
 });
 
@@ -71,8 +72,9 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @property {number} [stream_interval] tokens in a chunk
  * @property {number} [priority] from -8 to 8
  * @property {number} [timeout_ms] the longest that the stream may live
- * @property {"cancel" | "pause" | "continue"} [on_disconnect] what becomes of it when the connection breaks
- * @property {number} [grace_ms]
+ * @property {"cancel" | "pause" | "continue"} [on_disconnect] what becomes of it when the connection ends; by
+ *   default "pause" where the client connects anew by itself
+ * @property {number} [grace_ms] how long it then waits for somebody to come
  * @property {boolean} [return_tokens] chunks carry token ids
  */
 
@@ -96,8 +98,11 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  *   | ({type: "inject", request_id: string} & Injection)
  *   | {type: "rewind", request_id: string, to: number}} Steering
  */
-/** @typedef {Start | Steering | {type: "ping"}} Question A frame that is answered. */
-/** @typedef {(Question | Grant) & {ref?: string}} Frame */
+/** @typedef {{type: "attach", request_id: string, after: number}} Attach */
+/** @typedef {{type: "replace", session_id: string}} Replace */
+/** @typedef {Start | Attach} Opening A frame that brings a stream to this connection. */
+/** @typedef {Opening | Steering | {type: "ping"}} Question A frame that is answered. */
+/** @typedef {(Question | Grant | Replace) & {ref?: string}} Frame */
 
 /** @typedef {{token: number, logprob: number, top?: [number, number][]}} TokenLogprob */
 
@@ -121,7 +126,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  */
 
 /** @typedef {"stop" | "length" | "cancelled" | "error" | "tool_calls" | "content_filter"} FinishReason */
-/** @typedef {"client" | "memory" | "detached"} PauseReason */
+/** @typedef {"client" | "memory" | "detached" | "engine"} PauseReason */
 /** @typedef {{request_id: string, seq: number, ref?: string}} OfStream What every event of a stream has. */
 
 /** @typedef {OfStream & {type: "started", model: string, prompt_tokens: number, params: Params}} Started */
@@ -134,7 +139,10 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
 /** @typedef {OfStream & {type: "adjusted", index: number, params: Params}} Adjusted */
 /** @typedef {OfStream & {type: "injected", index: number, count: number}} Injected */
 /** @typedef {OfStream & {type: "rewound", index: number, text_length: number}} Rewound */
-/** @typedef {OfStream & {type: "snapshot", index: number, text: string, tokens?: number[]}} Snapshot */
+/**
+ * @typedef {OfStream & {type: "snapshot", index: number, text: string, tokens?: number[], model: string,
+ *   prompt_tokens: number, params: Params, paused?: PauseReason}} Snapshot
+ */
 /**
  * @typedef {OfStream & {type: "final", index: number, finish_reason: FinishReason, stop_reason?: string,
  *   usage: Usage, timing: Timing}} Final
@@ -159,7 +167,8 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @typedef {{type: "error", status: number, code: string, message: string, retryable: boolean,
  *   retry_after_ms?: number, request_id?: string, ref?: string}} ErrorEvent
  */
+/** @typedef {{type: "attached", request_id: string, pending?: string[], ref?: string}} Attached */
 /** @typedef {{type: "pong", ref?: string}} Pong */
 /** @typedef {{type: "going_away", deadline_ms: number}} GoingAway */
-/** @typedef {StreamEvent | Ready | ErrorEvent | Pong | GoingAway} ServerEvent */
-/** @typedef {Exclude<StreamEvent, Token | Snapshot> | Pong} Answer */
+/** @typedef {StreamEvent | Ready | Attached | ErrorEvent | Pong | GoingAway} ServerEvent */
+/** @typedef {Exclude<StreamEvent, Token | Snapshot> | Attached | Pong} Answer */

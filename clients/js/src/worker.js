@@ -7,13 +7,14 @@
  * @import { Connection } from "./connection.js"
  * @import { FromPage, FromWorker, Hello, Port } from "./ports.js"
  * @import { SocketClass } from "./socket.js"
- * @import { Question, Start } from "./wire.js"
+ * @import { Reading } from "./stream.js"
+ * @import { Answer, Opening, Question } from "./wire.js"
  */
 
 import { finished, packed } from "./errors.js";
 import { Stream } from "./handle.js";
 import { listen, listenFor } from "./ports.js";
-import { openSocket } from "./socket.js";
+import { openConnection } from "./socket.js";
 
 /**
  * Serve the page that made this worker: the other side of `connectWorker`.
@@ -26,12 +27,13 @@ export function exposeInWorker({ WebSocket, scope = /** @type {any} */ (globalTh
 }
 
 /** @param {Hello} hello @param {SocketClass | undefined} WebSocket */
-async function serve({ url, protocols, port }, WebSocket) {
+async function serve({ url, protocols, reconnectMs, port }, WebSocket) {
   const gone = new AbortController();
   listenFor(port, "close", () => gone.abort());
   listen(port, (message) => message.op === "close" && gone.abort());
   try {
-    new Counterpart(await openSocket(url, { protocols, WebSocket, signal: gone.signal }), port, gone.signal);
+    const connection = await openConnection(url, { protocols, WebSocket, reconnectMs }, gone.signal);
+    new Counterpart(connection, port, gone.signal);
   } catch (error) {
     port.postMessage({ op: "refused", error: packed(error) });
     port.close();
@@ -50,6 +52,9 @@ class Counterpart {
     this.#port = port;
     gone.addEventListener("abort", () => connection.close());
     connection.ongoingaway = (event) => this.#post({ op: "going_away", event });
+    connection.onstate = (state) => {
+      if (state !== "closed") this.#post({ op: "state", state, ready: connection.ready });
+    };
     connection.closed.then((close) => {
       this.#post({ op: "closed", close });
       port.close();
@@ -60,23 +65,22 @@ class Counterpart {
 
   /** @param {FromPage} message */
   #hear(message) {
-    if (message.op === "request") this.#request(message.ref, message.frame, message.window);
+    if (message.op === "begin") this.#answer(message.ref, () => this.#begin(message.frame, message.reading));
+    else if (message.op === "request") this.#answer(message.ref, () => this.#request(message.frame));
     else if (message.op === "next") this.#next(message.requestId);
-    else if (message.op === "send") this.#connection.send(message.frame);
   }
 
-  /** @param {string} ref @param {Question} frame @param {number | null} window */
-  async #request(ref, frame, window) {
+  /** @param {string} ref @param {() => Promise<Answer>} ask */
+  async #answer(ref, ask) {
     try {
-      this.#post({ op: "answer", ref, event: await this.#answered(frame, window) });
+      this.#post({ op: "answer", ref, event: await ask() });
     } catch (error) {
       this.#post({ op: "failure", ref, error: packed(error) });
     }
   }
 
-  /** @param {Question} frame @param {number | null} window */
-  #answered(frame, window) {
-    if (frame.type === "start") return this.#start(frame, window);
+  /** @param {Question} frame */
+  #request(frame) {
     // The page cannot know yet; the server would not answer a cancel.
     if (frame.type !== "ping" && !this.#streams.has(frame.request_id)) {
       throw finished("the stream has ended", frame.request_id);
@@ -84,15 +88,18 @@ class Counterpart {
     return this.#connection.request(frame);
   }
 
-  /** @param {Start} frame @param {number | null} window */
-  #start(frame, window) {
-    const { channel, started } = this.#connection.start(frame, window);
+  /** @param {Opening} frame @param {Reading} reading */
+  #begin(frame, reading) {
+    const { channel, started } = this.#connection.begin(frame, reading);
     channel.onevent = (event) => {
       if (event.type === "final") this.#streams.delete(event.request_id);
       this.#post({ op: "event", event });
     };
+    channel.onfail = (why) => {
+      this.#streams.delete(channel.requestId);
+      this.#post({ op: "lost", requestId: channel.requestId, error: packed(why) });
+    };
     this.#streams.set(frame.request_id, new Stream(channel));
-    started.catch(() => this.#streams.delete(frame.request_id));
     return started;
   }
 

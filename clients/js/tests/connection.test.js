@@ -11,7 +11,7 @@ import { final, started, token } from "./events.js";
 import { FakeSocket, READY } from "./socket.js";
 
 async function connected() {
-  const connecting = connect("http://host", { WebSocket: FakeSocket });
+  const connecting = connect("http://host", { WebSocket: FakeSocket, reconnectMs: 0 });
   const socket = FakeSocket.last;
   socket.hear(READY);
   return { client: await connecting, socket };
@@ -79,8 +79,9 @@ test("a signal gives up connecting", async () => {
 
 test("a connection that ends is told to everybody, after the chunks that came before", async () => {
   const { client, socket, stream } = await running();
-  /** @type {object[]} */ const told = [];
+  /** @type {(object | string)[]} */ const told = [];
   client.onclose = (close) => told.push(close);
+  client.onstate = (state) => told.push(state);
   const pausing = stream.pause();
   socket.hear({ ...token(0, "last"), seq: 1 });
   socket.end(1012, "restart");
@@ -91,7 +92,7 @@ test("a connection that ends is told to everybody, after the chunks that came be
   await assert.rejects(stream.next(), { code: "connection_lost", closeCode: 1012, retryable: true });
   await assert.rejects(client.start({ prompt: "Hi" }), ConnectionLost);
   assert.equal(client.state, "closed");
-  assert.deepEqual(told, [close]);
+  assert.deepEqual(told, ["closed", close]);
 });
 
 const RETRYABLE = [1001, 1006, 1011, 1012, 1013];
@@ -247,7 +248,7 @@ test("a loop that is left while a chunk is under way does not wait for it", asyn
   const waiting = chunks.next();
   await chunks.return?.();
   await chunks.return?.();
-  assert.deepEqual(socket.sent.slice(1), [{ type: "cancel", request_id: "r" }]);
+  assert.deepEqual(socket.sent.slice(1), [{ type: "cancel", request_id: "r", ref: "1" }]);
   socket.hear({ ...final("cancelled"), seq: 1 });
   assert.equal((await waiting).done, true);
 });

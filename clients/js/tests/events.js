@@ -1,7 +1,7 @@
 /**
  * Events as a server would send them, for those who feed a client by hand.
  * @module
- * @import { Final, FinishReason, Params, Rewound, Started, Token } from "../src/wire.js"
+ * @import { Final, FinishReason, Params, Rewound, Snapshot, Started, Token } from "../src/wire.js"
  */
 
 const of = { request_id: "r", seq: 0 };
@@ -15,6 +15,10 @@ export const token = (index, delta, more = {}) =>
 
 /** @param {number} index @param {number} length @returns {Rewound} */
 export const rewound = (index, length) => ({ ...of, type: "rewound", index, text_length: length });
+
+/** @param {number} seq @param {Partial<Snapshot> & {index: number, text: string}} what @returns {Snapshot} */
+export const snapshot = (seq, what) =>
+  ({ ...of, seq, type: "snapshot", model: "m", prompt_tokens: 5, params: {}, ...what });
 
 /** @param {FinishReason} reason @param {string} [why] @returns {Final} */
 export const final = (reason, why) => ({

@@ -10,7 +10,7 @@ import { test } from "node:test";
 import { ProtocolError } from "../src/errors.js";
 import { explicitCredit } from "../src/options.js";
 import { StreamCore } from "../src/stream.js";
-import { final, rewound, started, token } from "./events.js";
+import { final, rewound, snapshot, started, token } from "./events.js";
 
 /** Give the core events, each with the seq that is due. @param {StreamCore} core */
 function feeding(core) {
@@ -182,10 +182,28 @@ test("a snapshot gives only what was not taken", () => {
   core.on({ ...token(0, "a", { tokens: [0] }), seq: 0 });
   core.take();
   core.on({ ...token(1, "b", { tokens: [1] }), seq: 1 });
-  core.on({ type: "snapshot", request_id: "r", seq: 40, index: 4, text: "abcd", tokens: [0, 1, 2, 3] });
+  core.on(snapshot(40, { index: 4, text: "abcd", tokens: [0, 1, 2, 3] }));
   assert.deepEqual(rest(core), [chunk(1, 3, "bcd", [1, 2, 3])]);
   core.on({ ...token(4, "e", { tokens: [4] }), seq: 41 });
   assert.deepEqual([core.text, core.tokens], ["abcde", [0, 1, 2, 3, 4]]);
+});
+
+test("a snapshot tells the model, the prompt, the parameters in force and the pause", () => {
+  const core = new StreamCore();
+  core.on(snapshot(9, { index: 0, text: "", params: { temperature: 0.5 }, paused: "detached" }));
+  assert.deepEqual([core.model, core.promptTokens, core.params], ["m", 5, { temperature: 0.5 }]);
+  assert.deepEqual([core.state, core.pauseReason, core.seq], ["paused", "detached", 9]);
+  core.on(snapshot(10, { index: 0, text: "" }));
+  assert.equal(core.state, "running");
+});
+
+test("a stream is gone on with from its middle, where what stood is known", () => {
+  const core = new StreamCore();
+  core.standAt(6, { text: "a🙂c", index: 3, tokens: [0, 1, 2] });
+  core.on({ ...token(3, "d", { tokens: [3] }), seq: 7 });
+  assert.deepEqual(rest(core), [chunk(3, 1, "d", [3])]);
+  core.on({ ...rewound(2, 2), seq: 8 });
+  assert.deepEqual([core.text, core.tokens, core.consumed], ["a🙂", [0, 1], 2]);
 });
 
 test("a snapshot gives anew what was taken, and rewound", () => {
@@ -195,7 +213,7 @@ test("a snapshot gives anew what was taken, and rewound", () => {
   feed(token(1, "b"));
   rest(core);
   feed(rewound(1, 1));
-  core.on({ type: "snapshot", request_id: "r", seq: 9, index: 3, text: "aXY" });
+  core.on(snapshot(9, { index: 3, text: "aXY" }));
   assert.deepEqual(rest(core), [chunk(1, 2, "XY")]);
 });
 
@@ -206,7 +224,7 @@ for (const [index, text] of /** @type {[number, string][]} */ ([[3, "aXY"], [1, 
     feed(token(0, "a"));
     feed(token(1, "b"));
     rest(core);
-    core.on({ type: "snapshot", request_id: "r", seq: 9, index, text });
+    core.on(snapshot(9, { index, text }));
     assert.deepEqual(rest(core), [chunk(0, index, text)]);
   });
 }

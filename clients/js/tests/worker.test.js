@@ -79,14 +79,14 @@ test("the worker's stream moves on only when the page asks, and one chunk at a t
   /** @param {string} type */
   const sent = (type) => eventually(() => FakeSocket.last.sent.some((frame) => frame.type === type));
   scope.port1.postMessage(
-    { midstream: "connect", url: "ws://host", protocols: [], port: inWorker },
+    { midstream: "connect", url: "ws://host", protocols: [], reconnectMs: 0, port: inWorker },
     [inWorker],
   );
   await new Promise((resolve) => scope.port2.addEventListener("message", resolve));
   FakeSocket.last.hear(READY);
   await heard("ready");
   const frame = { type: "start", request_id: "r", prompt: "Hi", params: {}, credit: { limit: 0 } };
-  page.postMessage({ op: "request", ref: "0", frame, window: 1 });
+  page.postMessage({ op: "begin", ref: "0", frame, reading: { window: 1 } });
   await sent("start");
   FakeSocket.last.hear({ ...started(), ref: "0" });
   assert.deepEqual(await heard("answer"), ["started", "answer"]);
@@ -97,7 +97,7 @@ test("the worker's stream moves on only when the page asks, and one chunk at a t
   assert.deepEqual(await heard("turn"), ["token", "turn"]);
   assert.deepEqual(FakeSocket.last.sent.slice(1), [{ type: "credit", request_id: "r", limit: 1 }]);
   page.postMessage({ op: "close" });
-  assert.deepEqual(await heard("closed"), ["closed"]);
+  assert.deepEqual(await heard("closed"), ["lost", "closed"]);
 });
 
 test("a cancel that crosses the final between page and worker has its answer in it", async (t) => {
@@ -134,7 +134,7 @@ test("a page that stops asking stops the engine, though the worker reads on", as
 test("a worker that ends is told to everybody who waits", async (t) => {
   const worker = thread(t);
   const client = await connectWorker(worker, server.url);
-  const stream = await client.start({ ...LONG, window: 1 });
+  const stream = await client.start({ ...LONG, window: 1, on_disconnect: "cancel" });
   const index = await stream.pause();
   while (stream.consumed < index) await stream.next();
   const told = { name: "ConnectionLost", message: "the worker ended", retryable: false };

@@ -1,9 +1,13 @@
 /**
+ * The place of a stream that is to be started, or taken over.
+ * @param {Opening} frame @param {Reading} reading @param {Line} line @param {AbortSignal} [signal]
+ */
+export function channelFor(frame: Opening, { window, had }: Reading, line: Line, signal?: AbortSignal): Channel;
+/**
  * @typedef {object} Line A stream's way to the server: a connection, or a worker that has one.
  * @property {(requestId: string, core: StreamCore) => Chunk | null} pull ask for the next chunk, and take it
  *   if it is here
  * @property {(frame: Question) => Promise<Answer>} request send a frame and wait for its answer
- * @property {(frame: Cancel) => void} send send a frame if that is still possible
  */
 export class Channel {
     /**
@@ -20,6 +24,16 @@ export class Channel {
     failure: MidstreamError | null;
     /** @type {((event: StreamEvent) => void) | null} */
     onevent: ((event: StreamEvent) => void) | null;
+    /** Called when no more events will come, though there was no final. @type {((why: Error) => void) | null} */
+    onfail: ((why: Error) => void) | null;
+    /** Whether frames for it may be sent: its connection has it, and knows what was heard of those before. */
+    here: boolean;
+    /** Whether it was told anew by a snapshot since it was lost. */
+    retold: boolean;
+    /** Whether it may outlive its client: its user said what is to become of it. */
+    outlives: boolean;
+    /** Whether nobody wants it any more. */
+    abandoned: boolean;
     /** @returns {Chunk | null} */
     pull(): Chunk | null;
     /** @param {Steering} frame */
@@ -39,13 +53,14 @@ export class Channel {
 export class Channels {
     /** @param {Channel} channel */
     add(channel: Channel): Channel;
-    /** @param {string} requestId */
-    get(requestId: string): Channel | undefined;
+    /** @param {string | undefined} requestId */
+    get(requestId: string | undefined): Channel | undefined;
+    all(): Channel[];
     /** Nothing follows a final. @param {StreamEvent} event */
     feed(event: StreamEvent): void;
     /** @param {MidstreamError} failure */
     failAll(failure: MidstreamError): void;
-    /** The server refused a stream: it never was. @param {Channel} channel @param {MidstreamError} why */
+    /** The server refused a stream, or has lost it. @param {Channel} channel @param {MidstreamError} why */
     refuse(channel: Channel, why: MidstreamError): void;
     #private;
 }
@@ -62,16 +77,13 @@ export type Line = {
      * send a frame and wait for its answer
      */
     request: (frame: Question) => Promise<Answer>;
-    /**
-     * send a frame if that is still possible
-     */
-    send: (frame: Cancel) => void;
 };
-import type { StreamCore } from "./stream.js";
+import type { Opening } from "./wire.js";
+import type { Reading } from "./stream.js";
+import { StreamCore } from "./stream.js";
 import { MidstreamError } from "./errors.js";
 import type { StreamEvent } from "./wire.js";
 import type { Chunk } from "./stream.js";
 import type { Steering } from "./wire.js";
 import type { Answer } from "./wire.js";
 import type { Question } from "./wire.js";
-import type { Cancel } from "./wire.js";

@@ -1,12 +1,13 @@
 /**
- * @typedef {object} Link An open connection as a client sees it: here, or in a worker.
+ * @typedef {object} Link A connection as a client sees it: here, or in a worker.
  * @property {Ready} ready
  * @property {boolean} draining
- * @property {"open" | "closed"} state
+ * @property {State} state
  * @property {Promise<Close>} closed
  * @property {((event: GoingAway) => void) | null} ongoingaway
- * @property {(frame: Start, window: number | null, signal?: AbortSignal) =>
- *   {channel: Channel, started: Promise<Answer>}} start
+ * @property {((state: State) => void) | null} onstate
+ * @property {(frame: Opening, reading: Reading, signal?: AbortSignal) =>
+ *   {channel: Channel, started: Promise<Answer>}} begin
  * @property {(frame: Question) => Promise<Answer>} request
  * @property {() => void} close
  */
@@ -22,17 +23,20 @@
  * @typedef {object} ConnectOptions
  * @property {string} [apiKey] the server's key, if it wants one
  * @property {AbortSignal} [signal] gives up connecting
+ * @property {number} [reconnectMs] how long to try to come back when the connection is lost: 60000 by default.
+ *   0 turns that off, and a connection that is lost is the end of all its streams
  */
 /**
  * Connect to a server.
  *
- * Throws ConnectionLost if there is none to be had. A browser does not tell why a server refused.
+ * Throws ConnectionLost if there is none to be had. A browser does not tell why a server refused. A connection
+ * that is lost later is made anew by itself, and streams go on where they were.
  * @param {string | URL} [url] ws, wss, http or https, with or without the path; by default where the page
  *   came from
  * @param {ConnectOptions & {WebSocket?: SocketClass}} [options] `WebSocket`: the class to use, where there is
  *   none by itself, as in Node before 22
  */
-export function connect(url?: string | URL, { apiKey, WebSocket, signal }?: ConnectOptions & {
+export function connect(url?: string | URL, options?: ConnectOptions & {
     WebSocket?: SocketClass;
 }): Promise<Client>;
 /** @returns {string | undefined} */
@@ -41,18 +45,23 @@ export function pageAddress(): string | undefined;
 export class Client {
     /** @param {Link} link */
     constructor(link: Link);
-    /** Called once, when the connection has ended. @type {((close: Close) => void) | null} */
+    /** Called once, when the connection has ended for good. @type {((close: Close) => void) | null} */
     onclose: ((close: Close) => void) | null;
+    /** Called with each new `state`. @type {((state: State) => void) | null} */
+    onstate: ((state: State) => void) | null;
     /** Called when the server says that it goes away: streams go on until then, new ones are refused.
      * @type {((event: GoingAway) => void) | null} */
     ongoingaway: ((event: GoingAway) => void) | null;
-    /** What the server said of itself: `models`, `limits`, `session_id`. */
+    /** What the server said of itself, when it was last connected to: `models`, `limits`, `session_id`. */
     get ready(): Ready;
-    /** @returns {"open" | "closed"} */
-    get state(): "open" | "closed";
+    /**
+     * "reconnecting" while a connection that was lost is made anew: streams wait, and what is asked for is sent
+     * when it is there. "closed" is for good.
+     */
+    get state(): State;
     /** Whether the server has said that it is going away. */
     get draining(): boolean;
-    /** Resolves when the connection has ended, whoever ended it. Never rejects. */
+    /** Resolves when the connection has ended for good, whoever ended it. Never rejects. */
     get closed(): Promise<Close>;
     /**
      * Start a stream: the fields of `start` and the sampling parameters side by side. Resolves when the server
@@ -63,6 +72,16 @@ export class Client {
      */
     start({ window, credit, signal, onevent, ...options }: StartOptions): Promise<Stream>;
     /**
+     * Take over a stream that was started elsewhere, such as by this page before it was loaded anew. Whoever had it
+     * loses it. It must have been started with `on_disconnect: "pause"` or "continue" to outlive its starter, and is
+     * as before when this client closes. A stream that has ended can be had for some minutes, too.
+     *
+     * Throws a MidstreamError, "unknown_request" or "request_expired", if the server knows nothing of it.
+     * @param {string} requestId
+     * @param {AttachOptions} [options]
+     */
+    attach(requestId: string, { after, had, window, credit, signal, onevent }?: AttachOptions): Promise<Stream>;
+    /**
      * Start a stream, wait for its end and return the whole. Throws StreamFailed if that is an error.
      * @param {StartFields & Params & Pick<ClientOptions, "signal" | "onevent">} options
      * @returns {Promise<Completion>}
@@ -70,20 +89,24 @@ export class Client {
     complete(options: StartFields & Params & Pick<ClientOptions, "signal" | "onevent">): Promise<Completion>;
     /** Ask the server for a sign of life, and wait for it. */
     ping(): Promise<void>;
-    /** Close the connection. Streams still running end in ConnectionLost here, and are cancelled there. */
+    /**
+     * Close the connection for good. Streams still running end in ConnectionLost here, and are cancelled there, but
+     * for those whose start named `on_disconnect`, and those that were taken over.
+     */
     close(): Promise<Close>;
     #private;
 }
 /**
- * An open connection as a client sees it: here, or in a worker.
+ * A connection as a client sees it: here, or in a worker.
  */
 export type Link = {
     ready: Ready;
     draining: boolean;
-    state: "open" | "closed";
+    state: State;
     closed: Promise<Close>;
     ongoingaway: ((event: GoingAway) => void) | null;
-    start: (frame: Start, window: number | null, signal?: AbortSignal) => {
+    onstate: ((state: State) => void) | null;
+    begin: (frame: Opening, reading: Reading, signal?: AbortSignal) => {
         channel: Channel;
         started: Promise<Answer>;
     };
@@ -112,17 +135,25 @@ export type ConnectOptions = {
      * gives up connecting
      */
     signal?: AbortSignal | undefined;
+    /**
+     * how long to try to come back when the connection is lost: 60000 by default.
+     * 0 turns that off, and a connection that is lost is the end of all its streams
+     */
+    reconnectMs?: number | undefined;
 };
 import type { SocketClass } from "./socket.js";
 import type { Close } from "./errors.js";
+import type { State } from "./wires.js";
 import type { GoingAway } from "./wire.js";
 import type { Ready } from "./wire.js";
 import type { StartOptions } from "./options.js";
 import { Stream } from "./handle.js";
+import type { AttachOptions } from "./options.js";
 import type { StartFields } from "./wire.js";
 import type { Params } from "./wire.js";
 import type { ClientOptions } from "./options.js";
-import type { Start } from "./wire.js";
+import type { Opening } from "./wire.js";
+import type { Reading } from "./stream.js";
 import type { Channel } from "./channel.js";
 import type { Answer } from "./wire.js";
 import type { Question } from "./wire.js";

@@ -1,20 +1,20 @@
-/** The server's first words. Throws what is wrong with them. @param {string} text @returns {Ready} */
-export function greeting(text: string): Ready;
-/** An open connection, after its greeting. */
 export class Connection {
-    /** @param {Ready} ready @param {Wire} wire */
-    constructor(ready: Ready, wire: Wire);
-    ready: Ready;
+    /** @param {Dial} dial @param {number} reconnectMs how long to try for another wire; 0: not at all */
+    constructor(dial: Dial, reconnectMs: number);
     draining: boolean;
     /** @type {((event: GoingAway) => void) | null} */ ongoingaway: ((event: GoingAway) => void) | null;
+    /** @type {((state: State) => void) | null} */ onstate: ((state: State) => void) | null;
     /** @type {Promise<Close>} */ closed: Promise<Close>;
-    /** @returns {"open" | "closed"} */
-    get state(): "open" | "closed";
+    /** For the first time: where that fails, it has failed. @param {AbortSignal} [signal] */
+    open(signal?: AbortSignal): Promise<void>;
+    get ready(): import("./wire.js").Ready;
+    /** @returns {State} */
+    get state(): State;
     /**
-     * Make a place for a stream's events, and start it.
-     * @param {Start} frame @param {number | null} window @param {AbortSignal} [signal]
+     * Make a place for a stream's events, and start it or take it over.
+     * @param {Opening} frame @param {Reading} reading @param {AbortSignal} [signal]
      */
-    start(frame: Start, window: number | null, signal?: AbortSignal): {
+    begin(frame: Opening, reading: Reading, signal?: AbortSignal): {
         channel: Channel;
         started: Promise<Answer>;
     };
@@ -22,29 +22,19 @@ export class Connection {
     pull(requestId: string, core: StreamCore): import("./stream.js").Chunk | null;
     /** @param {Question} question @returns {Promise<Answer>} */
     request(question: Question): Promise<Answer>;
-    /** @param {Frame} frame */
-    send(frame: Frame): void;
     close(): void;
-    /** @param {string} text */
-    receive(text: string): void;
-    /** The wire is gone: tell everybody who waits for something. @param {ConnectionLost} lost */
+    /** It is the end: tell everybody who waits for something. @param {ConnectionLost} lost */
     lose(lost: ConnectionLost): void;
     #private;
 }
-/**
- * What a connection is made over.
- */
-export type Wire = {
-    send(text: string): void;
-    close(code?: number): void;
-};
-import type { Ready } from "./wire.js";
 import type { GoingAway } from "./wire.js";
+import type { State } from "./wires.js";
 import type { Close } from "./errors.js";
-import type { Start } from "./wire.js";
+import type { Opening } from "./wire.js";
+import type { Reading } from "./stream.js";
 import { Channel } from "./channel.js";
 import type { Answer } from "./wire.js";
-import { StreamCore } from "./stream.js";
+import type { StreamCore } from "./stream.js";
 import type { Question } from "./wire.js";
-import type { Frame } from "./wire.js";
 import { ConnectionLost } from "./errors.js";
+import type { Dial } from "./wires.js";

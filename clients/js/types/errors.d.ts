@@ -9,6 +9,24 @@ export function finished(message: string, requestId: string | undefined): Midstr
 /** @param {number} closeCode @param {string} reason */
 export function connectionClosed(closeCode: number, reason: string): ConnectionLost;
 /**
+ * What became of trying to connect anew.
+ * @param {ConnectionLost} lost
+ * @param {any} why
+ */
+export function notRestored(lost: ConnectionLost, why: any): ConnectionLost;
+/**
+ * The connection is there again, and the server no longer has one of its streams.
+ * @param {string} requestId
+ * @param {Error} why
+ */
+export function streamLost(requestId: string, why: Error): ConnectionLost;
+/**
+ * A frame whose answer was lost with a connection, and which must not be sent twice.
+ * @param {string} type
+ * @param {string | undefined} requestId
+ */
+export function outcomeUnknown(type: string, requestId: string | undefined): ConnectionLost;
+/**
  * An error as what a message to another thread can carry: the classes do not cross by themselves.
  * @param {any} error
  */
@@ -34,6 +52,13 @@ export function unpacked(error: ReturnType<typeof packed>): Error;
  * @property {string | null} [requestId]
  */
 /** @typedef {{code: number, reason: string, retryable: boolean}} Close How a connection ended. */
+/**
+ * @typedef {object} Loss How a connection was lost, or one stream of it.
+ * @property {number | null} closeCode
+ * @property {string} [reason]
+ * @property {boolean} retryable
+ * @property {string | null} [requestId]
+ */
 /** Every error of the service and of the connection to it. `code` is the wire's, such as "rate_limited". */
 export class MidstreamError extends Error {
     /** @param {string} message @param {Particulars} particulars */
@@ -57,12 +82,8 @@ export class StreamFailed extends MidstreamError {
 }
 /** The connection could not be made, or broke, or was closed: by either side. */
 export class ConnectionLost extends MidstreamError {
-    /** @param {string} message @param {{closeCode: number | null, reason?: string, retryable: boolean}} how */
-    constructor(message: string, { closeCode, reason, retryable }: {
-        closeCode: number | null;
-        reason?: string;
-        retryable: boolean;
-    });
+    /** @param {string} message @param {Loss} how */
+    constructor(message: string, { closeCode, reason, retryable, requestId }: Loss);
     /** The WebSocket close code; null if there never was a connection. */
     closeCode: number | null;
     reason: string;
@@ -86,6 +107,15 @@ export type Close = {
     code: number;
     reason: string;
     retryable: boolean;
+};
+/**
+ * How a connection was lost, or one stream of it.
+ */
+export type Loss = {
+    closeCode: number | null;
+    reason?: string | undefined;
+    retryable: boolean;
+    requestId?: string | null | undefined;
 };
 import type { ErrorEvent } from "./wire.js";
 import type { Final } from "./wire.js";

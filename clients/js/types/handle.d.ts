@@ -8,8 +8,9 @@
  *
  * Each method that steers waits for the server's acknowledgement and resolves to the exact index of the
  * output token from which on it holds. It throws a MidstreamError with code "request_finished" if the stream
- * ends first, and ConnectionLost if the connection does. To steer from what was read rather than from what
- * was decoded ahead, pass `at: chunk.end`.
+ * ends first, and ConnectionLost if the connection does, or if it was lost so that nobody knows whether the
+ * frame took effect. A connection that is made anew is otherwise not noticed here: the stream goes on, and
+ * answers come. To steer from what was read rather than from what was decoded ahead, pass `at: chunk.end`.
  */
 export class Stream {
     /** @param {Channel} channel */
@@ -30,8 +31,13 @@ export class Stream {
     get index(): number;
     /** The index after the last token taken: where the next chunk begins. */
     get consumed(): number;
+    /** The number of the last event that came: with `text`, `index` and `tokens` what `client.attach` goes on from. */
+    get seq(): number;
     get state(): "finished" | "paused" | "running";
-    /** Why it is paused: "client" (somebody asked), "memory" (the server is short of it) or "detached". */
+    /**
+     * Why it is paused: "client" (somebody asked), "memory" (the server is short of it), "engine" (it failed, and is
+     * started anew) or "detached" (its connection was lost).
+     */
     get pauseReason(): import("./wire.js").PauseReason | null;
     /** How it ended, with usage and timing; null until it has. @returns {Final | null} */
     get final(): Final | null;

@@ -8,6 +8,25 @@
  */
 /** @typedef {StartFields & Params & ClientOptions} StartOptions */
 /**
+ * @typedef {object} AttachOptions
+ * @property {number} [after] the `seq` of the last event that is here already; -1, the default, for none
+ * @property {Had} [had] with `after`: what stood then, as a stream has it in `text`, `index` and `tokens`
+ * @property {number} [window] as for `start`
+ * @property {"auto"} [credit] where the stream was started so
+ * @property {AbortSignal} [signal] cancels the stream
+ * @property {(event: StreamEvent) => void} [onevent]
+ */
+/**
+ * The `attach` frame for a stream of which this is here already.
+ * @param {string} requestId @param {number} after @param {Had | undefined} had
+ * @returns {Attach}
+ */
+export function attachFrame(requestId: string, after: number, had: Had | undefined): Attach;
+/** How long to try to reconnect. @param {number} ms */
+export function checkReconnect(ms: number): number;
+/** @param {number} window */
+export function checkWindow(window: number): number;
+/**
  * The `start` frame for these options, sorted into its own fields and the sampling parameters.
  * @param {StartFields & Params} options
  * @param {number} window
@@ -28,6 +47,7 @@ export function explicitCredit(credit: Credit | undefined, window: number, inter
 /** @param {Params} options @returns {Params} */
 export function adjustment(options: Params): Params;
 export const DEFAULT_WINDOW: 64;
+export const DEFAULT_RECONNECT_MS: 60000;
 /**
  * What concerns this side of the wire.
  */
@@ -51,6 +71,31 @@ export type ClientOptions = {
     onevent?: ((event: StreamEvent) => void) | undefined;
 };
 export type StartOptions = StartFields & Params & ClientOptions;
+export type AttachOptions = {
+    /**
+     * the `seq` of the last event that is here already; -1, the default, for none
+     */
+    after?: number | undefined;
+    /**
+     * with `after`: what stood then, as a stream has it in `text`, `index` and `tokens`
+     */
+    had?: Had | undefined;
+    /**
+     * as for `start`
+     */
+    window?: number | undefined;
+    /**
+     * where the stream was started so
+     */
+    credit?: "auto" | undefined;
+    /**
+     * cancels the stream
+     */
+    signal?: AbortSignal | undefined;
+    onevent?: ((event: StreamEvent) => void) | undefined;
+};
+import type { Had } from "./stream.js";
+import type { Attach } from "./wire.js";
 import type { StartFields } from "./wire.js";
 import type { Params } from "./wire.js";
 import type { Credit } from "./wire.js";

@@ -4,14 +4,18 @@
  * Each client has a MessagePort of its own, so that many share a worker without knowing of each other.
  * @module
  * @import { Close, packed } from "./errors.js"
- * @import { Answer, Cancel, GoingAway, Question, Ready, StreamEvent } from "./wire.js"
+ * @import { Reading } from "./stream.js"
+ * @import { State } from "./wires.js"
+ * @import { Answer, GoingAway, Opening, Question, Ready, StreamEvent } from "./wire.js"
  */
 /** @typedef {ReturnType<typeof packed>} Packed */
-/** @typedef {{midstream: "connect", url: string, protocols: string[], port: MessagePort}} Hello */
 /**
- * @typedef {{op: "request", ref: string, frame: Question, window: number | null}
+ * @typedef {{midstream: "connect", url: string, protocols: string[], reconnectMs: number, port: MessagePort}} Hello
+ */
+/**
+ * @typedef {{op: "begin", ref: string, frame: Opening, reading: Reading}
+ *   | {op: "request", ref: string, frame: Question}
  *   | {op: "next", requestId: string}
- *   | {op: "send", frame: Cancel}
  *   | {op: "close"}} FromPage
  */
 /**
@@ -19,6 +23,8 @@
  *   | {op: "refused", error: Packed}
  *   | {op: "event", event: StreamEvent}
  *   | {op: "turn", requestId: string}
+ *   | {op: "lost", requestId: string, error: Packed}
+ *   | {op: "state", state: State, ready: Ready}
  *   | {op: "answer", ref: string, event: Answer}
  *   | {op: "failure", ref: string, error: Packed}
  *   | {op: "going_away", event: GoingAway}
@@ -39,19 +45,21 @@ export type Hello = {
     midstream: "connect";
     url: string;
     protocols: string[];
+    reconnectMs: number;
     port: MessagePort;
 };
 export type FromPage = {
+    op: "begin";
+    ref: string;
+    frame: Opening;
+    reading: Reading;
+} | {
     op: "request";
     ref: string;
     frame: Question;
-    window: number | null;
 } | {
     op: "next";
     requestId: string;
-} | {
-    op: "send";
-    frame: Cancel;
 } | {
     op: "close";
 };
@@ -67,6 +75,14 @@ export type FromWorker = {
 } | {
     op: "turn";
     requestId: string;
+} | {
+    op: "lost";
+    requestId: string;
+    error: Packed;
+} | {
+    op: "state";
+    state: State;
+    ready: Ready;
 } | {
     op: "answer";
     ref: string;
@@ -91,10 +107,12 @@ export type Port = {
     on?: ((type: any, listener: (data: any) => void) => void) | undefined;
 };
 import type { packed } from "./errors.js";
+import type { Opening } from "./wire.js";
+import type { Reading } from "./stream.js";
 import type { Question } from "./wire.js";
-import type { Cancel } from "./wire.js";
 import type { Ready } from "./wire.js";
 import type { StreamEvent } from "./wire.js";
+import type { State } from "./wires.js";
 import type { Answer } from "./wire.js";
 import type { GoingAway } from "./wire.js";
 import type { Close } from "./errors.js";

@@ -1,18 +1,29 @@
 /**
  * @typedef {object} Waiting
+ * @property {string} ref
+ * @property {Question} frame
  * @property {string | undefined} requestId
- * @property {string} answer the type of the event that it waits for
+ * @property {object | null} wire what it was last sent over; null if it was not sent yet
+ * @property {Backoff | null} backoff of one that is asked again while the server refuses it
+ * @property {Promise<Answer>} answered
  * @property {(event: Answer) => void} resolve
  * @property {(error: Error) => void} reject
  */
 export class Questions {
-    /** @param {Question} frame @returns {{ref: string, answered: Promise<Answer>}} */
-    ask(frame: Question): {
-        ref: string;
-        answered: Promise<Answer>;
-    };
+    /** @param {Question} frame @returns {Waiting} */
+    ask(frame: Question): Waiting;
+    /** @param {string | undefined} ref */
+    get(ref: string | undefined): Waiting | undefined;
+    /** In the order in which they were asked. @returns {Waiting[]} */
+    all(): Waiting[];
+    /** @param {string | undefined} requestId */
+    of(requestId: string | undefined): Waiting[];
+    /** The one that is to bring a stream here. @param {string} requestId */
+    opening(requestId: string): Waiting | undefined;
     /** @param {string | undefined} ref @param {Answer} event */
     answer(ref: string | undefined, event: Answer): void;
+    /** This is its answer, of whatever type it is. @param {string | undefined} ref @param {Answer} event */
+    settle(ref: string | undefined, event: Answer): void;
     /** @param {string | undefined} ref @param {Error} error */
     refuse(ref: string | undefined, error: Error): void;
     /**
@@ -21,19 +32,29 @@ export class Questions {
      * @param {Final} final
      */
     end(final: Final): void;
+    /** @param {string} requestId @param {Error} error */
+    refuseOf(requestId: string, error: Error): void;
     /** @param {Error} error */
     refuseAll(error: Error): void;
     #private;
 }
 export type Waiting = {
+    ref: string;
+    frame: Question;
     requestId: string | undefined;
     /**
-     * the type of the event that it waits for
+     * what it was last sent over; null if it was not sent yet
      */
-    answer: string;
+    wire: object | null;
+    /**
+     * of one that is asked again while the server refuses it
+     */
+    backoff: Backoff | null;
+    answered: Promise<Answer>;
     resolve: (event: Answer) => void;
     reject: (error: Error) => void;
 };
 import type { Question } from "./wire.js";
 import type { Answer } from "./wire.js";
 import type { Final } from "./wire.js";
+import type { Backoff } from "./backoff.js";

@@ -5,7 +5,7 @@
  * @param {string | URL} [url] as for `connect`
  * @param {ConnectOptions} [options]
  */
-export function connectWorker(worker: Port, url?: string | URL, { apiKey, signal }?: ConnectOptions): Promise<Client>;
+export function connectWorker(worker: Port, url?: string | URL, options?: ConnectOptions): Promise<Client>;
 import type { Port } from "./ports.js";
 import type { ConnectOptions } from "./client.js";
 import { Client } from "./client.js";

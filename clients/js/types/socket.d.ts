@@ -6,16 +6,18 @@
  */
 /** @typedef {new (url: string, protocols?: string[]) => Socket} SocketClass */
 /**
- * Connect, and wait for the server's first words.
- * @param {string} url
- * @param {{protocols: string[], WebSocket?: SocketClass, signal?: AbortSignal}} options
- * @returns {Promise<Connection>}
+ * @typedef {object} Dialling
+ * @property {string[]} protocols
+ * @property {SocketClass} [WebSocket]
+ * @property {number} reconnectMs
  */
-export function openSocket(url: string, { protocols, WebSocket, signal }: {
-    protocols: string[];
-    WebSocket?: SocketClass;
-    signal?: AbortSignal;
-}): Promise<Connection>;
+/**
+ * Connect, and wait for the server's first words. The first time that this fails, it has failed.
+ * @param {string} url
+ * @param {Dialling} options
+ * @param {AbortSignal} [signal]
+ */
+export function openConnection(url: string, options: Dialling, signal?: AbortSignal): Promise<Connection>;
 /**
  * What is used of a WebSocket: a browser's, Node's, or that of the package `ws`.
  */
@@ -25,4 +27,9 @@ export type Socket = {
     addEventListener: (type: any, listener: (event: any) => void) => void;
 };
 export type SocketClass = new (url: string, protocols?: string[]) => Socket;
+export type Dialling = {
+    protocols: string[];
+    WebSocket?: SocketClass | undefined;
+    reconnectMs: number;
+};
 import { Connection } from "./connection.js";

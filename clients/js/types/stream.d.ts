@@ -9,6 +9,8 @@
  * @property {TokenLogprob[] | null} logprobs
  * @property {number} end the index after its last token: what `rewind` and `at` take to go on right behind it
  */
+/** @typedef {{text: string, index: number, tokens?: number[]}} Had What somebody has of a stream already. */
+/** @typedef {{window: number | null, had?: Had}} Reading How a stream is read. */
 /** The output of one stream so far, and what of it has been taken. */
 export class StreamCore {
     /**
@@ -31,6 +33,15 @@ export class StreamCore {
     index: number;
     /** those of them that were taken. */
     consumed: number;
+    /**
+     * Begin in the middle, behind event `seq`: what stood then has been taken.
+     * @param {number} seq @param {Had} had
+     */
+    standAt(seq: number, { text, index, tokens }: Had): void;
+    /** The last event that has come; -1 for none. */
+    get seq(): number;
+    /** The limit that was granted last; 0 where credit is the server's. */
+    get granted(): number;
     /** @returns {"running" | "paused" | "finished"} */
     get state(): "running" | "paused" | "finished";
     /**
@@ -72,6 +83,21 @@ export type Chunk = {
      * the index after its last token: what `rewind` and `at` take to go on right behind it
      */
     end: number;
+};
+/**
+ * What somebody has of a stream already.
+ */
+export type Had = {
+    text: string;
+    index: number;
+    tokens?: number[];
+};
+/**
+ * How a stream is read.
+ */
+export type Reading = {
+    window: number | null;
+    had?: Had;
 };
 import type { Params } from "./wire.js";
 import type { Final } from "./wire.js";

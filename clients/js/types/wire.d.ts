@@ -16,6 +16,7 @@ export namespace ANSWERS {
     let inject: "injected";
     let rewind: "rewound";
     let cancel: "final";
+    let attach: "attached";
     let ping: "pong";
 }
 /** Sampling parameters, by their names on the wire. */
@@ -87,9 +88,13 @@ export type StartFields = {
      */
     timeout_ms?: number | undefined;
     /**
-     * what becomes of it when the connection breaks
+     * what becomes of it when the connection ends; by
+     * default "pause" where the client connects anew by itself
      */
     on_disconnect?: "pause" | "cancel" | "continue" | undefined;
+    /**
+     * how long it then waits for somebody to come
+     */
     grace_ms?: number | undefined;
     /**
      * chunks carry token ids
@@ -157,13 +162,26 @@ export type Steering = Cancel | {
     request_id: string;
     to: number;
 };
+export type Attach = {
+    type: "attach";
+    request_id: string;
+    after: number;
+};
+export type Replace = {
+    type: "replace";
+    session_id: string;
+};
+/**
+ * A frame that brings a stream to this connection.
+ */
+export type Opening = Start | Attach;
 /**
  * A frame that is answered.
  */
-export type Question = Start | Steering | {
+export type Question = Opening | Steering | {
     type: "ping";
 };
-export type Frame = (Question | Grant) & {
+export type Frame = (Question | Grant | Replace) & {
     ref?: string;
 };
 export type TokenLogprob = {
@@ -196,7 +214,7 @@ export type Timing = {
     tokens_per_s: number | null;
 };
 export type FinishReason = "stop" | "length" | "cancelled" | "error" | "tool_calls" | "content_filter";
-export type PauseReason = "client" | "memory" | "detached";
+export type PauseReason = "client" | "memory" | "detached" | "engine";
 /**
  * What every event of a stream has.
  */
@@ -249,6 +267,10 @@ export type Snapshot = OfStream & {
     index: number;
     text: string;
     tokens?: number[];
+    model: string;
+    prompt_tokens: number;
+    params: Params;
+    paused?: PauseReason;
 };
 export type Final = OfStream & {
     type: "final";
@@ -285,6 +307,12 @@ export type ErrorEvent = {
     request_id?: string;
     ref?: string;
 };
+export type Attached = {
+    type: "attached";
+    request_id: string;
+    pending?: string[];
+    ref?: string;
+};
 export type Pong = {
     type: "pong";
     ref?: string;
@@ -293,5 +321,5 @@ export type GoingAway = {
     type: "going_away";
     deadline_ms: number;
 };
-export type ServerEvent = StreamEvent | Ready | ErrorEvent | Pong | GoingAway;
-export type Answer = Exclude<StreamEvent, Token | Snapshot> | Pong;
+export type ServerEvent = StreamEvent | Ready | Attached | ErrorEvent | Pong | GoingAway;
+export type Answer = Exclude<StreamEvent, Token | Snapshot> | Attached | Pong;

@@ -1,0 +1,37 @@
+/** How long it is waited, and until when. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Backoff } from "../src/backoff.js";
+
+const most = () => 1;
+
+test("waits double from a tenth of a second to five", () => {
+  const backoff = new Backoff(60_000, most);
+  const waits = [...Array(8)].map(() => backoff.next(0));
+  assert.deepEqual(waits, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+});
+
+test("a wait is anywhere between nothing and its most", () => {
+  const waits = [0, 0.25, 0.999].map((chance) => new Backoff(60_000, () => chance).next(0));
+  assert.deepEqual(waits, [0, 25, 99.9]);
+});
+
+test("time counts from the first try, and no wait goes beyond its end", () => {
+  const backoff = new Backoff(1000, most);
+  assert.deepEqual([5000, 5950, 5999, 6000, 9000].map((now) => backoff.next(now)), [100, 50, 1, null, null]);
+  assert.deepEqual([backoff.left(5500), backoff.left(6500)], [500, -500]);
+});
+
+test("after a success it begins anew", () => {
+  const backoff = new Backoff(1000, most);
+  backoff.next(0);
+  backoff.next(0);
+  backoff.reset();
+  assert.deepEqual([backoff.next(90_000), backoff.left(90_000)], [100, 1000]);
+});
+
+test("where there is no time to try, there is no try", () => {
+  assert.equal(new Backoff(0, most).next(0), null);
+});

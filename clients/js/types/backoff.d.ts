@@ -1,0 +1,18 @@
+/**
+ * How long to wait before the next try, and when to give up. Pure: it is told the time, and given its chance.
+ * @module
+ */
+export const BASE_MS: 100;
+export const CAP_MS: 5000;
+/** Exponential waits, each anywhere between nothing and its most, so that many clients do not come at once. */
+export class Backoff {
+    /** @param {number} forMs how long to go on trying @param {() => number} [chance] from 0 to 1 */
+    constructor(forMs: number, chance?: () => number);
+    /** How long to wait before the next try; null when there is none. @param {number} now in milliseconds */
+    next(now: number): number | null;
+    /** How long it may still be tried: time counts from the first question on. @param {number} now */
+    left(now: number): number;
+    /** What was tried has worked: the next time begins anew. */
+    reset(): void;
+    #private;
+}
