@@ -1,12 +1,14 @@
-"""The engine as a process of its own: `python -m engine FD`, with one end of a socket pair as file
+"""The engine as a process of its own: `python -m engine FD MODEL`, with one end of a socket pair as file
 descriptor FD.
 
-The first message down is `EngineOptions`, every further one a list of commands; up go `Hello` or `Failed`,
-then a `StepOutput` a step. When the other end closes, the engine stops.
+What it needs for such a model it loads at once, the model when it has its options: it may be a spare that
+waits for them. The first message down is `EngineOptions`, every further one a list of commands; up go `Hello`
+or `Failed`, then a `StepOutput` a step. When the other end closes, the engine stops.
 """
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import signal
@@ -42,19 +44,27 @@ class Pipe:
 
 def main(argv: list[str]) -> int:
     pipe = Pipe(socket.socket(fileno=int(argv[1])))
+    # The gateway, which hears the same signals, decides when it is over.
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, signal.SIG_IGN)
+    _warm_up(argv[2])
     options = pipe.receive()
     if options is None:
         return 1
     return serve(pipe, msgspec.msgpack.decode(options, type=api.EngineOptions))
 
 
-def serve(pipe: Pipe, options: api.EngineOptions) -> int:
-    logging.basicConfig(level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+def _warm_up(model: str) -> None:
     # A thread that waits for the others spins a little, then sleeps. Without a bound it spins for a whole
     # time slice of whoever has its neighbour's core: a step took fifteen times as long beside two busy
     # processes.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    importlib.import_module("engine.load" if model == "toy" else "engine.models")
+
+
+def serve(pipe: Pipe, options: api.EngineOptions) -> int:
+    logging.basicConfig(level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
     from engine.load import build
     from engine.model_files import ModelError
 
@@ -66,11 +76,6 @@ def serve(pipe: Pipe, options: api.EngineOptions) -> int:
     except MemoryError:
         pipe.send(api.Failed("there is not enough memory for this model and its KV cache"))
         return 1
-    except KeyboardInterrupt:
-        return 130
-    # From here on the gateway, which hears the same signals, decides when it is over.
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, signal.SIG_IGN)
     pipe.send(hello)
     threading.Thread(target=_read, args=(pipe, engine.send, engine.stop), daemon=True).start()
     try:

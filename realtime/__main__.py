@@ -83,7 +83,12 @@ class Server(uvicorn.Server):
 
 async def serve(options: Options, listening: socket.socket) -> None:
     metrics = Metrics()
-    supervisor = Supervisor(_connector(options), metrics)
+    supervisor = Supervisor(
+        _connector(options),
+        metrics,
+        silence_s=options.engine_silence_s,
+        spare=options.engine == "process" and options.engine_spare == "on",
+    )
     keyring = _keyring(options)
     allowance = keyring.allowance if keyring else _everything
     hub = Hub(
@@ -239,11 +244,17 @@ class ThreadLink:
             options, lambda message: cross(on_message, message), lambda: cross(on_closed)
         )
 
+    async def prepare(self) -> None:
+        """A thread has nothing to prepare."""
+
     async def open(self) -> None:
         self._thread.start()
 
     def send(self, commands: list[api.AnyCommand]) -> None:
         self._thread.send(commands)
+
+    def kill(self) -> None:
+        log.error("a thread cannot be ended: with --engine process this engine would be replaced now")
 
     async def close(self) -> None:
         self._thread.stop()

@@ -21,6 +21,7 @@ DAY_S = 86_400
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 Attention = Literal["auto", "sdpa", "triton"]
 EnginePlace = Literal["process", "thread"]
+Switch = Literal["on", "off"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -61,6 +62,12 @@ class Options:
     )
     engine: EnginePlace = option(
         "process", "where the engine runs: in a child process, or in a thread of the server"
+    )
+    engine_spare: Switch = option(
+        "on", "whether another engine process stands ready, without a model, for when this one dies"
+    )
+    engine_silence_s: float = option(
+        30.0, "seconds of silence after which an engine process is taken for hung", least=0.2, most=DAY_S
     )
     threads: int = option(0, "CPU threads of the engine; 0 chooses by the machine", most=1024)
     context: int = option(0, "most tokens of a stream, prompt and output together; 0 takes the model's own")

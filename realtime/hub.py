@@ -114,6 +114,11 @@ class Hub:
     def streams(self) -> list[Stream]:
         return list(self._streams.values())
 
+    @property
+    def settled(self) -> bool:
+        """Whether everybody whom the last engine was given moved on in it."""
+        return self._recovery.proven
+
     async def quiet(self) -> None:
         """Wait until no stream is left."""
         await self._quiet.wait()

@@ -1,7 +1,7 @@
 """The way to an engine that runs in a process of its own: commands down a socket pair, its messages up.
 
 It knows how to start the process, frame messages and end it. It knows nothing of streams, and not what to
-do when the process dies: it only says so, once.
+do when the process dies: it only says so, once, and of one that was never opened not at all.
 """
 
 from __future__ import annotations
@@ -31,17 +31,30 @@ class ProcessLink(asyncio.Protocol):
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(api.AnyMessage)
         self._buffer = bytearray()
+        self._opened = False
+        self._heard = False
         self._transport: asyncio.Transport | None = None
         self._process: asyncio.subprocess.Process | None = None
 
-    async def open(self) -> None:
+    async def prepare(self) -> None:
+        """Start the process. It loads what it needs for any model of this kind, and waits for its options."""
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "engine", str(theirs.fileno()), pass_fds=[theirs.fileno()]
+                sys.executable,
+                "-m",
+                "engine",
+                str(theirs.fileno()),
+                self._options.model,
+                pass_fds=[theirs.fileno()],
             )
         ours.setblocking(False)
         await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=ours)
+
+    async def open(self) -> None:
+        if self._transport is None or self._transport.is_closing():  # or it has died in the meantime
+            await self.prepare()
+        self._opened = True
         self._write(self._encoder.encode(self._options))
 
     @property
@@ -51,16 +64,23 @@ class ProcessLink(asyncio.Protocol):
     def send(self, commands: list[api.AnyCommand]) -> None:
         self._write(self._encoder.encode(commands))
 
+    def kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
     async def close(self) -> None:
-        """End the process: it stops when its end of the pair closes, or else it is killed."""
+        """End the process: it stops when its end of the pair closes, or else it is killed. One that has not
+        said a word yet is loading, and would not notice."""
         if self._transport is not None:
             self._transport.close()
         if self._process is None:
             return
+        if not self._heard:
+            self.kill()
         try:
             await asyncio.wait_for(self._process.wait(), timeout=5)
         except TimeoutError:
-            self._process.kill()
+            self.kill()
             await self._process.wait()
 
     def _write(self, message: bytes) -> None:
@@ -74,6 +94,7 @@ class ProcessLink(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
+        self._heard = True
         self._buffer += data
         start = 0
         while len(self._buffer) >= start + api.LENGTH_BYTES:
@@ -86,4 +107,5 @@ class ProcessLink(asyncio.Protocol):
         del self._buffer[:start]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._on_closed()
+        if self._opened:
+            self._on_closed()

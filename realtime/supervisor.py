@@ -22,6 +22,7 @@ from realtime.tokenizer import Tokenizer
 log = logging.getLogger(__name__)
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 30.0
+YOUNG_S = 1.0
 
 
 class EngineFailed(Exception):
@@ -29,8 +30,14 @@ class EngineFailed(Exception):
 
 
 class Link(Protocol):
+    async def prepare(self) -> None:
+        """Do whatever of opening can be done before there is need of it."""
+
     async def open(self) -> None: ...
     def send(self, commands: list[api.AnyCommand]) -> None: ...
+    def kill(self) -> None:
+        """End an engine that does not listen any more."""
+
     async def close(self) -> None: ...
 
 
@@ -38,15 +45,22 @@ Connect = Callable[[Callable[[api.AnyMessage], None], Callable[[], None]], Link]
 
 
 class Supervisor:
-    def __init__(self, connect: Connect, metrics: Metrics) -> None:
+    """`silence_s`: an engine that says nothing for so long, although it is asked, has hung. `spare`: whether
+    another stands ready for when it dies."""
+
+    def __init__(self, connect: Connect, metrics: Metrics, *, silence_s: float, spare: bool = False) -> None:
         self.hub: Hub | None = None
         self.hello: api.Hello | None = None
         self._connect = connect
         self._metrics = metrics
+        self._silence_s = silence_s
+        self._wants_spare = spare
         self._link: Link | None = None
+        self._spare: Link | None = None
         self._closed = asyncio.Event()
+        self._heard = asyncio.Event()
         self._greeted: asyncio.Future[api.Hello] | None = None
-        self._keeping: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def ready(self) -> bool:
@@ -55,7 +69,8 @@ class Supervisor:
     async def start(self) -> api.Hello:
         """The first engine: whoever starts a server waits for it, and hears why if it cannot be."""
         hello = await self._open()
-        self._keeping = asyncio.get_running_loop().create_task(self._keep())
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._keep()), loop.create_task(self._watch())]
         return hello
 
     def send(self, commands: list[api.AnyCommand]) -> None:
@@ -63,15 +78,14 @@ class Supervisor:
             self._link.send(commands)
 
     async def stop(self) -> None:
-        if self._keeping is not None:
-            self._keeping.cancel()
-        if self._link is not None:
-            await self._link.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*(link.close() for link in (self._link, self._spare) if link is not None))
 
     async def _open(self) -> api.Hello:
         self._closed.clear()
         self._greeted = asyncio.get_running_loop().create_future()
-        self._link = self._connect(self._hear, self._close)
+        self._link, self._spare = self._spare or self._connect(self._hear, self._close), None
         await self._link.open()
         hello = self.hello = await self._greeted
         tokenizer = await asyncio.to_thread(_tokenizer, hello)
@@ -80,22 +94,44 @@ class Supervisor:
         return hello
 
     async def _keep(self) -> None:
-        wait_s = FIRST_WAIT_S
+        loop, wait_s = asyncio.get_running_loop(), 0.0
         while True:
+            began_s = loop.time()
+            await self._prepare_spare()
             await self._closed.wait()
             log.error("the engine has died; starting another")
             self._metrics.restarted()
+            assert self.hub is not None
+            # One that died young, or before anybody moved on in it, may do so again: give it time.
+            well = self.hub.settled and loop.time() - began_s > YOUNG_S
+            wait_s = 0.0 if well else min(max(FIRST_WAIT_S, 2 * wait_s), LONGEST_WAIT_S)
+            await asyncio.sleep(wait_s)
             try:
                 await self._open()
-                wait_s = FIRST_WAIT_S
             except (EngineFailed, OSError) as error:
-                log.error("the engine does not start: %s; trying again in %.2g s", error, wait_s)
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+                log.error("the engine does not start: %s; trying again", error)
                 self._closed.set()
+
+    async def _prepare_spare(self) -> None:
+        if self._wants_spare and self._spare is None:
+            self._spare = self._connect(self._hear, self._close)
+            await self._spare.prepare()
+
+    async def _watch(self) -> None:
+        """An engine with nothing to do says nothing, but answers what it is sent, if only an empty list."""
+        while True:
+            self._heard.clear()
+            if await _happens(self._heard, self._silence_s / 2):
+                await asyncio.sleep(self._silence_s / 2)
+            elif self.ready and self._link is not None:
+                self._link.send([])
+                if not await _happens(self._heard, self._silence_s / 2):
+                    log.error("the engine has said nothing for %g s: it is ended", self._silence_s)
+                    self._link.kill()
 
     def _hear(self, message: api.AnyMessage) -> None:
         assert self.hub is not None and self._greeted is not None
+        self._heard.set()
         match message:
             case api.StepOutput():
                 self.hub.hear(message)
@@ -117,3 +153,11 @@ def _tokenizer(hello: api.Hello) -> Tokenizer:
         return Tokenizer.load(Path(hello.folder))
     except TextError as error:
         raise EngineFailed(str(error)) from None
+
+
+async def _happens(event: asyncio.Event, within_s: float) -> bool:
+    try:
+        await asyncio.wait_for(event.wait(), within_s)
+    except TimeoutError:
+        return False
+    return True
