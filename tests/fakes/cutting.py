@@ -42,16 +42,16 @@ def cuts(seed: int, count: int, most: int, hows: Iterable[How] = ("reset", "clos
 class CuttingProxy:
     """`async with CuttingProxy(port, cuts) as proxy`, then connect to `proxy.url`.
 
-    Each connection takes the next of `cuts`; where there are none left it is left alone. `cut` cuts what is
-    open at the moment. `refusing` resets new connections at once.
+    Each connection takes the next of `cuts`; where that is None, or there are none left, it is left alone.
+    `cut` cuts what is open at the moment. `refusing` resets new connections at once.
     """
 
-    def __init__(self, port: int, cuts: Iterable[Cut] = (), host: str = "127.0.0.1") -> None:
+    def __init__(self, port: int, cuts: Iterable[Cut | None] = (), host: str = "127.0.0.1") -> None:
         self.connections = 0
         self.done = 0  # the cuts that came about
         self.refusing = False
         self._to = (host, port)
-        self._cuts: Iterator[Cut] = iter(cuts)
+        self._cuts: Iterator[Cut | None] = iter(cuts)
         self._open: set[Wire] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server
