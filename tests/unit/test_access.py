@@ -1,0 +1,380 @@
+"""Who may do what: every route and every frame has an answer, and tenants are not there for one another."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from msgspec.structs import replace
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.testclient import TestClient
+from starlette.websockets import WebSocket
+
+from midstream import protocol
+from midstream.protocol import Credit, Params, StreamFrame
+from realtime.access import For, Guard
+from realtime.app import Doors, application
+from realtime.client_secrets import LIFE_S, ClientSecrets
+from realtime.connection import Limits
+from realtime.credentials import Credentials
+from realtime.crowd import Crowd
+from realtime.keyring import Keyring
+from realtime.keys import digest
+from realtime.keys_command import main
+from realtime.metrics import Metrics
+from realtime.refusal import Refusal
+from realtime.revocation import turn_out
+from realtime.stream import Stream
+from realtime.supervisor import Supervisor
+from realtime.tenants import LOCAL, Allowance, Holder
+from tests.fakes.house import Clock, House, Room
+from tests.fakes.reader import Reader
+
+LIMITS = Limits(max_message_bytes=1024, streams_per_connection=10, auto_credit_window=64, ack_every=16)
+ROOM = Room(kv_tokens=4096, block=16, step_tokens=4096, slots=8)
+HOST = "steer.example"
+OWN, APP, EVIL = f"https://{HOST}", "https://app.example", "https://evil.example"
+
+
+class Locked:
+    """A server's locks: a key file with two tenants, and an admin."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.file = folder / "keys.toml"
+        self._capsys = capsys
+        self.clock = Clock()
+        self.alice, self.bob = self.add("alice"), self.add("bob")
+        self.admin = self.add("root", "--admin")
+        self.ring = Keyring(self.file)
+        self.credentials = Credentials(self.ring, (APP,), ClientSecrets(self.clock))
+
+    def add(self, *words: str) -> str:
+        assert main(["add", *words, "--file", str(self.file)], {}) == 0
+        return self._capsys.readouterr().out.strip()
+
+    def revoke(self, name: str) -> None:
+        assert main(["revoke", name, "--file", str(self.file)], {}) == 0
+
+    def upgrade(self, *subprotocols: str, **headers: str) -> Holder:
+        return self.credentials.of_upgrade(Headers({"host": HOST, **headers}), subprotocols)
+
+    def secret(self, origin: str | None = OWN) -> str:
+        holder = self.credentials.of_request(Headers({"authorization": f"Bearer {self.alice}"}))
+        return self.credentials.secrets.issue(holder, origin)
+
+
+@pytest.fixture
+def locked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Locked:
+    return Locked(tmp_path, capsys)
+
+
+def bearer(key: str) -> str:
+    return "bearer." + base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
+
+
+def app_of(credentials: Credentials) -> Starlette:
+    metrics = Metrics()
+    supervisor = Supervisor(lambda hear, closed: pytest.fail("there is no engine here"), metrics, silence_s=1)
+    doors = Doors(House(ROOM).hub, supervisor, metrics, LIMITS, credentials=credentials, crowd=Crowd(10))
+    return application(doors)
+
+
+# -- routes ----------------------------------------------------------------------------------------
+
+DECISIONS = {
+    "/v1/realtime": For.HOLDERS,
+    "/v1/realtime/client_secrets": For.HOLDERS,
+    "/metrics": For.ADMINS,
+    "/healthz": For.EVERYBODY,
+    "/readyz": For.EVERYBODY,
+    "/sdk/{path:path}": For.EVERYBODY,
+    "/{path:path}": For.EVERYBODY,
+}
+
+
+def test_it_was_decided_of_every_route_for_whom_it_is() -> None:
+    decided = {}
+    for route in app_of(Credentials()).routes:
+        guard: Any = getattr(route, "app", None)
+        assert isinstance(guard, Guard), f"{route} lets in whoever comes"
+        decided[getattr(route, "path", None)] = guard.whom
+    assert decided == DECISIONS
+
+
+@pytest.mark.parametrize("path", [path for path, whom in DECISIONS.items() if whom is not For.EVERYBODY])
+def test_nobody_comes_in_without_a_key(locked: Locked, path: str) -> None:
+    client = TestClient(app_of(locked.credentials))
+    for headers in ({}, {"Authorization": "Bearer ms_wrong"}, {"Authorization": f"Basic {locked.admin}"}):
+        answer = _ask(client, path, headers)
+        assert answer.status_code == 401
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+        error = answer.json()["error"]
+        assert (error["code"], error["status"], error["retryable"]) == ("unauthenticated", 401, False)
+        assert "ms_" not in answer.text
+    assert _ask(client, f"{path}?key={locked.admin}", {}).status_code == 401, "never in a URL"
+
+
+def _ask(client: TestClient, path: str, headers: dict[str, str]) -> Any:
+    if not path.startswith("/v1/realtime") or "client_secrets" in path:
+        return client.request("POST" if "secrets" in path else "GET", path, headers=headers)
+    with pytest.raises(Exception) as caught, client.websocket_connect(path, headers=headers):  # noqa: PT011
+        pass
+    return caught.value
+
+
+def test_the_servers_numbers_are_for_admins_once_there_are_keys(locked: Locked) -> None:
+    client = TestClient(app_of(locked.credentials))
+    answers = [
+        client.get("/metrics", headers={"Authorization": f"Bearer {key}"})
+        for key in (locked.bob, locked.admin)
+    ]
+    assert [answer.status_code for answer in answers] == [403, 200]
+    assert answers[0].json()["error"]["code"] == "forbidden"
+    assert TestClient(app_of(Credentials())).get("/metrics").status_code == 200
+
+
+def test_a_page_from_elsewhere_reads_and_writes_nothing_with_or_without_keys(locked: Locked) -> None:
+    for credentials in (locked.credentials, Credentials()):
+        client = TestClient(app_of(credentials))
+        headers = {"Origin": EVIL, "Authorization": f"Bearer {locked.admin}"}
+        assert client.get("/metrics", headers=headers).status_code == 403
+        assert client.post("/v1/realtime/client_secrets", headers=headers).status_code == 403
+        assert _ask(client, "/v1/realtime", headers).status_code == 403
+
+
+# -- who is there ----------------------------------------------------------------------------------
+
+
+def refused(locked: Locked, *subprotocols: str, **headers: str) -> str:
+    with pytest.raises(Refusal) as caught:
+        locked.upgrade(*subprotocols, **headers)
+    return caught.value.code
+
+
+def test_a_key_opens_the_door_as_header_or_subprotocol(locked: Locked) -> None:
+    alice = Holder("alice", digest(locked.alice))
+    assert locked.upgrade(authorization=f"Bearer {locked.alice}") == alice
+    assert locked.upgrade(authorization=f"bearer {locked.alice}", origin=OWN) == alice
+    assert locked.upgrade("midstream.v1.json", bearer(locked.alice)) == alice
+    assert locked.upgrade(bearer(locked.bob), origin=APP).tenant == "bob"
+
+
+def test_whatever_is_no_key_does_not(locked: Locked) -> None:
+    for shown in (
+        "bearer.",
+        "bearer.%%%",
+        "bearer.w6g",
+        "bearer.gA",
+        bearer("ms_wrong"),
+        "midstream.v1.json",
+    ):
+        assert refused(locked, shown) == "unauthenticated"
+        assert refused(locked, shown, origin=OWN) == "unauthenticated"
+    assert refused(locked, bearer(locked.alice), authorization="Bearer wrong") == "unauthenticated"
+    assert refused(locked, bearer(locked.alice), origin=EVIL) == "forbidden"
+    locked.revoke("alice")
+    assert refused(locked, bearer(locked.alice)) == "unauthenticated"
+
+
+def test_without_keys_everybody_is_local_whatever_they_show() -> None:
+    credentials = Credentials()
+    assert credentials.of_upgrade(Headers({"host": HOST}), [bearer("any")]) == Holder(LOCAL)
+    assert credentials.of_request(Headers({"authorization": "Bearer any"})) == Holder(LOCAL)
+
+
+def test_a_secret_opens_the_door_once_to_a_page_of_its_origin(locked: Locked) -> None:
+    alice = Holder("alice", digest(locked.alice))
+    for made_for, page in ((OWN, OWN), (APP, APP), (None, OWN)):
+        secret = bearer(locked.secret(made_for))
+        assert locked.upgrade(secret, origin=page) == alice
+        assert refused(locked, secret, origin=page) == "unauthenticated"
+
+
+def test_a_secret_is_worth_nothing_elsewhere_later_or_without_its_key(locked: Locked) -> None:
+    assert refused(locked, bearer(locked.secret())) == "unauthenticated", "whoever is no page needs a key"
+    assert refused(locked, bearer(locked.secret(OWN)), origin=APP) == "unauthenticated"
+    assert refused(locked, bearer(locked.secret(None)), origin=APP) == "unauthenticated"
+    assert refused(locked, authorization=f"Bearer {locked.secret()}") == "unauthenticated"
+    spent = bearer(locked.secret(OWN))
+    assert refused(locked, spent, origin=APP) == "unauthenticated"
+    assert refused(locked, spent, origin=OWN) == "unauthenticated", "it was shown once, and is spent"
+    late = bearer(locked.secret())
+    locked.clock.advance(LIFE_S)
+    assert refused(locked, late, origin=OWN) == "unauthenticated"
+    orphan = bearer(locked.secret())
+    locked.revoke("alice")
+    assert refused(locked, orphan, origin=OWN) == "unauthenticated"
+
+
+def test_a_secret_is_made_for_the_page_that_was_named_or_asks_or_our_own(locked: Locked) -> None:
+    client = TestClient(app_of(locked.credentials), base_url=OWN)
+    client.headers["Authorization"] = f"Bearer {locked.alice}"
+    for body, asking, page in (
+        (b'{"origin": "https://app.example"}', {}, APP),
+        (b"", {"Origin": OWN}, OWN),
+        (b"{}", {}, OWN),
+    ):
+        answer = client.post("/v1/realtime/client_secrets", content=body, headers=asking)
+        made = answer.json()
+        assert (answer.status_code, answer.headers["Cache-Control"]) == (200, "no-store")
+        assert (sorted(made), made["expires_in_s"]) == (["expires_at", "expires_in_s", "secret"], LIFE_S)
+        assert locked.upgrade(bearer(made["secret"]), origin=page).tenant == "alice"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b'{"origin": "https://evil.example"}', 403, "forbidden"),
+        (b'{"origin": 1}', 400, "invalid_frame"),
+        (b"[]", 400, "invalid_frame"),
+        (b"{", 400, "invalid_frame"),
+        (b"\xff", 400, "invalid_frame"),
+        (b" " * 4097, 413, "too_large"),
+    ],
+)
+def test_a_request_for_a_secret_that_is_not_right_is_refused(
+    locked: Locked, body: bytes, status: int, code: str
+) -> None:
+    client = TestClient(app_of(locked.credentials), base_url=OWN)
+    headers = {"Authorization": f"Bearer {locked.alice}"}
+    answer = client.post("/v1/realtime/client_secrets", content=body, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+
+
+# -- how many --------------------------------------------------------------------------------------
+
+
+def socket_from(address: str) -> WebSocket:
+    scope = {"type": "websocket", "client": (address, 1), "headers": []}
+    return WebSocket(scope, receive=_nothing, send=_nothing)
+
+
+async def _nothing(*_: object) -> Any:
+    raise AssertionError("nobody speaks here")
+
+
+def full(crowd: Crowd, address: str, tenant: str) -> Refusal:
+    with pytest.raises(Refusal) as caught:
+        crowd.join(socket_from(address), Holder(tenant))
+    return caught.value
+
+
+def test_connections_are_bounded_by_address_tenant_and_in_all() -> None:
+    allowances = {"a": Allowance(max_connections=2)}
+    crowd = Crowd(4, 3, lambda tenant: allowances.get(tenant, Allowance()))
+    first, _ = (crowd.join(socket_from("1.1.1.1"), Holder("a")) for _ in range(2))
+    assert "your key's tenant" in full(crowd, "2.2.2.2", "a").message
+    crowd.join(socket_from("1.1.1.1"), Holder("b"))
+    refusal = full(crowd, "1.1.1.1", "c")
+    assert (refusal.status, refusal.code, refusal.retry_after_ms) == (429, "rate_limited", 1000)
+    assert "your address" in refusal.message
+    crowd.join(socket_from("2.2.2.2"), Holder("b"))
+    assert (full(crowd, "3.3.3.3", "c").status, full(crowd, "3.3.3.3", "c").code) == (503, "overloaded")
+    crowd.leave(first)
+    crowd.join(socket_from("2.2.2.2"), Holder("a"))
+
+
+# -- tenants ---------------------------------------------------------------------------------------
+
+ABOUT: dict[type[protocol.Frame], StreamFrame] = {
+    protocol.Grant: protocol.Grant(request_id="x", limit=100),
+    protocol.Pause: protocol.Pause(request_id="x"),
+    protocol.Resume: protocol.Resume(request_id="x"),
+    protocol.Adjust: protocol.Adjust(request_id="x", params=Params(temperature=0)),
+    protocol.Inject: protocol.Inject(request_id="x", text="hello"),
+    protocol.Rewind: protocol.Rewind(request_id="x", to=0),
+    protocol.Cancel: protocol.Cancel(request_id="x"),
+    protocol.Attach: protocol.Attach(request_id="x", after=-1),
+}
+# A start makes a stream of one's own (below); `replace` ends connections of one's own (tests/server), and a
+# ping is about nothing.
+ABOUT_NOBODY_ELSE: set[type[protocol.Frame]] = {protocol.Start, protocol.Replace, protocol.Ping}
+
+
+def test_it_was_decided_of_every_frame_whose_streams_it_reaches() -> None:
+    assert set(get_args(protocol.ClientFrame)) == {*ABOUT, *ABOUT_NOBODY_ELSE}
+
+
+class Stranger:
+    """A listener that knows no stream, and keeps what it is refused."""
+
+    gone = False
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self.refusals: list[protocol.Error] = []
+
+    def send(self, frame: StreamFrame) -> None:
+        self._house.hub.receive("stranger", frame, self)
+
+    def refuse(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
+        self.refusals.append(refusal.event(request_id, ref))
+
+    def wake(self, stream: Stream) -> None:
+        pytest.fail("a stream of another's has something to say to it")
+
+    def lose(self, stream: Stream) -> None:
+        pytest.fail("it never had a stream")
+
+    def flush(self) -> None:
+        pass
+
+
+def start(**fields: Any) -> protocol.Start:
+    prompt = "Once upon a time, there was a model"
+    return protocol.Start(request_id="x", prompt=prompt, return_tokens=True, **fields)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("kind", ABOUT)
+def test_anothers_stream_is_as_one_that_never_was(kind: type[protocol.Frame], ended: bool) -> None:
+    def told(of_another: bool) -> list[protocol.Error]:
+        house = House(ROOM)
+        if of_another:
+            owner = Reader(house, "owner")
+            owner.send(start(params=Params(max_tokens=1 if ended else 500, ignore_eos=True)))
+            while ended and owner.accounts[0].final is None:
+                house.tick()
+        stranger = Stranger(house)
+        stranger.send(ABOUT[kind])
+        house.tick()
+        return stranger.refusals
+
+    (error,) = told(of_another=True)
+    assert [error] == told(of_another=False)
+    assert error.code == "unknown_request"
+
+
+def test_a_prompt_that_another_tenant_sent_is_found_computed_by_its_own_tenant_only() -> None:
+    house = House(ROOM)
+
+    def cached(tenant: str, request_id: str = "x") -> int:
+        reader = Reader(house, tenant)
+        reader.send(replace(start(params=Params(max_tokens=1)), request_id=request_id))
+        while reader.accounts[0].final is None:
+            house.tick()
+        return reader.accounts[0].final.usage.cached_tokens
+
+    assert cached("a") == 0
+    assert cached("b") == 0
+    assert cached("a", "again") > 0
+    assert cached("b", "again") > 0
+
+
+async def test_streams_of_a_tenant_whose_last_key_was_revoked_end_and_others_go_on(locked: Locked) -> None:
+    house = House(ROOM)
+    readers = {tenant: Reader(house, tenant) for tenant in ("alice", "bob")}
+    for reader in readers.values():
+        reader.send(start(params=Params(ignore_eos=True), credit=Credit(limit=2)))
+    house.tick()
+    locked.revoke("alice")
+    locked.ring.look()
+    await turn_out(locked.ring, Crowd(10), house.hub)
+    house.tick()
+    finals = {tenant: reader.accounts[0].final for tenant, reader in readers.items()}
+    assert finals["bob"] is None
+    assert finals["alice"] is not None
+    assert finals["alice"].finish_reason == "cancelled"
