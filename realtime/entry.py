@@ -18,7 +18,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from realtime.arrivals import Arrivals, neighbourhood
-from realtime.flow import Outflow
+from realtime.flow import Outflow, cut_off
 
 # Whoever sends rubbish is told so; it is no news for the log. Failures of the app are.
 _logger = logging.getLogger("midstream.http")
@@ -161,7 +161,7 @@ class ImpatientHttp(H11Protocol):
     def _bound_closing(self) -> None:
         """A peer that reads nothing would keep its last bytes, and with them the connection, for ever."""
         if self.transport.is_closing() and self._close_timer is None:
-            self._close_timer = self.loop.call_later(self.limits.close_timeout_s, self.transport.abort)
+            self._close_timer = self.loop.call_later(self.limits.close_timeout_s, cut_off, self.transport)
 
 
 def set_up(sock: socket.socket, unheard_timeout_s: float) -> None:

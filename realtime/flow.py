@@ -8,6 +8,9 @@ neither direction ever waits for the other.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import struct
 from collections import deque
 from collections.abc import Callable
 
@@ -139,7 +142,7 @@ class Outflow:
         if self._written - self._transport.get_write_buffer_size() > taken_before:
             self._watch()
         else:
-            self._transport.abort()
+            cut_off(self._transport)
 
     def _stop_watching(self) -> None:
         if self._deadline is not None:
@@ -199,3 +202,11 @@ class Keepalive:
 
 def _later(delay_s: float, then: Callable[[], None]) -> asyncio.TimerHandle:
     return asyncio.get_running_loop().call_later(delay_s, then)
+
+
+def cut_off(transport: asyncio.WriteTransport) -> None:
+    """Abort, by a reset: the kernel would keep what it has for a peer that reads nothing, minutes long."""
+    sock = transport.get_extra_info("socket")
+    with contextlib.suppress(OSError):  # closed already
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()

@@ -22,7 +22,7 @@ from websockets.http11 import Request, Response
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from realtime.flow import Inbox, Keepalive, Outflow
+from realtime.flow import Inbox, Keepalive, Outflow, cut_off
 from realtime.framing import Assembly, Violation, data_frames, is_pong, ping_frame
 from realtime.handshake import Denial, Message, complete_acceptance, plain_response, request_scope
 from realtime.pace import Pace
@@ -183,7 +183,7 @@ class PositionedWebSocket(asyncio.BufferedProtocol):
         if self.inbox.ended:
             self._ignored += amount
             if self._ignored > self.limits.most_ignored:
-                self.transport.abort()
+                self.abort()
         elif wait_s := self._pace.spend(amount, asyncio.get_running_loop().time()):
             self.inbox.hold(wait_s)
 
@@ -318,7 +318,7 @@ class PositionedWebSocket(asyncio.BufferedProtocol):
         return self.outflow.writable
 
     def abort(self) -> None:
-        self.transport.abort()
+        cut_off(self.transport)
 
     async def drain(self) -> None:
         await self.outflow.released()
@@ -396,7 +396,7 @@ class PositionedWebSocket(asyncio.BufferedProtocol):
         self._stop_waiting()
         if self._close_timer is None:
             loop = asyncio.get_running_loop()
-            self._close_timer = loop.call_later(self.limits.close_timeout_s, self.transport.abort)
+            self._close_timer = loop.call_later(self.limits.close_timeout_s, self.abort)
 
     def _stop_waiting(self) -> None:
         self._keepalive.stop()
