@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
-from midstream.protocol import Rewound, Start
+from midstream.protocol import Attach, Attached, Replace, Rewound, Start
 from tests.fakes.server import FakeServer, Peer, final
 from tests.fakes.terminal import CTRL_C, CTRL_D, DOWN, ENTER, ESCAPE, UP, Terminal
 from tests.server.served import PATIENCE_S, Served, decoded, environment, streams
@@ -248,15 +248,37 @@ async def test_what_is_refused_is_one_line_and_the_conversation_goes_on(toy: Ser
     assert await terminal.ended() == 0
 
 
-async def test_a_connection_lost_in_an_answer_is_one_line_and_the_conversation_goes_on(opened: Open) -> None:
+async def test_a_connection_lost_in_an_answer_comes_back_unnoticed(opened: Open) -> None:
     async with FakeServer() as fake:
         terminal = await opened(fake.url)
         await fake.peer()
         peer, start = await begun(fake, terminal, "Hi")
         await peer.say(start, 0, "Half an ans")
         await terminal.until("Half an ans")
+        fake.status = 503
         await peer.socket.close(1012)
-        await terminal.until("was lost (close code 1012): try again", "Half an ans")
+        await terminal.until("↻ connection lost, coming back")
+        fake.status = 101
+        peer = await fake.peer()
+        await peer.receive(Replace)
+        frame = await peer.receive(Attach)
+        peer.seqs[start.request_id] = frame.after + 1
+        await peer.send(Attached(request_id=start.request_id, ref=frame.ref))
+        await peer.say(start, 1, "wer")
+        await peer.send(final(start.request_id, 2, "stop"))
+        await terminal.until("Half an answer")
+        await terminal.until_so(lambda seen: seen.rstrip().endswith("▸"), "the next prompt")
+
+
+async def test_a_connection_lost_for_good_is_one_line_and_the_conversation_goes_on(opened: Open) -> None:
+    async with FakeServer() as fake:
+        terminal = await opened(fake.url)
+        await fake.peer()
+        peer, start = await begun(fake, terminal, "Hi")
+        await peer.say(start, 0, "Half an ans")
+        await terminal.until("Half an ans")
+        await peer.socket.close(4403)
+        await terminal.until("was lost (close code 4403)", "Half an ans")
         _, start = await begun(fake, terminal, "And?")
         assert [message.content for message in start.messages or ()] == ["Hi", "Half an ans", "And?"]
 

@@ -94,6 +94,11 @@ def test_no_server_is_told_with_what_to_do() -> None:
     )
 
 
+def test_a_stream_that_was_lost_alone_says_why() -> None:
+    alone = ConnectionLost("the stream could not be taken up again", code=None, retryable=False)
+    assert sentence(alone, URL) == "the stream could not be taken up again"
+
+
 def test_a_lost_connection_says_whether_to_try_again() -> None:
     assert (
         sentence(connection_closed(1012, ""), URL)

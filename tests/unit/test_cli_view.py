@@ -192,6 +192,14 @@ def test_a_pause_says_whose_it_is(reason: str, words: str) -> None:
     assert view.state == "writing"
 
 
+def test_a_lost_connection_can_be_seen_until_it_is_back_or_the_answer_ended() -> None:
+    view = spoken(*["x"] * 3)
+    view.away = True
+    assert status(view, now=1.0) == "↻ connection lost, coming back  3 tokens"
+    view.ended = True
+    assert status(view, now=1.0).startswith("■ ended")
+
+
 def test_before_the_first_token_and_after_the_last() -> None:
     view = View()
     assert status(view, now=0.0).startswith("… reading the prompt")

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from midstream.cli.inert import inert
 from midstream.cli.keys import Intent
 from midstream.cli.view import TEMPERATURE_STEP, View
-from midstream.errors import RequestError, RequestFinished
+from midstream.errors import ConnectionLost, RequestError, RequestFinished
 from midstream.handle import Stream
 
 
@@ -57,7 +57,7 @@ class Answer:
                 await self._acts[wish]()
             except RequestFinished:
                 pass
-            except RequestError as refusal:
+            except (RequestError, ConnectionLost) as refusal:  # reading finds out where all is lost
                 self._view.problem = inert(str(refusal))
             self._look()
 

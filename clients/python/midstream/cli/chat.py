@@ -73,12 +73,15 @@ class Chat:
         if arguments.system:
             self._history.append({"role": "system", "content": arguments.system})
 
-    def _connect(self) -> midstream.client.connect:
-        return midstream.connect(self._arguments.url, api_key=api_key())
+    def _connect(self, view: View) -> midstream.client.connect:
+        def told(state: str) -> None:
+            view.away = state == "reconnecting"
+
+        return midstream.connect(self._arguments.url, api_key=api_key(), on_state=told)
 
     async def run(self) -> int:
         """Talk until the person leaves: the exit status."""
-        async with self._connect() as client:
+        async with self._connect(View()) as client:
             model = self._arguments.model or ", ".join(client.ready.models)
         say([("note", f"{inert(model)} at {self._arguments.url}; Ctrl-D quits. While an answer is written:")])
         say([("note", " · ".join(CHAT_HELP))])
@@ -108,7 +111,7 @@ class Chat:
         """One question and its answer. Both are remembered if there is any answer."""
         asked = [*self._history, {"role": "user", "content": said}]
         view = View()
-        async with self._connect() as client:
+        async with self._connect(view) as client:
             stream = await client.start(messages=asked, model=self._arguments.model, **self._options)
             async with stream:
                 try:

@@ -29,6 +29,8 @@ def sentence(error: MidstreamError | ValueError, url: str) -> str:
 
 
 def _lost(error: ConnectionLost, url: str) -> str:
+    if error.code is None and not error.retryable:
+        return str(error)
     if error.code is None:
         return f"no server answers at {url}: start one with `midstream serve`, or name another with --url"
     again = ": try again" if error.retryable else ""

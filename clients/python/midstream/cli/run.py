@@ -114,7 +114,12 @@ async def _run(arguments: Namespace, requests: list[Request], record: Callable[[
     page = _page()
     jobs = [Job(number, request) for number, request in enumerate(requests, 1)]
     waiting = deque(jobs)
-    async with midstream.connect(arguments.url, api_key=api_key()) as client:
+
+    def told(state: str) -> None:
+        for job in jobs:
+            job.view.away = state == "reconnecting"
+
+    async with midstream.connect(arguments.url, api_key=api_key(), on_state=told) as client:
         slots = asyncio.Semaphore(arguments.parallel)
         working = [asyncio.create_task(job.work(client, slots)) for job in jobs]
         try:

@@ -38,6 +38,7 @@ class View:
         self.temperature: float | None = None  # what the person wants, or the server has chosen
         self.since: int | None = None  # the first token sampled with it; None while that is not known
         self.pause_reason: str | None = None
+        self.away = False  # while there is no connection to the server
         self.ended = False
         self.problem: str | None = None  # why the last wish was refused
         self.marks: list[Mark] = []
@@ -158,9 +159,10 @@ def status(view: View, now: float) -> str:
     }
     if view.problem is not None:
         return f"! {view.problem}"
-    parts = [words[view.state], f"{view.index} tokens"]
+    away = view.away and not view.ended
+    parts = ["↻ connection lost, coming back" if away else words[view.state], f"{view.index} tokens"]
     pace = view.pace(now)
-    if view.state == "writing" and pace is not None:
+    if not away and view.state == "writing" and pace is not None:
         parts.append(f"{pace:.1f} tok/s")
     if view.temperature is not None:
         since = "" if view.since == 0 else " …" if view.since is None else f" since token {view.since}"
