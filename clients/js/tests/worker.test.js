@@ -9,6 +9,7 @@ import { Worker } from "node:worker_threads";
 import { WebSocket } from "ws";
 
 import { connectWorker, exposeInWorker } from "../src/midstream.js";
+import { attached, recut, refuse } from "./cuts.js";
 import { final, started, token } from "./events.js";
 import { eventually } from "./patience.js";
 import { decoded, idle, metrics, serve, streams, until } from "./served.js";
@@ -118,6 +119,40 @@ test("a cancel that crosses the final between page and worker has its answer in 
   await pausing;
   await client.close();
   assert.equal(socket.sent.length, 1, "the server has said its last word of it");
+});
+
+test("a socket lost and made anew in the worker is the same to the page, and so is a stream that is lost", async (t) => {
+  const worker = threadless(t, FakeSocket);
+  const { last } = FakeSocket;
+  const connecting = connectWorker(worker, "http://host");
+  const socket = await eventually(() => (FakeSocket.last === last ? null : FakeSocket.last));
+  socket.hear(READY);
+  const client = await connecting;
+  t.after(() => client.close());
+  /** @type {string[]} */ const states = [];
+  client.onstate = (state) => states.push(`${state} ${client.state}`);
+  const starting = client.start({ prompt: "Hi", request_id: "r" });
+  await eventually(() => socket.sent.length);
+  socket.hear({ ...started(), ref: socket.sent[0].ref });
+  const stream = await starting;
+  const next = await recut(socket);
+  await eventually(() => next.sent.length === 2);
+  attached(next);
+  next.hear({ ...token(0, "a"), seq: 1 });
+  assert.equal((await stream.next())?.text, "a");
+  assert.deepEqual([states, client.ready.session_id], [["reconnecting reconnecting", "open open"], "s2"]);
+  const gone = await recut(next, "s3");
+  const pausing = stream.pause();
+  const why = { code: "unknown_request", message: "forgotten", request_id: "r", ref: gone.sent.at(-1).ref };
+  refuse(gone, why);
+  await assert.rejects(pausing, { name: "ConnectionLost", requestId: "r", message: /forgotten/ });
+  await assert.rejects(stream.next(), { name: "ConnectionLost", requestId: "r" });
+  assert.equal(client.state, "open");
+  const taking = client.attach("other", { after: 0, had: { text: "x", index: 1 } });
+  await eventually(() => gone.sent.at(-1).request_id === "other");
+  gone.hear({ ...token(1, "y"), request_id: "other", seq: 1 });
+  attached(gone, [], "other");
+  assert.deepEqual([(await (await taking).next())?.text, (await taking).text], ["y", "xy"]);
 });
 
 test("a page that stops asking stops the engine, though the worker reads on", async (t) => {
