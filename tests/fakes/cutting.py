@@ -150,7 +150,7 @@ class Wire:
         """Forward until the sender ends it. A silent wire swallows what comes."""
         left = self._cut.after if self._cut is not None and self._cut.direction == way else None
         try:
-            while data := await reader.read(BLOCK):
+            while (data := await reader.read(BLOCK)) and not self._over.is_set():
                 if self._silent:
                     continue
                 writer.write(data[:left])

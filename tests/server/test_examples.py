@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.cutting import Cut, CuttingProxy
 from tests.server.served import PATIENCE_S, Served, environment
 
 FOLDER = Path(__file__).parents[2] / "docs/examples"
@@ -31,6 +33,10 @@ SAID = {
         r".+\n\[cooler from token 20\]\n.+\n\[paused at token (\d+); nothing is decoded\]\n"
         r"\[resumed at token \1\]\n.+\n\[cancelled at token \d+\]\ncancelled: \d+ tokens were discarded\n"
     ),
+    "tunnel": (
+        r"('.*'\n|\".*\"\n|\[(reconnecting|open)\]\n)+\d+ tokens\n\[closed\]\n"
+        r"taken up again: [1-9]\d* tokens, from the first on\n"
+    ),
 }
 
 
@@ -48,8 +54,25 @@ def test_every_example_is_run() -> None:
 
 @pytest.mark.parametrize("name", SAID)
 async def test_an_example_runs_as_it_stands(toy: Served, name: str) -> None:
-    done = subprocess.run(  # noqa: ASYNC221 - nothing else goes on here meanwhile
-        [sys.executable, "-W", "error", str(FOLDER / f"{name}.py"), toy.http],
+    await asyncio.to_thread(run, name, toy.http)
+    await toy.until_idle()
+
+
+async def test_the_tunnels_example_runs_through_a_tunnel(toy: Served) -> None:
+    cuts = [Cut(2000), Cut(2000, "up"), Cut(2000, how="close")]
+    async with CuttingProxy(toy.port, cuts) as proxy:
+        said = await asyncio.to_thread(run, "tunnel", proxy.url)
+    assert proxy.done
+    assert said.startswith("'")
+    assert "[reconnecting]\n" in said
+    assert "[open]\n" in said
+    await toy.until_idle()
+
+
+def run(name: str, url: str) -> str:
+    """What it says, which is what it is to say."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(FOLDER / f"{name}.py"), url],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -58,7 +81,7 @@ async def test_an_example_runs_as_it_stands(toy: Served, name: str) -> None:
     )
     assert (done.stderr, done.returncode) == ("", 0)
     assert re.fullmatch(SAID[name], done.stdout), done.stdout
-    await toy.until_idle()
+    return done.stdout
 
 
 def test_the_examples_are_named_for_readers() -> None:
