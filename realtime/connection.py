@@ -24,7 +24,7 @@ from realtime.hub import Hub
 from realtime.peer import PEER
 from realtime.positions import Positions
 from realtime.refusal import Refusal
-from realtime.stream import Stream
+from realtime.stream import Answer, Stream
 
 MOST_ANSWERS = 1_000  # errors and pongs that may wait for a peer that sends and does not read
 
@@ -191,6 +191,9 @@ class Connection:
         self._positions.forget(stream)
         taken = Refusal("request_taken", f'Request "{stream.request_id}" is another connection\'s now.')
         self._answer(taken.event(stream.request_id))
+
+    def answer(self, event: Answer) -> None:
+        self._answer(event)
 
     def refuse(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
         self._answer(refusal.event(request_id, ref))

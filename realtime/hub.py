@@ -31,7 +31,7 @@ from realtime.prompts import Model, checked_params, digest, text_length, tokeniz
 from realtime.quota import Gate, Share
 from realtime.recovery import Recovery
 from realtime.refusal import Refusal
-from realtime.stream import Stream
+from realtime.stream import Answer, Stream
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,9 @@ class Listener(Protocol):
         """The stream has another listener now."""
 
     def refuse(self, refusal: Refusal, request_id: str, ref: str | None) -> None: ...
+
+    def answer(self, event: Answer) -> None:
+        """What answers a frame of this listener's, about a stream that another listens to."""
 
 
 class Watcher(Protocol):
@@ -241,7 +244,7 @@ class Hub:
                 case protocol.Start():
                     stream: Stream | None = self._start(key, frame, listener, tokens)
                 case _:
-                    stream = self._steer(key, frame, tokens)
+                    stream = self._steer(key, frame, listener, tokens)
         except Refusal as refusal:
             listener.refuse(refusal, frame.request_id, frame.ref)
             return
@@ -352,11 +355,24 @@ class Hub:
 
     # -- steering --------------------------------------------------------------------------------
 
-    def _steer(self, key: Key, frame: StreamFrame, tokens: list[int] | None) -> Stream | None:
+    def _steer(
+        self, key: Key, frame: StreamFrame, listener: Listener, tokens: list[int] | None
+    ) -> Stream | None:
         stream = self._streams.get(key)
         if stream is None:
             self._steer_nothing(key, frame)
             return None
+        elsewhere = self._audience.of(stream.number) is not listener and not isinstance(frame, protocol.Grant)
+        if frame.ref is not None and elsewhere:
+            stream.overhear(frame.ref, listener.answer)
+        try:
+            self._pass_on(stream, frame, tokens)
+        except Refusal:
+            stream.mind_not(frame.ref or "")
+            raise
+        return stream
+
+    def _pass_on(self, stream: Stream, frame: StreamFrame, tokens: list[int] | None) -> None:
         match frame:
             case protocol.Grant(limit=limit):
                 stream.credit(limit, self._clock())
@@ -367,7 +383,6 @@ class Hub:
                 stream.steer(replace(frame, tokens=made), self.steps)
             case protocol.Pause() | protocol.Resume() | protocol.Adjust() | protocol.Rewind():
                 stream.steer(frame, self.steps)
-        return stream
 
     def _steer_nothing(self, key: Key, frame: StreamFrame) -> None:
         if not self._graves.remembers(key):

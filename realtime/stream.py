@@ -14,44 +14,22 @@ it is its own record: prompt, output, and what was asked and not answered.
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Callable
 from typing import Literal
-
-from msgspec import Struct
 
 from engine import api
 from midstream import protocol
 from midstream.protocol import FinishReason, Params, PauseReason, Usage
 from realtime.clock import Stopwatch
+from realtime.orders import Asked, Orders, Steering
 from realtime.outbox import Outbox, Piece
 from realtime.output import Output
 from realtime.params import merged, sampling, stops
 from realtime.prompts import Model
 from realtime.refusal import Refusal
 
+Answer = protocol.StreamEvent | protocol.Error
 GRACE_MS = 30_000  # that a stream waits for somebody to attach
-
-Send = Callable[[api.AnyCommand], None]
-Steering = protocol.Pause | protocol.Resume | protocol.Adjust | protocol.Inject | protocol.Rewind
-
-
-class Asked(Struct):
-    """A frame, or its `at`, that waits for the engine's answer. Without a frame it is our own doing."""
-
-    command: api.AnyCommand
-    frame: Steering | protocol.Cancel | None
-    step: int  # the engine's last step when it came
-    params: Params | None = None
-    first: bool = False  # the rewinding that `at` asks for: the frame itself is answered by what follows
-
-    @property
-    def kind(self) -> str:
-        return type(self.frame).__name__.lower()
-
-    @property
-    def ref(self) -> str | None:
-        return None if self.first or self.frame is None else self.frame.ref
 
 
 class Stream:
@@ -65,7 +43,7 @@ class Stream:
         model: Model,
         tenant: int,
         window: int,
-        send: Send,
+        send: Callable[[api.AnyCommand], None],
         now: float,
     ) -> None:
         self.number = number
@@ -86,16 +64,15 @@ class Stream:
         self._latest = params  # when everything asked for has taken effect
         self._window = window
         self._prefetch = 0 if start.credit is None else start.credit.prefetch
-        self._granted = window if start.credit is None else start.credit.limit + start.credit.prefetch
-        self._asked: deque[Asked] = deque()
+        granted = window if start.credit is None else start.credit.limit + start.credit.prefetch
+        self._orders = Orders(number, granted, send)
+        self._overheard: dict[str, Callable[[Answer], None]] = {}  # who else waits for an answer, by its ref
         self._cancelled: Asked | None = None
         self._cause: tuple[FinishReason, str | None] = ("cancelled", None)  # how a cancel ends it
         self._paused: PauseReason | None = None  # in force
         self._held = False  # what the client asked for last: pause, or resume
         self._detached = False  # paused by us, until somebody attaches
-        self._submitted = False  # whether there is an engine that knows it
         self._due: tuple[FinishReason, str | None] | None = None  # how it ended, while tokens wait for credit
-        self._send = send
         self._watch = Stopwatch(now)
         self.outbox = Outbox(
             start.request_id,
@@ -103,7 +80,7 @@ class Stream:
             interval=start.stream_interval,
             tokens=start.return_tokens,
         )
-        self.outbox.put(
+        self._say(
             protocol.Started(
                 request_id=self.request_id,
                 ref=start.ref,
@@ -130,7 +107,7 @@ class Stream:
     def wants_tokens(self) -> bool:
         """Whether it lacks nothing but the engine's time."""
         held = self._paused in ("client", "detached")
-        return not (self.ended or self._due or held) and len(self.output) < self._granted
+        return not (self.ended or self._due or held) and len(self.output) < self._orders.granted
 
     @property
     def concluding(self) -> bool:
@@ -146,15 +123,16 @@ class Stream:
     def credit(self, limit: int, now: float) -> None:
         """The client is ready for output up to `limit`. Grants never shrink, and none is too late."""
         self.outbox.limit = max(self.outbox.limit, limit)
-        self._grant(limit + self._prefetch)
+        if not self.ended:
+            self._orders.grant(limit + self._prefetch)
         if self._due and not self.outbox.blocked:
             self._end(*self._due, now)
 
     def taken(self, index: int, seq: int) -> None:
         """The peer has taken output up to `index`, and events up to `seq`: automatic credit moves on."""
         self.outbox.read(seq)
-        if self.automatic:
-            self._grant(index + self._window)
+        if self.automatic and not self.ended:
+            self._orders.grant(index + self._window)
             self.outbox.limit = max(self.outbox.limit, index + self._window)
 
     def steer(self, frame: Steering, step: int) -> None:
@@ -174,21 +152,21 @@ class Stream:
         params = self._checked(frame)
         if at is not None:
             first = not isinstance(frame, protocol.Rewind)
-            self._ask(Asked(api.Truncate(self.number, at), frame, step, first=first))
+            self._orders.ask(Asked(api.Truncate(self.number, at), frame, step, first=first))
         match frame:
             case protocol.Pause(kv=kv):
                 self._held, self._detached = True, False
-                self._ask(Asked(api.Pause(self.number, kv == "release"), frame, step))
+                self._orders.ask(Asked(api.Pause(self.number, kv == "release"), frame, step))
             case protocol.Resume():
                 self._held = self._detached = False
-                self._ask(Asked(api.Resume(self.number), frame, step))
+                self._orders.ask(Asked(api.Resume(self.number), frame, step))
             case protocol.Adjust():
                 assert params is not None
                 self._latest = params
-                self._ask(Asked(api.Adjust(self.number, sampling(params)), frame, step, params))
+                self._orders.ask(Asked(api.Adjust(self.number, sampling(params)), frame, step, params))
             case protocol.Inject(tokens=tokens):
                 assert tokens is not None
-                self._ask(Asked(api.Append(self.number, tokens), frame, step))
+                self._orders.ask(Asked(api.Append(self.number, tokens), frame, step))
 
     def cancel(self, now: float, step: int, ref: str | None = None) -> None:
         """End it now; again, or too late, is no mistake."""
@@ -196,15 +174,23 @@ class Stream:
             return
         frame = protocol.Cancel(request_id=self.request_id, ref=ref)
         self._cancelled = Asked(api.Cancel(self.number), frame, step)
-        if self._due or not self._submitted:
+        if self._due or not self._orders.known:
             self._finish(api.Finish("cancelled"), now)
         else:
-            self._tell(self._cancelled.command)
+            self._orders.tell(self._cancelled.command)
 
     def time_out(self, now: float, step: int) -> None:
         if not self._cancelled:
             self._cause = ("length", "timeout")
         self.cancel(now, step)
+
+    def overhear(self, ref: str, hear: Callable[[Answer], None]) -> None:
+        """Somebody who does not listen asks for something under this ref, and wants to know the answer."""
+        self._overheard[ref] = hear
+
+    def mind_not(self, ref: str) -> None:
+        """It was refused: nothing will answer it."""
+        self._overheard.pop(ref, None)
 
     # -- listeners -------------------------------------------------------------------------------
 
@@ -215,10 +201,12 @@ class Stream:
             self.forsake(now, step)
         elif self.on_disconnect == "pause" and not (self._held or self._detached or self.ended or self._due):
             self._detached = True
-            self._ask(Asked(api.Pause(self.number), None, step))
+            self._orders.ask(Asked(api.Pause(self.number), None, step))
 
     def forsake(self, now: float, step: int) -> None:
-        """Nobody will come back: what is decoded from now on is not delivered."""
+        """Nobody will come back: what is decoded from now on is not delivered. What has ended stays as it is."""
+        if self.ended:
+            return
         if not self._cancelled:
             self._cause = ("cancelled", "detached")
         self.outbox.limit = self.outbox.sent
@@ -240,11 +228,11 @@ class Stream:
         self.outbox.repeat([*missed, attached])
         if self._detached:
             self._detached = False
-            self._ask(Asked(api.Resume(self.number), None, step))
+            self._orders.ask(Asked(api.Resume(self.number), None, step))
 
     def _pending(self) -> list[str]:
         """Refs of frames whose answers are still to come."""
-        asked = [*self._asked] if self._cancelled is None or self.ended else [*self._asked, self._cancelled]
+        asked = [*self._orders] if self._cancelled is None or self.ended else [*self._orders, self._cancelled]
         return [one.ref for one in asked if one.ref is not None] + self.outbox.refs
 
     def _snapshot(self) -> protocol.Snapshot:
@@ -264,13 +252,12 @@ class Stream:
 
     def submit(self) -> None:
         """To an engine that does not know it: all that stands, and what was asked and not answered."""
-        self._submitted = True
-        self._send(
+        self._orders.submit(
             api.Submit(
                 self.number,
                 [*self._prompt, *self.output.context()],
                 sampling(self._params),
-                credit=self._granted,
+                credit=self._orders.granted,
                 priority=self._priority,
                 tenant=self._tenant,
                 prompt=self.prompt_tokens,
@@ -278,13 +265,10 @@ class Stream:
                 paused=self._paused in ("client", "detached"),
             )
         )
-        for asked in self._asked:
-            asked.step = 0  # a new engine counts its steps anew
-            self._send(asked.command)
 
     def lose_engine(self, now: float) -> None:
         """The engine is gone, and what it knew of this stream with it. Another will have it anew."""
-        self._submitted = False
+        self._orders.known = False
         if self._cancelled and not self.ended:
             self._finish(api.Finish("cancelled"), now)
         elif self.wants_tokens and self._paused is None and self._watch.admitted:
@@ -307,19 +291,6 @@ class Stream:
                 raise _too_long(used, len(frame.tokens), self._model.context)
         return None
 
-    def _ask(self, asked: Asked) -> None:
-        self._asked.append(asked)
-        self._tell(asked.command)
-
-    def _grant(self, credit: int) -> None:
-        if credit > self._granted and not self.ended:
-            self._granted = credit
-            self._tell(api.Grant(self.number, credit))
-
-    def _tell(self, command: api.AnyCommand) -> None:
-        if self._submitted:  # else the next engine hears of it with everything else
-            self._send(command)
-
     # -- news from the engine --------------------------------------------------------------------
 
     def hear(self, news: api.News, now: float) -> list[Asked]:
@@ -335,11 +306,11 @@ class Stream:
             self._token(token, news.logprobs[at] if news.logprobs else None, now)
             if self.output.stopped is not None:
                 self.discarded += len(news.tokens) - at - 1
-                self._tell(api.Cancel(self.number))
+                self._orders.tell(api.Cancel(self.number))
                 self._conclude("stop", self.output.stopped, now)
                 return []
         asked = [self._answer(change, now) for change in news.changes]
-        answered = [one for one in asked if one.frame is not None and not one.first]
+        answered = [one for one in asked if one.owed]
         if news.finish is not None:
             self._finish(news.finish, now)
             answered += [self._cancelled] if self._cancelled else []
@@ -370,22 +341,27 @@ class Stream:
     def _pause(self, reason: PauseReason, index: int, now: float, ref: str | None = None) -> None:
         self._paused = reason
         self._watch.pause(now)
-        self.outbox.put(protocol.Paused(request_id=self.request_id, ref=ref, index=index, reason=reason))
+        self._say(protocol.Paused(request_id=self.request_id, ref=ref, index=index, reason=reason))
 
     def _resume(self, index: int, recomputed: int, now: float, ref: str | None = None) -> None:
         self._paused = None
         self._watch.resume(now)
-        self.outbox.put(
+        self._say(
             protocol.Resumed(request_id=self.request_id, ref=ref, index=index, recomputed_tokens=recomputed)
         )
 
+    def _say(self, event: Answer) -> None:
+        self.outbox.put(event)
+        if event.ref is not None and (hear := self._overheard.pop(event.ref, None)) is not None:
+            hear(event)
+
     def _answer(self, change: api.AnyChange, now: float) -> Asked:
-        asked = self._asked.popleft()
+        asked = self._orders.answered()
         ref, request_id, index = asked.ref, self.request_id, change.index
         match asked.command, change:
             case api.Append(tokens=tokens), api.Refused(known=known, context=context):
                 # It fitted when it came; the tokens that were under way took the room.
-                self.outbox.put(_too_long(known, len(tokens), context).event(request_id, ref))
+                self._say(_too_long(known, len(tokens), context).event(request_id, ref))
             case api.Pause(), api.Paused():
                 self._pause("client" if asked.frame else "detached", index, now, ref)
             case api.Resume(), api.Resumed(recomputed=recomputed):
@@ -394,18 +370,14 @@ class Stream:
                 assert asked.params is not None
                 self._params = asked.params
                 self.output.set_stop(stops(asked.params), asked.params.min_tokens or 0)
-                self.outbox.put(
-                    protocol.Adjusted(request_id=request_id, ref=ref, index=index, params=asked.params)
-                )
+                self._say(protocol.Adjusted(request_id=request_id, ref=ref, index=index, params=asked.params))
             case api.Append(tokens=tokens), api.Appended(count=count):
                 self.output.inject(tokens)
-                self.outbox.put(protocol.Injected(request_id=request_id, ref=ref, index=index, count=count))
+                self._say(protocol.Injected(request_id=request_id, ref=ref, index=index, count=count))
             case api.Truncate(), api.Truncated():
                 self._cut(index, stops(self._params))
                 length = self.output.text_length
-                self.outbox.put(
-                    protocol.Rewound(request_id=request_id, ref=ref, index=index, text_length=length)
-                )
+                self._say(protocol.Rewound(request_id=request_id, ref=ref, index=index, text_length=length))
             case unexpected:
                 raise AssertionError(f"not an answer: {unexpected}")
         return asked
@@ -449,27 +421,28 @@ class Stream:
         if rest:
             self.outbox.put(Piece(len(self.output), rest, None))
         self._refuse_asked()
-        self.outbox.put(
-            protocol.Final(
-                request_id=self.request_id,
-                ref=self._cancelled.ref if self._cancelled else None,
-                index=len(self.output),
-                finish_reason=reason,
-                stop_reason=why,
-                usage=self._usage(),
-                timing=self._watch.timing(len(self.output), now),
-            )
+        final = protocol.Final(
+            request_id=self.request_id,
+            ref=self._cancelled.ref if self._cancelled else None,
+            index=len(self.output),
+            finish_reason=reason,
+            stop_reason=why,
+            usage=self._usage(),
+            timing=self._watch.timing(len(self.output), now),
         )
+        self._say(final)
+        for hear in self._overheard.values():
+            hear(final)  # whoever else wanted its end has it
+        self._overheard.clear()
 
     def _refuse_asked(self) -> None:
         """Frames that came too late for the engine: each is answered once, if it asked for two things too."""
-        for asked in self._asked:
-            if asked.frame is not None and not asked.first:
+        for asked in self._orders.clear():
+            if asked.owed:
                 refusal = Refusal(
                     "request_finished", f"Request {self.request_id} ended before this could take effect."
                 )
-                self.outbox.put(refusal.event(self.request_id, asked.ref))
-        self._asked.clear()
+                self._say(refusal.event(self.request_id, asked.ref))
 
     def _usage(self) -> Usage:
         return Usage(

@@ -136,6 +136,7 @@ class House:
             call_later=self.clock.call_later,
         )
         self.frames: dict[str, StreamFrame] = {}  # all that were ever sent, by ref
+        self.foreign: set[str | None] = set()  # refs of frames about a stream that another listens to
         self.refused: set[str | None] = set()  # refs of frames that some listener was told no about
         self._undrained = False
         self._introduce()

@@ -15,7 +15,7 @@ from midstream import protocol
 from midstream.protocol import Event, Frame, Params, StreamFrame
 from realtime.outbox import Told
 from realtime.refusal import Refusal
-from realtime.stream import Stream
+from realtime.stream import Answer, Stream
 from tests.fakes.house import House, toy_tokenizer
 
 AHEAD = 7  # tokens that a plain client grants at a time
@@ -281,6 +281,11 @@ class Reader:
         else:
             self.send(replace(account.start))
 
+    def steer_elsewhere(self, frame: StreamFrame) -> None:
+        """Steer a stream that another reader listens to."""
+        self.send(frame)
+        self.house.foreign.add(frame.ref)
+
     def read(self) -> None:
         self.ready = self.near = True
         self.flush()
@@ -313,6 +318,11 @@ class Reader:
     def lose(self, stream: Stream) -> None:
         self._woken.pop(stream, None)
         assert stream.request_id not in self._by_name, "it is taken over by those who know"
+
+    def answer(self, event: Answer) -> None:
+        frame = self._answered(event.ref) if event.ref in self.open else None
+        kinds = (protocol.Error, protocol.Final) if frame is None else (protocol.Error, ANSWERS[type(frame)])
+        assert isinstance(event, kinds), "whoever steers from elsewhere is answered, too"
 
     def refuse(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
         self.house.refused.add(ref)
@@ -378,13 +388,14 @@ class Reader:
         assert frame is not None, "an error answers a frame"
         assert frame.request_id == error.request_id
         account = self._by_name.get(frame.request_id)
-        if account is not None and isinstance(frame, protocol.Start) and account.is_of(frame):
+        never = isinstance(frame, protocol.Attach) and error.code == "unknown_request"
+        if account is not None and (never or (isinstance(frame, protocol.Start) and account.is_of(frame))):
             account.refused = True
 
     def _answered(self, ref: str | None, *, strict: bool = True) -> StreamFrame | None:
         if ref is None:
             return None
-        assert ref in self.open or not strict, "a frame is answered once"
+        assert ref in self.open or ref in self.house.foreign or not strict, "a frame is answered once"
         self.open.pop(ref, None)
         return self.house.frames[ref]
 

@@ -69,6 +69,18 @@ def explicit_or_not() -> st.SearchStrategy[Credit | None]:
     return st.none() | st.builds(Credit, limit=st.integers(0, 12), prefetch=st.integers(0, 8))
 
 
+def _steering(what: str, name: str) -> protocol.StreamFrame:
+    frames: dict[str, protocol.StreamFrame] = {
+        "pause": protocol.Pause(request_id=name),
+        "resume": protocol.Resume(request_id=name),
+        "rewind": protocol.Rewind(request_id=name, to=0),
+        "adjust": protocol.Adjust(request_id=name, params=Params(temperature=1.2)),
+        "inject": protocol.Inject(request_id=name, text=" so"),
+        "cancel": protocol.Cancel(request_id=name),
+    }
+    return frames[what]
+
+
 class Everything(RuleBasedStateMachine):
     @initialize(
         room=st.sampled_from(ROOMS),
@@ -290,6 +302,14 @@ class Everything(RuleBasedStateMachine):
         other = self.readers[to % len(self.readers)]
         if account and not account.refused and other is not reader and other.tenant == reader.tenant:
             other.take_over(reader, account, forgotten=forgotten)
+
+    @rule(at=PICK, by=PICK, what=st.sampled_from(["pause", "resume", "rewind", "adjust", "inject", "cancel"]))
+    def steer_elsewhere(self, at: int, by: int, what: str) -> None:
+        """A stop button of its own connection."""
+        reader, account = self.pick(at)
+        other = self.readers[by % len(self.readers)]
+        if account and other is not reader and other.tenant == reader.tenant:
+            other.steer_elsewhere(_steering(what, account.request_id))
 
     @rule()
     def kill_engine(self) -> None:
