@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from realtime.outbox import Piece
-from realtime.positions import Positions
+from realtime.positions import Position, Positions
 from realtime.stream import Stream
-from tests.unit.test_stream import Life
+from tests.fakes.life import Life
 
 
 def send(positions: Positions, stream: Stream, tokens: int) -> None:
@@ -45,7 +45,7 @@ def test_a_pong_acknowledges_every_stream_as_far_as_it_was_sent_before_the_ping(
     send(positions, other, 2)
     payload = asked(positions)
     send(positions, one, 3)
-    assert positions.answered(payload) == [(one, 5), (other, 2)]
+    assert positions.answered(payload) == [Position(one, 5, 1), Position(other, 2, 1)]
 
 
 def test_a_later_pong_stands_for_earlier_ones() -> None:
@@ -56,7 +56,7 @@ def test_a_later_pong_stands_for_earlier_ones() -> None:
     first = asked(positions)
     send(positions, one, 4)
     second = asked(positions)
-    assert sorted(index for _, index in positions.answered(second)) == [1, 8]
+    assert sorted((read.index, read.seq) for read in positions.answered(second)) == [(1, 1), (8, 2)]
     assert positions.answered(first) == []
     assert positions.answered(second) == [], "and is counted once"
 
@@ -67,8 +67,8 @@ def test_an_early_pong_acknowledges_nothing_of_a_later_ping() -> None:
     first = asked(positions)
     send(positions, one, 4)
     second = asked(positions)
-    assert positions.answered(first) == [(one, 4)]
-    assert positions.answered(second) == [(one, 8)]
+    assert positions.answered(first) == [Position(one, 4, 1)]
+    assert positions.answered(second) == [Position(one, 8, 2)]
 
 
 def test_pongs_that_answer_no_ping_of_ours_are_nothing() -> None:
@@ -77,4 +77,33 @@ def test_pongs_that_answer_no_ping_of_ours_are_nothing() -> None:
     payload = asked(positions)
     for unsolicited in (b"", b"hello", b"\xff" * 8, (2).to_bytes(8, "big"), bytes(8), payload + b"\0"):
         assert positions.answered(unsolicited) == []
-    assert positions.answered(payload) == [(one, 4)]
+    assert positions.answered(payload) == [Position(one, 4, 1)]
+
+
+def test_whoever_attaches_is_asked_at_once_and_says_what_it_has() -> None:
+    positions, stream = Positions(4), roomy()
+    stream.outbox.take()
+    positions.ask(stream)
+    payload = asked(positions)
+    send(positions, stream, 2)
+    assert positions.answered(payload) == [Position(stream, 0, 0)], "what was sent before the ping"
+    assert positions.due() is None
+
+
+def test_a_stream_that_is_anothers_now_is_acknowledged_no_more() -> None:
+    positions, kept, lost = Positions(4), roomy(), roomy()
+    send(positions, kept, 4)
+    send(positions, lost, 4)
+    first = asked(positions)
+    send(positions, lost, 4)
+    positions.forget(lost)
+    assert positions.due() is None, "nobody is asked about what was sent since, either"
+    assert positions.answered(first) == [Position(kept, 4, 1)]
+
+
+def test_forgetting_what_was_never_sent_is_nothing() -> None:
+    positions, one, other = Positions(4), roomy(), roomy()
+    send(positions, one, 4)
+    payload = asked(positions)
+    positions.forget(other)
+    assert positions.answered(payload) == [Position(one, 4, 1)]
