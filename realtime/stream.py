@@ -204,7 +204,7 @@ class Stream:
             self._orders.ask(Asked(api.Pause(self.number), None, step))
 
     def forsake(self, now: float, step: int) -> None:
-        """Nobody will come back: what is decoded from now on is not delivered. What has ended stays as it is."""
+        """Nobody will come back: what is decoded from now on is not delivered, and what has ended stays so."""
         if self.ended:
             return
         if not self._cancelled:
