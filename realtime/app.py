@@ -8,6 +8,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
+from midstream import protocol
+from realtime import asyncapi
 from realtime.access import For, answer, guarded, holder_of
 from realtime.connection import Connection, Limits, serve
 from realtime.credentials import Credentials
@@ -65,6 +67,9 @@ class Doors:
             return JSONResponse({"status": "engine not ready"}, 503)
         return JSONResponse({"status": "ready"})
 
+    async def asyncapi(self, request: Request) -> Response:
+        return JSONResponse(asyncapi.document(protocol.VERSION))
+
     async def metrics(self, request: Request) -> Response:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -85,6 +90,7 @@ def application(doors: Doors) -> Starlette:
                 credentials,
                 Route("/healthz", doors.healthz),
                 Route("/readyz", doors.readyz),
+                Route("/asyncapi.json", doors.asyncapi),
                 *pages(),  # they hold no secret
             ),
         ]
