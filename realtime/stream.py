@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from typing import Literal
 
 from engine import api
 from midstream import protocol
 from midstream.protocol import FinishReason, Params, PauseReason, Usage
 from realtime.clock import Stopwatch
+from realtime.life import State
 from realtime.orders import Asked, Orders, Steering
 from realtime.outbox import Outbox, Piece
 from realtime.output import Output
@@ -94,7 +94,8 @@ class Stream:
     # -- what may be seen ------------------------------------------------------------------------
 
     @property
-    def state(self) -> Literal["queued", "running", "paused", "stalled", "finished"]:
+    def state(self) -> State:
+        """What is seen of it from outside; `realtime.life` says which state may follow which."""
         if self.ended:
             return "finished"
         if self._paused:
@@ -204,7 +205,7 @@ class Stream:
             self._orders.ask(Asked(api.Pause(self.number), None, step))
 
     def forsake(self, now: float, step: int) -> None:
-        """Nobody will come back: what is decoded from now on is not delivered, and what has ended stays so."""
+        """Nobody will come back: what is decoded from now on is not delivered. What has ended stays so."""
         if self.ended:
             return
         if not self._cancelled:
