@@ -21,6 +21,7 @@ from engine.scheduler import Scheduler
 from engine.toy import ToyRunner
 from midstream.protocol import StreamFrame
 from realtime.hub import Hub
+from realtime.life import LIFE, State
 from realtime.prompts import Model
 from realtime.stream import Stream
 from realtime.tokenizer import Tokenizer
@@ -111,6 +112,9 @@ class Tally:
         self.tokens_discarded += tokens
 
 
+ALLOWED = {(passage.before, passage.after) for passage in LIFE}
+
+
 @functools.cache
 def toy_tokenizer() -> Tokenizer:
     return Tokenizer.load(toy_model.FOLDER)
@@ -138,6 +142,8 @@ class House:
         self.frames: dict[str, StreamFrame] = {}  # all that were ever sent, by ref
         self.foreign: set[str | None] = set()  # refs of frames about a stream that another listens to
         self.refused: set[str | None] = set()  # refs of frames that some listener was told no about
+        self.passages: set[tuple[State, State]] = set()  # that were seen
+        self._states: dict[Stream, State] = {}
         self._undrained = False
         self._introduce()
 
@@ -154,11 +160,21 @@ class House:
         self._undrained = False
         self.hub.lose_engine()
         assert not self.down, "there is nobody to send it to"
+        self.look()
 
     def revive_engine(self) -> None:
         self.engine = toy_engine(self._room)
         self.alive = True
         self._introduce()
+
+    def look(self) -> None:
+        """Hold every stream's life against the table."""
+        for stream in {*self.hub.streams, *self._states}:
+            before, after = self._states.get(stream, "queued"), stream.state
+            if before != after:
+                assert (before, after) in ALLOWED, f"{before} was followed by {after}"
+                self.passages.add((before, after))
+            self._states[stream] = after
 
     def deliver_down(self) -> None:
         """The oldest commands under way reach the engine's inbox."""
@@ -180,6 +196,7 @@ class House:
             for news in output.news:
                 self.tally.decoded[news.stream] += len(news.tokens)
             self.hub.hear(output)
+            self.look()
 
     def tick(self) -> None:
         """Everything under way arrives, and the engine makes a step of it that arrives too."""

@@ -258,6 +258,7 @@ class Reader:
                 if account.live and account.request_id == frame.request_id:
                     account.limit = max(account.limit, frame.limit)
         self.house.hub.receive(self.tenant, frame, self)
+        self.house.look()
 
     def _adopt(self, account: Account) -> None:
         self.accounts.append(account)
@@ -298,6 +299,7 @@ class Reader:
                 account.acknowledged = max(account.acknowledged, index)
                 self.house.hub.taken(stream, index, seq)
         self.house.hub.settle()
+        self.house.look()
 
     def grant_all(self) -> None:
         """As a plain client does: where all that was granted has been read, grant a little more."""
@@ -309,6 +311,7 @@ class Reader:
         """With all that is under way to it."""
         self.gone = True
         self.house.hub.detach(self)
+        self.house.look()
 
     # -- as the hub's listener -------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from midstream import protocol
 from midstream.protocol import Credit, Message, Params
+from realtime.life import LIFE
 from tests.fakes.house import House, Room
 from tests.fakes.reader import Account, Reader
 from tests.fakes.retold import retold
@@ -67,6 +68,9 @@ def params() -> st.SearchStrategy[Params]:
 
 def explicit_or_not() -> st.SearchStrategy[Credit | None]:
     return st.none() | st.builds(Credit, limit=st.integers(0, 12), prefetch=st.integers(0, 8))
+
+
+SEEN: set[tuple[str, str]] = set()  # passages of lives, in all examples
 
 
 def _steering(what: str, name: str) -> protocol.StreamFrame:
@@ -260,6 +264,7 @@ class Everything(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.01, 0.3]))
     def wait(self, seconds: float) -> None:
         self.house.clock.advance(seconds)
+        self.house.look()
 
     @rule(reader=PICK)
     def stall(self, reader: int) -> None:
@@ -349,6 +354,7 @@ class Everything(RuleBasedStateMachine):
         while not self.house.at_rest:
             self.house.tick()
         self.check_empty()
+        SEEN.update(self.house.passages)
         for reader in self.readers:
             reader.check_answers()
             for account in reader.accounts:
@@ -383,3 +389,8 @@ class Everything(RuleBasedStateMachine):
 
 TestEverything = Everything.TestCase
 TestEverything.settings = SETTINGS
+
+
+def test_every_passage_of_the_table_was_seen() -> None:
+    """Behind the above: a table with more in it than happens would be no help to anybody."""
+    assert {(passage.before, passage.after) for passage in LIFE} == SEEN

@@ -9,6 +9,7 @@ from typing import get_args
 import pytest
 
 from midstream import protocol
+from realtime.life import picture
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 PROSE = re.sub(r"```.*?```", "", DOCUMENT, flags=re.DOTALL)
@@ -43,3 +44,7 @@ def test_every_error_stands_with_its_status() -> None:
 
 def test_the_document_is_of_this_version() -> None:
     assert f"protocol, version {protocol.VERSION}" in DOCUMENT
+
+
+def test_the_picture_of_a_streams_life_is_that_of_the_table() -> None:
+    assert f"```mermaid\n{picture()}\n```" in DOCUMENT
