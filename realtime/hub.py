@@ -14,6 +14,7 @@ import asyncio
 import itertools
 import logging
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -68,6 +69,11 @@ class Watcher(Protocol):
 
 class Timer(Protocol):
     def cancel(self) -> None: ...
+
+
+def _where(error: Exception) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{last.filename}, line {last.lineno}"
 
 
 class Hub:
@@ -261,8 +267,8 @@ class Hub:
             tokens = await asyncio.to_thread(tokenize, frame, self._known_model())
         except Refusal as refusal:
             listener.refuse(refusal, frame.request_id, frame.ref)
-        except Exception:
-            log.exception("a frame could not be tokenized")
+        except Exception as error:  # noqa: BLE001 - what it says may quote the text: only its kind is logged
+            log.error("a frame could not be tokenized: %s in %s", type(error).__name__, _where(error))
             failure = Refusal("engine_error", "The server failed to tokenize this frame's text.")
             listener.refuse(failure, frame.request_id, frame.ref)
         else:

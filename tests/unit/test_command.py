@@ -42,6 +42,19 @@ def test_serve_without_the_server_says_how_to_get_it(
     assert capsys.readouterr().err == NO_SERVER + "\n"
 
 
+def test_keys_gives_the_rest_of_the_line_to_the_server_and_says_when_there_is_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = Server()
+    monkeypatch.setitem(sys.modules, "realtime.keys_command", server)
+    assert main(["keys", "add", "alice", "--help"]) == 7
+    assert server.argv == ["add", "alice", "--help"]
+    monkeypatch.delitem(sys.modules, "realtime.keys_command")
+    monkeypatch.setitem(sys.modules, "realtime", None)
+    assert main(["keys", "list"]) == 1
+    assert capsys.readouterr().err == NO_SERVER + "\n"
+
+
 def test_chat_without_the_library_for_terminals_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -111,3 +111,29 @@ def test_a_reader_is_asked_before_its_window_is_full(capsys: pytest.CaptureFixtu
     assert "--ack-every is 16" in line
     assert "at most --auto-credit-window, which is 8" in line
     assert parse(["--auto-credit-window", "8", "--ack-every", "8"], {}).ack_every == 8
+
+
+# -- who may reach it ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_without_keys_it_listens_to_this_machine(host: str) -> None:
+    assert parse(["--host", host], {}).host == host
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "steer.example", "localhost.example"])
+def test_it_listens_to_others_with_keys_or_where_that_was_said(
+    capsys: pytest.CaptureFixture[str], host: str
+) -> None:
+    said = refusal(capsys, ["--host", host], {})
+    assert f"--host is {host}, which others can reach, and there are no keys" in said
+    assert "--keys-file" in said
+    assert "--insecure-open" in said
+    assert parse(["--host", host, "--keys-file", "keys.toml"], {}).keys_file == "keys.toml"
+    assert parse(["--host", host, "--insecure-open"], {}).insecure_open is True
+    assert parse(["--host", host], {"MIDSTREAM_INSECURE_OPEN": "1"}).insecure_open is True
+    assert "no keys" in refusal(capsys, ["--host", host, "--insecure-open", "false"], {})
+
+
+def test_a_word_that_is_neither_true_nor_false_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "it must be true or false" in refusal(capsys, ["--insecure-open", "perhaps"], {})

@@ -10,8 +10,8 @@ import { fileURLToPath } from "node:url";
 
 import { eventually } from "./patience.js";
 
-const ROOT = fileURLToPath(new URL("../../../", import.meta.url));
-const PYTHON = process.env.MIDSTREAM_PYTHON ?? `${ROOT}.venv/bin/python`;
+export const ROOT = fileURLToPath(new URL("../../../", import.meta.url));
+export const PYTHON = process.env.MIDSTREAM_PYTHON ?? `${ROOT}.venv/bin/python`;
 
 // The test runner ends a file that takes too long so; no server may outlive it.
 process.once("SIGTERM", () => process.exit(1));

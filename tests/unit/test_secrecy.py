@@ -1,0 +1,30 @@
+"""What fails says so in the log without what it failed on: that is somebody's text."""
+
+from __future__ import annotations
+
+import pytest
+
+from midstream import protocol
+from realtime import hub
+from tests.fakes.house import House, Room
+from tests.fakes.reader import Reader
+
+CANARY = "CANARY"
+
+
+async def test_a_failure_that_quotes_the_text_is_logged_without_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(frame: protocol.Start, model: object) -> None:
+        raise ValueError(frame.prompt)
+
+    monkeypatch.setattr(hub, "tokenize", fail)
+    house = House(Room(kv_tokens=4096, block=16, step_tokens=4096))
+    reader = Reader(house)
+    reader.send(protocol.Start(request_id="a", prompt=CANARY * hub.LONG_TEXT))
+    await house.hub.quiet()
+    (error,) = reader.errors
+    assert error.code == "engine_error"
+    assert CANARY not in error.message
+    assert "could not be tokenized: ValueError in" in caplog.text
+    assert CANARY not in caplog.text
