@@ -8,90 +8,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import AsyncIterator
-from typing import NamedTuple
+import signal
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 import midstream
 from tests.fakes.cutting import CuttingProxy, How, cuts
+from tests.fakes.players import play
 from tests.server.served import Served
 
 CUTS = int(os.environ.get("MIDSTREAM_CUTS", "12"))
 MOST_BYTES = 4000  # of a connection before it is cut: a handshake takes some hundred
-LENGTH = 60
-rounds = itertools.count()
-
-
-class Outcome(NamedTuple):
-    """All that a stream has come to, but for its name and its times."""
-
-    text: str
-    tokens: list[int]
-    taken: str  # what the chunks say
-    steered: list[int]
-    finish_reason: str | None
-
-
-def options(kind: str, seed: int) -> midstream.options.StartOptions:
-    return {
-        "prompt": f"Once upon {seed}",
-        "seed": seed,
-        "max_tokens": LENGTH,
-        "ignore_eos": True,
-        "return_tokens": True,
-        "request_id": f"{kind}-{next(rounds)}",
-    }
-
-
-async def read(client: midstream.Client, seed: int) -> Outcome:
-    return await _to_the_end(await client.start(**options("read", seed)), "", [])
-
-
-async def pull(client: midstream.Client, seed: int) -> Outcome:
-    """One token at a time; so every word about the stream takes effect where it has been read to."""
-    stream = await client.start(window=1, **options("pull", seed))
-    taken, steered = "", list[int]()
-    for _ in range(8):
-        chunk = await stream.next()
-        taken += chunk.text if chunk is not None else ""
-        steered += [await stream.pause(kv="release"), await stream.resume()]
-    steered.append(await stream.adjust(temperature=0.3))
-    steered.append(await stream.inject(text=" and then"))
-    return await _to_the_end(stream, taken, steered)
-
-
-async def steer(client: midstream.Client, seed: int) -> Outcome:
-    """Decoded far ahead, and steered from what was read; several frames are under way at once."""
-    stream = await client.start(window=32, **options("steer", seed))
-    steered: list[int] = []
-    for at in (10, 20, 30):
-        while stream.consumed < at:
-            assert await stream.next()
-        steered += await asyncio.gather(
-            stream.adjust(at=at - 2, seed=seed + at),
-            stream.inject(tokens=[7, 8], at=at - 4),
-            stream.rewind(at - 5),
-            stream.adjust(top_k=at, at=at - 6),
-        )
-    return await _to_the_end(stream, "", steered)
-
-
-async def whole(client: midstream.Client, seed: int) -> Outcome:
-    done = await client.complete(**options("whole", seed))
-    return Outcome(done.text, done.tokens, done.text, [], done.finish_reason)
-
-
-async def _to_the_end(stream: midstream.Stream, taken: str, steered: list[int]) -> Outcome:
-    async for chunk in stream:
-        taken += chunk.text
-    assert stream.final is not None
-    assert stream.consumed == stream.index == stream.final.index
-    return Outcome(stream.text, stream.tokens, taken, steered, stream.final.finish_reason)
-
-
-async def play(client: midstream.Client, seed: int) -> list[Outcome]:
-    return await asyncio.gather(*(act(client, seed) for act in (read, pull, steer, whole)))
 
 
 @pytest.fixture
@@ -125,3 +53,66 @@ async def test_whatever_is_cut_it_comes_to_the_same(
 
 async def test_so_it_does_when_the_line_goes_silent(server: Served, uncut: midstream.Client) -> None:
     await check(server, uncut, 5, max(CUTS // 4, 1), ("silence",))
+
+
+# -- another server, another client --------------------------------------------------------------------
+
+ENDLESS: midstream.options.ParamOptions = {"ignore_eos": True, "max_tokens": 4000}
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+async def test_a_server_started_again_is_found_but_its_streams_are_not(
+    server: Served, serve: Callable[..., Served], number: signal.Signals
+) -> None:
+    first = serve("--shutdown-grace-s", "0")
+    async with CuttingProxy(first.port) as proxy:
+        client = await midstream.connect(proxy.url)
+        stream = await client.start(window=4, prompt="Once", **ENDLESS)
+        assert await stream.next()
+        proxy.to(server.port)
+        first.tell(number)
+        if number == signal.SIGKILL:
+            with pytest.raises(midstream.ConnectionLost, match="started again"):
+                [chunk async for chunk in stream]
+        else:
+            assert [chunk async for chunk in stream]
+            assert stream.final is not None
+            assert stream.final.finish_reason == "cancelled"
+        assert (await client.complete(prompt="Hi", max_tokens=3)).final.index == 3
+        await client.close()
+
+
+async def test_a_stream_goes_from_one_client_to_another(server: Served) -> None:
+    async with midstream.connect(server.http) as one, midstream.connect(server.http) as other:
+        mine = await one.start(window=8, on_disconnect="continue", prompt="Once", **ENDLESS)
+        chunk = await mine.next()
+        theirs = await other.attach(mine.request_id, window=8)
+        with pytest.raises(midstream.RequestTaken):
+            [chunk async for chunk in mine]
+        assert chunk is not None
+        assert theirs.text.startswith(chunk.text)
+        while theirs.consumed < 100:
+            assert await theirs.next()
+        assert await theirs.cancel() == theirs.index
+
+
+async def test_closing_a_client_cancels_its_streams_but_those_that_are_to_be_kept(server: Served) -> None:
+    async with midstream.connect(server.http) as client:
+        dropped = await client.start(window=4, prompt="Once", **ENDLESS)
+        kept = await client.start(window=4, on_disconnect="pause", prompt="Once", **ENDLESS)
+    async with midstream.connect(server.http) as client:
+        assert (await (await client.attach(kept.request_id)).cancel()) <= 68
+        gone = await client.attach(dropped.request_id, credit="auto")
+        assert gone.final is not None
+        assert (gone.final.finish_reason, gone.final.stop_reason) == ("cancelled", None)
+
+
+async def test_a_stream_is_taken_up_again_without_async_and_await(server: Served) -> None:
+    def script() -> str:
+        with midstream.sync.connect(server.http) as client:
+            stream = client.start(prompt="Hi", max_tokens=20, on_disconnect="pause", ignore_eos=True)
+        with midstream.sync.connect(server.http) as client:
+            assert client.state == "open"
+            return "".join(chunk.text for chunk in client.attach(stream.request_id))
+
+    assert await asyncio.to_thread(script)

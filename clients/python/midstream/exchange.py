@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import logging
 import random
+import secrets
 from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar, cast
 
@@ -52,6 +53,7 @@ class Exchange:
         self._connection: Connection | None = None
         self._channels: dict[str, Channel] = {}
         self._asked: dict[str, Asked] = {}  # in the order of asking
+        self._name = secrets.token_hex(3)  # so that no other client's refs, on the same stream, are ours
         self._refs = itertools.count()
         self._deadline = 0.0  # of trying to bring the streams to this connection
         self._lost: Failure | None = None
@@ -92,7 +94,7 @@ class Exchange:
         return cast(E, await self.ask(frame, answer))
 
     def _ref(self) -> str:
-        return str(next(self._refs))
+        return f"{self._name}.{next(self._refs)}"
 
     def _say(self, asked: Asked) -> None:
         if self._connection is not None:
