@@ -28,7 +28,7 @@ LIMITS = Limits(max_message_bytes=2**20, streams_per_connection=10, auto_credit_
 async def served_by_uvicorn() -> AsyncIterator[str]:
     metrics = Metrics()
     options = api.EngineOptions(model="toy", kv_tokens=4096)
-    supervisor = Supervisor(lambda hear, closed: ThreadLink(options, hear, closed), metrics)
+    supervisor = Supervisor(lambda hear, closed: ThreadLink(options, hear, closed), metrics, silence_s=30.0)
     hub = supervisor.hub = Hub(supervisor.send, metrics, window=64, max_streams=10)
     metrics.watch(hub)
     await supervisor.start()
