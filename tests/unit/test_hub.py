@@ -3,43 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from midstream import protocol
-from midstream.protocol import Credit, Error, Message, Params
+from midstream.protocol import Credit, Message, Params
 from realtime.hub import LONG_TEXT
-from tests.fakes.house import House, Room, toy_tokenizer
-from tests.fakes.reader import Account, Reader
-
-ROOM = Room(kv_tokens=4096, block=16, step_tokens=4096, slots=3)
-LONG = "long " * LONG_TEXT
-
-
-def start(request_id: str = "a", **fields: Any) -> protocol.Start:
-    defaults: dict[str, Any] = {"prompt": "Once", "return_tokens": True}
-    return protocol.Start(request_id=request_id, **(defaults | fields))
-
-
-def refused(reader: Reader) -> Error:
-    """The one thing that was said no to since the last time."""
-    (error,) = reader.errors
-    reader.errors.clear()
-    return error
-
-
-def opened() -> tuple[House, Reader]:
-    house = House(ROOM)
-    return house, Reader(house)
-
-
-def run_out(house: House, account: Account) -> protocol.Final:
-    while account.final is None:
-        assert not house.at_rest, "it still has something to do"
-        house.tick()
-    return account.final
-
+from tests.fakes.house import toy_tokenizer
+from tests.fakes.reader import Reader
+from tests.fakes.visit import LONG, ROOM, due, opened, refused, rest, run_out, settled, start
 
 # -- starting --------------------------------------------------------------------------------------
 
@@ -61,7 +33,6 @@ def test_started_comes_before_the_engine_has_seen_anything() -> None:
         (start(prompt=[999]), "invalid_frame", "token 999; this model's tokens are 0 to 463"),
         (start(prompt=[1] * 4096), "context_too_long", "4096 tokens; the model's context holds 4096"),
         (start(params=Params(logit_bias={999: 1})), "invalid_params", "token 999"),
-        (start(on_disconnect="pause"), "unsupported", "on_disconnect"),
     ],
 )
 def test_a_start_that_cannot_be_is_refused_and_leaves_nothing(
@@ -78,7 +49,7 @@ def test_a_start_that_cannot_be_is_refused_and_leaves_nothing(
     assert refused(reader).code == "unknown_request"
 
 
-def test_a_second_start_of_what_runs_is_a_conflict_and_harms_nothing() -> None:
+def test_a_second_start_with_other_content_is_a_conflict_and_harms_nothing() -> None:
     house, reader = opened()
     reader.send(start(params=Params(max_tokens=3, ignore_eos=True)))
     reader.send(start())
@@ -86,15 +57,15 @@ def test_a_second_start_of_what_runs_is_a_conflict_and_harms_nothing() -> None:
     assert run_out(house, reader.accounts[0]).index == 3
 
 
-def test_an_id_is_free_for_every_tenant_and_after_its_end() -> None:
+def test_an_id_is_free_for_every_tenant() -> None:
     house, reader = opened()
     other = Reader(house, "other")
     for one in (reader, other):
         one.send(start(params=Params(max_tokens=1)))
         assert one.errors == []
-    run_out(house, reader.accounts[0])
-    reader.send(start(params=Params(max_tokens=1)))
-    run_out(house, reader.accounts[1])
+    assert len(house.hub.streams) == 2
+    for one in (reader, other):
+        run_out(house, one.accounts[0])
 
 
 def test_there_are_never_more_streams_than_the_engine_has_slots() -> None:
@@ -184,13 +155,6 @@ def test_an_inject_that_says_nothing_or_too_much_is_refused(frame: protocol.Inje
     assert not house.down
 
 
-def test_attach_is_not_known_yet() -> None:
-    _, reader = opened()
-    reader.send(start())
-    reader.send(protocol.Attach(request_id="a", after=-1))
-    assert refused(reader).code == "unsupported"
-
-
 # -- endings ---------------------------------------------------------------------------------------
 
 
@@ -224,18 +188,6 @@ def test_a_listener_that_goes_takes_its_streams_along_within_a_step() -> None:
     assert len(house.engine.scheduler.sequences) == 1
 
 
-def due() -> tuple[House, Reader]:
-    """A stream that has come to its end ahead of its reader's credit; the engine knows it no more."""
-    house, reader = opened()
-    params = Params(max_tokens=4, ignore_eos=True)
-    reader.send(start(credit=Credit(limit=1, prefetch=9), params=params))
-    while not house.at_rest:
-        house.tick()
-    assert not house.engine.scheduler.sequences
-    assert len(house.hub.streams) == 1
-    return house, reader
-
-
 def test_a_listener_that_goes_leaves_no_stream_that_waits_for_its_credit() -> None:
     house, reader = due()
     reader.leave()
@@ -251,31 +203,6 @@ async def test_cancelling_all_ends_those_too_that_wait_for_credit() -> None:
     await house.hub.quiet()
 
 
-def test_a_lost_engine_ends_every_stream_and_refuses_new_ones() -> None:
-    house, reader = opened()
-    reader.send(start())
-    reader.send(start("b", credit=Credit()))
-    house.hub.lose_engine()
-    for account in reader.accounts:
-        assert account.final is not None
-        assert (account.final.finish_reason, account.final.stop_reason) == ("error", "the engine failed")
-    reader.send(start("c"))
-    assert refused(reader).code == "overloaded"
-    assert house.hub.streams == []
-
-
-def test_news_of_what_the_hub_has_forgotten_is_counted_and_harms_nothing() -> None:
-    house, reader = opened()
-    reader.send(start())
-    house.tick()
-    while house.down:
-        house.deliver_down()
-    house.step()
-    house.hub.lose_engine()
-    house.deliver_up()
-    assert house.tally.tokens_discarded == 1
-
-
 def test_a_listener_that_stalls_delays_nobody() -> None:
     house, stalled = opened()
     other = Reader(house)
@@ -285,19 +212,12 @@ def test_a_listener_that_stalls_delays_nobody() -> None:
     other.prompt = True
     other.send(start("b", params=params))
     assert run_out(house, other.accounts[0]).index == 12
-    while not house.at_rest:
-        house.tick()
+    rest(house)
     (stream,) = house.hub.streams
     assert len(stream.output) == house.window, "and decodes no more than its window"
 
 
 # -- long texts ------------------------------------------------------------------------------------
-
-
-async def settled(*others: asyncio.Task[None]) -> None:
-    """Wait until no text is being tokenized; `others` are tasks of the test's own."""
-    while tasks := asyncio.all_tasks() - {asyncio.current_task(), *others}:
-        await asyncio.wait(tasks)
 
 
 async def test_frames_for_a_stream_wait_behind_its_long_text_and_others_do_not() -> None:
