@@ -89,6 +89,8 @@ class ImpatientHttp(H11Protocol):
         if self.conn.their_state is h11.IDLE and self not in self.arrivals:
             self.arrivals.enter(self)  # another request on a connection that was kept
         super().data_received(data)
+        if self.transport.get_protocol() is not self:
+            return  # it is a WebSocket now, and no body is awaited of it
         if self.conn.their_state is not h11.IDLE:
             self.arrivals.leave(self)
         self._watch_body()

@@ -9,9 +9,21 @@ import sys
 from typing import Any
 
 import pytest
+from websockets.frames import Opcode
 
 from realtime.entry import HttpLimits
-from tests.server.peers import App, Events, RawPeer, Receive, Scope, Send, raw_socket, serving, upgrade
+from tests.server.peers import (
+    App,
+    Events,
+    RawPeer,
+    Receive,
+    Scope,
+    Send,
+    raw_peer,
+    raw_socket,
+    serving,
+    upgrade,
+)
 
 pytestmark = pytest.mark.asyncio
 
@@ -114,6 +126,26 @@ async def test_a_body_that_does_not_come_ends_the_connection() -> None:
         assert (await events.next())["body"] == b"hal"
         assert await peer.read_rest() == b""
         assert (await events.next())["type"] == "http.disconnect"
+
+
+async def test_of_a_websocket_no_body_is_awaited() -> None:
+    events = Events()
+
+    async def either(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await reading(events)(scope, receive, send)
+        else:
+            await receive()
+            await send({"type": "websocket.accept"})
+            await send({"type": "websocket.send", "text": (await receive())["text"]})
+
+    limits = HttpLimits(body_timeout_s=0.05)
+    async with serving(either, http_limits=limits) as server, raw_peer(server) as peer:
+        async with raw_socket(server) as later:
+            await later.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nhal")
+            assert await later.read_rest() == b""  # its time is over, and so the first one's would be
+        await peer.frame(Opcode.TEXT, b"still here")
+        assert await peer.read_frame() == (Opcode.TEXT, b"still here")
 
 
 async def test_a_head_that_is_too_large_is_refused() -> None:
