@@ -88,6 +88,7 @@ DECISIONS = {
     "/v1/realtime": For.HOLDERS,
     "/v1/realtime/client_secrets": For.HOLDERS,
     "/metrics": For.ADMINS,
+    "/asyncapi.json": For.EVERYBODY,
     "/healthz": For.EVERYBODY,
     "/readyz": For.EVERYBODY,
     "/sdk/{path:path}": For.EVERYBODY,

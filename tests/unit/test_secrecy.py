@@ -6,6 +6,7 @@ import pytest
 
 from midstream import protocol
 from realtime import hub
+from realtime.template import ChatTemplate, TextError
 from tests.fakes.house import House, Room
 from tests.fakes.reader import Reader
 
@@ -28,3 +29,20 @@ async def test_a_failure_that_quotes_the_text_is_logged_without_it(
     assert CANARY not in error.message
     assert "could not be tokenized: ValueError in" in caplog.text
     assert CANARY not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ raise_exception.__globals__['datetime'] }}",
+        "{{ messages.append({}) }}",
+        "{% for n in range(10 ** 9) %}{% endfor %}",
+    ],
+)
+def test_a_chat_template_reaches_nothing_beyond_its_messages(source: str) -> None:
+    messages = [{"role": "user", "content": CANARY}]
+    with pytest.raises(TextError) as caught:
+        ChatTemplate(source, {}).render(messages, add_generation_prompt=True)
+    assert CANARY not in str(caught.value)
+    assert messages == [{"role": "user", "content": CANARY}]
