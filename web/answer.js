@@ -8,8 +8,8 @@
  * @typedef {{ params: Record<string, any>, window: number, pace: number, model?: string }} Settings
  */
 import { Meter } from "./meter.js";
-import { explain } from "./problems.js";
-import { Writing } from "./writing.js";
+import { explain, explainSteering } from "./problems.js";
+import { Writing, injection } from "./writing.js";
 
 export class Answer {
   writing = new Writing();
@@ -38,9 +38,9 @@ export class Answer {
 
   /** What is kept of it when the page is loaded anew. */
   toJSON() {
-    const { question, label, final, writing, state } = this;
+    const { question, label, final, writing } = this;
     const { pieces, marks } = writing;
-    return { question, label, final, pieces, marks, run: this.#run, cut: state !== "ended" };
+    return { question, label, final, pieces, marks, run: this.#run };
   }
 
   /** @param {() => Client | null} client @param {any} kept */
@@ -49,7 +49,7 @@ export class Answer {
     for (const piece of kept.pieces) answer.writing.add(piece);
     answer.writing.marks = kept.marks;
     answer.#run = kept.run;
-    const problem = kept.cut ? "The page was loaded anew while this was written. \u201cGo on\u201d continues it." : "";
+    const problem = kept.final ? "" : "This was broken off. \u201cGo on\u201d continues it.";
     return Object.assign(answer, { state: "ended", final: kept.final, problem });
   }
 
@@ -126,12 +126,23 @@ export class Answer {
     if (event.type === "rewound") {
       if (this.#held && this.#held.end > event.index) this.#held = null;
       this.writing.cut(at, event.text_length);
+    } else if (event.type === "snapshot") {
+      this.#retold(run);
+      this.state = event.paused ? "paused" : "writing";
     } else if (event.type === "paused") {
       this.state = "paused";
     } else if (event.type === "resumed") {
       this.state = "writing";
     } else return;
     this.onchange();
+  }
+
+  /** Told anew, with less that stands than is shown: the rest is read again. @param {number} run */
+  #retold(run) {
+    const index = this.#stream?.consumed ?? 0;
+    if (index >= this.writing.end(run)) return;
+    this.#held = null;
+    this.writing.cut({ run, index });
   }
 
   /** @param {any} final @param {string} problem */
@@ -144,8 +155,7 @@ export class Answer {
   // -- steering; `at` is what the reader sees, where that is behind what was decoded ------------------------
 
   get #seen() {
-    const last = this.writing.pieces.at(-1);
-    const shown = last?.run === this.#run ? last.index + last.count : 0;
+    const shown = this.writing.end(this.#run);
     return (this.pace || this.#gate) && shown < this.#stream.index ? { at: shown } : {};
   }
 
@@ -228,7 +238,7 @@ export class Answer {
       this.problem = "";
       return await asked;
     } catch (error) {
-      if (/** @type {any} */ (error)?.code !== "request_finished") this.problem = explain(error);
+      if (this.running) this.problem = explainSteering(error);
       this.onchange();
       return null;
     }
@@ -237,10 +247,4 @@ export class Answer {
 
 function freshSeed() {
   return crypto.getRandomValues(new Uint32Array(1))[0];
-}
-
-/** @param {import("./writing.js").Part} part */
-function injection(part) {
-  if ("messages" in part) return part;
-  return part.tokens ? { tokens: part.tokens } : { text: part.text };
 }

@@ -1,8 +1,10 @@
 /**
- * The page's connection: opened, watched, and opened again when it was lost. Knows the SDK, waiting times and
- * whether a worker is wanted; knows no streams and no DOM.
+ * The page's connection: opened, watched, and opened again when there was none, or none to be had any more: a
+ * client that loses its own finds back by itself. Knows the SDK, waiting times and whether a worker is wanted;
+ * knows no streams and no DOM.
  *
- * @typedef {"connecting" | "open" | "waiting" | "refused"} State `waiting` for the next try; `refused`: no try will
+ * @typedef {"connecting" | "open" | "reconnecting" | "waiting" | "refused"} State `reconnecting`: by itself, with
+ *   all that runs; `waiting` for the next try; `refused`: no try will
  */
 import { connect, connectWorker } from "/sdk/midstream.js";
 
@@ -11,6 +13,7 @@ import { connect, connectWorker } from "/sdk/midstream.js";
 const FIRST_MS = 400;
 const MOST_MS = 8000;
 const OURS = 1000; // a normal close: the page's own doing
+const LOST = "The connection is lost. It is being made again, and what was being written goes on where it was.";
 const NEVER_OPENED = 1006; // no close frame came: the network, or a server that is gone
 
 export class Connection {
@@ -37,6 +40,7 @@ export class Connection {
       if (life !== this.#life) return void client.close();
       this.client = client;
       this.#tries = 0;
+      client.onstate = (state) => life === this.#life && this.#turn(state);
       client.ongoingaway = () => this.#set("open", "The server is going away; what runs may finish.");
       client.closed.then((close) => life === this.#life && this.#lost(close));
       this.#set("open", "");
@@ -59,10 +63,16 @@ export class Connection {
   }
 
   #drop() {
-    this.client?.close();
-    this.client = null;
-    this.#worker?.terminate();
-    this.#worker = null;
+    const worker = this.#worker;
+    if (this.client) this.client.close().then(() => worker?.terminate());
+    else worker?.terminate();
+    this.client = this.#worker = null;
+  }
+
+  /** @param {string} state the client's */
+  #turn(state) {
+    if (state === "open") this.#set("open", "");
+    if (state === "reconnecting") this.#set("reconnecting", LOST);
   }
 
   /** @param {{ code: number | string, closeCode?: number | null, reason?: string, retryable: boolean }} how */
@@ -76,7 +86,7 @@ export class Connection {
     const wait = Math.min(FIRST_MS * 2 ** this.#tries++, MOST_MS) * (0.75 + Math.random() / 2);
     this.due = performance.now() + wait;
     this.#timer = setTimeout(() => this.open(), wait);
-    this.#set("waiting", "The server cannot be reached.");
+    this.#set("waiting", "The server cannot be reached. Is it running, and are you online?");
   }
 
   /** @param {State} state @param {string} why */

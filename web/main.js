@@ -9,7 +9,7 @@ import { follow } from "./follow.js";
 import * as keys from "./keys.js";
 import { Typing } from "./typing.js";
 
-const STATES = { connecting: "connecting", open: "connected", waiting: "no connection", refused: "refused" };
+const STATES = { connecting: "connecting", open: "connected", reconnecting: "reconnecting\u2026", waiting: "no connection", refused: "refused" };
 
 const connection = new Connection();
 const model = the("model", HTMLSelectElement);
@@ -43,11 +43,12 @@ function read() {
 function showConnection() {
   const { state, why } = connection;
   const place = the("connection", HTMLElement);
-  if (place.dataset.state !== state && (state === "open" || state === "waiting")) announce(STATES[state]);
+  if (place.dataset.state !== state && ["open", "reconnecting", "waiting"].includes(state)) announce(STATES[state]);
   place.dataset.state = state;
   the("connection-state", HTMLElement).textContent = STATES[state];
   the("trouble", HTMLElement).hidden = state === "open" && !why || state === "connecting" && !conversation.turns.length;
   the("trouble-why", HTMLElement).textContent = why || "Connecting\u2026";
+  the("try-now", HTMLButtonElement).hidden = state === "open" || state === "reconnecting";
   the("ask", HTMLButtonElement).disabled = state !== "open";
   const models = connection.client?.ready.models ?? [];
   if (models.length) model.replaceChildren(...models.map((name) => new Option(name, name, false, name === model.value)));
@@ -112,7 +113,9 @@ the("link", HTMLFormElement).addEventListener("submit", (event) => {
   connection.apiKey = the("key", HTMLInputElement).value;
   connection.open();
 });
-addEventListener("online", () => connection.state !== "open" && connection.open());
+addEventListener("online", () => connection.state === "waiting" && connection.open());
+// What is being written ends with the page. Some browsers drop what is said at the last moment, others know no earlier one.
+for (const leaving of ["beforeunload", "pagehide"]) addEventListener(leaving, () => connection.client?.close());
 addEventListener("hashchange", () => show(location.hash === "#typing"));
 
 const wide = matchMedia("(min-width: 60rem)");

@@ -8,6 +8,7 @@ const ADVICE = {
   engine_error: "The engine failed and is started again. Press \u201cGo on\u201d in a moment.",
   invalid_params: "One of the settings is not accepted. Change it and try again.",
   overloaded: "The server is full. Press \u201cGo on\u201d in a moment.",
+  request_taken: "This answer was taken over elsewhere. Press \u201cGo on\u201d to have it continued here.",
   rate_limited: "Too much at once. Press \u201cGo on\u201d in a moment.",
   request_finished: "The answer had ended before that could take effect. Click a word to go on from there.",
   stream_failed: "The answer was broken off by a fault. Press \u201cGo on\u201d to have it continued.",
@@ -17,6 +18,16 @@ const ADVICE = {
   forbidden: "This key may not do that. Enter another under the connection, top right.",
   unknown_model: "This model is gone. Choose another at the top.",
 };
+
+/** Where a frame's answer was lost, and its stream was not. */
+const UNCLEAR =
+  "The connection broke before that was answered, so it may have taken effect or not. Look at the text; if it has not, do it again.";
+
+/** What became of steering an answer; nothing is to be done where that had ended. @param {any} error @returns {string} */
+export function explainSteering(error) {
+  if (error?.code === "request_finished") return "";
+  return error?.code === "connection_lost" ? UNCLEAR : explain(error);
+}
 
 /** @param {any} error @returns {string} */
 export function explain(error) {

@@ -54,7 +54,7 @@ export class Typing {
     this.#asked++;
     try {
       const prompt = this.#text.value;
-      const options = { prompt, model: this.#model() || undefined, max_tokens: AHEAD, temperature: 0.2, repetition_penalty: 1.1 };
+      const options = { prompt, model: this.#model() || undefined, max_tokens: AHEAD, temperature: 0.2, repetition_penalty: 1.1, on_disconnect: /** @type {const} */ ("cancel") };
       const stream = await client.start({ ...options, signal: request.signal });
       for await (const { text } of stream) {
         if (request.signal.aborted) return;

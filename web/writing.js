@@ -63,6 +63,12 @@ export class Writing {
     for (const mark of moved) this.mark({ ...mark, ...place });
   }
 
+  /** The index behind what stands of a run. @param {number} run */
+  end(run) {
+    const last = this.pieces.at(-1);
+    return last?.run === run ? last.index + last.count : 0;
+  }
+
   /** Words and marks in reading order: a mark stands before the first word that it had to do with. */
   *items() {
     let next = 0;
@@ -137,4 +143,10 @@ function shortened(pieces, run, length) {
     left -= points.length;
     return { ...piece, text: points.join("") };
   });
+}
+
+/** What `inject` takes to put a part into a context. @param {Part} part */
+export function injection(part) {
+  if ("messages" in part) return part;
+  return part.tokens ? { tokens: part.tokens } : { text: part.text };
 }

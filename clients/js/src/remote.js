@@ -136,9 +136,11 @@ class Remote {
     return answered;
   }
 
+  /** It has ended, as `closed` says, when the worker has sent what there was to send: it may be terminated then. */
   close() {
+    if (this.#lost) return;
     this.#post({ op: "close" });
-    this.lose(connectionClosed(1000, ""));
+    this.#end(connectionClosed(1000, ""));
   }
 
   /** @param {FromPage} message */
@@ -167,13 +169,18 @@ class Remote {
 
   /** @param {ConnectionLost} lost */
   lose(lost) {
-    if (this.#lost) return;
+    const { closeCode, reason, retryable } = this.#lost ?? this.#end(lost);
+    this.#ended({ code: closeCode ?? 1006, reason, retryable });
+  }
+
+  /** @param {ConnectionLost} lost */
+  #end(lost) {
     this.#lost = lost;
     this.state = "closed";
     this.#questions.refuseAll(lost);
     this.#channels.failAll(lost);
-    this.#ended({ code: lost.closeCode ?? 1006, reason: lost.reason, retryable: lost.retryable });
     tell(this.onstate, this.state);
+    return lost;
   }
 
   /** @param {State} state @param {Ready} ready */
