@@ -320,6 +320,9 @@ class Stranger:
     def lose(self, stream: Stream) -> None:
         pytest.fail("it never had a stream")
 
+    def answer(self, event: Any) -> None:
+        pytest.fail(f"{event} tells it of a stream of another's")
+
     def flush(self) -> None:
         pass
 
