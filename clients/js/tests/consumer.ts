@@ -47,10 +47,14 @@ export async function steers(stream: Stream): Promise<number[]> {
 
 export async function connects(worker: Worker): Promise<Completion> {
   const here = await connect(undefined, { apiKey: "k", signal: AbortSignal.timeout(1000) });
-  await connect("http://host", { WebSocket: Ws });
+  await connect("http://host", { WebSocket: Ws, reconnectMs: 0 });
   const there: typeof here = await connectWorker(worker);
   exposeInWorker();
   there.onclose = ({ code, reason, retryable }: Close) => console.log(code, reason, retryable);
+  there.onstate = (state: "open" | "reconnecting" | "closed") => console.log(state === there.state);
+  const taken: Stream = await there.attach("r", { after: 3, had: { text: "a", index: 1 }, window: 8 });
+  // @ts-expect-error: what was had has an index
+  await there.attach("r", { after: taken.seq, had: { text: "a" } });
   there.ongoingaway = ({ deadline_ms }) => console.log(deadline_ms);
   console.log(there.ready.models, there.state === "open", (await there.closed).code);
   return there.complete({ prompt: [1, 2, 3], signal: AbortSignal.timeout(1000) });
