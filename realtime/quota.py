@@ -24,8 +24,8 @@ A_WHILE_MS = 1000
 class Bucket:
     """Tokens taken, leaking out at a steady rate.
 
-    Not one of the limiter libraries: what has been decoded must be counted even beyond the limit, and those
-    refuse to count it, or keep an entry a token; and all of them read a clock of their own.
+    Our own, and not the library `limits`: what has been decoded must be counted even beyond the limit, which
+    that refuses or keeps an entry a token for, and it reads a clock of its own.
     """
 
     def __init__(self, now: float) -> None:
