@@ -90,11 +90,20 @@ class Served:
     @property
     def engine(self) -> int:
         """The process of the engine."""
+        return self.engines[0]
+
+    @property
+    def engines(self) -> list[int]:
+        """The processes of the engine and of its spare, which is always the younger."""
         listed = subprocess.run(
-            ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
+            ["ps", "-A", "--sort=start_time", "-o", "pid=,ppid=,stat="],
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
-        pairs = (line.split() for line in listed.splitlines())
-        return next(int(pid) for pid, parent in pairs if int(parent) == self.process.pid)
+        rows = (line.split() for line in listed.splitlines())
+        ours = str(self.process.pid)
+        return [int(pid) for pid, parent, state in rows if parent == ours and not state.startswith("Z")]
 
     def tell(self, number: signal.Signals = signal.SIGTERM) -> None:
         self.process.send_signal(number)
@@ -127,9 +136,9 @@ def command(*arguments: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Ours, without options for the server, and with one thread: tests share the machine."""
+    """Ours, without options for the server, with one thread and no spare engine: tests share the machine."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MIDSTREAM_")}
-    return kept | {"OMP_NUM_THREADS": "1"}
+    return kept | {"OMP_NUM_THREADS": "1", "MIDSTREAM_ENGINE_SPARE": "off"}
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,12 +1,10 @@
-"""The server's own life: what a new user sees, what will not start, how it ends, what outlives its engine."""
+"""The server's own life: what a new user sees, what will not start, and how it ends."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import shlex
-import signal
 import socket
 import subprocess
 from collections.abc import Callable
@@ -16,7 +14,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from tests.fakes.tiny import tiny_folder
-from tests.server.served import PATIENCE_S, Served, environment, run, streams, used
+from tests.server.served import PATIENCE_S, Served, environment, run
 from tests.server.stranger import Client, client_of
 
 LONG = {"ignore_eos": True, "temperature": 0}
@@ -141,34 +139,3 @@ async def test_past_the_grace_streams_are_cancelled_with_their_final(serve: Serv
         assert await closed_with(client) == 1001
     assert server.ended() == 0
     assert "Traceback" not in server.log()
-
-
-# -- the engine's end ------------------------------------------------------------------------------
-
-
-async def test_streams_end_when_their_engine_dies_and_another_serves_the_next(serve: Serve) -> None:
-    server = serve("--toy-step-ms", "10")
-    async with client_of(server.url) as client:
-        running = await client.start("running", params=LONG)
-        waiting = await client.start("waiting", params=LONG, credit={"limit": 3})
-        await waiting.until_index(3)
-        os.kill(server.engine, signal.SIGKILL)
-        for stream in (running, waiting):
-            final = await stream.rest()
-            assert (final["finish_reason"], final["index"]) == ("error", stream.index)
-            assert final["stop_reason"] == "the engine failed"
-        await client.start_blindly("too soon")
-        error = await client.next("too soon")
-        assert (error["status"], error["code"], error["retryable"]) == (503, "overloaded", True)
-        assert await server.ask("/readyz") == (503, '{"status":"engine not ready"}')
-        async with asyncio.timeout(PATIENCE_S):
-            while (await server.ask("/readyz"))[0] == 503:
-                pass
-        again = await client.start("running", params=LONG | {"max_tokens": 9})
-        assert (await again.rest())["index"] == 9
-        metrics = await server.metrics()
-        assert metrics["midstream_engine_restarts_total"] == 1
-        assert metrics["midstream_tokens_total"] >= 9 + running.index + waiting.index, "counters never fall"
-        assert (streams(metrics), used(metrics)) == (0, 0)
-    server.tell()
-    assert server.ended() == 0

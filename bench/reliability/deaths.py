@@ -1,0 +1,141 @@
+"""Engines that are killed under load: every stream's text is what it would have been, and it goes on soon.
+
+Two dozen streams read, steer, pause and stall, and begin anew as they end; one more is watched event by
+event, and killing goes by its tokens. Now and then the spare engine is killed along with the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import midstream
+from bench.reliability.score import Score, keep_playing, quiet_run, rank
+from bench.reliability.serving import complaints, serving
+from tests.fakes.players import EVERYBODY, Player, pausing, stalling
+from tests.server.served import Served
+from tests.server.stranger import Client, Stream, client_of
+
+DEATHS, SEED = 1000, 20260
+CLIENTS, SEEDS = 4, range(3)
+STEP_MS = 10
+BETWEEN = range(200, 500)  # tokens that the watched stream gets before each death
+BOTH_EVERY = 10  # deaths of the engine and of its spare
+MOST_P99_S = 2.0
+
+
+class Deaths:
+    """Whoever waits for the next death is woken by it, or when there will be no more."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    async def next(self) -> None:
+        await self._next.wait()
+
+    def one(self) -> None:
+        self._next.set()
+        self._next = asyncio.Event()
+
+    def over(self) -> None:
+        self._next.set()
+
+
+async def measure(scale: float) -> dict[str, Any]:
+    async with serving("--engine-spare", "on", "--toy-step-ms", str(STEP_MS)) as served:
+        return await kill(served, max(int(DEATHS * scale), 1), BETWEEN)
+
+
+async def kill(served: Served, count: int, between: range) -> dict[str, Any]:
+    """So many deaths, under load."""
+    deaths, over = Deaths(), asyncio.Event()
+    score = await quiet_run(served.http, SEEDS, crowd(nothing))
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(midstream.connect(served.http)) for _ in range(CLIENTS)]
+        watcher = await stack.enter_async_context(client_of(served.url))
+        async with asyncio.TaskGroup() as group:
+            for client in clients:
+                group.create_task(keep_playing(client, score, crowd(deaths.next), over.is_set))
+            watched = Watched(served, watcher, score)
+            await watched.through(count, between, deaths)
+            over.set()
+            deaths.over()
+    await served.until_idle()
+    score.wrong += complaints(served)
+    return report(score, watched)
+
+
+def crowd(until: Callable[[], Awaitable[object]]) -> list[Player]:
+    return [*EVERYBODY, pausing(until), stalling(until)]
+
+
+async def nothing() -> None:
+    """What those wait for whom nothing befalls."""
+
+
+class Watched:
+    """One stream a death, read event by event."""
+
+    def __init__(self, served: Served, client: Client, score: Score) -> None:
+        self.resumed_s: list[float] = []  # from the kill, where a spare stood ready
+        self.cold_s: list[float] = []  # where it was killed too
+        self._served = served
+        self._client = client
+        self._score = score
+
+    async def through(self, count: int, between: range, deaths: Deaths) -> None:
+        chance = random.Random(SEED)
+        truth = await self._start("truth")
+        await truth.until_index(between.stop)
+        await self._cancel(truth)
+        for number in range(count):
+            stream = await self._start(str(number))
+            await stream.until_index(chance.choice(between))
+            victims = self._served.engines[: 2 if number % BOTH_EVERY == BOTH_EVERY - 1 else 1]
+            since = time.perf_counter()
+            for victim in victims:
+                os.kill(victim, signal.SIGKILL)
+            await stream.until("paused")
+            await stream.until("resumed")
+            (self.resumed_s if len(victims) == 1 else self.cold_s).append(time.perf_counter() - since)
+            deaths.one()
+            await stream.until_index(stream.index + 1)
+            await self._cancel(stream)
+            if stream.tokens[: between.stop] != truth.tokens[: len(stream.tokens)][: between.stop]:
+                self._score.fail(f"death {number}: the watched stream had {stream.tokens}")
+
+    async def _start(self, name: str) -> Stream:
+        params = {"ignore_eos": True, "temperature": 0}
+        return await self._client.start(name, params=params, credit={"limit": 8000}, return_tokens=True)
+
+    async def _cancel(self, stream: Stream) -> None:
+        await stream.send("cancel")
+        await stream.rest()
+
+
+def report(score: Score, watched: Watched) -> dict[str, Any]:
+    times = watched.resumed_s
+    p99_s = rank(times, 0.99) if times else 0.0
+    return {
+        "name": "engine deaths",
+        "deaths": len(times) + len(watched.cold_s),
+        "streams played through them": score.plays,
+        "wrong": score.wrong,
+        "kill to resumed, median s": round(rank(times, 0.5), 2) if times else None,
+        "kill to resumed, p99 s": round(p99_s, 2),
+        "with the spare killed too, most s": round(max(watched.cold_s, default=0.0), 2),
+        "goal": f"{DEATHS} deaths, nothing lost, doubled or reordered, resumed in {MOST_P99_S:g} s p99",
+        "met": not score.wrong and p99_s <= MOST_P99_S,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(measure(float(sys.argv[1]) if len(sys.argv) > 1 else 1.0)), indent=1))

@@ -1,0 +1,109 @@
+"""Engines that die or hang under a real server: streams wait, then go on with the text they would have had, and
+the server says the truth about itself meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+
+from bench.reliability import deaths
+from tests.server.served import Served, used
+from tests.server.stranger import Client, Stream, client_of
+
+Serve = Callable[..., Served]
+GREEDY = {"ignore_eos": True, "temperature": 0, "max_tokens": 80}
+
+
+async def whole(client: Client, name: str) -> Stream:
+    """The same stream, undisturbed."""
+    stream = await client.start(name, params=GREEDY)
+    await stream.rest()
+    return stream
+
+
+async def test_streams_that_are_paused_stalled_and_steered_outlive_many_engines(serve: Serve) -> None:
+    served = serve("--engine-spare", "on", "--toy-step-ms", "10")
+    figures = await deaths.kill(served, 3, range(100, 150))
+    assert figures["deaths"] == 3
+    assert figures["wrong"] == []
+
+
+async def test_an_engine_that_hangs_is_ended_and_replaced(serve: Serve) -> None:
+    served = serve("--toy-step-ms", "10", "--engine-silence-s", "0.5")
+    async with client_of(served.url) as client:
+        stream = await client.start("stopped", params=GREEDY)
+        await stream.until_index(5)
+        os.kill(served.engine, signal.SIGSTOP)
+        assert (await stream.until("paused"))["reason"] == "engine"
+        await stream.until("resumed")
+        assert (await stream.rest())["index"] == 80
+        assert stream.text == (await whole(client, "whole")).text
+    assert used(await served.until_idle()) == 0
+
+
+async def test_meanwhile_nothing_starts_and_the_server_is_not_ready(serve: Serve) -> None:
+    served = serve("--toy-step-ms", "10")
+    async with client_of(served.url) as client:
+        stalled = await client.start("stalled", params=GREEDY, credit={"limit": 3})
+        running = await client.start("running", params=GREEDY)
+        await stalled.until_index(3)
+        os.kill(served.engine, signal.SIGKILL)
+        assert (await running.until("paused"))["reason"] == "engine"
+        await client.start_blindly("too soon")
+        error = await client.next("too soon")
+        assert (error["status"], error["code"], error["retryable"]) == (503, "overloaded", True)
+        assert await served.ask("/readyz") == (503, '{"status":"engine not ready"}')
+        await running.until("resumed")
+        assert (await served.ask("/readyz"))[0] == 200
+        await stalled.send("credit", limit=80)
+        finals = await running.rest(), await stalled.rest()
+        assert [final["finish_reason"] for final in finals] == ["length", "length"]
+        assert running.text == stalled.text == (await whole(client, "whole")).text
+        metrics = await served.until_idle()
+        assert metrics["midstream_engine_restarts_total"] == 1
+        assert metrics["midstream_tokens_total"] >= 3 * 80, "counters never fall"
+    served.tell()
+    assert served.ended() == 0
+
+
+async def test_a_spare_stands_ready_and_takes_the_place_of_a_killed_engine(serve: Serve) -> None:
+    served = serve("--engine-spare", "on")
+    first, spare = await engines(served, 2)
+    async with client_of(served.url) as client:
+        os.kill(first, signal.SIGKILL)
+        await until_ready_again(served)
+        assert served.engine == spare
+        await whole(client, "on the spare")
+        assert (await engines(served, 2))[0] == spare, "and another stands ready behind it"
+    served.tell()
+    assert served.ended() == 0
+
+
+async def test_a_spare_that_dies_first_is_missed_by_nobody(serve: Serve) -> None:
+    served = serve("--engine-spare", "on", "--toy-step-ms", "10")
+    both = await engines(served, 2)
+    async with client_of(served.url) as client:
+        stream = await client.start("running", params=GREEDY)
+        await stream.until_index(5)
+        for process in reversed(both):
+            os.kill(process, signal.SIGKILL)
+        await stream.rest()
+        assert stream.text == (await whole(client, "whole")).text
+
+
+async def engines(served: Served, count: int) -> list[int]:
+    """Its processes, once there are so many."""
+    async with asyncio.timeout(30):
+        while len(found := await asyncio.to_thread(lambda: served.engines)) < count:
+            pass
+    return found
+
+
+async def until_ready_again(served: Served) -> None:
+    async with asyncio.timeout(30):
+        while (await served.metrics())["midstream_engine_restarts_total"] < 1:
+            pass
+        while (await served.ask("/readyz"))[0] != 200:
+            pass
