@@ -61,10 +61,10 @@ class Recovery:
     def moved(self, number: int) -> list[int]:
         """A stream has moved on, or is no more: returns those that the engine is given now."""
         self._unproven.discard(number)
-        if self._unproven or not self._groups:
+        if self._unproven:
             return []
         self._alone = 0
-        return self._try(self._groups.popleft())
+        return self._try(self._groups.popleft()) if self._groups else []
 
     def _try(self, group: list[int]) -> list[int]:
         self._trial, self._unproven = group, set(group)
