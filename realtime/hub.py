@@ -26,12 +26,13 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import StreamFrame
 from realtime.audience import Audience
-from realtime.graves import Graves, Key
+from realtime.graves import Key
 from realtime.lanes import Lanes
 from realtime.prompts import Model, checked_params, digest, text_length, tokenize
 from realtime.quota import Gate, Share
 from realtime.recovery import Recovery
 from realtime.refusal import Refusal
+from realtime.roll import Entry, Roll, Timer
 from realtime.stream import Answer, Stream
 
 log = logging.getLogger(__name__)
@@ -67,8 +68,11 @@ class Watcher(Protocol):
     def discarded(self, tokens: int) -> None: ...
 
 
-class Timer(Protocol):
-    def cancel(self) -> None: ...
+def _count(share: Share, news: api.News) -> None:
+    if news.admitted is not None:
+        share.begun()
+    if news.tokens:
+        share.took(len(news.tokens))
 
 
 def _where(error: Exception) -> str:
@@ -103,16 +107,10 @@ class Hub:
         )
         self._numbers = itertools.count()
         self._tenants: dict[str, int] = {}
-        self._streams: dict[Key, Stream] = {}
-        self._by_number: dict[int, tuple[Key, Stream]] = {}
-        self._contents: dict[int, bytes] = {}  # what each start said, digested
-        self._shares: dict[int, Share] = {}  # what each takes of what its tenant may
-        self._graves = Graves()
+        self._roll = Roll()
         self._audience = Audience[Listener]()
         self._lanes = Lanes[Key, tuple[StreamFrame, Listener]](self._tokenize, self._set_quiet)
         self._recovery = Recovery()
-        self._timers: dict[int, Timer] = {}  # until a stream times out
-        self._graces: dict[int, Timer] = {}  # until nobody need come back to it
         self._outgoing: list[api.AnyCommand] = []
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -121,12 +119,16 @@ class Hub:
 
     @property
     def streams(self) -> list[Stream]:
-        return list(self._streams.values())
+        return [entry.stream for entry in self._roll.entries]
 
     @property
     def settled(self) -> bool:
         """Whether everybody whom the last engine was given moved on in it."""
         return self._recovery.proven
+
+    def runs(self, tenant: str, request_id: str) -> bool:
+        """Whether there is such a stream, and it has not ended."""
+        return (tenant, request_id) in self._roll.keys
 
     async def quiet(self) -> None:
         """Wait until no stream is left."""
@@ -159,12 +161,13 @@ class Hub:
         """The listener is gone; each of its streams does what its start said."""
         with self._turn() as wake:
             for number in self._audience.leave(listener):
-                if number not in self._by_number:
+                entry = self._roll.numbered(number)
+                if entry is None:
                     continue  # it has ended
-                stream = self._by_number[number][1]
+                stream = entry.stream
                 stream.detach(self._clock(), self.steps)
                 if stream.on_disconnect != "cancel":
-                    self._graces[number] = self._call_later(stream.grace_s, partial(self._give_up, stream))
+                    entry.grace = self._call_later(stream.grace_s, partial(self._give_up, stream))
                 wake(stream)
 
     # -- from the engine -------------------------------------------------------------------------
@@ -175,12 +178,12 @@ class Hub:
         now = self._clock()
         with self._turn() as wake:
             for news in output.news:
-                known = self._by_number.get(news.stream)
-                if known is None:
+                entry = self._roll.numbered(news.stream)
+                if entry is None:
                     self._watcher.discarded(len(news.tokens))
                     continue
-                stream = known[1]
-                self._count(news)
+                stream = entry.stream
+                _count(entry.share, news)
                 for asked in stream.hear(news, now):
                     self._watcher.acted(asked.kind, output.step - asked.step)
                 wake(stream)
@@ -188,18 +191,10 @@ class Hub:
                     self._moved(stream)
         self._watcher.stepped(output)
 
-    def _count(self, news: api.News) -> None:
-        share = self._shares[news.stream]
-        if news.admitted is not None:
-            share.begun()
-        put_in = sum(change.count for change in news.changes if isinstance(change, api.Appended))
-        if news.tokens or put_in:
-            share.took(len(news.tokens) + put_in)
-
     def cancel_all(self, of: Callable[[str], bool] = lambda tenant: True) -> None:
         """All streams of such tenants."""
         with self._turn() as wake:
-            for stream in [stream for (tenant, _), stream in self._streams.items() if of(tenant)]:
+            for stream in [entry.stream for entry in self._roll.entries if of(entry.key[0])]:
                 stream.cancel(self._clock(), self.steps)
                 wake(stream)
 
@@ -228,8 +223,9 @@ class Hub:
 
     def _submit(self, numbers: Iterable[int]) -> None:
         for number in numbers:
-            if number in self._by_number:  # else it ended while it was held back
-                self._by_number[number][1].submit()
+            entry = self._roll.numbered(number)
+            if entry is not None:  # else it ended while it was held back
+                entry.stream.submit()
 
     def _moved(self, stream: Stream) -> None:
         if self.up and not self._recovery.proven:
@@ -244,7 +240,7 @@ class Hub:
                 case protocol.Attach(after=after):
                     self._attach(key, after, frame.ref, listener)
                     return
-                case protocol.Start() if (content := self._known(key)) is not None:
+                case protocol.Start() if (content := self._roll.content(key, self._clock())) is not None:
                     self._start_again(key, frame, content, listener)
                     return
                 case protocol.Start():
@@ -262,7 +258,7 @@ class Hub:
         """A frame of a lane: its text may be long."""
         frame, listener = item
         try:
-            if isinstance(frame, protocol.Start) and self._known(key) is None:
+            if isinstance(frame, protocol.Start) and self._roll.content(key, self._clock()) is None:
                 self._check_start(key, frame)
             tokens = await asyncio.to_thread(tokenize, frame, self._known_model())
         except Refusal as refusal:
@@ -297,23 +293,13 @@ class Hub:
             send=self._outgoing.append,
             now=self._clock(),
         )
-        self._streams[key] = stream
-        self._by_number[number] = (key, stream)
-        self._contents[number] = digest(frame)
-        self._shares[number] = share
-        self._audience.give(number, listener)
-        self._graves.forget(key)
-        self._quiet.clear()
+        entry = Entry(key, stream, digest(frame), share)
         if frame.timeout_ms is not None:
-            self._timers[number] = self._call_later(frame.timeout_ms / 1000, partial(self._time_out, stream))
+            entry.timeout = self._call_later(frame.timeout_ms / 1000, partial(self._time_out, stream))
+        self._roll.enter(entry)
+        self._audience.give(number, listener)
+        self._quiet.clear()
         return stream
-
-    def _known(self, key: Key) -> bytes | None:
-        """The content with which a stream of this name was started, if all of it is still there."""
-        if key in self._streams:
-            return self._contents[self._streams[key].number]
-        grave = self._graves.find(key, self._clock())
-        return None if grave is None else grave.content
 
     def _start_again(self, key: Key, frame: protocol.Start, content: bytes, listener: Listener) -> None:
         if digest(frame) != content:
@@ -324,9 +310,7 @@ class Hub:
         self._attach(key, -1, frame.ref, listener)
 
     def _attach(self, key: Key, after: int, ref: str | None, listener: Listener) -> None:
-        stream = self._streams.get(key)
-        if stream is None:
-            stream = self._dug_up(key)
+        stream = self._roll.find(key, self._clock())
         anew = self._audience.of(stream.number) is not listener
         stream.attach(after, self.steps, ref, anew=anew)
         self._hand_over(stream, listener)
@@ -335,23 +319,13 @@ class Hub:
         if stream.ended and not stream.outbox.waiting:
             self._audience.release(stream.number)  # it has all that there will ever be
 
-    def _dug_up(self, key: Key) -> Stream:
-        grave = self._graves.find(key, self._clock())
-        if grave is not None:
-            return grave.stream
-        if self._graves.remembers(key):
-            raise Refusal(
-                "request_expired", f'Request "{key[1]}" ended too long ago: its output is forgotten.'
-            )
-        raise Refusal("unknown_request", f'There is no request "{key[1]}": start it first.')
-
     def _hand_over(self, stream: Stream, listener: Listener) -> None:
         before = self._audience.give(stream.number, listener)
         if before is not None:
             before.lose(stream)
-        grace = self._graces.pop(stream.number, None)
-        if grace is not None:
-            grace.cancel()
+        entry = self._roll.numbered(stream.number)
+        if entry is not None:
+            entry.stop_grace()
 
     def _give_up(self, stream: Stream) -> None:
         """Nobody came back."""
@@ -364,10 +338,11 @@ class Hub:
     def _steer(
         self, key: Key, frame: StreamFrame, listener: Listener, tokens: list[int] | None
     ) -> Stream | None:
-        stream = self._streams.get(key)
-        if stream is None:
+        entry = self._roll.named(key)
+        if entry is None:
             self._steer_nothing(key, frame)
             return None
+        stream = entry.stream
         elsewhere = self._audience.of(stream.number) is not listener and not isinstance(frame, protocol.Grant)
         if frame.ref is not None and elsewhere:
             stream.overhear(frame.ref, listener.answer)
@@ -391,7 +366,7 @@ class Hub:
                 stream.steer(frame, self.steps)
 
     def _steer_nothing(self, key: Key, frame: StreamFrame) -> None:
-        if not self._graves.remembers(key):
+        if not self._roll.remembers(key):
             raise Refusal("unknown_request", f'There is no request "{frame.request_id}": start it first.')
         if isinstance(frame, protocol.Grant | protocol.Cancel):
             return  # it crossed the final on its way; there is nothing left to grant or to end
@@ -413,8 +388,8 @@ class Hub:
             raise Refusal(
                 "invalid_frame", "A start has either `messages` or `prompt`, not both and not neither."
             )
-        beginning = self._lanes.keys - self._streams.keys() - {key}
-        if len(self._streams) + len(beginning) >= self._max_streams:
+        beginning = self._lanes.keys - self._roll.keys - {key}
+        if len(self._roll) + len(beginning) >= self._max_streams:
             raise Refusal(
                 "overloaded", f"The server has its most of {self._max_streams} streams.", retry_after_ms=1000
             )
@@ -445,23 +420,17 @@ class Hub:
             self._retire(stream)
 
     def _retire(self, stream: Stream) -> None:
-        known = self._by_number.pop(stream.number, None)
-        if known is None:
+        entry = self._roll.numbered(stream.number)
+        if entry is None:
             return
-        key = known[0]
-        del self._streams[key]
+        self._roll.close(entry, self._clock())
         self._audience.release(stream.number)
-        for timers in (self._timers, self._graces):
-            if (timer := timers.pop(stream.number, None)) is not None:
-                timer.cancel()
-        self._shares.pop(stream.number).ended()
-        self._graves.bury(key, stream, self._contents.pop(stream.number), self._clock())
         self._moved(stream)
         self._watcher.finished(stream)
         self._set_quiet()
 
     def _set_quiet(self) -> None:
-        if not self._streams and not self._lanes.keys:
+        if not len(self._roll) and not self._lanes.keys:
             self._quiet.set()
 
     def _time_out(self, stream: Stream) -> None:
