@@ -56,4 +56,7 @@ async def _lie(port: int, laid: Future[CutWire]) -> None:
         over = asyncio.Event()
         laid.set_result(CutWire(proxy.url, proxy, asyncio.get_running_loop(), over))
         await over.wait()
-        proxy.cut()  # so that nothing is left to be sent when its loop ends
+        proxy.refusing = True
+        while len(asyncio.all_tasks()) > 1:  # no connection outlives its loop
+            proxy.cut()
+            await asyncio.sleep(0)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from playwright.sync_api import Locator, Page, expect
 
-from tests.server.served import PATIENCE_S, Metrics, Served
+from tests.server.served import PATIENCE_S, Metrics, Served, streams
 
 LONG = "2000"  # tokens: no answer comes to its own end within a test
 
@@ -59,6 +59,11 @@ def until(server: Served, condition: Callable[[Metrics], bool]) -> Metrics:
         if condition(metrics):
             return metrics
     raise AssertionError(f"it never came to that: {metrics}")
+
+
+def busy(metrics: Metrics) -> float:
+    """Streams that want to be decoded. A page that was killed leaves its own paused for a while."""
+    return streams(metrics) - streams(metrics, "paused")
 
 
 def metrics_of(server: Served) -> Metrics:

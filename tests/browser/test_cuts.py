@@ -9,15 +9,14 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.cut_wire import CutWire, cut_wire
-from tests.browser.reader import ask, state, turn_dial, until, words_of, written_so_far
-from tests.server.served import Served, streams
+from tests.browser.reader import ask, busy, state, turn_dial, until, words_of, written_so_far
+from tests.server.served import Served
 
 
 @pytest.fixture
 def wire(toy: Served) -> Iterator[CutWire]:
     with cut_wire(toy.port) as wire:
         yield wire
-        until(toy, lambda now: not streams(now))  # what pages say on leaving has come through
 
 
 def seeded(page: Page, url: str) -> Locator:
@@ -97,4 +96,4 @@ def test_what_is_stopped_without_a_connection_is_stopped_when_there_is_one(
     wire.refuse(False)
     expect(answer).to_have_attribute("data-state", re.compile("ended"))
     expect(answer.locator(".state")).to_have_text("stopped")
-    until(toy, lambda now: not streams(now))
+    until(toy, lambda now: not busy(now))

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.reader import ask, metrics_of, state, turn_dial, until, words_of, written_so_far
+from tests.browser.reader import ask, busy, metrics_of, state, turn_dial, until, words_of, written_so_far
 from tests.server.served import Served, decoded, streams
 
 
 def idle(server: Served) -> float:
-    return decoded(until(server, lambda now: not streams(now)))
+    return decoded(until(server, lambda now: not busy(now)))
 
 
 def frames_of(page: Page, url: str) -> tuple[list[str], list[str]]:
@@ -52,7 +52,7 @@ def test_pause_holds_the_text_still_and_resume_goes_on(page: Page, toy: Served) 
     page.keyboard.press("Alt+p")
     state(answer, "paused")
     held = words_of(answer)
-    total = decoded(until(toy, lambda now: streams(now, "paused") == 1))
+    total = decoded(until(toy, lambda now: streams(now, "paused") > 0))
     other = ask(page, "Something else, meanwhile")  # the toy's step goes on, but not for the first
     other.locator(".stop").click()
     assert words_of(answer) == held
@@ -229,7 +229,7 @@ def test_each_key_cancels_the_suggestion_before_it(page: Page, toy: Served) -> N
     typed.press_sequentially(" was")
     expect(page.locator("#typing-note")).to_contain_text("1 cancelled")
     expect(ghost).to_have_text(re.compile(r"\w+"))
-    until(toy, lambda now: not streams(now))
+    until(toy, lambda now: not busy(now))
     typed.press("Tab")
     expect(typed).to_have_value(re.compile(r"The river was \w+"))
 

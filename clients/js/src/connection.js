@@ -85,7 +85,9 @@ export class Connection {
   /** @param {string} requestId @param {StreamCore} core */
   pull(requestId, core) {
     const limit = core.ask();
-    if (limit !== null && this.#channels.get(requestId)?.here) this.#grant(requestId, limit);
+    if (limit !== null && this.#channels.get(requestId)?.here) {
+      this.#wires.send({ type: "credit", request_id: requestId, limit });
+    }
     return core.take();
   }
 
@@ -104,11 +106,6 @@ export class Connection {
     }
     this.#wires.close(NORMAL_CLOSURE);
     this.lose(connectionClosed(NORMAL_CLOSURE, ""));
-  }
-
-  /** @param {string} requestId @param {number} limit */
-  #grant(requestId, limit) {
-    this.#wires.send({ type: "credit", request_id: requestId, limit });
   }
 
   /** @param {Waiting} waiting */
@@ -202,7 +199,8 @@ export class Connection {
     this.#wires.works();
     const channel = this.#channels.get(event.request_id);
     if (channel) {
-      if (channel.core.granted) this.#grant(channel.requestId, channel.core.granted);
+      const { requestId, core: { granted: limit } } = channel;
+      if (limit) this.#wires.send({ type: "credit", request_id: requestId, limit });
       this.#catchUp(channel, event.pending ?? []);
     }
     this.#questions.settle(this.#questions.opening(event.request_id)?.ref, event);
