@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from midstream.protocol import Adjusted, Error, Params, Paused, Resumed, Rewound, StreamEvent, Token
-from realtime.outbox import Outbox, Piece
+from midstream.protocol import Adjusted, Error, Params, Paused, Resumed, Rewound, Token
+from realtime.outbox import Outbox, Piece, Told
 from realtime.refusal import Refusal
 
 ENDLESS = 10_000
@@ -34,7 +34,7 @@ def adjusted(index: int) -> Adjusted:
     return Adjusted(request_id="a", index=index, params=Params())
 
 
-def said(events: list[StreamEvent | Error]) -> list[str]:
+def said(events: list[Told]) -> list[str]:
     """Events in short: tokens as from:count, others by their kind and index."""
     return [
         f"{event.index}:{event.count}"

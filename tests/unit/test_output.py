@@ -1,0 +1,108 @@
+"""What a stream has said: its text anew, its context in the model's order, and taking back of both."""
+
+from __future__ import annotations
+
+import pytest
+
+from realtime.output import Output
+from tests.fakes.house import toy_tokenizer
+
+
+def said(text: str, *stop: str) -> Output:
+    """A byte a token."""
+    output = Output(toy_tokenizer(), stop, 0)
+    for byte in text.encode():
+        output.add(byte)
+    return output
+
+
+def test_the_text_of_the_first_tokens_is_what_was_released_with_them() -> None:
+    output = said("naïve")
+    released = ["", "n", "na", "na", "naï", "naïv", "naïve"]
+    assert [output.text(count, flushed=False) for count in range(7)] == released
+
+
+def test_text_that_may_begin_a_stop_string_is_no_text_before_the_end() -> None:
+    output = said("so EN", "END")
+    assert output.text(5, flushed=False) == "so "
+    assert output.flush() == "EN"
+    assert output.text(5, flushed=True) == "so EN"
+
+
+def test_a_stop_string_that_was_met_is_no_text_at_the_end_either() -> None:
+    output = said("so END", "END")
+    assert output.stopped == "END"
+    output.flush()
+    assert output.text(6, flushed=True) == "so "
+
+
+def test_a_character_that_never_became_whole_is_text_at_the_end() -> None:
+    output = said("")
+    output.add(0xF0)
+    assert output.text(1, flushed=False) == ""
+    assert output.flush() == "\ufffd"
+    assert output.text(1, flushed=True) == "\ufffd"
+
+
+def test_context_has_injections_where_they_stand() -> None:
+    output = said("")
+    output.inject([1, 2])
+    for token in b"ab":
+        output.add(token)
+    output.inject([3])
+    output.inject([4])
+    output.add(ord("c"))
+    assert output.context() == [1, 2, *b"ab", 3, 4, *b"c"]
+    output.inject([5])
+    assert output.context() == [1, 2, *b"ab", 3, 4, *b"c", 5]
+    assert output.injected() == 5
+    assert [output.injected(before=index) for index in range(4)] == [2, 2, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("index", "context"),
+    [
+        (3, [1, *b"ab", 2, *b"c", 3]),
+        (2, [1, *b"ab", 2]),
+        (1, [1, *b"a"]),
+        (0, [1]),
+    ],
+)
+def test_rewinding_keeps_injections_up_to_there(index: int, context: list[int]) -> None:
+    output = said("")
+    output.inject([1])
+    output.add(ord("a"))
+    output.add(ord("b"))
+    output.inject([2])
+    output.add(ord("c"))
+    output.inject([3])
+    output.cut(index, ())
+    assert output.context() == context
+    assert len(output) == index
+
+
+def test_rewinding_within_a_character_keeps_its_beginning() -> None:
+    output = said("naïve")
+    output.cut(3, ())
+    assert output.text(3, flushed=False) == "na"
+    assert output.text_length == 2
+    assert output.add("ï".encode()[1]) == "ï"
+    assert output.text(4, flushed=False) == "naï"
+
+
+def test_rewinding_holds_back_what_may_begin_a_stop_string_now() -> None:
+    output = said("one two")
+    output.cut(5, ("one t!",))
+    assert output.text_length == 0
+    assert output.text(5, flushed=False) == ""
+    assert output.add(ord("?")) == "one t?"
+    assert output.text(6, flushed=False) == "one t?"
+
+
+def test_what_is_said_anew_behind_a_rewinding_stands_in_text_and_context() -> None:
+    output = said("abcd")
+    output.cut(1, ())
+    output.inject([9])
+    output.add(ord("z"))
+    assert output.text(2, flushed=False) == "az"
+    assert output.context() == [*b"a", 9, *b"z"]
