@@ -30,6 +30,7 @@ from realtime.link import ProcessLink
 from realtime.metrics import Metrics
 from realtime.quota import Gate
 from realtime.revocation import watch
+from realtime.sse import Patience
 from realtime.supervisor import Connect, EngineFailed, Supervisor
 from realtime.tenants import EVERYTHING, Allowance
 
@@ -108,6 +109,7 @@ async def serve(options: Options, listening: socket.socket) -> None:
         _limits(options),
         credentials=Credentials(keyring, tuple(options.allowed_origins.split())),
         crowd=crowd,
+        patience=_patience(options),
     )
     watching = _watching(keyring, crowd, hub)
     try:
@@ -268,6 +270,11 @@ def _limits(options: Options) -> Limits:
         auto_credit_window=options.auto_credit_window,
         ack_every=options.ack_every,
     )
+
+
+def _patience(options: Options) -> Patience:
+    """A reader over HTTP that takes nothing is told so before the transport cuts it off."""
+    return Patience(heartbeat_s=options.sse_heartbeat_s, stalled_s=0.75 * options.send_timeout_s)
 
 
 def _http_limits(options: Options) -> entry.HttpLimits:

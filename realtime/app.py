@@ -16,9 +16,11 @@ from realtime.credentials import Credentials
 from realtime.crowd import Crowd
 from realtime.hub import Hub
 from realtime.metrics import Metrics
+from realtime.openai.routes import routes as openai
 from realtime.pages import routes as pages
 from realtime.refusal import Refusal
 from realtime.secret_door import secret_door
+from realtime.sse import Patience
 from realtime.supervisor import Supervisor
 
 
@@ -34,6 +36,7 @@ class Doors:
         *,
         credentials: Credentials,
         crowd: Crowd,
+        patience: Patience | None = None,
     ) -> None:
         self._hub = hub
         self._supervisor = supervisor
@@ -41,6 +44,7 @@ class Doors:
         self._limits = limits
         self._crowd = crowd
         self.credentials = credentials
+        self.http = openai(hub, limits.max_message_bytes, patience or Patience())
         self.open: dict[str, Connection] = {}  # by session_id
 
     async def realtime(self, websocket: WebSocket) -> None:
@@ -83,6 +87,7 @@ def application(doors: Doors) -> Starlette:
                 credentials,
                 WebSocketRoute("/v1/realtime", doors.realtime),
                 Route("/v1/realtime/client_secrets", secret_door(credentials), methods=["POST"]),
+                *doors.http,
             ),
             *guarded(For.ADMINS, credentials, Route("/metrics", doors.metrics)),
             *guarded(

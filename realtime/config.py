@@ -110,6 +110,9 @@ class Options:
     send_timeout_s: float = option(
         20.0, "seconds after which a client that takes nothing is cut off", least=0.1, most=DAY_S
     )
+    sse_heartbeat_s: float = option(
+        15.0, "seconds of silence after which a streaming HTTP answer has a comment", least=0.05, most=DAY_S
+    )
     handshake_timeout_s: float = option(
         5.0, "seconds that a request's head has to arrive in", least=0.1, most=DAY_S
     )

@@ -87,6 +87,12 @@ def app_of(credentials: Credentials) -> Starlette:
 DECISIONS = {
     "/v1/realtime": For.HOLDERS,
     "/v1/realtime/client_secrets": For.HOLDERS,
+    "/v1/chat/completions": For.HOLDERS,
+    "/v1/completions": For.HOLDERS,
+    "/v1/models": For.HOLDERS,
+    "/v1/models/{model:path}": For.HOLDERS,
+    "/v1/streams/{request_id:path}/control": For.HOLDERS,
+    "/v1/streams/{request_id:path}": For.HOLDERS,
     "/metrics": For.ADMINS,
     "/asyncapi.json": For.EVERYBODY,
     "/healthz": For.EVERYBODY,
@@ -120,7 +126,8 @@ def test_nobody_comes_in_without_a_key(locked: Locked, path: str) -> None:
 
 def _ask(client: TestClient, path: str, headers: dict[str, str]) -> Any:
     if not path.startswith("/v1/realtime") or "client_secrets" in path:
-        return client.request("POST" if "secrets" in path else "GET", path, headers=headers)
+        posted = any(word in path for word in ("secrets", "completions", "control"))
+        return client.request("POST" if posted else "GET", path, headers=headers)
     with pytest.raises(Exception) as caught, client.websocket_connect(path, headers=headers):  # noqa: PT011
         pass
     return caught.value

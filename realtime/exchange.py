@@ -1,0 +1,25 @@
+"""What every HTTP door does with a request: its body is read, within bounds, and the answer names it."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from starlette.requests import Request
+
+from realtime.refusal import Refusal
+
+_PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
+
+
+def named(request_id: str) -> dict[str, str]:
+    """The header that says whose answer this is. A name may be of any characters, and a header may not."""
+    return {"X-Request-Id": quote(request_id[:128], safe=_PRINTABLE)}
+
+
+async def body_of(request: Request, most_bytes: int) -> bytes:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > most_bytes:
+            raise Refusal("too_large", f"The body may have {most_bytes} bytes at most.")
+    return bytes(body)
