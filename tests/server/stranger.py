@@ -3,6 +3,8 @@
 It checks on the way what holds of every exchange: a stream's events are numbered from 0 without a gap, the
 first is `started`, token events follow one another by index, no token comes while paused, and nothing comes
 behind `final`.
+
+A server remembers streams that have ended by their ids, so each client marks its own: tests say plain names.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import secrets
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -28,6 +31,7 @@ class Client:
     def __init__(self, websocket: ClientConnection) -> None:
         self.websocket = websocket
         self.packs = websocket.subprotocol == "midstream.v1.msgpack"
+        self.mark = f" of {secrets.token_hex(4)}"
         self.limits: dict[str, int] = {}
         self.streams: dict[str, Stream] = {}
         self._waiting: defaultdict[str | None, deque[Event]] = defaultdict(deque)
@@ -36,7 +40,11 @@ class Client:
     # -- to the server ---------------------------------------------------------------------------
 
     async def send(self, kind: str, **fields: Any) -> None:
-        frame = {"type": kind, **fields}
+        await self.send_frame({"type": kind, **fields})
+
+    async def send_frame(self, frame: dict[str, Any]) -> None:
+        if "request_id" in frame:
+            frame = frame | {"request_id": frame["request_id"] + self.mark}
         await self.websocket.send(msgspec.msgpack.encode(frame) if self.packs else json.dumps(frame))
 
     async def start(self, request_id: str, **fields: Any) -> Stream:
@@ -76,6 +84,8 @@ class Client:
             message = await self.websocket.recv()
         assert isinstance(message, bytes) == self.packs
         event: Event = msgspec.msgpack.decode(message) if isinstance(message, bytes) else json.loads(message)
+        if "request_id" in event:
+            event["request_id"] = event["request_id"].removesuffix(self.mark)
         stream = self.streams.get(event.get("request_id", ""))
         if stream is not None and event["type"] != "error":
             stream.check(event)
