@@ -7,6 +7,7 @@ are small.
 from __future__ import annotations
 
 import asyncio
+from typing import Literal
 
 from realtime.hub import Hub
 from realtime.outbox import Told
@@ -18,6 +19,7 @@ class Ear:
     def __init__(self, hub: Hub, *, keeps: bool) -> None:
         """`keeps`: no event counts as read, so that whoever comes again gets as many of them as are kept."""
         self.gone = False
+        self.route: Literal["websocket", "http"] = "http"
         self.failure: Refusal | None = None  # the first
         self.answered: Answer | None = None
         self._hub = hub

@@ -1,0 +1,237 @@
+"""What OpenAI's clients may ask for: what is taken, what is refused by name, and which starts come of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from msgspec import UNSET
+from msgspec.structs import asdict
+
+from midstream.protocol import Params, Start
+from realtime.openai.errors import Misfit, error_object
+from realtime.openai.requests import ChatBody, TextBody, read
+from realtime.openai.starts import starts
+from realtime.refusal import Refusal
+
+MESSAGES = [{"role": "user", "content": "Hello"}]
+
+
+def chat(**fields: Any) -> list[Start]:
+    body = read(ChatBody, json.dumps({"messages": MESSAGES} | fields).encode())
+    (choices,) = starts(body, body.request_id or "made")
+    return choices
+
+
+def text(**fields: Any) -> list[list[Start]]:
+    return starts(read(TextBody, json.dumps({"prompt": "Once"} | fields).encode()), "made")
+
+
+def made(kind: type[ChatBody | TextBody], data: bytes) -> list[list[Start]]:
+    body = read(kind, data)
+    return starts(body, body.request_id or "made")
+
+
+def given(params: Params) -> dict[str, Any]:
+    return {name: value for name, value in asdict(params).items() if value is not UNSET}
+
+
+def refused(kind: type[ChatBody | TextBody], body: dict[str, Any] | bytes) -> dict[str, Any]:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    with pytest.raises(Refusal) as caught:
+        made(kind, data)
+    assert caught.value.status == 400
+    error = error_object(caught.value)["error"]
+    assert (error["type"], error["retryable"]) == ("invalid_request_error", False)
+    return dict(error)
+
+
+def test_all_sampling_fields_of_the_engine_pass_through() -> None:
+    params = {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 7,
+        "min_p": 0.1,
+        "max_tokens": 9,
+        "stop": ["\n", "END"],
+        "seed": -4,
+        "repetition_penalty": 1.1,
+        "presence_penalty": 0.2,
+        "frequency_penalty": -0.3,
+        "logit_bias": {"5": -100},
+        "ignore_eos": True,
+        "min_tokens": 2,
+    }
+    as_read = params | {"logit_bias": {5: -100.0}}
+    (start,) = chat(**params)
+    assert given(start.params) == as_read
+    ((start,),) = text(**params, logprobs=3)
+    assert given(start.params) == as_read | {"logprobs": 3}
+    assert set(given(start.params)) == set(Params.__struct_fields__), "none was forgotten"
+
+
+def test_a_start_says_what_the_request_says() -> None:
+    (start,) = chat(model="toy", priority=-1, timeout_ms=500, request_id="mine", grace_ms=7)
+    assert start.messages is not None
+    assert (start.messages[0].role, start.messages[0].content) == ("user", "Hello")
+    assert (start.model, start.priority, start.timeout_ms) == ("toy", -1, 500)
+    assert (start.request_id, start.on_disconnect, start.grace_ms) == ("mine", "pause", 7)
+    assert chat()[0].on_disconnect == "cancel", "nobody can come again for what has no name"
+    assert chat(request_id="mine", on_disconnect="cancel")[0].on_disconnect == "cancel"
+
+
+def test_what_is_null_or_asks_for_nothing_is_left_out_of_account() -> None:
+    nothing = {
+        "user": "somebody",
+        "metadata": {"a": "b"},
+        "store": False,
+        "tools": [],
+        "tool_choice": "auto",
+        "response_format": {"type": "text"},
+        "service_tier": "default",
+        "stop": None,
+        "logprobs": None,
+        "audio": None,
+    }
+    assert chat(**nothing) == chat()
+    assert text(echo=False, suffix=None, best_of=1, user="x") == text()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tools", [{"type": "function"}]),
+        ("tool_choice", "required"),
+        ("functions", [{}]),
+        ("response_format", {"type": "json_object"}),
+        ("modalities", ["text", "audio"]),
+        ("audio", {"voice": "alloy"}),
+        ("reasoning_effort", "low"),
+        ("verbosity", "low"),
+        ("web_search_options", {}),
+        ("store", True),
+        ("temprature", 0.5),
+    ],
+)
+def test_what_would_change_the_answer_is_refused_by_name(name: str, value: Any) -> None:
+    error = refused(ChatBody, {"messages": MESSAGES, name: value})
+    assert (error["param"], error["code"]) == (name, "unsupported_parameter")
+    assert f"`{name}`" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"messages": MESSAGES, "temperature": 3}, "temperature"),
+        ({"messages": MESSAGES, "n": 0}, "n"),
+        ({"messages": MESSAGES, "n": 129}, "n"),
+        ({"messages": MESSAGES, "logprobs": 5}, "logprobs"),
+        ({"messages": MESSAGES, "top_logprobs": 5}, "top_logprobs"),
+        ({"messages": MESSAGES, "logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"messages": MESSAGES, "max_tokens": 5, "max_completion_tokens": 6}, "max_tokens"),
+        ({"messages": MESSAGES, "stop": [""]}, "stop[0]"),
+        ({"messages": MESSAGES, "stream_options": {"x": 1}}, "stream_options"),
+        ({"messages": MESSAGES, "request_id": "x" * 129}, "request_id"),
+        ({"messages": MESSAGES, "request_id": "x" * 128, "n": 2}, "request_id"),
+        ({"messages": []}, "messages"),
+        ({}, "messages"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user"}]}, "messages[0]"),
+        ({"messages": [*MESSAGES, *MESSAGES, {"tool_call_id": "1"}]}, "messages[2].tool_call_id"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_chat_names_its_field(body: dict[str, Any], param: str) -> None:
+    assert refused(ChatBody, body)["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": None}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": ["a", 1]}, "prompt"),
+        ({"prompt": [1, -2]}, "prompt"),
+        ({"prompt": [True]}, "prompt"),
+        ({"prompt": ["a"] * 65, "n": 2}, "n"),
+        ({"best_of": 3, "n": 2}, "best_of"),
+        ({"echo": True}, "echo"),
+        ({"suffix": "end"}, "suffix"),
+        ({"messages": MESSAGES}, "messages"),
+        ({"logprobs": True}, "logprobs"),
+    ],
+)
+def test_a_mistake_in_a_completion_names_its_field(fields: dict[str, Any], param: str) -> None:
+    assert refused(TextBody, {"prompt": "Once"} | fields)["param"] == param
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"\xff", b'{"a":' * 100_000])
+def test_what_is_no_request_is_refused(body: bytes) -> None:
+    assert refused(ChatBody, body)["code"] == "invalid_frame"
+
+
+def test_a_message_that_was_given_out_can_be_sent_back() -> None:
+    said: dict[str, Any] = {
+        "role": "assistant",
+        "content": "Hi",
+        "refusal": None,
+        "annotations": [],
+        "tool_calls": None,
+    }
+    (start,) = chat(messages=[{"role": "developer", "content": "Be kind"}, said])
+    assert start.messages is not None
+    assert [message.role for message in start.messages] == ["system", "assistant"]
+
+
+def test_names_of_the_chat_and_their_defaults() -> None:
+    assert chat(max_completion_tokens=5)[0].params.max_tokens == 5
+    assert chat(max_completion_tokens=5, max_tokens=5)[0].params.max_tokens == 5
+    assert chat()[0].params.max_tokens is UNSET
+    assert text()[0][0].params.max_tokens == 16
+    assert chat()[0].params.logprobs is UNSET
+    assert chat(logprobs=True)[0].params.logprobs == 0
+    assert chat(logprobs=True, top_logprobs=4)[0].params.logprobs == 4
+
+
+def test_choices_have_names_and_seeds_of_their_own() -> None:
+    choices = chat(n=3, seed=2**63 - 2)
+    assert [start.request_id for start in choices] == ["made", "made:1", "made:2"]
+    assert [start.params.seed for start in choices] == [2**63 - 2, 2**63 - 1, -(2**63)]
+    assert [start.params.seed for start in chat(n=2)] == [UNSET, UNSET]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [
+        ("Once", ["Once"]),
+        (["Once", "Twice"], ["Once", "Twice"]),
+        ([1, 2, 3], [[1, 2, 3]]),
+        ([[1, 2], [3]], [[1, 2], [3]]),
+    ],
+)
+def test_a_prompt_is_one_or_many_texts_or_tokens(prompt: Any, prompts: list[Any]) -> None:
+    made = text(prompt=prompt, n=2)
+    assert [[start.prompt for start in choices] for choices in made] == [[one, one] for one in prompts]
+    names = [start.request_id for choices in made for start in choices]
+    assert names == ["made", *(f"made:{index}" for index in range(1, len(names)))]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status", "kind", "code", "param"),
+    [
+        (Refusal("context_too_long", "x"), 400, "invalid_request_error", "context_length_exceeded", None),
+        (Refusal("invalid_params", "`params.n` is"), 400, "invalid_request_error", "invalid_params", "n"),
+        (Misfit("a", "x", "unsupported"), 400, "invalid_request_error", "unsupported_parameter", "a"),
+        (Refusal("unknown_model", "`x`"), 404, "invalid_request_error", "model_not_found", None),
+        (Refusal("forbidden", "x"), 403, "permission_error", "forbidden", None),
+        (Refusal("rate_limited", "", retry_after_ms=9), 429, "rate_limit_error", "rate_limit_exceeded", None),
+        (Refusal("overloaded", "x"), 503, "server_error", "overloaded", None),
+    ],
+)  # fmt: skip
+def test_errors_are_those_that_openais_clients_know(
+    refusal: Refusal, status: int, kind: str, code: str, param: str | None
+) -> None:
+    error = error_object(refusal)["error"]
+    assert (error["status"], error["type"], error["code"], error["param"]) == (status, kind, code, param)
+    assert error.get("retry_after_ms") == refusal.retry_after_ms
