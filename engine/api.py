@@ -200,6 +200,9 @@ class Stats(Struct, array_like=True):
     tokens_total: int = 0
     evictions_total: int = 0
     preemptions_total: int = 0
+    prefill_rows: int = 0
+    forward_s: float = 0.0  # of `step_s`, computing the model and sampling
+    credit_stalls_total: int = 0
 
 
 class StepOutput(Struct, tag=True, array_like=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from collections.abc import Sequence as Rows
 from queue import Empty, SimpleQueue
 from typing import Protocol
@@ -61,10 +61,12 @@ class Engine:
         them: whoever steers waits for the step in flight, never for another."""
         started = time.perf_counter()
         batch = self.scheduler.schedule()
+        began = time.perf_counter()
         outcomes = self._run(batch)
+        forward_s = time.perf_counter() - began
         self._commit(batch, outcomes)
         self._drain()
-        return self._emit(batch, time.perf_counter() - started)
+        return self._emit(batch, time.perf_counter() - started, forward_s)
 
     def send(self, commands: list[api.AnyCommand]) -> None:
         """From any thread: commands for the end of the step in flight."""
@@ -267,11 +269,12 @@ class Engine:
     def _changed(self, sequence: Sequence, change: api.AnyChange) -> None:
         self._tell(sequence).changes.append(change)
 
-    def _emit(self, batch: Batch, seconds: float) -> api.StepOutput:
+    def _emit(self, batch: Batch, seconds: float, forward_s: float) -> api.StepOutput:
         news, self._news = self._news, {}
-        return api.StepOutput(self.scheduler.steps, list(news.values()), self._stats(batch.rows, seconds))
+        stats = self._stats(batch.rows, seconds, forward_s)
+        return api.StepOutput(self.scheduler.steps, list(news.values()), stats)
 
-    def _stats(self, rows: Iterable[Row], seconds: float) -> api.Stats:
+    def _stats(self, rows: list[Row], seconds: float, forward_s: float) -> api.Stats:
         scheduler, cache = self.scheduler, self.cache
         decode = sum(row.samples and row.count == 1 for row in rows)
         return api.Stats(
@@ -286,4 +289,7 @@ class Engine:
             tokens_total=self.tokens_total,
             evictions_total=scheduler.evictions,
             preemptions_total=scheduler.preemptions,
+            prefill_rows=len(rows) - decode,
+            forward_s=forward_s,
+            credit_stalls_total=scheduler.credit_stalls,
         )

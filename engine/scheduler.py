@@ -54,6 +54,7 @@ class Scheduler:
         self.steps = 0
         self.evictions = 0
         self.preemptions = 0
+        self.credit_stalls = 0
         # Those that want something, served longest ago first: whoever wants nothing is not even looked at.
         self._ready: dict[int, Sequence] = {}
         self._live: Counter[int] = Counter()  # sequences of each tenant
@@ -86,7 +87,8 @@ class Scheduler:
     def refresh(self, sequence: Sequence) -> None:
         """After anything that may have changed what the sequence wants."""
         if not sequence.wants:
-            self._ready.pop(sequence.stream, None)
+            left = self._ready.pop(sequence.stream, None)
+            self.credit_stalls += left is not None and sequence.stalled
         elif sequence.stream not in self._ready:
             sequence.last_served = self.steps  # its turn is counted from now, not from before it was idle
             self._ready[sequence.stream] = sequence

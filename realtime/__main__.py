@@ -100,7 +100,6 @@ async def serve(options: Options, listening: socket.socket) -> None:
         gate=Gate(allowance),
     )
     supervisor.hub = hub
-    metrics.watch(hub)
     crowd = Crowd(options.max_connections, options.connections_per_address or None, allowance)
     doors = Doors(
         hub,

@@ -18,6 +18,7 @@ from starlette.websockets import WebSocket
 
 from midstream import protocol
 from midstream.protocol import SUBPROTOCOLS, CloseCode, Event
+from realtime.endings import cause_of
 from realtime.fallback import SendingPeer
 from realtime.frames import Codec
 from realtime.hub import Hub
@@ -25,6 +26,7 @@ from realtime.peer import PEER
 from realtime.positions import Positions
 from realtime.refusal import Refusal
 from realtime.stream import Answer, Stream
+from realtime.watching import Cause, Route
 
 MOST_ANSWERS = 1_000  # errors and pongs that may wait for a peer that sends and does not read
 
@@ -79,8 +81,11 @@ class Connection:
         open_now: dict[str, Connection],
     ) -> None:
         self.gone = False
+        self.route: Route = "websocket"
+        self._cause: Cause = "lost"  # of its end, if nobody says another
         self.session_id = secrets.token_hex(16)
         self.tenant = tenant
+        self._traceparent = websocket.headers.get("traceparent")
         self._websocket = websocket
         self._peer = peer
         self._hub = hub
@@ -112,12 +117,14 @@ class Connection:
         while True:
             message = await self._websocket.receive()
             if message["type"] == "websocket.disconnect":
+                self._cause = cause_of(message.get("code"), message.get("reason"))
                 return
             if self.gone:
                 return  # another stands in for it: what it says now has been said there
             data: str | bytes = message["bytes"] if message.get("text") is None else message["text"]
             self._receive(data)
             if len(self._answers) > MOST_ANSWERS:
+                self._cause = "refused"
                 await self._websocket.close(CloseCode.POLICY, "you send, and read none of the answers")
                 return
 
@@ -128,12 +135,13 @@ class Connection:
     def leave(self) -> None:
         if not self.gone:
             self.gone = True
-            self._hub.detach(self)
+            self._hub.detach(self, self._cause)
 
     def _replace(self, session_id: str) -> None:
         """What this client said on its old connection, and was not read yet, must not be heard any more."""
         other = self._open_now.get(session_id)
         if other is not None and other is not self and other.tenant == self.tenant:
+            other._cause = "replaced"
             other.leave()
             other.end(CloseCode.TAKEN_OVER, "another connection stands in for this one")
 
@@ -163,6 +171,8 @@ class Connection:
             case protocol.Replace(session_id=session_id):
                 self._replace(session_id)
             case _:
+                if isinstance(frame, protocol.Start) and frame.traceparent is None:
+                    frame.traceparent = self._traceparent
                 self._hub.receive(self.tenant, frame, self)
 
     def _check(self, frame: protocol.ClientFrame) -> None:

@@ -104,6 +104,7 @@ class Outflow:
         self._released = asyncio.Event()
         self._released.set()
         self._ended = False
+        self.gave_up = False  # whether the peer was cut off, since it took nothing
         self._deadline: asyncio.TimerHandle | None = None
 
     @property
@@ -142,6 +143,7 @@ class Outflow:
         if self._written - self._transport.get_write_buffer_size() > taken_before:
             self._watch()
         else:
+            self.gave_up = True
             cut_off(self._transport)
 
     def _stop_watching(self) -> None:

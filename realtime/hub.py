@@ -34,6 +34,7 @@ from realtime.recovery import Recovery
 from realtime.refusal import Refusal
 from realtime.roll import Entry, Roll, Timer
 from realtime.stream import Answer, Stream
+from realtime.watching import Begun, Cause, Retry, Route, Watcher
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,10 @@ class Listener(Protocol):
     """Whoever hears of streams. All of these must be quick."""
 
     gone: bool
+
+    @property
+    def route(self) -> Route:
+        """By which door it came."""
 
     def wake(self, stream: Stream) -> None:
         """The stream has something to say; `flush` will follow, once for all that were woken together."""
@@ -57,15 +62,6 @@ class Listener(Protocol):
 
     def answer(self, event: Answer) -> None:
         """What answers a frame of this listener's, about a stream that another listens to."""
-
-
-class Watcher(Protocol):
-    """Whoever counts."""
-
-    def stepped(self, output: api.StepOutput) -> None: ...
-    def acted(self, kind: str, steps: int) -> None: ...
-    def finished(self, stream: Stream) -> None: ...
-    def discarded(self, tokens: int) -> None: ...
 
 
 def _count(share: Share, news: api.News) -> None:
@@ -151,13 +147,15 @@ class Hub:
 
     def taken(self, stream: Stream, index: int, seq: int) -> None:
         """A peer has taken a stream's output up to `index`, and its events up to `seq`."""
+        if stream.stalled:
+            self._watcher.freed(stream)
         stream.taken(index, seq)
 
     def settle(self) -> None:
         """After any number of `taken`."""
         self._flush_commands()
 
-    def detach(self, listener: Listener) -> None:
+    def detach(self, listener: Listener, cause: Cause = "closed") -> None:
         """The listener is gone; each of its streams does what its start said."""
         with self._turn() as wake:
             for number in self._audience.leave(listener):
@@ -165,6 +163,7 @@ class Hub:
                 if entry is None:
                     continue  # it has ended
                 stream = entry.stream
+                self._watcher.left(stream, cause)
                 stream.detach(self._clock(), self.steps)
                 if stream.on_disconnect != "cancel":
                     entry.grace = self._call_later(stream.grace_s, partial(self._give_up, stream))
@@ -176,6 +175,7 @@ class Hub:
         """One step's news, to everybody whom it concerns, in one go."""
         self.steps = output.step
         now = self._clock()
+        self._watcher.stepped(output, now)
         with self._turn() as wake:
             for news in output.news:
                 entry = self._roll.numbered(news.stream)
@@ -185,11 +185,11 @@ class Hub:
                 stream = entry.stream
                 _count(entry.share, news)
                 for asked in stream.hear(news, now):
-                    self._watcher.acted(asked.kind, output.step - asked.step)
+                    self._watcher.acted(stream, asked.kind, output.step - asked.step, now - asked.came_s)
                 wake(stream)
                 if news.tokens or news.changes:
                     self._moved(stream)
-        self._watcher.stepped(output)
+        self._watcher.passed_on(output)
 
     def cancel_all(self, of: Callable[[str], bool] = lambda tenant: True) -> None:
         """All streams of such tenants."""
@@ -226,6 +226,7 @@ class Hub:
             entry = self._roll.numbered(number)
             if entry is not None:  # else it ended while it was held back
                 entry.stream.submit()
+                self._watcher.retried(entry.stream, "engine")
 
     def _moved(self, stream: Stream) -> None:
         if self.up and not self._recovery.proven:
@@ -282,6 +283,7 @@ class Hub:
         share = self._gate.admit(key[0], frame, len(prompt))
         number = next(self._numbers)
         tenant = self._tenants.setdefault(key[0], len(self._tenants))
+        now = self._clock()
         stream = Stream(
             number,
             frame,
@@ -291,7 +293,7 @@ class Hub:
             tenant=tenant,
             window=self._window,
             send=self._outgoing.append,
-            now=self._clock(),
+            now=now,
         )
         entry = Entry(key, stream, digest(frame), share)
         if frame.timeout_ms is not None:
@@ -299,6 +301,7 @@ class Hub:
         self._roll.enter(entry)
         self._audience.give(number, listener)
         self._quiet.clear()
+        self._watcher.started(stream, Begun(key[0], model.name, listener.route, frame.traceparent), now)
         return stream
 
     def _start_again(self, key: Key, frame: protocol.Start, content: bytes, listener: Listener) -> None:
@@ -307,12 +310,15 @@ class Hub:
                 "request_conflict",
                 f'Request "{frame.request_id}" was started with other content: take another id.',
             )
-        self._attach(key, -1, frame.ref, listener)
+        self._attach(key, -1, frame.ref, listener, "start")
 
-    def _attach(self, key: Key, after: int, ref: str | None, listener: Listener) -> None:
+    def _attach(
+        self, key: Key, after: int, ref: str | None, listener: Listener, reason: Retry = "attach"
+    ) -> None:
         stream = self._roll.find(key, self._clock())
         anew = self._audience.of(stream.number) is not listener
         stream.attach(after, self.steps, ref, anew=anew)
+        self._watcher.retried(stream, reason)
         self._hand_over(stream, listener)
         listener.wake(stream)
         listener.flush()
@@ -356,14 +362,16 @@ class Hub:
     def _pass_on(self, stream: Stream, frame: StreamFrame, tokens: list[int] | None) -> None:
         match frame:
             case protocol.Grant(limit=limit):
+                if stream.stalled:
+                    self._watcher.freed(stream)
                 stream.credit(limit, self._clock())
             case protocol.Cancel(ref=ref):
                 stream.cancel(self._clock(), self.steps, ref)
             case protocol.Inject():
                 made = tokens if tokens is not None else tokenize(frame, self._known_model())
-                stream.steer(replace(frame, tokens=made), self.steps)
+                stream.steer(replace(frame, tokens=made), self.steps, self._clock())
             case protocol.Pause() | protocol.Resume() | protocol.Adjust() | protocol.Rewind():
-                stream.steer(frame, self.steps)
+                stream.steer(frame, self.steps, self._clock())
 
     def _steer_nothing(self, key: Key, frame: StreamFrame) -> None:
         if not self._roll.remembers(key):
@@ -426,7 +434,7 @@ class Hub:
         self._roll.close(entry, self._clock())
         self._audience.release(stream.number)
         self._moved(stream)
-        self._watcher.finished(stream)
+        self._watcher.finished(stream, self._clock())
         self._set_quiet()
 
     def _set_quiet(self) -> None:

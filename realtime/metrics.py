@@ -1,110 +1,130 @@
 """What is counted, and how Prometheus asks for it.
 
-The hub tells what happens; gauges are read from the hub and the engine's last news when somebody scrapes.
-Label sets are bounded: no tenant's or request's name is ever one.
+It is told what happens to streams, and counts in plain numbers; the metrics are made of them when somebody
+scrapes. What is counted with every token lies in `token_times`, what engines say of themselves in
+`engine_metrics`, what tenants use in `usage`. Label sets are bounded: no request's name is ever one.
 """
 
 from __future__ import annotations
 
-from collections import Counter as Tally
+from collections import Counter
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from engine import api
-from realtime.hub import Hub
+from realtime.buckets import Histogram
+from realtime.engine_metrics import EngineMetrics
 from realtime.stream import Stream
+from realtime.token_times import TokenTimes
+from realtime.usage import Usage
+from realtime.watching import CAUSES, RETRIES, Begun, Cause, Retry, Watcher
 
 STATES = ("queued", "running", "paused", "stalled")
-_STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5)
 _FEW = (1, 2, 3, 4, 8)
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5)
 
 
-class Metrics(Collector):
-    """Implements the hub's `Watcher`."""
-
+class Metrics(Watcher, Collector):
     def __init__(self) -> None:
-        self._hub: Hub | None = None
-        self.stats = api.Stats()
-        self._totals_before = 0  # of engines that are gone
-        self.registry = CollectorRegistry()
-        self._step = Histogram(
-            "midstream_step_seconds", "One step of the engine", registry=self.registry, buckets=_STEP_BUCKETS
+        self._live: dict[int, tuple[Stream, Begun]] = {}
+        self._times = TokenTimes()
+        self._engine = EngineMetrics()
+        self._usage = Usage()
+        self._steps = Histogram(
+            "midstream_control_steps", "Steps from a control frame's arrival to its effect", _FEW, ("frame",)
         )
-        self._control = Histogram(
-            "midstream_control_steps",
-            "Steps from a control frame's arrival to its effect",
-            ["frame"],
-            registry=self.registry,
-            buckets=_FEW,
+        self._seconds = Histogram(
+            "midstream_control_seconds", "From a control frame's arrival to its effect", _SECONDS, ("frame",)
         )
-        self._discarded = Counter(
-            "midstream_tokens_discarded",
-            "Tokens decoded, but rewound or never delivered",
-            registry=self.registry,
+        self._lag = Histogram(
+            "midstream_event_loop_lag_seconds", "How late the gateway's event loop is", _SECONDS
         )
-        self._finished = Counter(
-            "midstream_streams_finished", "Streams that ended", ["finish_reason"], registry=self.registry
-        )
-        self._restarts = Counter(
-            "midstream_engine_restarts", "Times that the engine was started again", registry=self.registry
-        )
-        self.registry.register(self)
-
-    def watch(self, hub: Hub) -> None:
-        self._hub = hub
+        self.lagged = self._lag.of().observe
+        self._discarded = 0
+        self._finished = Counter[str]()
+        self._left = Counter[str](dict.fromkeys(CAUSES, 0))
+        self._retried = Counter[str](dict.fromkeys(RETRIES, 0))
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
 
     # -- told by the hub and the supervisor ------------------------------------------------------
 
-    def stepped(self, output: api.StepOutput) -> None:
-        self.stats = output.stats
-        if output.stats.decode_rows or output.stats.prefill_tokens:
-            self._step.observe(output.stats.step_s)
-
-    def acted(self, kind: str, steps: int) -> None:
-        self._control.labels(kind).observe(steps)
-
-    def finished(self, stream: Stream) -> None:
-        self._finished.labels(stream.finish_reason).inc()
-        self._discarded.inc(stream.discarded)
-
-    def discarded(self, tokens: int) -> None:
-        self._discarded.inc(tokens)
+    def begun(self, hello: api.Hello) -> None:
+        """There is an engine."""
+        self._engine.begun(hello)
 
     def restarted(self) -> None:
-        self._restarts.inc()
-        self._totals_before += self.stats.tokens_total
-        self.stats = api.Stats()
+        """It has died, and another is being started."""
+        self._engine.restarted()
+
+    def started(self, stream: Stream, begun: Begun, now: float) -> None:
+        self._live[stream.number] = stream, begun
+        self._times.started(stream.number, begun, stream.prompt_tokens, now)
+        self._usage.started(begun.tenant, stream)
+
+    def stepped(self, output: api.StepOutput, now: float) -> None:
+        self._engine.stepped(output.stats)
+        self._times.stepped(output, now)
+
+    def acted(self, stream: Stream, kind: str, steps: int, seconds: float) -> None:
+        self._steps.of(kind).observe(steps)
+        self._seconds.of(kind).observe(seconds)
+
+    def freed(self, stream: Stream) -> None:
+        self._times.freed(stream.number)
+
+    def retried(self, stream: Stream, reason: Retry) -> None:
+        self._retried[reason] += 1
+
+    def left(self, stream: Stream, cause: Cause) -> None:
+        self._left[cause] += 1
+
+    def discarded(self, tokens: int) -> None:
+        self._discarded += tokens
+
+    def finished(self, stream: Stream, now: float) -> None:
+        assert stream.final is not None
+        _, begun = self._live.pop(stream.number)
+        self._finished[stream.final.finish_reason] += 1
+        self._discarded += stream.discarded
+        self._times.finished(stream.number, begun, stream.final.timing.tokens_per_s)
+        self._usage.finished(begun.tenant, stream)
 
     # -- asked by Prometheus ---------------------------------------------------------------------
 
     def text(self) -> bytes:
-        return generate_latest(self.registry)
+        return generate_latest(self._registry)
 
     def collect(self) -> Iterable[Metric]:
-        tally = Tally[str](stream.state for stream in self._hub.streams) if self._hub else Tally[str]()
+        yield self._streams()
+        yield from self._times.families()
+        yield from self._engine.families()
+        yield from self._usage.families((begun.tenant, stream) for stream, begun in self._live.values())
+        yield from (histogram.family() for histogram in (self._steps, self._seconds, self._lag))
+        yield CounterMetricFamily(
+            "midstream_tokens_discarded",
+            "Tokens decoded, but rewound or never delivered",
+            value=self._discarded,
+        )
+        yield _counter("midstream_streams_finished", "Streams that ended", "finish_reason", self._finished)
+        yield _counter("stream_disconnects", "Streams whose listener went", "cause", self._left)
+        yield _counter(
+            "stream_retries", "Streams that were asked for or begun with again", "reason", self._retried
+        )
+
+    def _streams(self) -> Metric:
+        tally = Counter[str](stream.state for stream, _ in self._live.values())
         live = GaugeMetricFamily("midstream_streams", "Live streams", labels=["state"])
         for state in STATES:
             live.add_metric([state], tally[state])
-        yield live
-        blocks = GaugeMetricFamily("midstream_kv_blocks", "Blocks of the KV cache", labels=["state"])
-        for state, count in self._blocks().items():
-            blocks.add_metric([state], count)
-        yield blocks
-        stats = self.stats
-        decoded = self._totals_before + stats.tokens_total
-        yield CounterMetricFamily("midstream_tokens", "Tokens decoded by the engine", value=decoded)
-        yield CounterMetricFamily(
-            "midstream_kv_evictions", "Idle sequences evicted", value=stats.evictions_total
-        )
-        yield CounterMetricFamily(
-            "midstream_preemptions", "Running sequences preempted", value=stats.preemptions_total
-        )
-        yield GaugeMetricFamily(
-            "midstream_batch_rows", "Rows that decoded in the last step", value=stats.decode_rows
-        )
+        return live
 
-    def _blocks(self) -> dict[str, int]:
-        return {"used": self.stats.kv_used, "cached": self.stats.kv_cached, "free": self.stats.kv_free}
+
+def _counter(name: str, help_: str, label: str, counts: Counter[str]) -> Metric:
+    family = CounterMetricFamily(name, help_, labels=[label])
+    for value, count in counts.items():
+        family.add_metric([value], count)
+    return family

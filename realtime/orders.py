@@ -26,6 +26,7 @@ class Asked(Struct):
     frame: Steering | protocol.Cancel | None
     step: int  # the engine's last step when it came
     params: Params | None = None
+    came_s: float = 0.0
     first: bool = False  # the rewinding that `at` asks for: the frame itself is answered by what follows
 
     @property

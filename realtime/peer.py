@@ -13,6 +13,7 @@ from typing import Protocol
 from realtime.framing import data_frames, ping_frame
 
 PEER = "midstream.peer"
+TOOK_NOTHING = "it took nothing of what was sent"  # the reason of a disconnection that is our own doing
 KEEPALIVE = b"midstream keepalive "  # so begins the payload of a ping that is not the app's
 
 

@@ -32,8 +32,9 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def digest(frame: protocol.Start) -> bytes:
-    """What a start asks for, whatever `ref` it was asked under."""
-    return blake2b(_encode(msgspec.structs.replace(frame, ref=None)), digest_size=16).digest()
+    """What a start asks for, whatever `ref` it was asked under, and in whose trace."""
+    asked = msgspec.structs.replace(frame, ref=None, traceparent=None)
+    return blake2b(_encode(asked), digest_size=16).digest()
 
 
 def text_length(frame: StreamFrame) -> int:

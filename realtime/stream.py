@@ -52,7 +52,7 @@ class Stream:
         self.on_disconnect = start.on_disconnect
         self.grace_s = (GRACE_MS if start.grace_ms is None else start.grace_ms) / 1000
         self.ended = False
-        self.finish_reason: FinishReason = "error"  # means something once it has ended
+        self.final: protocol.Final | None = None  # there is one once it has ended
         self.discarded = 0
         self.output = Output(model.tokenizer, stops(params), params.min_tokens or 0)
         self._prompt = array("i", prompt)
@@ -111,9 +111,19 @@ class Stream:
         return not (self.ended or self._due or held) and len(self.output) < self._orders.granted
 
     @property
+    def stalled(self) -> bool:
+        """Whether it lacks credit; perhaps not that alone."""
+        return len(self.output) >= self._orders.granted
+
+    @property
     def concluding(self) -> bool:
         """Whether it has come to its own end: no engine need know it any more."""
         return self.ended or self._due is not None
+
+    @property
+    def decoded(self) -> int:
+        """Output tokens that were made for it, whatever became of them."""
+        return len(self.output) + self.discarded
 
     @property
     def prompt_tokens(self) -> int:
@@ -136,7 +146,7 @@ class Stream:
             self._orders.grant(index + self._window)
             self.outbox.limit = max(self.outbox.limit, index + self._window)
 
-    def steer(self, frame: Steering, step: int) -> None:
+    def steer(self, frame: Steering, step: int, now: float) -> None:
         """Ask for something that takes effect at a token. `Inject` comes here as tokens."""
         if self.ended or self._due:
             raise Refusal(
@@ -153,28 +163,29 @@ class Stream:
         params = self._checked(frame)
         if at is not None:
             first = not isinstance(frame, protocol.Rewind)
-            self._orders.ask(Asked(api.Truncate(self.number, at), frame, step, first=first))
+            self._orders.ask(Asked(api.Truncate(self.number, at), frame, step, came_s=now, first=first))
         match frame:
             case protocol.Pause(kv=kv):
                 self._held, self._detached = True, False
-                self._orders.ask(Asked(api.Pause(self.number, kv == "release"), frame, step))
+                self._orders.ask(Asked(api.Pause(self.number, kv == "release"), frame, step, came_s=now))
             case protocol.Resume():
                 self._held = self._detached = False
-                self._orders.ask(Asked(api.Resume(self.number), frame, step))
+                self._orders.ask(Asked(api.Resume(self.number), frame, step, came_s=now))
             case protocol.Adjust():
                 assert params is not None
                 self._latest = params
-                self._orders.ask(Asked(api.Adjust(self.number, sampling(params)), frame, step, params))
+                command = api.Adjust(self.number, sampling(params))
+                self._orders.ask(Asked(command, frame, step, params, came_s=now))
             case protocol.Inject(tokens=tokens):
                 assert tokens is not None
-                self._orders.ask(Asked(api.Append(self.number, tokens), frame, step))
+                self._orders.ask(Asked(api.Append(self.number, tokens), frame, step, came_s=now))
 
     def cancel(self, now: float, step: int, ref: str | None = None) -> None:
         """End it now; again, or too late, is no mistake."""
         if self.ended or (self._cancelled and ref is None):
             return
         frame = protocol.Cancel(request_id=self.request_id, ref=ref)
-        self._cancelled = Asked(api.Cancel(self.number), frame, step)
+        self._cancelled = Asked(api.Cancel(self.number), frame, step, came_s=now)
         if self._due or not self._orders.known:
             self._finish(api.Finish("cancelled"), now)
         else:
@@ -414,7 +425,7 @@ class Stream:
 
     def _end(self, reason: FinishReason, why: str | None, now: float) -> None:
         """Exactly one `final`, behind everything that the client still gets."""
-        self.ended, self._due, self.finish_reason = True, None, reason
+        self.ended, self._due = True, None
         stuck = self.outbox.stuck
         if stuck:
             self._cut(stuck[0].index, stop=())  # nothing that was sent can be taken back any more
@@ -422,7 +433,7 @@ class Stream:
         if rest:
             self.outbox.put(Piece(len(self.output), rest, None))
         self._refuse_asked()
-        final = protocol.Final(
+        self.final = protocol.Final(
             request_id=self.request_id,
             ref=self._cancelled.ref if self._cancelled else None,
             index=len(self.output),
@@ -431,9 +442,9 @@ class Stream:
             usage=self._usage(),
             timing=self._watch.timing(len(self.output), now),
         )
-        self._say(final)
+        self._say(self.final)
         for hear in self._overheard.values():
-            hear(final)  # whoever else wanted its end has it
+            hear(self.final)  # whoever else wanted its end has it
         self._overheard.clear()
 
     def _refuse_asked(self) -> None:

@@ -90,6 +90,7 @@ class Supervisor:
         hello = self.hello = await self._greeted
         tokenizer = await asyncio.to_thread(_tokenizer, hello)
         assert self.hub is not None
+        self._metrics.begun(hello)
         self.hub.have_engine(Model(hello.model, tokenizer, hello.vocab, hello.context))
         return hello
 

@@ -26,7 +26,7 @@ from realtime.flow import Inbox, Keepalive, Outflow, cut_off
 from realtime.framing import Assembly, Violation, data_frames, is_pong, ping_frame
 from realtime.handshake import Denial, Message, complete_acceptance, plain_response, request_scope
 from realtime.pace import Pace
-from realtime.peer import KEEPALIVE, PEER, Peer, PeerGone
+from realtime.peer import KEEPALIVE, PEER, TOOK_NOTHING, Peer, PeerGone
 
 logger = logging.getLogger("uvicorn.error")
 
@@ -152,7 +152,7 @@ class PositionedWebSocket(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._server_state.connections.discard(self)
         self._core.receive_eof()
-        self.inbox.end(CloseCode.ABNORMAL_CLOSURE)
+        self.inbox.end(CloseCode.ABNORMAL_CLOSURE, TOOK_NOTHING if self.outflow.gave_up else "")
         self._stop_waiting()
         if self._close_timer is not None:
             self._close_timer.cancel()

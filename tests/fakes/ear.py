@@ -6,6 +6,7 @@ from midstream import protocol
 from realtime.outbox import Told
 from realtime.refusal import Refusal
 from realtime.stream import Answer, Stream
+from realtime.watching import Route
 from tests.fakes.house import House
 from tests.fakes.visit import TENANT
 
@@ -53,6 +54,10 @@ class Ear:
         return last
 
     # -- as the hub's listener -------------------------------------------------------------------
+
+    @property
+    def route(self) -> Route:
+        return "http"
 
     def wake(self, stream: Stream) -> None:
         self._woken[stream] = None

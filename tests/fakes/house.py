@@ -25,6 +25,7 @@ from realtime.life import LIFE, State
 from realtime.prompts import Model
 from realtime.stream import Stream
 from realtime.tokenizer import Tokenizer
+from realtime.watching import Watcher
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +87,7 @@ class Clock:
                 alarm.call()
 
 
-class Tally:
+class Tally(Watcher):
     """What the hub counts, and of how many tokens it was told: by the engine's number of the stream, and of
     those that ended, until then."""
 
@@ -97,14 +98,15 @@ class Tally:
         self.tokens_discarded = 0
         self.steps = 0
 
-    def stepped(self, output: api.StepOutput) -> None:
+    def stepped(self, output: api.StepOutput, now: float) -> None:
         self.steps += 1
 
-    def acted(self, kind: str, steps: int) -> None:
+    def acted(self, stream: Stream, kind: str, steps: int, seconds: float) -> None:
         assert steps >= 0
+        assert seconds >= 0
         self.acts[kind] += 1
 
-    def finished(self, stream: Stream) -> None:
+    def finished(self, stream: Stream, now: float) -> None:
         assert stream.number not in self.decoded_when_ended, "a stream ends once"
         self.decoded_when_ended[stream.number] = self.decoded[stream.number]
 

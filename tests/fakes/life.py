@@ -92,7 +92,7 @@ class Life:
     # -- as its listener -------------------------------------------------------------------------
 
     def steer(self, frame: Steering) -> None:
-        self.stream.steer(frame, 0)
+        self.stream.steer(frame, 0, self.now)
 
     def cancel(self, ref: str | None = None) -> None:
         self.stream.cancel(self.now, 0, ref)

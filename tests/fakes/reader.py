@@ -16,6 +16,7 @@ from midstream.protocol import Event, Frame, Params, StreamFrame
 from realtime.outbox import Told
 from realtime.refusal import Refusal
 from realtime.stream import Answer, Stream
+from realtime.watching import Route
 from tests.fakes.house import House, toy_tokenizer
 
 AHEAD = 7  # tokens that a plain client grants at a time
@@ -242,9 +243,11 @@ class Reader:
 
     # -- towards the server ----------------------------------------------------------------------
 
-    def send(self, frame: StreamFrame) -> None:
+    def send(self, frame: StreamFrame, *, elsewhere: bool = False) -> None:
         assert not self.gone
         frame.ref = next(self.house.refs)
+        if elsewhere:
+            self.house.foreign.add(frame.ref)
         self._before[frame.ref] = {
             ref for ref, other in self.open.items() if other.request_id == frame.request_id
         }
@@ -284,8 +287,7 @@ class Reader:
 
     def steer_elsewhere(self, frame: StreamFrame) -> None:
         """Steer a stream that another reader listens to."""
-        self.send(frame)
-        self.house.foreign.add(frame.ref)
+        self.send(frame, elsewhere=True)
 
     def read(self) -> None:
         self.ready = self.near = True
@@ -314,6 +316,10 @@ class Reader:
         self.house.look()
 
     # -- as the hub's listener -------------------------------------------------------------------
+
+    @property
+    def route(self) -> Route:
+        return "websocket"
 
     def wake(self, stream: Stream) -> None:
         self._woken[stream] = None

@@ -30,7 +30,6 @@ async def served_by_uvicorn() -> AsyncIterator[str]:
     options = api.EngineOptions(model="toy", kv_tokens=4096)
     supervisor = Supervisor(lambda hear, closed: ThreadLink(options, hear, closed), metrics, silence_s=30.0)
     hub = supervisor.hub = Hub(supervisor.send, metrics, window=64, max_streams=10)
-    metrics.watch(hub)
     await supervisor.start()
     app = application(Doors(hub, supervisor, metrics, LIMITS, credentials=Credentials(), crowd=Crowd(10)))
     with socket.create_server(("127.0.0.1", 0)) as listening:

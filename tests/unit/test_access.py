@@ -30,6 +30,7 @@ from realtime.revocation import turn_out
 from realtime.stream import Stream
 from realtime.supervisor import Supervisor
 from realtime.tenants import LOCAL, Allowance, Holder
+from realtime.watching import Route
 from tests.fakes.house import Clock, House, Room
 from tests.fakes.reader import Reader
 
@@ -310,6 +311,7 @@ class Stranger:
     """A listener that knows no stream, and keeps what it is refused."""
 
     gone = False
+    route: Route = "websocket"
 
     def __init__(self, house: House) -> None:
         self._house = house

@@ -97,6 +97,7 @@ class Start(Frame, kw_only=True):
     on_disconnect: Literal["cancel", "pause", "continue"] = "cancel"
     grace_ms: Milliseconds | None = None
     return_tokens: bool = False
+    traceparent: Annotated[str, Meta(max_length=256)] | None = None
 
 
 class Grant(Frame, kw_only=True, tag="credit"):

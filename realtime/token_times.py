@@ -1,0 +1,136 @@
+"""How long streams wait: for their turn, for the first token, for each that follows.
+
+It is told of whole steps, and costs little more a token than a look into a dictionary: most streams of a
+step had their last token in the same step before, and are counted together. A wait that the client itself
+asked for, by a pause or by want of credit, is none. It knows moments and numbers of streams, and no stream.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from msgspec import Struct
+from prometheus_client.core import HistogramMetricFamily
+
+from engine import api
+from realtime.buckets import Histogram
+from realtime.watching import Begun
+
+MS = (
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.015,
+    0.02,
+    0.025,
+    0.03,
+    0.035,
+    0.04,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+)
+TTFT = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8, 1.2, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0)
+RATES = (1, 2, 5, 10, 15, 20, 30, 50, 75, 100, 150, 250, 500, 1000, 2500, 5000, 10000, 50000)
+UNCOUNTED = -1.0  # in place of the moment of the last token: the wait since then is the client's own
+
+
+class Waiting(Struct):
+    """A stream that has no token yet."""
+
+    begun: Begun
+    prompt: int
+    since: float
+    admitted: float | None = None
+    found: int = 0  # tokens of the prompt that stood computed
+    held_up: bool = False  # by the client
+
+    @property
+    def cache(self) -> str:
+        return "hit" if 2 * self.found >= self.prompt else "miss"
+
+
+class TokenTimes:
+    def __init__(self) -> None:
+        self.ttft = Histogram(
+            "stream_ttft_seconds", "From a start to its first token", TTFT, ("model", "route", "cache")
+        )
+        self.gaps = Histogram("stream_inter_token_seconds", "Between a stream's tokens", MS)
+        self.rates = Histogram(
+            "stream_tokens_per_second", "Prompt or output tokens of a stream", RATES, ("model", "phase")
+        )
+        self.waits = Histogram(
+            "scheduler_wait_time_seconds", "From when a stream could go on to its next step", MS, ("phase",)
+        )
+        self._gap = self.gaps.of()
+        self._prefill_wait = self.waits.of("prefill")
+        self._decode_wait = self.waits.of("decode")
+        self._waiting: dict[int, Waiting] = {}
+        self._last: dict[int, float] = {}  # of each stream that has a token: when it came
+
+    def families(self) -> list[HistogramMetricFamily]:
+        return [histogram.family() for histogram in (self.ttft, self.gaps, self.rates, self.waits)]
+
+    def started(self, number: int, begun: Begun, prompt: int, now: float) -> None:
+        self._waiting[number] = Waiting(begun, prompt, now)
+
+    def stepped(self, output: api.StepOutput, now: float) -> None:
+        began = now - output.stats.step_s
+        moved = []
+        for news in output.news:
+            if news.admitted is not None:
+                self._admitted(news.stream, news.admitted, began)
+            if news.tokens and news.stream in self._last:
+                moved.append(news.stream)
+            elif news.tokens:
+                self._first(news.stream, now)
+        for last, times in Counter(map(self._last.__getitem__, moved)).items():
+            if last != UNCOUNTED:
+                self._gap.observe(now - last, times)
+                self._decode_wait.observe(max(0.0, began - last), times)
+        self._last.update(dict.fromkeys(moved, now))
+        for news in output.news:
+            if news.changes:
+                self._changed(news)
+
+    def freed(self, number: int) -> None:
+        """It waited for the client."""
+        if number in self._last:
+            self._last[number] = UNCOUNTED
+        elif number in self._waiting:
+            self._waiting[number].held_up = True
+
+    def finished(self, number: int, begun: Begun, tokens_per_s: float | None) -> None:
+        self._waiting.pop(number, None)
+        self._last.pop(number, None)
+        if tokens_per_s is not None:
+            self.rates.of(begun.model, "decode").observe(tokens_per_s)
+
+    def _admitted(self, number: int, found: int, began: float) -> None:
+        waiting = self._waiting.get(number)
+        if waiting is not None and waiting.admitted is None:
+            waiting.admitted, waiting.found = began, found
+            self._prefill_wait.observe(max(0.0, began - waiting.since))
+
+    def _first(self, number: int, now: float) -> None:
+        waiting = self._waiting.pop(number, None)
+        if waiting is None:
+            return  # it has ended, and the engine did not know
+        self._last[number] = now
+        if waiting.held_up:
+            return
+        begun = waiting.begun
+        self.ttft.of(begun.model, begun.route, waiting.cache).observe(now - waiting.since)
+        if waiting.admitted is not None and now > waiting.admitted:
+            rate = (waiting.prompt - waiting.found) / (now - waiting.admitted)
+            self.rates.of(begun.model, "prefill").observe(rate)
+
+    def _changed(self, news: api.News) -> None:
+        if any(isinstance(change, api.Resumed) and change.reason == "client" for change in news.changes):
+            self.freed(news.stream)
