@@ -32,6 +32,7 @@ class Client:
         self.websocket = websocket
         self.packs = websocket.subprotocol == "midstream.v1.msgpack"
         self.mark = f" of {secrets.token_hex(4)}"
+        self.session_id = ""
         self.limits: dict[str, int] = {}
         self.streams: dict[str, Stream] = {}
         self._waiting: defaultdict[str | None, deque[Event]] = defaultdict(deque)
@@ -183,5 +184,5 @@ async def client_of(url: str, *encodings: str, **options: Any) -> AsyncIterator[
     async with connected(url, encodings, **options) as client:
         ready = await client.next()
         assert ready["type"] == "ready"
-        client.limits = ready["limits"]
+        client.session_id, client.limits = ready["session_id"], ready["limits"]
         yield client
