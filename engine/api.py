@@ -49,6 +49,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     context: int = 0
     toy_step_ms: float = 0.0
     log_level: str = "info"
+    log_format: str = "console"
 
 
 # -- down: commands --------------------------------------------------------------------------------
@@ -203,6 +204,7 @@ class Stats(Struct, array_like=True):
     prefill_rows: int = 0
     forward_s: float = 0.0  # of `step_s`, computing the model and sampling
     credit_stalls_total: int = 0
+    discarded: int = 0  # tokens of this step, for streams that were steered while it was under way
 
 
 class StepOutput(Struct, tag=True, array_like=True):

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
-from transformers.masking_utils import AttentionMaskInterface
 
 from engine.scheduler import Row
 
@@ -104,5 +103,5 @@ def attention(
 
 
 AttentionInterface.register(NAME, attention)
-# The batch's rows say who sees what; a mask would only say it again, at the size of tokens squared.
-AttentionMaskInterface.register(NAME, lambda *args, **kwargs: None)
+# No mask is registered beside it, so none is made: the batch's rows say who sees what. To make one, even of
+# nothing, transformers would look at the positions, for which the host would wait in every step.

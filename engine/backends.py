@@ -6,6 +6,7 @@ a CPU engine to start.
 
 from __future__ import annotations
 
+import logging
 from importlib.util import find_spec
 
 import torch
@@ -13,6 +14,9 @@ import torch
 from engine.attention import Backend, Pool
 from engine.model_facts import ModelFacts
 from engine.model_files import ModelError
+from engine.runner import ModelRunner
+
+log = logging.getLogger(__name__)
 
 NAMES = ("sdpa", "triton")
 
@@ -55,3 +59,17 @@ def make(name: str, pool: Pool, facts: ModelFacts, *, block: int, context: int, 
     device = pool.keys[0].device
     tables = Tables(slots, -(-context // block), block, pool.tokens // block - 1, device)
     return PagedKernels(tables, facts.heads, facts.kv_heads, launch_for(device))
+
+
+def record(runner: ModelRunner, reader: Backend, rows: int) -> None:
+    """Record the decode step where it can be; a model that cannot be recorded decodes all the same."""
+    if reader.name != "triton":
+        return
+    from engine.captured import Graphs
+    from engine.paged import PagedKernels
+
+    assert isinstance(reader, PagedKernels)
+    try:
+        runner.record(reader, rows, Graphs())
+    except RuntimeError as error:
+        log.warning("the decode step is not recorded, and costs the host more: %s", error)

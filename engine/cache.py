@@ -100,11 +100,11 @@ class BlockCache:
                 self._forget_hash(number)
 
     def make_writable(self, sequence: Sequence) -> tuple[int, int] | None:
-        """Before the token at `computed` is written: nobody else may be reading the block it goes to.
+        """Before the token at `reached` is written: nobody else may be reading the block it goes to.
 
         Only a rewind into a full block comes here. Returns (from, to) when the block must be copied first.
         """
-        at = sequence.computed // self.block
+        at = sequence.reached // self.block
         if at >= len(sequence.blocks):
             return None
         number = sequence.blocks[at]
@@ -120,7 +120,7 @@ class BlockCache:
 
     def shared(self, sequence: Sequence) -> bool:
         """Whether `make_writable` will need a block."""
-        at = sequence.computed // self.block
+        at = sequence.reached // self.block
         return at < len(sequence.blocks) and self.refs[sequence.blocks[at]] > 1
 
     # -- prefixes --------------------------------------------------------------------------------
@@ -225,5 +225,5 @@ class BlockCache:
         assert self._free == self._state.count(FREE)
         assert {block: digest for digest, block in self._by_hash.items()} == self._hash_of
         for sequence in sequences:
-            assert sequence.computed <= len(sequence.blocks) * self.block
+            assert sequence.reached <= len(sequence.blocks) * self.block
             assert len(sequence.hashes) <= sequence.computed // self.block

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def upload(
-    numbers: list[list[int]] | list[int], device: torch.device, dtype: torch.dtype = torch.int64
+    numbers: list[int] | list[float] | list[list[int]], device: torch.device, dtype: torch.dtype = torch.int64
 ) -> Tensor:
     if device.type == "cpu":
         return torch.tensor(numbers, dtype=dtype)

@@ -2,6 +2,11 @@
 
 It knows tokens, commands and news of them. It knows no text, no socket and no client; who calls `step()`, a
 test, a thread or a process of its own, is not its business.
+
+With `overlap` the device never waits for the host: a step launches its batch, and then takes what the batch
+before it brought. Whatever happens meanwhile to a stream with a row under way gives that row up: it is void,
+what it brings is counted as discarded, and it is computed again if the stream goes on. So every index that is
+told is the truth, and no token is ever taken back from a client.
 """
 
 from __future__ import annotations
@@ -9,14 +14,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from collections.abc import Sequence as Rows
 from queue import Empty, SimpleQueue
-from typing import Protocol
-
-from torch import Tensor
 
 from engine import api
 from engine.cache import BlockCache
+from engine.flights import Flights, Outcome, Runner
 from engine.sampler import Sampler
 from engine.scheduler import Batch, Row, Scheduler
 from engine.sequence import Choice, Sequence
@@ -24,30 +26,24 @@ from engine.sequence import Choice, Sequence
 log = logging.getLogger(__name__)
 
 
-class Runner(Protocol):
-    """A model with its KV memory. Rows of a batch do not influence one another."""
-
-    context: int
-    eos: frozenset[int]
-
-    def copy_blocks(self, copies: list[tuple[int, int]]) -> None: ...
-    def scrub_blocks(self, blocks: list[int]) -> None: ...
-    def forward(self, rows: Rows[Row]) -> Tensor:
-        """Compute the rows; the logits of those that sample, in their order."""
-
-
-Outcome = Choice | Exception | None  # of a row: a token, what went wrong, or nothing since it did not sample
-
-
 class Engine:
     def __init__(
-        self, runner: Runner, sampler: Sampler, cache: BlockCache, scheduler: Scheduler, *, slots: int
+        self,
+        runner: Runner,
+        sampler: Sampler,
+        cache: BlockCache,
+        scheduler: Scheduler,
+        *,
+        slots: int,
+        overlap: bool = False,
     ) -> None:
         self.runner = runner
         self.sampler = sampler
         self.cache = cache
         self.scheduler = scheduler
         self.tokens_total = 0
+        self._discarded = 0  # in the last step
+        self._flights = Flights(runner, sampler, overlap=overlap)
         self._free_slots = list(range(slots))
         self._inbox: SimpleQueue[list[api.AnyCommand]] = SimpleQueue()
         self._arrived: list[api.AnyCommand] = []
@@ -61,12 +57,15 @@ class Engine:
         them: whoever steers waits for the step in flight, never for another."""
         started = time.perf_counter()
         batch = self.scheduler.schedule()
-        began = time.perf_counter()
-        outcomes = self._run(batch)
-        forward_s = time.perf_counter() - began
-        self._commit(batch, outcomes)
+        self._announce(batch)
+        landed = self._land(batch)
         self._drain()
-        return self._emit(batch, time.perf_counter() - started, forward_s)
+        return self._emit(landed, time.perf_counter() - started)
+
+    @property
+    def idle(self) -> bool:
+        """Whether a step would do nothing."""
+        return self.scheduler.idle and not self._flights.under_way
 
     def send(self, commands: list[api.AnyCommand]) -> None:
         """From any thread: commands for the end of the step in flight."""
@@ -77,7 +76,7 @@ class Engine:
         while not self._stopping:
             output = self.step()
             emit(output)
-            if not output.stats.decode_rows and not output.stats.prefill_tokens and self.scheduler.idle:
+            if not output.stats.decode_rows and not output.stats.prefill_tokens and self.idle:
                 self._arrived += self._inbox.get()
 
     def stop(self) -> None:
@@ -93,49 +92,36 @@ class Engine:
 
     # -- run -------------------------------------------------------------------------------------
 
-    def _run(self, batch: Batch) -> list[Outcome]:
-        if batch.copies:
-            self.runner.copy_blocks(batch.copies)
-        return self._contained(batch.rows) if batch.rows else []
-
-    def _contained(self, rows: list[Row]) -> list[Outcome]:
-        """Run the rows; where that fails, run each half. Computing a row again writes the same again, so
-        what is left in the end are the rows that fail alone, and what ran short of memory as a whole may do
-        in parts."""
-        try:
-            logits = self.runner.forward(rows)
-            choices = iter(self.sampler.sample(logits, [row.sequence for row in rows if row.samples]))
-            outcomes: list[Outcome] = [next(choices) if row.samples else None for row in rows]
-        except Exception as error:
-            if len(rows) == 1:
-                log.exception("stream %d failed in the model", rows[0].sequence.stream)
-                return [error]
-            half = len(rows) // 2
-            return self._contained(rows[:half]) + self._contained(rows[half:])
-        if len(rows) > 1 and any(
-            isinstance(outcome, Choice) and outcome.token is None for outcome in outcomes
-        ):
-            # Rows that are read together read over their ends, masked, into what others wrote; and nothing
-            # times no number is no number. Alone, a row reads its own: only the culprit is left with none.
-            return [outcome for row in rows for outcome in self._contained([row])]
-        return outcomes
-
-    # -- commit ----------------------------------------------------------------------------------
-
-    def _commit(self, batch: Batch, outcomes: list[Outcome]) -> None:
+    def _announce(self, batch: Batch) -> None:
         for sequence in batch.preempted:
             self._tell(sequence).early.append(api.Paused(sequence.outputs, "memory"))
         for sequence, recomputed in batch.resumed:
             self._tell(sequence).early.append(api.Resumed(sequence.outputs, recomputed, "memory"))
         for sequence, found in batch.admitted:
             self._tell(sequence).admitted = found
-        for row, outcome in zip(batch.rows, outcomes, strict=True):
-            if isinstance(outcome, Exception):
-                self._fail(row.sequence, "the model failed on this stream")
-            elif outcome is not None and outcome.token is None:
-                self._fail(row.sequence, "the model gave no number for any token of this stream")
-            else:
-                self._keep(row, outcome)
+
+    def _land(self, batch: Batch) -> list[Row]:
+        """Launch the batch, and keep what has landed."""
+        rows: list[Row] = []
+        self._discarded = 0
+        for landed in self._flights.fly(batch):
+            for row, outcome in landed:
+                if row.void:
+                    self._discarded += row.samples
+                else:
+                    self._commit(row, outcome)
+                rows.append(row)
+        return rows
+
+    # -- commit ----------------------------------------------------------------------------------
+
+    def _commit(self, row: Row, outcome: Outcome) -> None:
+        if isinstance(outcome, Exception):
+            self._fail(row.sequence, "the model failed on this stream")
+        elif outcome is not None and outcome.token is None:
+            self._fail(row.sequence, "the model gave no number for any token of this stream")
+        else:
+            self._keep(row, outcome)
 
     def _keep(self, row: Row, choice: Choice | None) -> None:
         self.scheduler.commit(row)
@@ -205,10 +191,12 @@ class Engine:
             case api.Resume():
                 self._resume(sequence)
             case api.Adjust(sampling=sampling):
+                sequence.recall()
                 sequence.sampling = sampling
                 self.sampler.adjust(sequence)
                 self._changed(sequence, api.Adjusted(sequence.outputs))
             case api.Truncate(index=index):
+                sequence.recall()
                 sequence.truncate(min(index, sequence.outputs))
                 self.cache.release(sequence, keep=sequence.computed)
                 self._changed(sequence, api.Truncated(sequence.outputs))
@@ -235,6 +223,7 @@ class Engine:
         self._settle(sequence)
 
     def _pause(self, sequence: Sequence, release: bool) -> None:
+        sequence.recall()
         sequence.paused = True
         sequence.preempted = False  # now the client waits for nobody but itself
         if release:
@@ -255,6 +244,7 @@ class Engine:
         if sequence.known + len(tokens) >= sequence.context:
             self._changed(sequence, api.Refused(sequence.outputs, sequence.known, sequence.context))
             return
+        sequence.recall()
         sequence.append(tokens)
         self._changed(sequence, api.Appended(sequence.outputs, len(tokens)))
 
@@ -269,12 +259,11 @@ class Engine:
     def _changed(self, sequence: Sequence, change: api.AnyChange) -> None:
         self._tell(sequence).changes.append(change)
 
-    def _emit(self, batch: Batch, seconds: float, forward_s: float) -> api.StepOutput:
+    def _emit(self, landed: list[Row], seconds: float) -> api.StepOutput:
         news, self._news = self._news, {}
-        stats = self._stats(batch.rows, seconds, forward_s)
-        return api.StepOutput(self.scheduler.steps, list(news.values()), stats)
+        return api.StepOutput(self.scheduler.steps, list(news.values()), self._stats(landed, seconds))
 
-    def _stats(self, rows: list[Row], seconds: float, forward_s: float) -> api.Stats:
+    def _stats(self, rows: list[Row], seconds: float) -> api.Stats:
         scheduler, cache = self.scheduler, self.cache
         decode = sum(row.samples and row.count == 1 for row in rows)
         return api.Stats(
@@ -287,9 +276,10 @@ class Engine:
             kv_cached=cache.cached,
             kv_free=cache.free,
             tokens_total=self.tokens_total,
+            discarded=self._discarded,
             evictions_total=scheduler.evictions,
             preemptions_total=scheduler.preemptions,
             prefill_rows=len(rows) - decode,
-            forward_s=forward_s,
+            forward_s=self._flights.seconds,
             credit_stalls_total=scheduler.credit_stalls,
         )

@@ -10,7 +10,8 @@ import torch
 
 from engine import api, toy_model
 from engine.cache import BlockCache
-from engine.engine import Engine, Runner
+from engine.engine import Engine
+from engine.flights import Runner
 from engine.model_files import ModelError
 from engine.sampler import Sampler
 from engine.scheduler import Scheduler
@@ -37,6 +38,7 @@ def _toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
     context = min(options.context or CONTEXT, CONTEXT)
     tokens = _whole_blocks(options.kv_tokens or CONTEXTS_HELD * context, options.block_size, "cpu")
     context = min(context, tokens)
+    sampler = Sampler(options.max_streams, toy_model.VOCAB, eos=[toy_model.EOS])
     runner = ToyRunner(tokens=tokens, block=options.block_size, context=context, step_ms=options.toy_step_ms)
     hello = api.Hello(
         model=TOY,
@@ -50,7 +52,7 @@ def _toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
         dtype="none",
         attention="none",
     )
-    return _assemble(options, runner, hello), hello
+    return _assemble(options, runner, sampler, hello), hello
 
 
 def _model(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
@@ -77,16 +79,20 @@ def _model(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
     layers = [(facts.kv_heads, facts.head_dim)] * facts.layers
     spare = backends.spare_tokens(attention, options.block_size)
     pool = Pool(layers, tokens + spare, model.dtype, str(model.device))
+    sampler = Sampler(options.max_streams, facts.vocab, eos=facts.eos, device=model.device)
+    reader = backends.make(
+        attention, pool, facts, block=options.block_size, context=context, slots=options.max_streams
+    )
     runner = ModelRunner(
         model,
         pool,
-        backends.make(
-            attention, pool, facts, block=options.block_size, context=context, slots=options.max_streams
-        ),
+        reader,
+        sampler.latest,
         block=options.block_size,
         context=context,
         eos=frozenset(facts.eos),
     )
+    backends.record(runner, reader, options.batch_rows)
     hello = api.Hello(
         model=Path(options.model).name,
         folder=str(folder),
@@ -109,10 +115,10 @@ def _model(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
         packed,
         tokens,
     )
-    return _assemble(options, runner, hello), hello
+    return _assemble(options, runner, sampler, hello), hello
 
 
-def _assemble(options: api.EngineOptions, runner: Runner, hello: api.Hello) -> Engine:
+def _assemble(options: api.EngineOptions, runner: Runner, sampler: Sampler, hello: api.Hello) -> Engine:
     kind = torch.device(hello.device).type
     step_tokens = options.step_tokens or STEP_TOKENS[kind]
     cache = BlockCache(hello.kv_tokens // hello.block, hello.block)
@@ -122,8 +128,7 @@ def _assemble(options: api.EngineOptions, runner: Runner, hello: api.Hello) -> E
         batch_rows=max(2, min(options.batch_rows, step_tokens)),
         tenant_prefill=max(hello.context, 4 * step_tokens),
     )
-    sampler = Sampler(options.max_streams, hello.vocab, eos=hello.eos, device=hello.device)
-    return Engine(runner, sampler, cache, scheduler, slots=options.max_streams)
+    return Engine(runner, sampler, cache, scheduler, slots=options.max_streams, overlap=kind == "cuda")
 
 
 def _whole_blocks(tokens: int, block: int, device: str) -> int:

@@ -142,7 +142,7 @@ class PagedKernels:
     def __init__(self, tables: Tables, heads: int, kv_heads: int, launch: Launch) -> None:
         self.tables = tables
         self._kv_heads = kv_heads
-        self._launch = launch
+        self.launch = launch
         self._tile_tokens = max(1, launch.tile_rows // _power(heads // kv_heads))
 
     def plan(self, rows: Rows[Row]) -> tuple[list[int], Paged]:
@@ -168,12 +168,12 @@ class PagedKernels:
         return order, self.batch(places, parts)
 
     def batch(self, places: Tensor, parts: list[Tiles]) -> Paged:
-        return Paged(places, parts, self.tables, self._launch)
+        return Paged(places, parts, self.tables, self.launch)
 
     def tiles(self, numbers: Tensor, first: int, end: int, longest: int = 1) -> Tiles:
         """Tiles that hold the tokens from `first` to `end`."""
         programs = numbers.shape[1] * self._kv_heads
-        splits = max(1, min(MOST_SPLITS, self._launch.programs // programs))
+        splits = max(1, min(MOST_SPLITS, self.launch.programs // programs))
         return Tiles(numbers, longest, first, end - first, splits)
 
     def _uploaded(self, tiles: list[tuple[int, int, int, int]]) -> Tensor:

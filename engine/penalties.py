@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.sequence import Sequence
+from engine.device import upload
+from engine.draw import Next
 
 
 class History:
@@ -39,17 +40,17 @@ class History:
             self._counted.pop(slot, None)
 
     def penalise(
-        self, scores: Tensor, seqs: list[Sequence], repetition: Tensor, presence: Tensor, frequency: Tensor
+        self, scores: Tensor, rows: list[Next], repetition: Tensor, presence: Tensor, frequency: Tensor
     ) -> Tensor:
         """The scores less the penalties: one row a sequence, and one penalty of each kind a row."""
-        self._catch_up(seqs)
-        rows = torch.tensor([self._rows[seq.slot] for seq in seqs], device=scores.device)
+        self._catch_up(rows)
+        places = upload([self._rows[row.seq.slot] for row in rows], scores.device)
         repetition, presence, frequency = (
             penalty.to(scores.dtype)[:, None] for penalty in (repetition, presence, frequency)
         )
         repeated = torch.where(scores < 0, scores * repetition, scores / repetition)
-        scores = torch.where(self._context[rows], repeated, scores)
-        output = self._output[rows]
+        scores = torch.where(self._context[places], repeated, scores)
+        output = self._output[places]
         return scores.sub_(frequency * output).sub_(presence * (output > 0))
 
     def _grow(self) -> None:
@@ -59,12 +60,25 @@ class History:
         self._output = torch.cat([self._output, self._output.new_zeros(more, self._output.shape[1])])
         self._free += range(size, size + more)
 
-    def _catch_up(self, seqs: list[Sequence]) -> None:
+    def count(self, slots: list[int], tokens: Tensor) -> None:
+        """Each slot's sequence has one token more: the host may not know yet which."""
+        rows = upload([self._rows[slot] for slot in slots], tokens.device)
+        self._context.index_put_((rows, tokens), self._context.new_ones(()))
+        self._output.index_put_((rows, tokens), self._output.new_ones(()), accumulate=True)
+        for slot in slots:
+            counted, edits = self._counted[slot]
+            self._counted[slot] = counted + 1, edits
+
+    def _catch_up(self, rows: list[Next]) -> None:
         context: list[tuple[int, list[int]]] = []
         output: list[tuple[int, list[int]]] = []
-        for seq in seqs:
+        for asked in rows:
+            seq = asked.seq
             row, (counted, edits) = self._rows[seq.slot], self._counted.get(seq.slot, (0, -1))
-            if edits == seq.edits:  # so whatever is new was sampled
+            upto = (
+                seq.known + asked.index - seq.outputs
+            )  # with those that are on their way, and counted already
+            if edits == seq.edits and counted <= upto:  # so whatever is new was sampled
                 new = seq.tokens[counted:]
                 context.append((row, new))
                 output.append((row, new))
@@ -73,7 +87,7 @@ class History:
                 self._output[row] = 0
                 context.append((row, seq.tokens))
                 output.append((row, seq.output()))
-            self._counted[seq.slot] = seq.known, seq.edits
+            self._counted[seq.slot] = upto, seq.edits
         self._context.index_put_(self._places(context), self._context.new_ones(()))
         self._output.index_put_(self._places(output), self._output.new_ones(()), accumulate=True)
 
@@ -81,7 +95,4 @@ class History:
         rows = [row for row, tokens in runs for _ in tokens]
         columns = [token for _, tokens in runs for token in tokens]
         device = self._context.device
-        return (
-            torch.tensor(rows, dtype=torch.int64, device=device),
-            torch.tensor(columns, dtype=torch.int64, device=device),
-        )
+        return upload(rows, device), upload(columns, device)

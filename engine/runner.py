@@ -7,14 +7,21 @@ without changing it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Rows
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from engine.attention import Backend, Batch, Pool
+from engine.device import upload
 from engine.scheduler import Row
+
+if TYPE_CHECKING:
+    from engine.captured import CapturedDecode, Recorder
+    from engine.paged import PagedKernels
 
 
 class ModelRunner:
@@ -23,6 +30,7 @@ class ModelRunner:
         model: PreTrainedModel,
         pool: Pool,
         attention: Backend,
+        latest: Tensor,
         *,
         block: int,
         context: int,
@@ -33,39 +41,63 @@ class ModelRunner:
         self._model = model
         self._pool = pool
         self._attention = attention
+        self._latest = latest
+        self._captured: CapturedDecode | None = None
         self._block = block
         self._device = model.device
 
     @torch.inference_mode()
     def forward(self, rows: Rows[Row]) -> Tensor:
+        if self._captured is not None and self._captured.takes(rows):
+            return self._captured.logits(rows)
         order, batch = self._attention.plan(rows)
         tokens: list[int] = []
         positions: list[int] = []
+        unknown: list[tuple[int, int]] = []  # place in the batch, and whose slot
         last = [0] * len(rows)
         for at in order:
             row = rows[at]
             end = row.start + row.count
             tokens += row.sequence.tokens[row.start : end]
             positions += range(row.start, end)
+            if len(tokens) < len(positions):
+                unknown.append((len(tokens), row.sequence.slot))
+                tokens.append(0)
             last[at] = len(tokens) - 1
         wanted = [at for at, row in zip(last, rows, strict=True) if row.samples]
-        return self._logits(tokens, positions, batch, wanted)
+        ids = self._integers(tokens)
+        if unknown:
+            places, slots = zip(*unknown, strict=True)
+            ids[self._integers(places)] = self._latest[self._integers(slots)]
+        # Somebody's logits are always computed: models are not made for a batch without any.
+        logits = self._logits(ids, self._integers(positions), batch, self._integers(wanted or [0]))
+        return logits[: len(wanted)]
 
-    def _logits(self, tokens: list[int], positions: list[int], batch: Batch, wanted: list[int]) -> Tensor:
+    def _logits(
+        self, tokens: Tensor, positions: Tensor, batch: Batch, wanted: Tensor | None = None
+    ) -> Tensor:
         output = self._model(
-            input_ids=self._integers(tokens)[None],
-            position_ids=self._integers(positions)[None],
+            input_ids=tokens[None],
+            position_ids=positions[None],
             use_cache=False,
-            # Somebody's logits are always computed: models are not made for a batch without any.
-            logits_to_keep=self._integers(wanted or [0]),
+            logits_to_keep=0 if wanted is None else wanted,
             pool=self._pool,
             batch=batch,
         )
-        logits: Tensor = output.logits[0, : len(wanted)]
+        logits: Tensor = output.logits[0]
         return logits
 
-    def _integers(self, numbers: list[int]) -> Tensor:
-        return torch.tensor(numbers, dtype=torch.int64, device=self._device)
+    @torch.inference_mode()
+    def record(self, attention: PagedKernels, rows: int, recorder: Recorder) -> None:
+        """From now on, steps that only decode are replayed from recordings."""
+        from engine.captured import CapturedDecode  # brings Triton with it
+
+        captured = CapturedDecode(self._logits, attention, self._latest, rows)
+        captured.record(recorder)
+        self._captured = captured
+
+    def _integers(self, numbers: Iterable[int]) -> Tensor:
+        return upload(list(numbers), self._device)
 
     def _tokens_of(self, block: int) -> slice:
         return slice(block * self._block, (block + 1) * self._block)

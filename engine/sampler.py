@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 
 from engine import randomness
-from engine.api import Logprob, Sampling
+from engine.api import Sampling
+from engine.device import Download, upload
+from engine.draw import Draw, Likely, Next
 from engine.penalties import History
 from engine.sequence import Choice, Sequence
 
@@ -48,8 +50,9 @@ class Sampler:
         if vocab > randomness.MOST_TOKENS:
             raise ValueError(f"{vocab} tokens are too many to draw from; at most {randomness.MOST_TOKENS}")
         self._vocab = vocab
-        self._device = device
+        self._device = torch.device(device)
         self._uniform = uniform
+        self.latest = torch.zeros(slots + 1, dtype=torch.int64, device=device)  # token of each slot
         # A tokenizer may name end tokens that the model has no logits for: they cannot be chosen anyway.
         self._eos = self._integers(sorted(token for token in set(eos) if 0 <= token < vocab))
         self._parameters = torch.zeros(slots, NUMBERS, dtype=torch.float64, device=device)
@@ -70,7 +73,7 @@ class Sampler:
         """The `sampling` of the sequence changed."""
         slot, sampling = seq.slot, seq.sampling
         assert slot >= 0, "a sequence without a slot is adopted, not adjusted"
-        self._parameters[slot] = torch.tensor(_numbers(sampling), dtype=torch.float64)
+        self._parameters[slot] = upload(_numbers(sampling), self._device, torch.float64)
         self._seeds[slot] = sampling.seed
         self._bias[slot] = {
             token: bias for token, bias in sampling.logit_bias.items() if 0 <= token < self._vocab
@@ -87,58 +90,71 @@ class Sampler:
 
     # -- choosing ----------------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def sample(self, logits: Tensor, seqs: list[Sequence]) -> list[Choice]:
         """The next token of each sequence, by its row of logits; None where those are no numbers."""
-        if not seqs:
-            return []
-        assert logits.shape == (len(seqs), self._vocab)
+        return self.choose(logits, [Next(seq, seq.outputs) for seq in seqs]).choices()
+
+    @torch.inference_mode()
+    def choose(self, logits: Tensor, rows: list[Next]) -> Draw:
+        """As `sample`, but that nobody waits for the device: what it chose is `latest` there at once, and
+        the host asks for it when it wants to know."""
+        if not rows:
+            return Draw(None, [])
+        assert logits.shape == (len(rows), self._vocab)
         raw = logits if logits.dtype == torch.float64 else logits.float()
-        slots = self._integers([seq.slot for seq in seqs])
+        slots = self._integers([row.seq.slot for row in rows])
         parameters = self._parameters[slots]
         best, tokens = raw.max(1)  # of equals the first; NaN above all
         sound = best.isfinite()
         scores = raw
-        edited = [i for i, seq in enumerate(seqs) if self._is_edited(seq)]
+        edited = [at for at, row in enumerate(rows) if self._is_edited(row)]
         if edited:
-            rows = self._integers(edited)
-            part = self._edit(raw[rows], [seqs[i] for i in edited], parameters[rows])
-            scores = raw.index_copy(0, rows, part)
-            best[rows], tokens[rows] = part.max(1)
+            places = self._integers(edited)
+            part = self._edit(raw[places], [rows[at] for at in edited], parameters[places])
+            scores = raw.index_copy(0, places, part)
+            best[places], tokens[places] = part.max(1)
             sound &= best.isfinite()
-        drawn = [i for i, seq in enumerate(seqs) if seq.sampling.temperature > 0]
+        drawn = [at for at, row in enumerate(rows) if row.seq.sampling.temperature > 0]
         if drawn:
-            rows = self._integers(drawn)
-            weights = self._weights(scores[rows], best[rows], [seqs[i] for i in drawn], parameters[rows])
-            indices = self._integers([seqs[i].outputs for i in drawn])
-            tokens[rows] = randomness.pick(weights, self._uniform(self._seeds[slots[rows]], indices))
-        chosen = tokens.masked_fill(~sound, -1).tolist()
-        choices = [Choice(token if token >= 0 else None) for token in chosen]
-        self._tell_logprobs(raw, seqs, choices)
-        return choices
+            places = self._integers(drawn)
+            seqs = [rows[at].seq for at in drawn]
+            weights = self._weights(scores[places], best[places], seqs, parameters[places])
+            indices = self._integers([rows[at].index for at in drawn])
+            tokens[places] = randomness.pick(weights, self._uniform(self._seeds[slots[places]], indices))
+        tokens = tokens.masked_fill(~sound, -1)
+        self.latest.index_copy_(0, slots, tokens.clamp(min=0))
+        self._count(rows, edited)
+        return Draw(Download(tokens), self._logprobs(raw, rows, tokens))
+
+    def _count(self, rows: list[Next], edited: list[int]) -> None:
+        """What was chosen stands in its stream's context, which the host may not know yet."""
+        counted = [rows[at].seq.slot for at in edited if rows[at].seq.slot in self._history]
+        if counted:
+            self._history.count(counted, self.latest[self._integers(counted)])
 
     def _integers(self, values: Iterable[int]) -> Tensor:
-        return torch.tensor(list(values), dtype=torch.int64, device=self._device)
+        return upload(list(values), self._device)
 
-    def _awaits_eos(self, seq: Sequence) -> bool:
-        return seq.outputs < seq.sampling.min_tokens
+    def _awaits_eos(self, row: Next) -> bool:
+        return row.index < row.seq.sampling.min_tokens
 
-    def _is_edited(self, seq: Sequence) -> bool:
-        return bool(self._bias[seq.slot]) or seq.slot in self._history or self._awaits_eos(seq)
+    def _is_edited(self, row: Next) -> bool:
+        slot = row.seq.slot
+        return bool(self._bias[slot]) or slot in self._history or self._awaits_eos(row)
 
-    def _edit(self, scores: Tensor, seqs: list[Sequence], parameters: Tensor) -> Tensor:
+    def _edit(self, scores: Tensor, rows: list[Next], parameters: Tensor) -> Tensor:
         """The scores, which are ours to write to, after bias, penalties and min_tokens."""
-        biases = [(row, *item) for row, seq in enumerate(seqs) for item in self._bias[seq.slot].items()]
+        biases = [(at, *item) for at, row in enumerate(rows) for item in self._bias[row.seq.slot].items()]
         if biases:
-            rows, ids, values = zip(*biases, strict=True)
-            bias = torch.tensor(values, dtype=scores.dtype, device=self._device)
-            scores.index_put_((self._integers(rows), self._integers(ids)), bias, accumulate=True)
-        penalised = [row for row, seq in enumerate(seqs) if seq.slot in self._history]
+            places, ids, values = zip(*biases, strict=True)
+            bias = upload(list(values), self._device, scores.dtype)
+            scores.index_put_((self._integers(places), self._integers(ids)), bias, accumulate=True)
+        penalised = [at for at, row in enumerate(rows) if row.seq.slot in self._history]
         if penalised:
             at = self._integers(penalised)
             _, _, _, _, *penalties = parameters[at].unbind(1)
-            scores[at] = self._history.penalise(scores[at], [seqs[row] for row in penalised], *penalties)
-        early = [row for row, seq in enumerate(seqs) if self._awaits_eos(seq)]
+            scores[at] = self._history.penalise(scores[at], [rows[place] for place in penalised], *penalties)
+        early = [at for at, row in enumerate(rows) if self._awaits_eos(row)]
         if early:
             scores[self._integers(early)[:, None], self._eos] = -torch.inf
         return scores
@@ -166,45 +182,16 @@ class Sampler:
 
     # -- logprobs ----------------------------------------------------------------------------------
 
-    def _tell_logprobs(self, raw: Tensor, seqs: list[Sequence], choices: list[Choice]) -> None:
-        """Give a logprob to each choice whose stream asked for it; together those that asked for the same."""
-        groups: dict[int, list[tuple[int, int]]] = {}
-        for row, (seq, choice) in enumerate(zip(seqs, choices, strict=True)):
-            if seq.sampling.logprobs is not None and choice.token is not None:
-                groups.setdefault(seq.sampling.logprobs, []).append((row, choice.token))
-        for count, chosen in groups.items():
-            rows, tokens = zip(*chosen, strict=True)
-            logprobs = raw[self._integers(rows)].log_softmax(1)
-            own = logprobs.gather(1, self._integers(tokens)[:, None]).squeeze(1).tolist()
-            for row, logprob, top in zip(rows, own, most_likely(logprobs, count), strict=True):
-                choices[row].logprob = Logprob(logprob, top)
-
-
-def most_likely(logprobs: Tensor, count: int) -> list[list[tuple[int, float]]]:
-    """(id, logprob) of the `count` most likely tokens, a row; equals in the order of their ids.
-
-    topk leaves open which of several equal tokens it takes at its edge; we take the lowest ids there.
-    """
-    if count == 0:
-        return [[] for _ in logprobs]
-    vocab = logprobs.shape[1]
-    count = min(count, vocab)
-    values, ids = logprobs.topk(count)
-    edge = values[:, -1:]
-    everything = torch.arange(vocab, device=logprobs.device)
-    tied = torch.where(logprobs == edge, everything, vocab).topk(count, largest=False).values
-    ids = torch.where(values > edge, ids, vocab)
-    every = zip(ids.tolist(), values.tolist(), tied.tolist(), edge.squeeze(1).tolist(), strict=True)
-    return [_merged(*row, vocab=vocab, count=count) for row in every]
-
-
-def _merged(
-    ids: list[int], values: list[float], tied: list[int], edge: float, *, vocab: int, count: int
-) -> list[tuple[int, float]]:
-    above = sorted(
-        ((token, value) for token, value in zip(ids, values, strict=True) if token < vocab),
-        key=lambda entry: (-entry[1], entry[0]),
-    )
-    equal = [(token, edge) for token in tied if token < vocab]
-    # A token that cannot come is no answer to "which are likely", and -inf is no number in JSON.
-    return [entry for entry in above + equal if entry[1] > -torch.inf][:count]
+    def _logprobs(self, raw: Tensor, rows: list[Next], tokens: Tensor) -> list[Likely]:
+        """Of the rows whose streams asked for logprobs; together those that asked for the same."""
+        groups: dict[int, list[int]] = {}
+        for at, row in enumerate(rows):
+            if row.seq.sampling.logprobs is not None:
+                groups.setdefault(row.seq.sampling.logprobs, []).append(at)
+        found = []
+        for count, members in groups.items():
+            places = self._integers(members)
+            logprobs = raw[places].log_softmax(1)
+            own = logprobs.gather(1, tokens[places].clamp(min=0)[:, None]).squeeze(1)
+            found.append(Likely(members, own, logprobs, count))
+        return found

@@ -30,6 +30,13 @@ class Row:
     start: int
     count: int
     samples: bool
+    index: int = 0  # of the output token that is chosen
+    recalls: int = 0  # of the sequence when the row was made
+
+    @property
+    def void(self) -> bool:
+        """Whether the row was given up while it was under way."""
+        return self.recalls != self.sequence.recalls
 
 
 @dataclass(slots=True)
@@ -77,6 +84,7 @@ class Scheduler:
         self.refresh(sequence)
 
     def remove(self, sequence: Sequence) -> None:
+        sequence.recall()
         self.cache.release(sequence)
         del self.sequences[sequence.stream]
         self._ready.pop(sequence.stream, None)
@@ -98,7 +106,7 @@ class Scheduler:
         self.steps += 1
         batch = Batch()
         decoding = [sequence for sequence in self._ready.values() if sequence.decoding]
-        behind = [sequence for sequence in self._ready.values() if not sequence.decoding]
+        behind = [sequence for sequence in self._ready.values() if not sequence.decoding and sequence.wants]
         self._make_way(batch, decoding, behind)
         # However many decode, somebody who prepares gets a row: else nobody would ever join a full batch.
         spare = 1 if behind else 0
@@ -113,6 +121,8 @@ class Scheduler:
 
     def commit(self, row: Row) -> None:
         """The row's tokens stand computed."""
+        row.sequence.launched -= row.count
+        row.sequence.coming -= row.samples
         row.sequence.computed += row.count
         self.cache.remember(row.sequence)
 
@@ -152,13 +162,16 @@ class Scheduler:
                 budget -= self._run(batch, sequence, min(sequence.wants, budget))
 
     def _run(self, batch: Batch, sequence: Sequence, count: int) -> int:
-        if sequence in batch.preempted or not self._room(batch, sequence, sequence.computed + count):
+        if sequence in batch.preempted or not self._room(batch, sequence, sequence.reached + count):
             return 0
         copy = self.cache.make_writable(sequence)
         if copy:
             batch.copies.append(copy)
-        samples = sequence.may_sample and sequence.computed + count == sequence.known
-        batch.rows.append(Row(sequence, sequence.computed, count, samples))
+        start, index = sequence.reached, sequence.next_index
+        samples = sequence.may_sample and start + count == sequence.known + sequence.coming
+        batch.rows.append(Row(sequence, start, count, samples, index, sequence.recalls))
+        sequence.launched += count
+        sequence.coming += samples
         return count
 
     def _admit(self, batch: Batch, sequence: Sequence) -> bool:
@@ -227,7 +240,7 @@ class Scheduler:
             for other in self.sequences.values()
             if other.blocks and other is not sequence and id(other) not in rows
         ]
-        idle = [other for other in holders if not other.wants]
+        idle = [other for other in holders if not other.wants and not other.launched]
         if idle:
             return min(idle, key=lambda other: other.last_served)
         running = [other for other in holders if self._yields(other, sequence)]
@@ -240,6 +253,7 @@ class Scheduler:
         return bool(newcomer.blocks) and newcomer.admitted and holder.stream > newcomer.stream
 
     def _evict(self, batch: Batch, victim: Sequence) -> None:
+        victim.recall()
         if victim.wants:
             victim.preempted = True
             batch.preempted.append(victim)

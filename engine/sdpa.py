@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from engine.attention import Look, Pool
+from engine.device import upload
 from engine.ragged import Call, Plan, Ragged, Span, runs_of
 from engine.scheduler import Row
 
@@ -40,7 +41,7 @@ class Sdpa:
             span.first = len(slots)
             for part in span.slices(span.start, span.end):
                 slots += range(part.start, part.stop)
-        places = torch.tensor(slots, dtype=torch.int64, device=self._pool.keys[0].device)
+        places = upload(slots, self._pool.keys[0].device)
         ragged = Ragged(places, [spans[at] for at in order], self._pool.tokens, self._pool.dtype)
         return order, Views(ragged)
 

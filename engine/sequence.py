@@ -1,9 +1,9 @@
 """One stream as the engine sees it: a few numbers, and what follows from them.
 
-A sequence knows its tokens, how many of them stand computed in the KV cache, its credit, and whether
-somebody paused it. Everything else is derived: whether it may run, how many tokens it wants this step,
-whether its next token may be sampled. Prefill, decode, resumption after an eviction, injection and rewind are
-then one thing, *computed catching up with known*.
+A sequence knows its tokens, how many of them stand computed in the KV cache, how many more are computed and
+sampled by steps under way, its credit, and whether somebody paused it. Everything else is derived: whether
+it may run, how many tokens it wants this step, whether its next token may be sampled. Prefill, decode,
+resumption after an eviction, injection and rewind are then one thing, *computed catching up with known*.
 
 It knows no scheduler, no model and no tensor. `blocks`, `slot` and `computed` are written by those who own
 the memory behind them.
@@ -44,6 +44,9 @@ class Sequence:
         self.paused = False  # by the client
         self.preempted = False  # by us, for memory
         self.computed = 0
+        self.launched = 0  # tokens that steps under way compute behind those
+        self.coming = 0  # tokens that they sample
+        self.recalls = 0  # times that what was under way was given up: rows from before are void
         self.blocks: list[int] = []
         self.hashes: list[bytes] = []  # names of its full computed blocks, in the prefix cache's terms
         self.slot = -1  # row of the sampler's parameter tensors; -1 while it has never run
@@ -58,11 +61,24 @@ class Sequence:
 
     @property
     def length_reached(self) -> bool:
-        return self.outputs >= self.sampling.max_tokens or self.known >= self.context
+        return self._ends_at(0)
+
+    def _ends_at(self, more: int) -> bool:
+        return self.outputs + more >= self.sampling.max_tokens or self.known + more >= self.context
+
+    @property
+    def next_index(self) -> int:
+        """Of the token that is sampled next, when all that is under way has come."""
+        return self.outputs + self.coming
+
+    @property
+    def reached(self) -> int:
+        """The position that is computed next."""
+        return self.computed + self.launched
 
     @property
     def may_sample(self) -> bool:
-        return not self.paused and self.outputs < self.credit and not self.length_reached
+        return not self.paused and self.next_index < self.credit and not self._ends_at(self.coming)
 
     @property
     def wants(self) -> int:
@@ -74,7 +90,11 @@ class Sequence:
         """
         if self.paused or (self.evicted and not self.may_sample):
             return 0
-        return max(0, self.known - self.computed - (0 if self.may_sample else 1))
+        return max(0, self._behind - (0 if self.may_sample else 1))
+
+    @property
+    def _behind(self) -> int:
+        return self.known + self.coming - self.reached
 
     @property
     def evicted(self) -> bool:
@@ -84,12 +104,19 @@ class Sequence:
     @property
     def decoding(self) -> bool:
         """Whether all that is missing is the row that brings its next token."""
-        return self.may_sample and self.known - self.computed == 1 and bool(self.blocks)
+        return self.may_sample and self._behind == 1 and bool(self.blocks)
 
     @property
     def stalled(self) -> bool:
         """Whether nothing but credit is missing."""
         return not self.paused and self.outputs >= self.credit and not self.length_reached
+
+    def recall(self) -> None:
+        """Give up what is under way: it is as if it had never been begun, whatever it may bring."""
+        if self.launched:
+            self.edits += self.coming  # what was counted of them is void
+            self.launched = self.coming = 0
+            self.recalls += 1
 
     def sampled(self, token: int) -> None:
         self.tokens.append(token)

@@ -24,12 +24,21 @@ _EMOJI_EVERY, _END_EVERY = 47, 331
 
 
 class ToyRunner:
-    def __init__(self, *, tokens: int, block: int, context: int = CONTEXT, step_ms: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        tokens: int,
+        block: int,
+        context: int = CONTEXT,
+        step_ms: float = 0.0,
+        latest: Tensor | None = None,
+    ) -> None:
         self.context = context
         self.eos = frozenset({EOS})
         self._block = block
         self._step_s = step_ms / 1000
         self._pool = [0] * tokens
+        self._latest = latest
         self._words = torch.arange(WORDS.start, WORDS.stop)
 
     def forward(self, rows: Rows[Row]) -> Tensor:
@@ -37,7 +46,7 @@ class ToyRunner:
             time.sleep(
                 self._step_s
             )  # the pace of a real model: what a demo or a test of timeouts wants to see
-        last = [(self._read(row), row.sequence.tokens[row.start + row.count - 1]) for row in rows]
+        last = [(self._read(row), self._token(row, row.start + row.count - 1)) for row in rows]
         wanted = [state for row, state in zip(rows, last, strict=True) if row.samples]
         return self._logits(wanted)
 
@@ -46,9 +55,15 @@ class ToyRunner:
         at = row.start - 1
         state = pool[blocks[at // block] * block + at % block] if row.start else 0
         for position in range(row.start, row.start + row.count):
-            state = hash((state, row.sequence.tokens[position], _MIX))
+            state = hash((state, self._token(row, position), _MIX))
             pool[blocks[position // block] * block + position % block] = state
         return state
+
+    def _token(self, row: Row, position: int) -> int:
+        """One that is not known yet is the one that was sampled last."""
+        if self._latest is not None and position >= row.sequence.known:
+            return int(self._latest[row.sequence.slot])
+        return row.sequence.tokens[position]
 
     def _logits(self, states: list[tuple[int, int]]) -> Tensor:
         logits = torch.full((len(states), VOCAB), -30.0)

@@ -17,13 +17,15 @@ from transformers import PreTrainedModel
 from engine import api, toy_model
 from engine.attention import NAME, Pool
 from engine.cache import BlockCache
-from engine.engine import Engine, Runner
+from engine.engine import Engine
+from engine.flights import Runner
 from engine.models import describe
 from engine.runner import ModelRunner
 from engine.sampler import Sampler
 from engine.scheduler import Scheduler
 from engine.sdpa import Sdpa
 from engine.toy import ToyRunner
+from tests.fakes.kernels import gathered, paged
 from tests.fakes.tiny import tiny_model
 
 TOY = "toy"
@@ -48,6 +50,9 @@ class Room:
     step_tokens: int = 24
     batch_rows: int = 8
     tenant_prefill: int = 1000
+    overlap: bool = False
+    attention: str = "sdpa"
+    captured: bool = False  # needs attention that reads through tables
 
 
 PLENTY = Room(kv_tokens=4096, step_tokens=512, batch_rows=32)
@@ -64,20 +69,38 @@ def model_engine(model: PreTrainedModel, room: Room, wrap: Wrap | None = None) -
     """Around any model, which belongs to the engine from now on."""
     facts = describe(model.config)
     model.set_attn_implementation(NAME)
-    pool = Pool([(facts.kv_heads, facts.head_dim)] * facts.layers, room.kv_tokens, model.dtype, "cpu")
     context = min(facts.context, room.kv_tokens)
+    sampler = Sampler(SLOTS, facts.vocab, eos=[])
+    layers = [(facts.kv_heads, facts.head_dim)] * facts.layers
+    pool = Pool(layers, room.kv_tokens + room.block, model.dtype, "cpu")
+    readers = {"triton": paged, "gathered": gathered}
+    kernels = None
+    if room.attention != "sdpa":
+        kernels = readers[room.attention](pool, room.block, facts.heads, SLOTS)
     runner = ModelRunner(
-        model, pool, Sdpa(pool, room.block), block=room.block, context=context, eos=frozenset()
+        model,
+        pool,
+        kernels or Sdpa(pool, room.block),
+        sampler.latest,
+        block=room.block,
+        context=context,
+        eos=frozenset(),
     )
-    return _assembled(runner if wrap is None else wrap(runner), room, facts.vocab)
+    if room.captured:
+        from engine.captured import eager
+
+        assert kernels is not None
+        runner.record(kernels, room.batch_rows, eager)
+    return _assembled(runner if wrap is None else wrap(runner), sampler, room)
 
 
 def _toy_engine(room: Room, wrap: Wrap | None) -> Engine:
-    runner = ToyRunner(tokens=room.kv_tokens, block=room.block, context=room.kv_tokens)
-    return _assembled(runner if wrap is None else wrap(runner), room, toy_model.VOCAB)
+    sampler = Sampler(SLOTS, toy_model.VOCAB, eos=[toy_model.EOS])
+    runner = ToyRunner(tokens=room.kv_tokens, block=room.block, context=room.kv_tokens, latest=sampler.latest)
+    return _assembled(runner if wrap is None else wrap(runner), sampler, room)
 
 
-def _assembled(runner: Runner, room: Room, vocab: int) -> Engine:
+def _assembled(runner: Runner, sampler: Sampler, room: Room) -> Engine:
     cache = BlockCache(room.kv_tokens // room.block, room.block)
     scheduler = Scheduler(
         cache,
@@ -85,8 +108,7 @@ def _assembled(runner: Runner, room: Room, vocab: int) -> Engine:
         batch_rows=room.batch_rows,
         tenant_prefill=room.tenant_prefill,
     )
-    sampler = Sampler(SLOTS, vocab, eos=runner.eos)
-    return Engine(runner, sampler, cache, scheduler, slots=SLOTS)
+    return Engine(runner, sampler, cache, scheduler, slots=SLOTS, overlap=room.overlap)
 
 
 @dataclass
@@ -189,7 +211,7 @@ class Driver:
         self.send(*commands)
         for _ in range(steps):
             self.step()
-            if self.engine.scheduler.idle:
+            if self.engine.idle:
                 return
         raise AssertionError(f"somebody still wants something after {steps} steps")
 

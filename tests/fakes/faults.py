@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.attention import Pool
-from engine.engine import Runner
+from engine.flights import Runner
 from engine.runner import ModelRunner
 from engine.scheduler import Row
 

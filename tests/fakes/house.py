@@ -38,10 +38,12 @@ class Room:
     batch_rows: int = 16
     tenant_prefill: int = 1000
     slots: int = 8
+    overlap: bool = False
 
 
 def toy_engine(room: Room) -> Engine:
-    runner = ToyRunner(tokens=room.kv_tokens, block=room.block, context=room.kv_tokens)
+    sampler = Sampler(room.slots, toy_model.VOCAB, eos=[toy_model.EOS])
+    runner = ToyRunner(tokens=room.kv_tokens, block=room.block, context=room.kv_tokens, latest=sampler.latest)
     cache = BlockCache(room.kv_tokens // room.block, room.block)
     scheduler = Scheduler(
         cache,
@@ -49,8 +51,7 @@ def toy_engine(room: Room) -> Engine:
         batch_rows=room.batch_rows,
         tenant_prefill=room.tenant_prefill,
     )
-    sampler = Sampler(room.slots, toy_model.VOCAB, eos=runner.eos)
-    return Engine(runner, sampler, cache, scheduler, slots=room.slots)
+    return Engine(runner, sampler, cache, scheduler, slots=room.slots, overlap=room.overlap)
 
 
 class Alarm:
@@ -211,4 +212,4 @@ class House:
     @property
     def at_rest(self) -> bool:
         """Nothing is under way, and the engine would wait for a command."""
-        return self.alive and not (self.down or self.up or self._undrained) and self.engine.scheduler.idle
+        return self.alive and not (self.down or self.up or self._undrained) and self.engine.idle

@@ -25,3 +25,11 @@ def paged(pool: Pool, block: int, heads: int, slots: int) -> PagedKernels:
     # Small, so that small contexts are read in several turns, by several programs, in several tiles.
     launch = Launch(tile_rows=16, keys=16, programs=24)
     return PagedKernels(tables, heads, pool.keys[0].shape[0], launch)
+
+
+def gathered(pool: Pool, block: int, heads: int, slots: int) -> PagedKernels:
+    """The same plans and tables, read by plain PyTorch: whole models in the interpreter take too long."""
+    from tests.fakes.gathered import GatheredKernels
+
+    kernels = paged(pool, block, heads, slots)
+    return GatheredKernels(kernels.tables, heads, pool.keys[0].shape[0], kernels.launch)

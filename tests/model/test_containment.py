@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import PreTrainedModel
 
 from engine import api
-from engine.engine import Runner
+from engine.flights import Runner
 from tests.fakes.engines import PLENTY, TOY, Driver, Room, Wrap, engine_of, greedy, model_engine
 from tests.fakes.faults import FaultyRunner
 from tests.fakes.oracle import oracle
@@ -17,6 +19,7 @@ PROMPT = [(at * 31 + 5) % 400 for at in range(30)]
 CULPRIT = 2
 BAD = 463  # a token that no prompt of these holds
 TIGHT = Room(kv_tokens=160, step_tokens=16)
+ROOMS = {"plenty": PLENTY, "tight": TIGHT, "overlapped": replace(TIGHT, overlap=True)}
 MODELS = ["llama", "gemma2", "gpt_oss", TOY]
 
 
@@ -59,7 +62,7 @@ def check(driver: Driver, model: str) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("room", [PLENTY, TIGHT], ids=["plenty", "tight"])
+@pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
 @pytest.mark.parametrize("after", [0, 26], ids=["prefill", "decode"])
 def test_only_the_stream_whose_rows_raise_fails(model: str, room: Room, after: int) -> None:
     driver = Driver(engine_of(model, room, raising(after)))
@@ -70,7 +73,7 @@ def test_only_the_stream_whose_rows_raise_fails(model: str, room: Room, after: i
 
 
 @pytest.mark.parametrize("model", [model for model in MODELS if model != TOY])
-@pytest.mark.parametrize("room", [PLENTY, TIGHT], ids=["plenty", "tight"])
+@pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
 @pytest.mark.parametrize("after", [0, 26], ids=["prefill", "decode"])
 def test_what_is_no_number_is_never_read_by_anybody_else(model: str, room: Room, after: int) -> None:
     driver = Driver(engine_of(model, room, spoiling(after)))
@@ -84,7 +87,7 @@ def test_what_is_no_number_is_never_read_by_anybody_else(model: str, room: Room,
 
 
 @pytest.mark.parametrize("model", ["llama", "mistral", "gemma2", "gpt_oss"])
-@pytest.mark.parametrize("room", [PLENTY, TIGHT], ids=["plenty", "tight"])
+@pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
 def test_a_token_that_a_model_makes_no_number_of_hurts_only_its_own_stream(model: str, room: Room) -> None:
     """Nothing raises, and within the step the neighbours' rows lie beside the spoiled one's keys."""
     driver = Driver(model_engine(with_a_bad_token(model), room))
@@ -119,8 +122,9 @@ def test_blocks_that_somebody_else_uses_outlive_a_failure() -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_step_that_is_too_large_for_memory_is_done_in_parts(model: str) -> None:
-    driver = Driver(engine_of(model, PLENTY, short_of_memory))
+@pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
+def test_a_step_that_is_too_large_for_memory_is_done_in_parts(model: str, room: Room) -> None:
+    driver = Driver(engine_of(model, room, short_of_memory))
     driver.settle(*crowd())
     assert isinstance(driver.engine.runner, FaultyRunner)
     assert driver.engine.runner.shortages
@@ -138,6 +142,6 @@ def test_it_is_told_in_words_fit_for_a_client_and_logged_with_its_reason(
     assert finish is not None
     assert finish.detail is not None
     assert "cannot be computed" not in finish.detail
-    (record,) = [record for record in caplog.records if record.name == "engine.engine"]
+    (record,) = [record for record in caplog.records if record.name == "engine.flights"]
     assert record.exc_info is not None
     assert "cannot be computed" in str(record.exc_info[1])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -92,7 +92,8 @@ def schedules(draw: st.DrawFn) -> tuple[Room, list[Start], list[Move]]:
         kind=st.sampled_from(MOVES * 3 + ["cancel"]),
         amount=st.integers(1, 20),
     )
-    return draw(st.sampled_from(ROOMS)), starts, draw(st.lists(move, min_size=30, max_size=60))
+    room = replace(draw(st.sampled_from(ROOMS)), overlap=draw(st.booleans()))
+    return room, starts, draw(st.lists(move, min_size=30, max_size=60))
 
 
 def commands(driver: Driver, move: Move) -> list[api.AnyCommand]:
@@ -162,7 +163,17 @@ def is_whole(driver: Driver, told: Told) -> bool:
     return len(told.tokens) == told.submit.sampling.max_tokens or told.known == driver.engine.runner.context
 
 
-EVENTS = ["evictions", "preemptions", "adopted", "recomputed", "rewound", "injected", "cancelled", "chunked"]
+EVENTS = [
+    "evictions",
+    "preemptions",
+    "adopted",
+    "recomputed",
+    "rewound",
+    "injected",
+    "cancelled",
+    "chunked",
+    "discarded",
+]
 
 
 def events(driver: Driver) -> dict[str, int]:
@@ -171,6 +182,7 @@ def events(driver: Driver) -> dict[str, int]:
     return {
         "evictions": stats.evictions_total,
         "preemptions": stats.preemptions_total,
+        "discarded": sum(output.stats.discarded for output in driver.outputs),
         "adopted": sum(told.admitted or 0 for told in every),
         "recomputed": sum(change.recomputed for change in changes if isinstance(change, api.Resumed)),
         "rewound": sum(isinstance(change, api.Truncated) for change in changes),

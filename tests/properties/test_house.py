@@ -11,6 +11,7 @@ Examples are the same in every run; `MIDSTREAM_EXAMPLES=2000` looks further, at 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 from typing import Any
@@ -86,6 +87,8 @@ def _steering(what: str, name: str) -> protocol.StreamFrame:
 
 
 class Everything(RuleBasedStateMachine):
+    overlap = False
+
     @initialize(
         room=st.sampled_from(ROOMS),
         window=st.sampled_from([3, 8]),
@@ -93,7 +96,7 @@ class Everything(RuleBasedStateMachine):
         credit=st.lists(explicit_or_not(), min_size=3, max_size=3),
     )
     def open(self, room: Room, window: int, asked: list[Params], credit: list[Credit | None]) -> None:
-        self.house = House(room, window=window)
+        self.house = House(dataclasses.replace(room, overlap=self.overlap), window=window)
         self.readers = [Reader(self.house, tenant) for tenant in ("one", "one", "two")]
         self.left: list[Reader] = []
         self.names = itertools.count()
@@ -389,6 +392,16 @@ class Everything(RuleBasedStateMachine):
 
 TestEverything = Everything.TestCase
 TestEverything.settings = SETTINGS
+
+
+class Overlapped(Everything):
+    """An engine that hears of its tokens one step later."""
+
+    overlap = True
+
+
+TestOverlapped = Overlapped.TestCase
+TestOverlapped.settings = settings(SETTINGS, max_examples=int(EXAMPLES or 40))
 
 
 def test_every_passage_of_the_table_was_seen() -> None:

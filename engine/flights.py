@@ -1,0 +1,161 @@
+"""Batches on their way through the model: launched, landed, and run again in parts where something failed.
+
+A batch that was launched is a *flight*. Without overlap it lands in the step that launched it. With overlap
+it lands in the next one, behind the launch of the batch that follows it: the device always has work queued,
+and the host learns of tokens one step later.
+
+It knows rows, the model and the sampler; it changes no sequence, but to give up rows that it cannot trust. It
+knows no news, and no command.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from collections.abc import Sequence as Rows
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from engine.draw import Draw, Next
+from engine.sampler import Sampler
+from engine.scheduler import Batch, Row
+from engine.sequence import Choice
+
+log = logging.getLogger(__name__)
+
+
+class Runner(Protocol):
+    """A model with its KV memory. Rows of a batch do not influence one another."""
+
+    context: int
+    eos: frozenset[int]
+
+    def copy_blocks(self, copies: list[tuple[int, int]]) -> None: ...
+    def scrub_blocks(self, blocks: list[int]) -> None: ...
+    def forward(self, rows: Rows[Row]) -> Tensor:
+        """Compute the rows; the logits of those that sample, in their order.
+
+        A token that its sequence does not know yet is the latest that the sampler chose for its slot.
+        """
+
+
+Outcome = Choice | Exception | None  # of a row: a token, what went wrong, or nothing since it did not sample
+Landed = list[tuple[Row, Outcome]]
+
+
+@dataclass(slots=True)
+class Flight:
+    """Rows under way: what they will bring, or why they could not be launched."""
+
+    rows: list[Row]
+    draw: Draw | Exception
+
+
+class Flights:
+    def __init__(self, runner: Runner, sampler: Sampler, *, overlap: bool) -> None:
+        self._runner = runner
+        self._sampler = sampler
+        self._overlap = overlap
+        self._flight: Flight | None = None
+        self.seconds = 0.0  # that the last step spent on computing and sampling
+
+    @property
+    def under_way(self) -> bool:
+        return self._flight is not None
+
+    def fly(self, batch: Batch) -> Iterator[Landed]:
+        """Launch the batch; land what is due, each to be kept before the next is asked for."""
+        before, self._flight = self._flight, None
+        self.seconds = 0.0
+        with self._timed():
+            flight = self._launched(batch)
+            outcomes = self._brought(before) if before is not None else None
+        if before is not None:
+            yield self._landed(before, outcomes)
+            if outcomes is None and flight is not None:  # it builds upon what could not be trusted
+                for row in flight.rows:
+                    row.sequence.recall()
+        if flight is not None and self._overlap and isinstance(flight.draw, Draw):
+            self._flight = flight
+        elif flight is not None:
+            with self._timed():
+                outcomes = self._brought(flight)
+            yield self._landed(flight, outcomes)
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - began
+
+    def _launched(self, batch: Batch) -> Flight | None:
+        if batch.copies:
+            self._runner.copy_blocks(batch.copies)
+        if not batch.rows:
+            return None
+        try:
+            return Flight(batch.rows, self._launch(batch.rows))
+        except Exception as error:  # noqa: BLE001 - whatever a model raises is its streams' misfortune
+            return Flight(batch.rows, error)
+
+    def _landed(self, flight: Flight, outcomes: list[Outcome] | None) -> Landed:
+        return list(zip(flight.rows, outcomes or self._salvaged(flight), strict=True))
+
+    def _launch(self, rows: list[Row]) -> Draw:
+        logits = self._runner.forward(rows)
+        return self._sampler.choose(logits, [Next(row.sequence, row.index) for row in rows if row.samples])
+
+    def _brought(self, flight: Flight) -> list[Outcome] | None:
+        if isinstance(flight.draw, Exception):
+            return None
+        try:
+            return self._sound(flight.rows, flight.draw)
+        except Exception as error:  # noqa: BLE001 - of work that was only queued when it was launched
+            flight.draw = error
+            return None
+
+    def _sound(self, rows: list[Row], draw: Draw) -> list[Outcome] | None:
+        """The outcome of each row; None where a row has no number, and others may suffer for it.
+
+        Rows that are read together read over their ends, masked, into what others wrote; and nothing times no
+        number is no number. Alone, a row reads its own: only the culprit is left with none.
+        """
+        choices = iter(draw.choices())
+        outcomes: list[Outcome] = [next(choices) if row.samples else None for row in rows]
+        spoiled = any(
+            isinstance(outcome, Choice) and outcome.token is None and not row.void
+            for row, outcome in zip(rows, outcomes, strict=True)
+        )
+        return None if spoiled and len(rows) > 1 else outcomes
+
+    # -- again, in parts -------------------------------------------------------------------------
+
+    def _salvaged(self, flight: Flight) -> list[Outcome]:
+        """Each half where the whole failed, each row where its numbers did, but for what is void."""
+        rows = [row for row in flight.rows if not row.void]
+        error = flight.draw if isinstance(flight.draw, Exception) else None
+        again = iter(self._halved(rows, error) if error and rows else self._alone(rows))
+        return [None if row.void else next(again) for row in flight.rows]
+
+    def _alone(self, rows: list[Row]) -> list[Outcome]:
+        return [outcome for row in rows for outcome in self._contained([row])]
+
+    def _contained(self, rows: list[Row]) -> list[Outcome]:
+        """Computing a row again writes the same again, so what is left in the end are the rows that fail
+        alone, and what ran short of memory as a whole may do in parts."""
+        try:
+            outcomes = self._sound(rows, self._launch(rows))
+        except Exception as error:  # noqa: BLE001
+            return self._halved(rows, error)
+        return self._alone(rows) if outcomes is None else outcomes
+
+    def _halved(self, rows: list[Row], error: Exception) -> list[Outcome]:
+        if len(rows) == 1:
+            log.error("stream %d failed in the model", rows[0].sequence.stream, exc_info=error)
+            return [error]
+        half = len(rows) // 2
+        return self._contained(rows[:half]) + self._contained(rows[half:])
