@@ -20,6 +20,7 @@ from collections.abc import Callable
 import msgspec
 
 from engine import api
+from engine.log_lines import LINE, JsonLines
 
 log = logging.getLogger("engine")
 
@@ -64,7 +65,9 @@ def _warm_up(model: str) -> None:
 
 
 def serve(pipe: Pipe, options: api.EngineOptions) -> int:
-    logging.basicConfig(level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if options.log_format == "json" else logging.Formatter(LINE))
+    logging.basicConfig(level=options.log_level.upper(), handlers=[handler])
     from engine.load import build
     from engine.model_files import ModelError
 

@@ -42,6 +42,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     attention: str = "auto"
     threads: int = 0
     kv_tokens: int = 0
+    gpu_memory_fraction: float = 0.9
     block_size: int = 16
     step_tokens: int = 0
     batch_rows: int = 256

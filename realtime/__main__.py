@@ -11,13 +11,13 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
 from engine import api
 from midstream.protocol import GoingAway
-from realtime import entry, transport
+from realtime import entry, logs, loop_lag, transport
 from realtime.app import Doors, application
 from realtime.config import Options, parse
 from realtime.connection import Limits
@@ -29,10 +29,15 @@ from realtime.keys import Unreadable
 from realtime.link import ProcessLink
 from realtime.metrics import Metrics
 from realtime.quota import Gate
+from realtime.request_log import RequestLog
 from realtime.revocation import watch
 from realtime.sse import Patience
 from realtime.supervisor import Connect, EngineFailed, Supervisor
 from realtime.tenants import EVERYTHING, Allowance
+from realtime.watching import Watchers
+
+if TYPE_CHECKING:
+    from realtime.trace_export import Exported
 
 log = logging.getLogger("midstream")
 
@@ -46,7 +51,7 @@ PEER_SILENCE_S = 300.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse(sys.argv[1:] if argv is None else argv, os.environ)
-    logging.basicConfig(level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    logs.set_up(options.log_level, options.log_format)
     try:
         with _listen(options) as listening:
             asyncio.run(serve(options, listening))
@@ -83,10 +88,12 @@ class Server(uvicorn.Server):
 
 
 async def serve(options: Options, listening: socket.socket) -> None:
-    metrics = Metrics()
+    metrics = Metrics() if options.metrics == "on" else None
+    traces = _traces() if options.traces == "on" else None
+    watchers = Watchers(RequestLog(), *(watcher for watcher in (metrics, traces) if watcher is not None))
     supervisor = Supervisor(
         _connector(options),
-        metrics,
+        watchers,
         silence_s=options.engine_silence_s,
         spare=options.engine == "process" and options.engine_spare == "on",
     )
@@ -94,7 +101,7 @@ async def serve(options: Options, listening: socket.socket) -> None:
     allowance = keyring.allowance if keyring else _everything
     hub = Hub(
         supervisor.send,
-        metrics,
+        watchers,
         window=options.auto_credit_window,
         max_streams=options.max_streams,
         gate=Gate(allowance),
@@ -110,7 +117,7 @@ async def serve(options: Options, listening: socket.socket) -> None:
         crowd=crowd,
         patience=_patience(options),
     )
-    watching = _watching(keyring, crowd, hub)
+    tasks = _tasks(keyring, crowd, hub, metrics)
     try:
         hello = await supervisor.start()
         loop = asyncio.get_running_loop()
@@ -123,8 +130,11 @@ async def serve(options: Options, listening: socket.socket) -> None:
     except EngineFailed as error:
         raise Unable(f"the engine does not start: {error}") from None
     finally:
-        watching.cancel()
+        for task in tasks:
+            task.cancel()
         await supervisor.stop()
+        if traces is not None:
+            await asyncio.to_thread(traces.close)
 
 
 def _keyring(options: Options) -> Keyring | None:
@@ -138,13 +148,26 @@ def _everything(tenant: str) -> Allowance:
     return EVERYTHING
 
 
-def _watching(keyring: Keyring | None, crowd: Crowd, hub: Hub) -> asyncio.Task[None]:
-    async def watch_nothing() -> None:
-        pass
+def _traces() -> Exported:
+    try:
+        from realtime.trace_export import Exported  # brings OpenTelemetry: only where it was asked for
+    except ModuleNotFoundError:
+        raise Unable(
+            "--traces on needs OpenTelemetry; install it with: pip install 'midstream-server[otel]'"
+        ) from None
+    return Exported()
 
-    return asyncio.get_running_loop().create_task(
-        watch_nothing() if keyring is None else watch(keyring, crowd, hub)
-    )
+
+def _tasks(
+    keyring: Keyring | None, crowd: Crowd, hub: Hub, metrics: Metrics | None
+) -> list[asyncio.Task[None]]:
+    """What goes on beside everything else, for as long as the server runs."""
+    loop, tasks = asyncio.get_running_loop(), []
+    if keyring is not None:
+        tasks.append(loop.create_task(watch(keyring, crowd, hub)))
+    if metrics is not None:
+        tasks.append(loop.create_task(loop_lag.measure(metrics.lagged)))
+    return tasks
 
 
 def _begin_end(server: Server, hub: Hub, doors: Doors, options: Options) -> None:
@@ -211,6 +234,7 @@ def _connector(options: Options) -> Connect:
         attention=options.attention,
         threads=options.threads,
         kv_tokens=options.kv_tokens,
+        gpu_memory_fraction=options.gpu_memory_fraction,
         block_size=options.block_size,
         step_tokens=options.step_tokens,
         batch_rows=options.batch_rows,
@@ -218,6 +242,7 @@ def _connector(options: Options) -> Connect:
         context=options.context,
         toy_step_ms=options.toy_step_ms,
         log_level=options.log_level,
+        log_format=options.log_format,
     )
     if options.engine == "process":
         return lambda on_message, on_closed: ProcessLink(engine_options, on_message, on_closed)
@@ -291,6 +316,7 @@ def _uvicorn_config(options: Options, doors: Doors) -> uvicorn.Config:
         ws_ping_timeout=PEER_SILENCE_S,
         backlog=ACCEPTED_AT_ONCE,
         log_level=options.log_level,
+        log_config=uvicorn.config.LOGGING_CONFIG if options.log_format == "console" else None,
         access_log=False,
         lifespan="off",
         timeout_graceful_shutdown=5,

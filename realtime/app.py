@@ -17,6 +17,7 @@ from realtime.crowd import Crowd
 from realtime.hub import Hub
 from realtime.metrics import Metrics
 from realtime.openai.routes import routes as openai
+from realtime.openapi import document as openapi
 from realtime.pages import routes as pages
 from realtime.refusal import Refusal
 from realtime.secret_door import secret_door
@@ -31,7 +32,7 @@ class Doors:
         self,
         hub: Hub,
         supervisor: Supervisor,
-        metrics: Metrics,
+        metrics: Metrics | None,
         limits: Limits,
         *,
         credentials: Credentials,
@@ -74,7 +75,12 @@ class Doors:
     async def asyncapi(self, request: Request) -> Response:
         return JSONResponse(asyncapi.document(protocol.VERSION))
 
+    async def openapi(self, request: Request) -> Response:
+        return JSONResponse(openapi.document(protocol.VERSION))
+
     async def metrics(self, request: Request) -> Response:
+        if self._metrics is None:
+            return JSONResponse({"status": "this server counts nothing: see --metrics"}, 404)
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -96,6 +102,7 @@ def application(doors: Doors) -> Starlette:
                 Route("/healthz", doors.healthz),
                 Route("/readyz", doors.readyz),
                 Route("/asyncapi.json", doors.asyncapi),
+                Route("/openapi.json", doors.openapi),
                 *pages(),  # they hold no secret
             ),
         ]

@@ -23,6 +23,7 @@ Attention = Literal["auto", "sdpa", "triton"]
 EnginePlace = Literal["process", "thread"]
 Switch = Literal["on", "off"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["console", "json"]
 
 
 def option(
@@ -72,6 +73,12 @@ class Options:
     threads: int = option(0, "CPU threads of the engine; 0 chooses by the machine", most=1024)
     context: int = option(0, "most tokens of a stream, prompt and output together; 0 takes the model's own")
     kv_tokens: int = option(0, "tokens that the KV cache holds; 0 chooses by the memory")
+    gpu_memory_fraction: float = option(
+        0.9,
+        "share of a CUDA device's memory that weights, steps and the KV cache may take",
+        least=0.1,
+        most=1,
+    )
     block_size: int = option(16, "tokens of a block of the KV cache", least=1, most=1024)
     step_tokens: int = option(
         0, "most tokens that one step computes, prompts included; 0 chooses by the device"
@@ -121,6 +128,11 @@ class Options:
     )
     toy_step_ms: float = option(0.0, "milliseconds that a step of the toy model takes at least", most=60_000)
     log_level: LogLevel = option("info", "least severe message that is logged")
+    log_format: LogFormat = option("console", "how the log is written: lines for people, or JSON objects")
+    metrics: Switch = option("on", "whether anything is counted, and told at /metrics")
+    traces: Switch = option(
+        "off", "whether traces are sent by OTLP, to where the variables OTEL_EXPORTER_OTLP_* say"
+    )
 
 
 class _Row:

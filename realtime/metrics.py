@@ -52,12 +52,10 @@ class Metrics(Watcher, Collector):
 
     # -- told by the hub and the supervisor ------------------------------------------------------
 
-    def begun(self, hello: api.Hello) -> None:
-        """There is an engine."""
+    def engine_begun(self, hello: api.Hello) -> None:
         self._engine.begun(hello)
 
-    def restarted(self) -> None:
-        """It has died, and another is being started."""
+    def engine_lost(self) -> None:
         self._engine.restarted()
 
     def started(self, stream: Stream, begun: Begun, now: float) -> None:
@@ -67,6 +65,7 @@ class Metrics(Watcher, Collector):
 
     def stepped(self, output: api.StepOutput, now: float) -> None:
         self._engine.stepped(output.stats)
+        self._discarded += output.stats.discarded
         self._times.stepped(output, now)
 
     def acted(self, stream: Stream, kind: str, steps: int, seconds: float) -> None:

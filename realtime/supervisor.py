@@ -14,10 +14,10 @@ from typing import Protocol
 
 from engine import api
 from realtime.hub import Hub
-from realtime.metrics import Metrics
 from realtime.prompts import Model
 from realtime.template import TextError
 from realtime.tokenizer import Tokenizer
+from realtime.watching import Watcher
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +48,11 @@ class Supervisor:
     """`silence_s`: an engine that says nothing for so long, although it is asked, has hung. `spare`: whether
     another stands ready for when it dies."""
 
-    def __init__(self, connect: Connect, metrics: Metrics, *, silence_s: float, spare: bool = False) -> None:
+    def __init__(self, connect: Connect, watcher: Watcher, *, silence_s: float, spare: bool = False) -> None:
         self.hub: Hub | None = None
         self.hello: api.Hello | None = None
         self._connect = connect
-        self._metrics = metrics
+        self._watcher = watcher
         self._silence_s = silence_s
         self._wants_spare = spare
         self._link: Link | None = None
@@ -90,7 +90,7 @@ class Supervisor:
         hello = self.hello = await self._greeted
         tokenizer = await asyncio.to_thread(_tokenizer, hello)
         assert self.hub is not None
-        self._metrics.begun(hello)
+        self._watcher.engine_begun(hello)
         self.hub.have_engine(Model(hello.model, tokenizer, hello.vocab, hello.context))
         return hello
 
@@ -101,7 +101,7 @@ class Supervisor:
             await self._prepare_spare()
             await self._closed.wait()
             log.error("the engine has died; starting another")
-            self._metrics.restarted()
+            self._watcher.engine_lost()
             assert self.hub is not None
             # One that died young, or before anybody moved on in it, may do so again: give it time.
             well = self.hub.settled and loop.time() - began_s > YOUNG_S

@@ -35,6 +35,10 @@ class Begun(Struct, frozen=True):
 class Watcher:
     """Takes no notice of anything. All of these must be quick."""
 
+    def engine_begun(self, hello: api.Hello) -> None: ...
+
+    def engine_lost(self) -> None: ...
+
     def started(self, stream: Stream, begun: Begun, now: float) -> None: ...
 
     def stepped(self, output: api.StepOutput, now: float) -> None:
@@ -65,6 +69,14 @@ class Watchers(Watcher):
 
     def __init__(self, *watchers: Watcher) -> None:
         self._watchers = watchers
+
+    def engine_begun(self, hello: api.Hello) -> None:
+        for watcher in self._watchers:
+            watcher.engine_begun(hello)
+
+    def engine_lost(self) -> None:
+        for watcher in self._watchers:
+            watcher.engine_lost()
 
     def started(self, stream: Stream, begun: Begun, now: float) -> None:
         for watcher in self._watchers:

@@ -40,7 +40,7 @@ def completions(dialect: Dialect, hub: Hub, most_bytes: int, patience: Patience)
                 hub,
                 holder_of(request).tenant,
                 dialect,
-                starts(body, request_id),
+                starts(body, request_id, request.headers.get("traceparent")),
                 include_usage=body.stream and body.stream_options.include_usage,
             )
         except Refusal as refusal:

@@ -15,7 +15,7 @@ TEXT_MAX_TOKENS = 16  # OpenAI's own default for completions, and for them alone
 GRACE_MS = 10_000  # that a request with a name of its own waits for a retry
 
 
-def starts(body: Body, request_id: str) -> list[list[Start]]:
+def starts(body: Body, request_id: str, traceparent: str | None = None) -> list[list[Start]]:
     """For each prompt its choices, in the order of their indices. The first has the request's own id."""
     prompts, params = _asked(body)
     if len(prompts) * body.n > MOST_CHOICES:
@@ -36,6 +36,7 @@ def starts(body: Body, request_id: str) -> list[list[Start]]:
                 timeout_ms=body.timeout_ms,
                 on_disconnect=body.on_disconnect or ("pause" if body.request_id else "cancel"),
                 grace_ms=GRACE_MS if body.grace_ms is None else body.grace_ms,
+                traceparent=traceparent,
             )
             for choice in range(body.n)
         ]

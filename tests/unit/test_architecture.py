@@ -39,10 +39,13 @@ OTHERS = {
         "msgspec",
         "prometheus_client",
         "starlette",
+        "structlog",
         "tokenizers",
         "uvicorn",
         "websockets",
     ],
+    "realtime.trace_export": ["opentelemetry"],
+    "realtime.traces": ["msgspec", "opentelemetry"],
     "engine": [
         "filelock",
         "gguf",
@@ -58,6 +61,7 @@ OTHERS = {
     "engine.kernels": ["triton"],
     "engine.paged": ["torch", "triton"],
     "engine.cache": ["msgspec"],
+    "engine.log_lines": ["msgspec"],
     "engine.scheduler": ["msgspec"],
     "engine.sequence": ["msgspec"],
 }

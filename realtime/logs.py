@@ -1,0 +1,51 @@
+"""How the log looks: lines for people, or one JSON object a line for machines.
+
+Every logger of the process ends here, those of libraries too. It knows no message.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+import structlog
+from structlog.typing import EventDict, Processor
+
+from realtime.config import LogFormat
+
+LINE = "%(levelname)s %(name)s: %(message)s"
+
+
+def set_up(level: str, form: LogFormat) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(LINE) if form == "console" else _json_formatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    # Values are shown as Python spells them: what a client named its request moves no terminal's cursor.
+    last: Processor = (
+        structlog.processors.KeyValueRenderer(key_order=["event"])
+        if form == "console"
+        else structlog.stdlib.ProcessorFormatter.wrap_for_formatter
+    )
+    structlog.configure(
+        processors=[structlog.stdlib.filter_by_level, last],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+
+
+def _json_formatter() -> logging.Formatter:
+    return structlog.stdlib.ProcessorFormatter(
+        processors=[
+            structlog.processors.TimeStamper(fmt="iso", key="time"),
+            structlog.stdlib.add_log_level,
+            structlog.stdlib.add_logger_name,
+            structlog.processors.format_exc_info,
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.JSONRenderer(serializer=_json),
+        ]
+    )
+
+
+def _json(event: EventDict, **_: object) -> str:
+    return msgspec.json.encode(event, enc_hook=str).decode()

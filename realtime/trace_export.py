@@ -1,0 +1,29 @@
+"""Where spans go: by OTLP over HTTP, to wherever OpenTelemetry's own environment variables say.
+
+The only module that imports OpenTelemetry's SDK, and only where traces are wanted.
+"""
+
+from __future__ import annotations
+
+import os
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+from realtime.traces import Traces
+
+
+class Exported(Traces):
+    """Traces whose spans are sent away, in the background."""
+
+    def __init__(self) -> None:
+        name = os.environ.get("OTEL_SERVICE_NAME", "midstream")
+        self._provider = TracerProvider(resource=Resource.create({"service.name": name}))
+        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        super().__init__(self._provider.get_tracer("midstream"))
+
+    def close(self) -> None:
+        """Send what is left."""
+        self._provider.shutdown()
