@@ -2,12 +2,14 @@
 
 `CuttingProxy` knows no WebSocket. It forwards both ways, and each connection may be given a `Cut`: after so
 many bytes in one direction it is reset, closed, or goes silent: then neither side hears anything of
-the other any more, its end included, as when a cable was pulled out.
+the other any more, its end included, as when a cable was pulled out. Or it stalls: what is under way comes
+late, perhaps when nobody waits for it any longer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
 import socket
@@ -17,9 +19,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self, get_args
 
-How = Literal["reset", "close", "silence"]
+How = Literal["reset", "close", "silence", "stall"]
 Direction = Literal["up", "down"]  # to the server, to the client
 BLOCK = 2**16
+STALL_S = 1.0
 ABORTING = struct.pack("ii", 1, 0)  # SO_LINGER of 0 seconds: closing sends RST
 
 
@@ -93,7 +96,8 @@ class CuttingProxy:
         wire = Wire((reader, writer), there, next(self._cuts, None), self._cut_one)
         self._open.add(wire)
         try:
-            await wire.carry()
+            with contextlib.suppress(asyncio.CancelledError):  # of `__aexit__`; asyncio would log it
+                await wire.carry()
         finally:
             self._open.discard(wire)
 
@@ -123,10 +127,16 @@ class Wire:
         self._on_cut = on_cut
         self._how: How = "close"  # in which it ends
         self._silent = False
+        self._moving = asyncio.Event()
+        self._moving.set()
         self._over = asyncio.Event()
 
     def cut(self, how: How) -> None:
         self._on_cut()
+        if how == "stall":
+            self._moving.clear()
+            asyncio.get_running_loop().call_later(STALL_S, self._moving.set)
+            return
         self._silent = how == "silence"
         self._how = how
         if not self._silent:
@@ -151,6 +161,7 @@ class Wire:
         left = self._cut.after if self._cut is not None and self._cut.direction == way else None
         try:
             while (data := await reader.read(BLOCK)) and not self._over.is_set():
+                await self._moving.wait()
                 if self._silent:
                     continue
                 writer.write(data[:left])
@@ -158,6 +169,11 @@ class Wire:
                 if left is not None and left <= len(data):
                     assert self._cut is not None
                     self.cut(self._cut.how)
+                    if self._cut.how == "stall":
+                        await self._moving.wait()
+                        writer.write(data[left:])
+                        left = None
+                        continue
                 left = None if left is None else left - len(data)
         except OSError:
             self._how = "reset"

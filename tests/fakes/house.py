@@ -86,6 +86,7 @@ class Clock:
             if alarm.due <= self.now and not alarm.cancelled:
                 alarm.cancel()
                 alarm.call()
+        self._alarms = [alarm for alarm in self._alarms if not alarm.cancelled]
 
 
 class Tally(Watcher):

@@ -1,5 +1,5 @@
-"""Engines that die or hang under a real server: streams wait, then go on with the text they would have had, and
-the server says the truth about itself meanwhile."""
+"""Engines that die or hang under a real server: streams wait, go on with the text they would have had, and
+meanwhile the server says the truth about itself."""
 
 from __future__ import annotations
 

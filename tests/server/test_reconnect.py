@@ -6,53 +6,37 @@ MIDSTREAM_CUTS says how many cuts each seed makes.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 
 import midstream
-from tests.fakes.cutting import CuttingProxy, How, cuts
-from tests.fakes.players import play
+from bench.reliability.cuts import cut
+from bench.reliability.score import quiet_run
+from tests.fakes.cutting import CuttingProxy, How
+from tests.fakes.players import EVERYBODY
 from tests.server.served import Served
 
 CUTS = int(os.environ.get("MIDSTREAM_CUTS", "12"))
-MOST_BYTES = 4000  # of a connection before it is cut: a handshake takes some hundred
 
 
-@pytest.fixture
-async def uncut(server: Served) -> AsyncIterator[midstream.Client]:
-    async with midstream.connect(server.http) as client:
-        yield client
-
-
-async def check(
-    server: Served, uncut: midstream.Client, seed: int, count: int, hows: tuple[How, ...]
-) -> None:
+async def check(server: Served, seed: int, count: int, hows: tuple[How, ...]) -> None:
     """Play until every cut has come about: each time it comes to the same."""
-    truth = await play(uncut, seed)
-    plan = itertools.chain([None], cuts(seed, count, MOST_BYTES, hows))
-    encoding: midstream.dial.Encoding = "json" if seed % 2 else "msgpack"
-    async with CuttingProxy(server.port, plan) as proxy:
-        client = await midstream.connect(proxy.url, encoding=encoding, silence_s=0.6)
-        proxy.cut()
-        while proxy.done <= count:
-            assert await play(client, seed) == truth
-        await client.close()
-    assert proxy.connections > count
+    score = await quiet_run(server.http, [seed], EVERYBODY)
+    assert await cut(server, score, seed, count, hows) > count
+    assert score.wrong == []
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_whatever_is_cut_it_comes_to_the_same(
-    server: Served, uncut: midstream.Client, seed: int
-) -> None:
-    await check(server, uncut, seed, CUTS, ("reset", "close"))
+async def test_whatever_is_cut_it_comes_to_the_same(server: Served, seed: int) -> None:
+    await check(server, seed, CUTS, ("reset", "close"))
 
 
-async def test_so_it_does_when_the_line_goes_silent(server: Served, uncut: midstream.Client) -> None:
-    await check(server, uncut, 5, max(CUTS // 4, 1), ("silence",))
+@pytest.mark.parametrize("how", ["silence", "stall"])
+async def test_so_it_does_when_the_line_goes_silent_or_stalls(server: Served, how: How) -> None:
+    await check(server, 5, max(CUTS // 4, 1), (how,))
 
 
 # -- another server, another client --------------------------------------------------------------------
