@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from engine import api, toy_model
+from engine import api, memory, toy_model
 from engine.cache import BlockCache
 from engine.engine import Engine
 from engine.flights import Runner
@@ -58,7 +59,7 @@ def _toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
 def _model(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
     # Not before a model is wanted: transformers takes longer to import than the toy to start.
     from engine import backends
-    from engine.attention import NAME, Pool
+    from engine.attention import NAME, Backend, Pool
     from engine.models import describe, load, resolve
     from engine.packing import pack
     from engine.runner import ModelRunner
@@ -66,32 +67,37 @@ def _model(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
     device = options.device if options.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
     folder = resolve(options.model)
     model = load(folder, dtype=options.dtype, device=device, attention=NAME)
+    if model.device.type == "cuda":
+        torch.cuda.set_device(model.device)  # graphs and streams are made where this says
     facts = describe(model.config, model.generation_config)
     weights = sum(weight.nbytes for weight in model.parameters())
     packed = pack(model)
-    context = min(options.context or facts.context, facts.context)
-    tokens = options.kv_tokens or _affordable(
-        model.device, facts.kv_numbers_per_token * model.dtype.itemsize, context
-    )
-    tokens = _whole_blocks(tokens, options.block_size, device)
-    context = min(context, tokens)
     attention = backends.choose(options.attention, model.device, model.dtype)
-    layers = [(facts.kv_heads, facts.head_dim)] * facts.layers
-    spare = backends.spare_tokens(attention, options.block_size)
-    pool = Pool(layers, tokens + spare, model.dtype, str(model.device))
     sampler = Sampler(options.max_streams, facts.vocab, eos=facts.eos, device=model.device)
-    reader = backends.make(
-        attention, pool, facts, block=options.block_size, context=context, slots=options.max_streams
-    )
-    runner = ModelRunner(
-        model,
-        pool,
-        reader,
-        sampler.latest,
-        block=options.block_size,
-        context=context,
-        eos=frozenset(facts.eos),
-    )
+    context = min(options.context or facts.context, facts.context)
+
+    def runner_with(tokens: int) -> tuple[ModelRunner, Backend]:
+        spare = backends.spare_tokens(attention, options.block_size)
+        layers = [(facts.kv_heads, facts.head_dim)] * facts.layers
+        pool = Pool(layers, tokens + spare, model.dtype, str(model.device))
+        held = min(context, tokens)
+        reader = backends.make(
+            attention, pool, facts, block=options.block_size, context=held, slots=options.max_streams
+        )
+        eos = frozenset(facts.eos)
+        runner = ModelRunner(
+            model, pool, reader, sampler.latest, block=options.block_size, context=held, eos=eos
+        )
+        return runner, reader
+
+    tokens = options.kv_tokens
+    if not tokens and model.device.type == "cuda":
+        room = _beside(options, lambda tokens: runner_with(tokens)[0], sampler, context)
+        tokens = room // (facts.kv_numbers_per_token * model.dtype.itemsize)
+    elif not tokens:
+        tokens = _affordable(facts.kv_numbers_per_token * model.dtype.itemsize, context)
+    tokens = _whole_blocks(tokens, options.block_size, device)
+    runner, reader = runner_with(tokens)
     backends.record(runner, reader, options.batch_rows)
     hello = api.Hello(
         model=Path(options.model).name,
@@ -137,12 +143,30 @@ def _whole_blocks(tokens: int, block: int, device: str) -> int:
     return tokens // block * block
 
 
-def _affordable(device: torch.device, bytes_per_token: int, context: int) -> int:
+def _affordable(bytes_per_token: int, context: int) -> int:
     """As many tokens as a fair share of the free memory holds."""
-    if device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0]
-    else:
-        from engine.models import available_memory
+    from engine.models import available_memory
 
-        free = available_memory() or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    free = available_memory() or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     return min(int(free * MEMORY_SHARE) // bytes_per_token, CONTEXTS_HELD * context)
+
+
+def _beside(
+    options: api.EngineOptions, runner_with: Callable[[int], Runner], sampler: Sampler, context: int
+) -> int:
+    """Bytes of a CUDA device that are left beside the weights and the largest steps."""
+    block = options.block_size
+    chunk = _whole_blocks(min(options.step_tokens or STEP_TOKENS["cuda"], context), block, "cuda")
+    trial = runner_with(chunk)
+    step = memory.step_bytes(
+        trial, sampler, chunk=chunk, rows=options.batch_rows, block=block, meter=memory.cuda_meter
+    )
+    del trial
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info()
+    left = memory.kv_bytes(memory.Device(total, free), step, options.gpu_memory_fraction)
+    log.info(
+        "of %.1f GiB, %.1f are free beside the weights, steps take up to %.1f, and %.1f are for the KV cache",
+        *(number / 2**30 for number in (total, free, step, left)),
+    )
+    return left
