@@ -7,6 +7,7 @@ Ranges are not repeated in this module; the sentence is made from the types in `
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any, get_args
 
 import msgspec
@@ -113,8 +114,11 @@ def explained(kind: type, error: msgspec.ValidationError, what: str) -> Refusal:
 _NAMES = {inspect.BoolType: "true or false", inspect.NoneType: "null", inspect.StructType: "an object"}
 
 
+_type_info = cache(inspect.type_info)  # it takes milliseconds, and whoever sends nonsense sends it often
+
+
 def _type_at(kind: Any, path: str) -> inspect.Type | None:
-    here: Any = inspect.type_info(kind)
+    here: Any = _type_info(kind)
     for step in re.split(r"\.|(?=\[)", path.replace("[...]", "[]")):
         here = _member(here, step)
     return here  # type: ignore[no-any-return]
