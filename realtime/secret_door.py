@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from msgspec import Struct
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from realtime.access import answer, holder_of
 from realtime.client_secrets import LIFE_S
@@ -25,6 +25,12 @@ class Asked(Struct):
     origin: str | None = None  # of the page that will connect
 
 
+class Issued(Struct):
+    secret: str
+    expires_at: int  # in seconds since 1970
+    expires_in_s: int
+
+
 def secret_door(credentials: Credentials) -> Callable[[Request], Awaitable[Response]]:
     async def issue(request: Request) -> Response:
         try:
@@ -35,8 +41,8 @@ def secret_door(credentials: Credentials) -> Callable[[Request], Awaitable[Respo
             secret = credentials.secrets.issue(holder_of(request), origin)
         except Refusal as refusal:
             return answer(refusal)
-        body = {"secret": secret, "expires_at": int(time.time()) + LIFE_S, "expires_in_s": LIFE_S}
-        return JSONResponse(body, headers={"Cache-Control": "no-store"})
+        body = msgspec.json.encode(Issued(secret, int(time.time()) + LIFE_S, LIFE_S))
+        return Response(body, media_type="application/json", headers={"Cache-Control": "no-store"})
 
     return issue
 

@@ -96,6 +96,7 @@ DECISIONS = {
     "/v1/streams/{request_id:path}": For.HOLDERS,
     "/metrics": For.ADMINS,
     "/asyncapi.json": For.EVERYBODY,
+    "/openapi.json": For.EVERYBODY,
     "/healthz": For.EVERYBODY,
     "/readyz": For.EVERYBODY,
     "/sdk/{path:path}": For.EVERYBODY,
