@@ -32,7 +32,7 @@ _TCP_OPTIONS = (
     ("TCP_KEEPINTVL", 5),
     ("TCP_KEEPCNT", 3),
     # Our own kernel would take megabytes for a reader that reads nothing, and all of it would be stale.
-    ("TCP_NOTSENT_LOWAT", 128 * 1024),
+    ("TCP_NOTSENT_LOWAT", 16 * 1024),
 )
 
 
@@ -44,7 +44,7 @@ class HttpLimits:
     close_timeout_s: float = 5.0  # how long the last bytes may take to leave
     most_arrivals: int = 1024
     most_arrivals_of_one: int = 512
-    high_water_bytes: int = 64 * 1024
+    high_water_bytes: int = 16 * 1024
 
     @property
     def unheard_timeout_s(self) -> float:

@@ -125,7 +125,7 @@ async def test_other_choices_find_the_prompt_of_the_first_computed() -> None:
     room.to_the_end()
     cached = {}
     for name, stream in streams.items():
-        (final,) = stream.outbox.since(stream.outbox.seq - 2) or ()
+        [final] = stream.outbox.since(stream.outbox.seq - 2) or []
         assert isinstance(final, protocol.Final)
         cached[name] = final.usage.cached_tokens
     prompt = streams["x"].prompt_tokens

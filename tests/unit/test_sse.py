@@ -1,0 +1,131 @@
+"""Server-sent events at their pace: silence, readers that take nothing, and whoever goes away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from realtime.sse import HEADERS, HEARTBEAT, Patience, event, tell, watched
+
+Message = dict[str, Any]
+
+
+class Script:
+    """A source that says what it is given."""
+
+    def __init__(self, *said: bytes) -> None:
+        self.said = deque(said)
+        self.left = False
+        self.taken = 0
+        self.more = asyncio.Event()
+
+    @property
+    def over(self) -> bool:
+        return self.left or (not self.said and self.more.is_set())
+
+    async def news(self) -> None:
+        await self.more.wait()
+
+    def take(self) -> bytes:
+        return self.said.popleft() if self.said else b""
+
+    def accepted(self) -> None:
+        self.taken += 1
+
+    def leave(self) -> None:
+        self.left = True
+        self.more.set()
+
+    def excuse(self) -> bytes:
+        return b"too slow"
+
+
+class Client:
+    """Takes what is sent while it reads; `sent` are the bodies."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.reads = asyncio.Event()
+        self.reads.set()
+        self.heartbeats = asyncio.Semaphore(0)
+
+    async def send(self, message: Any) -> None:
+        await self.reads.wait()
+        self.messages.append(dict(message))
+        if message.get("body") == HEARTBEAT:
+            self.heartbeats.release()
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message["body"] for message in self.messages[1:]]
+
+
+async def test_an_event_is_its_data_and_perhaps_its_number() -> None:
+    assert event(b"{}") == b"data: {}\n\n"
+    assert event(b"{}", 0) == b"id: 0\ndata: {}\n\n"
+
+
+async def test_what_there_is_is_sent_at_once_and_the_end_ends_the_response() -> None:
+    source, client = Script(b"a", b"b"), Client()
+    source.more.set()
+    await tell(source, client.send, {"X-Request-Id": "x"}, Patience())
+    assert client.bodies == [b"a", b"b", b""]
+    assert client.messages[-1]["more_body"] is False
+    head = {name.decode(): value.decode() for name, value in client.messages[0]["headers"]}
+    assert head == {name.lower(): value for name, value in HEADERS.items()} | {"x-request-id": "x"}
+    assert source.taken == 2
+
+
+async def test_silence_has_heartbeats() -> None:
+    source, client = Script(b"a"), Client()
+    telling = asyncio.create_task(tell(source, client.send, {}, Patience(heartbeat_s=0.001)))
+    for _ in range(3):
+        await client.heartbeats.acquire()
+    source.leave()
+    await telling
+    assert client.bodies[0] == b"a"
+    assert set(client.bodies[1:]) == {HEARTBEAT, b""}
+
+
+async def test_a_reader_that_takes_nothing_is_left_and_told_so_once_it_reads() -> None:
+    source, client = Script(b"a"), Client()
+
+    async def send(message: Any) -> None:
+        await client.send(message)
+        if message.get("body") == b"a":
+            client.reads.clear()  # and from then on it takes nothing
+
+    telling = asyncio.create_task(tell(source, send, {}, Patience(heartbeat_s=0.001, stalled_s=0.001)))
+    await source.more.wait()
+    assert source.taken == 1, "what was not accepted does not count"
+    client.reads.set()
+    await telling
+    assert client.bodies == [b"a", b"too slow"]
+
+
+async def test_whoever_goes_away_is_noticed_at_once() -> None:
+    source, gone = Script(), asyncio.Event()
+    parts = deque([{"type": "http.request"}])
+
+    async def receive() -> Message:
+        if parts:
+            return parts.popleft()
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async with watched(receive, source.leave):
+        assert not source.left
+        gone.set()
+        await source.more.wait()
+        assert source.left
+
+
+async def test_nobody_is_watched_for_longer_than_needed() -> None:
+    source = Script()
+    async with watched(asyncio.Event().wait, source.leave):  # type: ignore[arg-type]
+        pass
+    assert source.left
+    assert len(asyncio.all_tasks()) <= 2
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
