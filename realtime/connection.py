@@ -22,10 +22,11 @@ from realtime.endings import cause_of
 from realtime.fallback import SendingPeer
 from realtime.frames import Codec
 from realtime.hub import Hub
+from realtime.orders import Answer
 from realtime.peer import PEER
 from realtime.positions import Positions
 from realtime.refusal import Refusal
-from realtime.stream import Answer, Stream
+from realtime.stream import Stream
 from realtime.watching import Cause, Route
 
 MOST_ANSWERS = 1_000  # errors and pongs that may wait for a peer that sends and does not read
@@ -177,7 +178,9 @@ class Connection:
 
     def _check(self, frame: protocol.ClientFrame) -> None:
         most = self._limits.streams_per_connection
-        if isinstance(frame, protocol.Start | protocol.Attach) and len(self._live) >= most:
+        if not isinstance(frame, protocol.Start | protocol.Attach) or len(self._live) < most:
+            return
+        if all(stream.request_id != frame.request_id for stream in self._live):
             raise Refusal(
                 "too_many_streams", f"This connection has its most of {most} streams.", retry_after_ms=1000
             )

@@ -10,9 +10,10 @@ import asyncio
 from typing import Literal
 
 from realtime.hub import Hub
+from realtime.orders import Answer
 from realtime.outbox import Told
 from realtime.refusal import Refusal
-from realtime.stream import Answer, Stream
+from realtime.stream import Stream
 
 
 class Ear:

@@ -28,12 +28,13 @@ from midstream.protocol import StreamFrame
 from realtime.audience import Audience
 from realtime.graves import Key
 from realtime.lanes import Lanes
+from realtime.orders import Answer
 from realtime.prompts import Model, checked_params, digest, text_length, tokenize
 from realtime.quota import Gate, Share
 from realtime.recovery import Recovery
 from realtime.refusal import Refusal
 from realtime.roll import Entry, Roll, Timer
-from realtime.stream import Answer, Stream
+from realtime.stream import Stream
 from realtime.watching import Begun, Cause, Retry, Route, Watcher
 
 log = logging.getLogger(__name__)
@@ -349,29 +350,21 @@ class Hub:
             self._steer_nothing(key, frame)
             return None
         stream = entry.stream
-        elsewhere = self._audience.of(stream.number) is not listener and not isinstance(frame, protocol.Grant)
-        if frame.ref is not None and elsewhere:
-            stream.overhear(frame.ref, listener.answer)
-        try:
-            self._pass_on(stream, frame, tokens)
-        except Refusal:
-            stream.mind_not(frame.ref or "")
-            raise
-        return stream
-
-    def _pass_on(self, stream: Stream, frame: StreamFrame, tokens: list[int] | None) -> None:
+        elsewhere = self._audience.of(stream.number) is not listener
+        hear = listener.answer if elsewhere and frame.ref is not None else None
         match frame:
             case protocol.Grant(limit=limit):
                 if stream.stalled:
                     self._watcher.freed(stream)
                 stream.credit(limit, self._clock())
             case protocol.Cancel(ref=ref):
-                stream.cancel(self._clock(), self.steps, ref)
+                stream.cancel(self._clock(), self.steps, ref, hear)
             case protocol.Inject():
                 made = tokens if tokens is not None else tokenize(frame, self._known_model())
-                stream.steer(replace(frame, tokens=made), self.steps, self._clock())
+                stream.steer(replace(frame, tokens=made), self.steps, self._clock(), hear)
             case protocol.Pause() | protocol.Resume() | protocol.Adjust() | protocol.Rewind():
-                stream.steer(frame, self.steps, self._clock())
+                stream.steer(frame, self.steps, self._clock(), hear)
+        return stream
 
     def _steer_nothing(self, key: Key, frame: StreamFrame) -> None:
         if not self._roll.remembers(key):
@@ -386,7 +379,7 @@ class Hub:
         if self.draining:
             raise Refusal("draining", "The server is going away and starts nothing new.", retry_after_ms=1000)
         model = self._known_model()
-        if not self.up:
+        if not self.up or self._recovery.suspicious:
             raise Refusal("overloaded", "The engine is being started.", retry_after_ms=1000)
         if frame.model not in (None, model.name):
             raise Refusal(

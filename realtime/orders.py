@@ -19,6 +19,10 @@ from midstream.protocol import Params
 Steering = protocol.Pause | protocol.Resume | protocol.Adjust | protocol.Inject | protocol.Rewind
 
 
+Answer = protocol.StreamEvent | protocol.Error
+Hear = Callable[[Answer], None]
+
+
 class Asked(Struct):
     """A frame, or its `at`, that waits for the engine's answer. Without a frame it is our own doing."""
 
@@ -28,6 +32,7 @@ class Asked(Struct):
     params: Params | None = None
     came_s: float = 0.0
     first: bool = False  # the rewinding that `at` asks for: the frame itself is answered by what follows
+    hear: Hear | None = None  # whom to tell, if it was asked by somebody who does not listen to the stream
 
     @property
     def kind(self) -> str:

@@ -21,7 +21,13 @@ class Recovery:
         self._groups: deque[list[int]] = deque()  # to be given to the engine, one group after the other
         self._trial: list[int] = []  # the group that it was given last
         self._unproven: set[int] = set()  # those of the group that have not moved on
-        self._alone = 0
+        self._alone: int | None = None  # whom the last trial was of, if of one alone
+        self._deaths = 0  # of engines, under that one alone
+
+    @property
+    def suspicious(self) -> bool:
+        """Whether somebody may be what kills engines: nobody else should come in until that is clear."""
+        return bool(self._groups) or self._deaths > 0
 
     @property
     def proven(self) -> bool:
@@ -30,21 +36,22 @@ class Recovery:
 
     def died(self) -> int | None:
         """The engine died. Returns the culprit, if that is clear now."""
-        culprit = None
-        if not self._unproven:
-            self._groups.clear()
-        elif len(self._trial) > 1:
-            half = len(self._trial) // 2
-            self._groups.extendleft([self._trial[half:], self._trial[:half]])
-            self._alone = 0
-        else:
-            self._alone += 1
-            if self._alone < ALONE_AT_MOST:
-                self._groups.appendleft(self._trial)
-            else:
-                culprit, self._alone = self._trial[0], 0
+        trial, blamed = self._trial, bool(self._unproven)
         self._trial, self._unproven = [], set()
-        return culprit
+        if not blamed:
+            self._groups.clear()
+            return None
+        if len(trial) > 1:
+            half = len(trial) // 2
+            self._groups.extendleft([trial[half:], trial[:half]])
+            return None
+        self._deaths = self._deaths + 1 if trial[0] == self._alone else 1
+        self._alone = trial[0]
+        if self._deaths < ALONE_AT_MOST:
+            self._groups.appendleft(trial)
+            return None
+        self._deaths = 0
+        return self._alone
 
     def begin(self, running: Iterable[int]) -> list[int]:
         """A new engine, and the streams that want to run on it: returns those that it is given now."""
@@ -63,7 +70,7 @@ class Recovery:
         self._unproven.discard(number)
         if self._unproven:
             return []
-        self._alone = 0
+        self._deaths = 0
         return self._try(self._groups.popleft()) if self._groups else []
 
     def _try(self, group: list[int]) -> list[int]:

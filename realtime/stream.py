@@ -16,19 +16,20 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from engine import api
 from midstream import protocol
 from midstream.protocol import FinishReason, Params, PauseReason, Usage
 from realtime.clock import Stopwatch
 from realtime.life import State
-from realtime.orders import Asked, Orders, Steering
+from realtime.orders import Answer, Asked, Hear, Orders, Steering
 from realtime.outbox import Outbox, Piece
 from realtime.output import Output
 from realtime.params import merged, sampling, stops
 from realtime.prompts import Model
 from realtime.refusal import Refusal
 
-Answer = protocol.StreamEvent | protocol.Error
 GRACE_MS = 30_000  # that a stream waits for somebody to attach
 
 
@@ -66,7 +67,7 @@ class Stream:
         self._prefetch = 0 if start.credit is None else start.credit.prefetch
         granted = window if start.credit is None else start.credit.limit + start.credit.prefetch
         self._orders = Orders(number, granted, send)
-        self._overheard: dict[str, Callable[[Answer], None]] = {}  # who else waits for an answer, by its ref
+        self._told_the_end: list[tuple[str, Hear]] = []  # who else cancelled, each with a ref
         self._cancelled: Asked | None = None
         self._cause: tuple[FinishReason, str | None] = ("cancelled", None)  # how a cancel ends it
         self._paused: PauseReason | None = None  # in force
@@ -146,8 +147,9 @@ class Stream:
             self._orders.grant(index + self._window)
             self.outbox.limit = max(self.outbox.limit, index + self._window)
 
-    def steer(self, frame: Steering, step: int, now: float) -> None:
-        """Ask for something that takes effect at a token. `Inject` comes here as tokens."""
+    def steer(self, frame: Steering, step: int, now: float, hear: Hear | None = None) -> None:
+        """Ask for something that takes effect at a token. `Inject` comes as tokens; `hear` is for whoever
+        asks and does not listen."""
         if self.ended or self._due:
             raise Refusal(
                 "request_finished", f"Request {self.request_id} has ended: there is nothing to steer."
@@ -161,27 +163,30 @@ class Stream:
                 f"it must be an index that has been seen, 0 to {self.outbox.sent}.",
             )
         params = self._checked(frame)
-        if at is not None:
-            first = not isinstance(frame, protocol.Rewind)
-            self._orders.ask(Asked(api.Truncate(self.number, at), frame, step, came_s=now, first=first))
+        commands: list[api.AnyCommand] = [] if at is None else [api.Truncate(self.number, at)]
         match frame:
             case protocol.Pause(kv=kv):
                 self._held, self._detached = True, False
-                self._orders.ask(Asked(api.Pause(self.number, kv == "release"), frame, step, came_s=now))
+                commands.append(api.Pause(self.number, kv == "release"))
             case protocol.Resume():
                 self._held = self._detached = False
-                self._orders.ask(Asked(api.Resume(self.number), frame, step, came_s=now))
+                commands.append(api.Resume(self.number))
             case protocol.Adjust():
                 assert params is not None
                 self._latest = params
-                command = api.Adjust(self.number, sampling(params))
-                self._orders.ask(Asked(command, frame, step, params, came_s=now))
+                commands.append(api.Adjust(self.number, sampling(params)))
             case protocol.Inject(tokens=tokens):
                 assert tokens is not None
-                self._orders.ask(Asked(api.Append(self.number, tokens), frame, step, came_s=now))
+                commands.append(api.Append(self.number, tokens))
+        for command in commands:
+            first = command is not commands[-1]
+            self._orders.ask(Asked(command, frame, step, params, came_s=now, first=first, hear=hear))
 
-    def cancel(self, now: float, step: int, ref: str | None = None) -> None:
+    def cancel(self, now: float, step: int, ref: str | None = None, hear: Hear | None = None) -> None:
         """End it now; again, or too late, is no mistake."""
+        if hear is not None and ref is not None:
+            self._told_the_end.append((ref, hear))
+            ref = None
         if self.ended or (self._cancelled and ref is None):
             return
         frame = protocol.Cancel(request_id=self.request_id, ref=ref)
@@ -195,14 +200,6 @@ class Stream:
         if not self._cancelled:
             self._cause = ("length", "timeout")
         self.cancel(now, step)
-
-    def overhear(self, ref: str, hear: Callable[[Answer], None]) -> None:
-        """Somebody who does not listen asks for something under this ref, and wants to know the answer."""
-        self._overheard[ref] = hear
-
-    def mind_not(self, ref: str) -> None:
-        """It was refused: nothing will answer it."""
-        self._overheard.pop(ref, None)
 
     # -- listeners -------------------------------------------------------------------------------
 
@@ -350,48 +347,57 @@ class Stream:
         elif isinstance(change, api.Resumed):
             self._resume(change.index, change.recomputed, now)
 
-    def _pause(self, reason: PauseReason, index: int, now: float, ref: str | None = None) -> None:
+    def _pause(self, reason: PauseReason, index: int, now: float, asked: Asked | None = None) -> None:
         self._paused = reason
         self._watch.pause(now)
-        self._say(protocol.Paused(request_id=self.request_id, ref=ref, index=index, reason=reason))
+        ref = None if asked is None else asked.ref
+        self._say(protocol.Paused(request_id=self.request_id, ref=ref, index=index, reason=reason), asked)
 
-    def _resume(self, index: int, recomputed: int, now: float, ref: str | None = None) -> None:
+    def _resume(self, index: int, recomputed: int, now: float, asked: Asked | None = None) -> None:
         self._paused = None
         self._watch.resume(now)
+        ref = None if asked is None else asked.ref
         self._say(
-            protocol.Resumed(request_id=self.request_id, ref=ref, index=index, recomputed_tokens=recomputed)
+            protocol.Resumed(request_id=self.request_id, ref=ref, index=index, recomputed_tokens=recomputed),
+            asked,
         )
 
-    def _say(self, event: Answer) -> None:
-        self.outbox.put(event)
-        if event.ref is not None and (hear := self._overheard.pop(event.ref, None)) is not None:
-            hear(event)
+    def _say(self, event: Answer, asked: Asked | None = None) -> None:
+        elsewhere = asked.hear if asked is not None and asked.owed else None
+        if elsewhere is not None:
+            elsewhere(replace(event))
+        if elsewhere is None or not isinstance(event, protocol.Error):  # mistakes concern whoever made them
+            self.outbox.put(event)
 
     def _answer(self, change: api.AnyChange, now: float) -> Asked:
         asked = self._orders.answered()
         ref, request_id, index = asked.ref, self.request_id, change.index
+        event: Answer
         match asked.command, change:
+            case api.Pause(), api.Paused():
+                self._pause("client" if asked.frame else "detached", index, now, asked)
+                return asked
+            case api.Resume(), api.Resumed(recomputed=recomputed):
+                self._resume(index, recomputed, now, asked)
+                return asked
             case api.Append(tokens=tokens), api.Refused(known=known, context=context):
                 # It fitted when it came; the tokens that were under way took the room.
-                self._say(_too_long(known, len(tokens), context).event(request_id, ref))
-            case api.Pause(), api.Paused():
-                self._pause("client" if asked.frame else "detached", index, now, ref)
-            case api.Resume(), api.Resumed(recomputed=recomputed):
-                self._resume(index, recomputed, now, ref)
+                event = _too_long(known, len(tokens), context).event(request_id, ref)
+            case api.Append(tokens=tokens), api.Appended(count=count):
+                self.output.inject(tokens)
+                event = protocol.Injected(request_id=request_id, ref=ref, index=index, count=count)
             case api.Adjust(), api.Adjusted():
                 assert asked.params is not None
                 self._params = asked.params
                 self.output.set_stop(stops(asked.params), asked.params.min_tokens or 0)
-                self._say(protocol.Adjusted(request_id=request_id, ref=ref, index=index, params=asked.params))
-            case api.Append(tokens=tokens), api.Appended(count=count):
-                self.output.inject(tokens)
-                self._say(protocol.Injected(request_id=request_id, ref=ref, index=index, count=count))
+                event = protocol.Adjusted(request_id=request_id, ref=ref, index=index, params=asked.params)
             case api.Truncate(), api.Truncated():
                 self._cut(index, stops(self._params))
                 length = self.output.text_length
-                self._say(protocol.Rewound(request_id=request_id, ref=ref, index=index, text_length=length))
+                event = protocol.Rewound(request_id=request_id, ref=ref, index=index, text_length=length)
             case unexpected:
                 raise AssertionError(f"not an answer: {unexpected}")
+        self._say(event, asked)
         return asked
 
     def _cut(self, index: int, stop: tuple[str, ...]) -> None:
@@ -443,9 +449,8 @@ class Stream:
             timing=self._watch.timing(len(self.output), now),
         )
         self._say(self.final)
-        for hear in self._overheard.values():
-            hear(self.final)  # whoever else wanted its end has it
-        self._overheard.clear()
+        for ref, hear in self._told_the_end:
+            hear(replace(self.final, ref=ref))
 
     def _refuse_asked(self) -> None:
         """Frames that came too late for the engine: each is answered once, if it asked for two things too."""
@@ -454,7 +459,7 @@ class Stream:
                 refusal = Refusal(
                     "request_finished", f"Request {self.request_id} ended before this could take effect."
                 )
-                self._say(refusal.event(self.request_id, asked.ref))
+                self._say(refusal.event(self.request_id, asked.ref), asked)
 
     def _usage(self) -> Usage:
         return Usage(

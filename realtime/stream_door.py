@@ -22,10 +22,10 @@ from realtime.ear import Ear
 from realtime.exchange import body_of, named
 from realtime.frames import Codec
 from realtime.hub import Hub
+from realtime.orders import Answer
 from realtime.outbox import Told
 from realtime.refusal import Refusal
 from realtime.sse import SLOW, Patience
-from realtime.stream import Answer
 
 NO_STEERING = protocol.Start | protocol.Attach
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from midstream import protocol
+from realtime.orders import Answer
 from realtime.outbox import Told
 from realtime.refusal import Refusal
-from realtime.stream import Answer, Stream
+from realtime.stream import Stream
 from realtime.watching import Route
 from tests.fakes.house import House
 from tests.fakes.visit import TENANT
