@@ -164,7 +164,7 @@ def _control() -> dict[str, Any]:
         "operationId": "control",
         "tags": ["streams"],
         "summary": "Steer a stream: one control frame, and what answers it.",
-        "description": "The frame's `request_id` may be left out, and else is that of the path.",
+        "description": "The frame says no `request_id`, or that of the path.",
         "requestBody": {"required": True, "content": {JSON: {"schema": ref("stream.Frame")}}},
         "responses": {
             "200": _json("The event that answers the frame.", ref("stream.Answer"))
@@ -208,6 +208,7 @@ def _metrics() -> dict[str, Any]:
         "summary": "The server's numbers, for Prometheus. With keys, for admins alone.",
         "responses": {
             "200": {"description": "The numbers.", "content": {TEXT: {"schema": {"type": "string"}}}},
+            "404": _status("this server counts nothing: see --metrics"),
             **refused(*_KEY),
         },
     }

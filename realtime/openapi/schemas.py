@@ -82,6 +82,7 @@ def _of_streams() -> dict[str, Schema]:
         [reduce(operator.or_, union) for union in unions.values()], ref_template=_AT + _OF_STREAMS + "{name}"
     )
     for frame in _STEERING:
-        kinds[frame.__name__]["required"].remove("request_id")  # the path says it
+        del kinds[frame.__name__]["properties"]["request_id"]  # the path says it
+        kinds[frame.__name__]["required"].remove("request_id")
     named = kinds | dict(zip(unions, told, strict=True))
     return {_OF_STREAMS + name: schema for name, schema in named.items()}

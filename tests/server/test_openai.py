@@ -104,7 +104,7 @@ async def test_short_and_long_texts_are_answered(server: Served, length: int) ->
 
 
 async def test_the_same_name_is_the_same_answer_and_no_new_work(server: Served) -> None:
-    body = {"prompt": "Once", "max_tokens": 12, "ignore_eos": True}
+    body: dict[str, Any] = {"prompt": "Once", "max_tokens": 12, "ignore_eos": True}
     first = await post(server, TEXTS, {"X-Request-Id": "same"}, **body)
     before = await server.metrics()
     again = await post(server, TEXTS, request_id="same", **body)
@@ -116,7 +116,13 @@ async def test_the_same_name_is_the_same_answer_and_no_new_work(server: Served) 
 
 
 async def test_whoever_lost_the_connection_asks_again_and_has_it_all(slow: Served) -> None:
-    body = {"prompt": "Once", "max_tokens": 30, "ignore_eos": True, "request_id": "lost", "seed": 3}
+    body: dict[str, Any] = {
+        "prompt": "Once",
+        "max_tokens": 30,
+        "ignore_eos": True,
+        "request_id": "lost",
+        "seed": 3,
+    }
     async with streaming(slow, **body) as stream:
         begun = [await stream.text() for _ in range(3)]
     await slow.until(lambda now: streams(now, "paused") == 1)

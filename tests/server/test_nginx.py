@@ -1,0 +1,146 @@
+"""Through a real nginx with the configuration of ops/: tokens one by one, silence, WebSockets, and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from websockets.asyncio.client import connect
+
+from tests.server.served import PATIENCE_S, Served, streams
+
+CONFIGURATION = Path(__file__).parents[2] / "ops/nginx.conf"
+PROGRAM = shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+ENDLESS = {"prompt": "Once", "stream": True, "max_tokens": 4000, "ignore_eos": True}
+
+# What a distribution's main file has around such a configuration.
+AROUND = """
+daemon off;
+master_process off;
+pid {folder}/nginx.pid;
+error_log {folder}/error.log;
+events {{ worker_connections 64; }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    gzip on;
+    include {folder}/midstream.conf;
+}}
+"""
+
+pytestmark = pytest.mark.skipif(
+    PROGRAM is None, reason="nginx was not found: install it (Debian, Ubuntu: apt install nginx-light)"
+)
+
+
+@pytest.fixture
+def served(serve: Callable[..., Served]) -> Served:
+    return serve("--toy-step-ms", "15", "--sse-heartbeat-s", "0.05")
+
+
+@pytest.fixture
+def proxy(served: Served, tmp_path: Path) -> Iterator[str]:
+    """Its address, `127.0.0.1:PORT`, in front of the server."""
+    address = free_address()
+    text = CONFIGURATION.read_text().replace("127.0.0.1:8000", f"{served.host}:{served.port}")
+    (tmp_path / "midstream.conf").write_text(text.replace("listen 80;", f"listen {address};"))
+    (tmp_path / "nginx.conf").write_text(AROUND.format(folder=tmp_path))
+    assert PROGRAM is not None
+    command = [PROGRAM, "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")]
+    tested = subprocess.run([*command, "-t"], capture_output=True, text=True, check=False)
+    assert tested.returncode == 0, tested.stderr
+    process = subprocess.Popen(command)
+    try:
+        until_open(address, process)
+        yield address
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(PATIENCE_S)
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def until_open(address: str, process: subprocess.Popen[bytes]) -> None:
+    host, port = address.split(":")
+    while process.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex((host, int(port))) == 0:
+                return
+    raise AssertionError("nginx ended")
+
+
+def through(proxy: str) -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(base_url=f"http://{proxy}", timeout=PATIENCE_S)
+
+
+async def test_tokens_come_one_by_one_and_heartbeats_pass(proxy: str, served: Served) -> None:
+    body = ENDLESS | {"request_id": "slow"}
+    async with through(proxy) as client, client.stream("POST", "/v1/completions", json=body) as response:
+        assert "content-encoding" not in response.headers
+        lines = response.aiter_lines()
+        texts = 0
+        # Each is read while the next is not there yet: what is held up would never come to be paused.
+        while texts < 5:
+            texts += (await anext(lines)).startswith("data: ")
+        paused = await client.post("/v1/streams/slow/control", json={"type": "pause"})
+        assert paused.json()["index"] < 100
+        comments = 0
+        while comments < 3:
+            comments += (await anext(lines)).startswith(":")
+    await served.until(lambda now: streams(now, "paused") == 1)
+    async with through(proxy) as client:
+        await client.post("/v1/streams/slow/control", json={"type": "cancel"})
+    await served.until_idle()
+
+
+async def test_whoever_goes_away_from_the_proxy_frees_its_work(proxy: str, served: Served) -> None:
+    async with through(proxy) as client, client.stream("POST", "/v1/completions", json=ENDLESS) as response:
+        await anext(response.aiter_lines())
+    after = await served.until_idle()
+    assert after["midstream_tokens_total"] < 4000
+
+
+async def test_a_whole_answer_an_error_and_a_large_body_pass(proxy: str, served: Served) -> None:
+    async with through(proxy) as client:
+        whole = await client.post("/v1/completions", json={"prompt": "a " * 100_000, "max_tokens": 2})
+        assert (whole.status_code, whole.json()["error"]["code"]) == (400, "context_length_exceeded")
+        large = await client.post("/v1/completions", json={"prompt": "a" * (2**20 + 1)})
+        assert (large.status_code, large.json()["error"]["code"]) == (413, "too_large")
+        answer = await client.post(
+            "/v1/completions", json={"prompt": "a", "max_tokens": 3, "ignore_eos": True}
+        )
+        assert answer.json()["usage"]["completion_tokens"] == 3
+
+
+async def test_a_websocket_passes_both_ways_and_pages_are_known_by_their_origin(proxy: str) -> None:
+    async with connect(f"ws://{proxy}/v1/realtime", origin=f"http://{proxy}") as websocket:  # type: ignore[arg-type]
+
+        async def until(kind: str) -> None:
+            while json.loads(await asyncio.wait_for(websocket.recv(), PATIENCE_S))["type"] != kind:
+                pass
+
+        await until("ready")
+        start = {"type": "start", "request_id": "x", "prompt": "Once", "params": {"ignore_eos": True}}
+        await websocket.send(json.dumps(start))
+        await until("token")
+        await websocket.send(json.dumps({"type": "pause", "request_id": "x"}))
+        await until("paused")
+        await websocket.send(json.dumps({"type": "cancel", "request_id": "x"}))
+        await until("final")
