@@ -27,6 +27,7 @@ from realtime.hub import Hub
 from realtime.keyring import Keyring
 from realtime.keys import Unreadable
 from realtime.link import ProcessLink
+from realtime.listing import Listings
 from realtime.metrics import Metrics
 from realtime.quota import Gate
 from realtime.request_log import RequestLog
@@ -90,7 +91,10 @@ class Server(uvicorn.Server):
 async def serve(options: Options, listening: socket.socket) -> None:
     metrics = Metrics() if options.metrics == "on" else None
     traces = _traces() if options.traces == "on" else None
-    watchers = Watchers(RequestLog(), *(watcher for watcher in (metrics, traces) if watcher is not None))
+    listings = Listings()
+    watchers = Watchers(
+        listings, RequestLog(), *(watcher for watcher in (metrics, traces) if watcher is not None)
+    )
     supervisor = Supervisor(
         _connector(options),
         watchers,
@@ -115,6 +119,7 @@ async def serve(options: Options, listening: socket.socket) -> None:
         _limits(options),
         credentials=Credentials(keyring, tuple(options.allowed_origins.split())),
         crowd=crowd,
+        listings=listings,
         patience=_patience(options),
     )
     tasks = _tasks(keyring, crowd, hub, metrics)

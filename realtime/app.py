@@ -15,6 +15,8 @@ from realtime.connection import Connection, Limits, serve
 from realtime.credentials import Credentials
 from realtime.crowd import Crowd
 from realtime.hub import Hub
+from realtime.listing import Listings
+from realtime.listing_door import listing_door
 from realtime.metrics import Metrics
 from realtime.openai.routes import routes as openai
 from realtime.openapi import document as openapi
@@ -37,6 +39,7 @@ class Doors:
         *,
         credentials: Credentials,
         crowd: Crowd,
+        listings: Listings,
         patience: Patience | None = None,
     ) -> None:
         self._hub = hub
@@ -47,6 +50,7 @@ class Doors:
         self.credentials = credentials
         self.http = openai(hub, limits.max_message_bytes, patience or Patience())
         self.open: dict[str, Connection] = {}  # by session_id
+        self.listed = listing_door(listings, credentials, lambda: len(self.open))
 
     async def realtime(self, websocket: WebSocket) -> None:
         holder = holder_of(websocket)
@@ -93,6 +97,7 @@ def application(doors: Doors) -> Starlette:
                 credentials,
                 WebSocketRoute("/v1/realtime", doors.realtime),
                 Route("/v1/realtime/client_secrets", secret_door(credentials), methods=["POST"]),
+                Route("/v1/streams", doors.listed),
                 *doors.http,
             ),
             *guarded(For.ADMINS, credentials, Route("/metrics", doors.metrics)),

@@ -106,6 +106,10 @@ class Stream:
         return "running" if self.wants_tokens else "stalled"
 
     @property
+    def paused(self) -> PauseReason | None:
+        return self._paused
+
+    @property
     def wants_tokens(self) -> bool:
         """Whether it lacks nothing but the engine's time."""
         held = self._paused in ("client", "detached")

@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 
 from midstream.protocol import MAX_INDEX, RequestId
+from realtime.listing import STATES
+from realtime.listing_door import MANY, MOST
 from realtime.openapi.refusals import SHOULD_RETRY, refused
 from realtime.openapi.schemas import Schema, ref
 
@@ -51,6 +53,7 @@ def paths() -> dict[str, Any]:
         "/v1/completions": {"post": _completion("complete", "TextBody", "Completion", "Completion")},
         "/v1/models": {"get": _models()},
         "/v1/models/{model}": {"parameters": [_in_path("model", {"type": "string"})], "get": _model()},
+        "/v1/streams": {"get": _streams()},
         "/v1/streams/{request_id}": {"parameters": [_REQUEST_ID], "get": _follow()},
         "/v1/streams/{request_id}/control": {"parameters": [_REQUEST_ID], "post": _control()},
         "/v1/realtime/client_secrets": {"post": _secret()},
@@ -119,6 +122,25 @@ def _model() -> dict[str, Any]:
 
 def _in_path(name: str, schema: Schema) -> dict[str, Any]:
     return {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+def _streams() -> dict[str, Any]:
+    limit = {"type": "integer", "minimum": 1, "maximum": MOST, "default": MANY}
+    return {
+        "operationId": "streams",
+        "tags": ["streams"],
+        "summary": "The streams that live, the youngest first: one's own, or with an admin's key all.",
+        "parameters": [
+            {"name": "limit", "in": "query", "description": "How many at most.", "schema": limit},
+            {
+                "name": "state",
+                "in": "query",
+                "description": "Of this state alone.",
+                "schema": {"enum": [*STATES]},
+            },
+        ],
+        "responses": {"200": _json("The streams.", ref("Listing")), **refused(*_KEY, "invalid_params")},
+    }
 
 
 _REQUEST_ID = _in_path("request_id", msgspec.json.schema(RequestId))

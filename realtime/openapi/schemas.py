@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from midstream import protocol
+from realtime.listing import Listing
 from realtime.openai.answers import Answer, ChatChoice, ChatChunkChoice, Model, ModelList, TextChoice
 from realtime.openai.requests import ChatBody, TextBody
 from realtime.outbox import Told
@@ -52,6 +53,7 @@ _BODIES = [
     Model,
     Asked,
     Issued,
+    Listing,
 ]
 _STEERING = [kind for kind in get_args(protocol.StreamFrame) if not issubclass(kind, NO_STEERING)]
 _STEERED = [

@@ -25,7 +25,7 @@ from realtime.life import LIFE, State
 from realtime.prompts import Model
 from realtime.stream import Stream
 from realtime.tokenizer import Tokenizer
-from realtime.watching import Watcher
+from realtime.watching import Watcher, Watchers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +125,10 @@ def toy_tokenizer() -> Tokenizer:
 
 
 class House:
-    def __init__(self, room: Room, *, window: int = 8) -> None:
-        self.clock = Clock()
+    def __init__(
+        self, room: Room, *, window: int = 8, clock: Clock | None = None, watcher: Watcher | None = None
+    ) -> None:
+        self.clock = clock or Clock()
         self.engine: Engine = toy_engine(room)
         self.alive = True  # the engine
         self._room = room
@@ -137,7 +139,7 @@ class House:
         self.refs = map(str, itertools.count())
         self.hub = Hub(
             self.down.append,
-            self.tally,
+            Watchers(self.tally, watcher or Watcher()),
             window=window,
             max_streams=room.slots,
             clock=self.clock,

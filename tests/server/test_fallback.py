@@ -17,6 +17,7 @@ from realtime.connection import Limits
 from realtime.credentials import Credentials
 from realtime.crowd import Crowd
 from realtime.hub import Hub
+from realtime.listing import Listings
 from realtime.metrics import Metrics
 from realtime.supervisor import Supervisor
 from tests.server.stranger import client_of
@@ -31,7 +32,16 @@ async def served_by_uvicorn() -> AsyncIterator[str]:
     supervisor = Supervisor(lambda hear, closed: ThreadLink(options, hear, closed), metrics, silence_s=30.0)
     hub = supervisor.hub = Hub(supervisor.send, metrics, window=64, max_streams=10)
     await supervisor.start()
-    app = application(Doors(hub, supervisor, metrics, LIMITS, credentials=Credentials(), crowd=Crowd(10)))
+    doors = Doors(
+        hub,
+        supervisor,
+        metrics,
+        LIMITS,
+        credentials=Credentials(),
+        crowd=Crowd(10),
+        listings=Listings(),
+    )
+    app = application(doors)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = uvicorn.Server(uvicorn.Config(app, ws="websockets-sansio", lifespan="off", log_config=None))
         task = asyncio.create_task(server.serve([listening]))

@@ -24,6 +24,7 @@ from realtime.crowd import Crowd
 from realtime.keyring import Keyring
 from realtime.keys import digest
 from realtime.keys_command import main
+from realtime.listing import Listings
 from realtime.metrics import Metrics
 from realtime.refusal import Refusal
 from realtime.revocation import turn_out
@@ -79,7 +80,15 @@ def bearer(key: str) -> str:
 def app_of(credentials: Credentials) -> Starlette:
     metrics = Metrics()
     supervisor = Supervisor(lambda hear, closed: pytest.fail("there is no engine here"), metrics, silence_s=1)
-    doors = Doors(House(ROOM).hub, supervisor, metrics, LIMITS, credentials=credentials, crowd=Crowd(10))
+    doors = Doors(
+        House(ROOM).hub,
+        supervisor,
+        metrics,
+        LIMITS,
+        credentials=credentials,
+        crowd=Crowd(10),
+        listings=Listings(),
+    )
     return application(doors)
 
 
@@ -91,6 +100,7 @@ DECISIONS = {
     "/v1/chat/completions": For.HOLDERS,
     "/v1/completions": For.HOLDERS,
     "/v1/models": For.HOLDERS,
+    "/v1/streams": For.HOLDERS,
     "/v1/models/{model:path}": For.HOLDERS,
     "/v1/streams/{request_id:path}/control": For.HOLDERS,
     "/v1/streams/{request_id:path}": For.HOLDERS,
