@@ -81,21 +81,26 @@ class TokenTimes:
         self._waiting[number] = Waiting(begun, prompt, now)
 
     def stepped(self, output: api.StepOutput, now: float) -> None:
-        began = now - output.stats.step_s
-        moved = []
-        for news in output.news:
+        # Whole lists at a time: this is the only work that is done for every token only to count it.
+        began, last = now - output.stats.step_s, self._last
+        rare = [news for news in output.news if news.changes or news.admitted is not None]
+        for news in rare:
             if news.admitted is not None:
                 self._admitted(news.stream, news.admitted, began)
-            if news.tokens and news.stream in self._last:
-                moved.append(news.stream)
-            elif news.tokens:
-                self._first(news.stream, now)
-        for last, times in Counter(map(self._last.__getitem__, moved)).items():
-            if last != UNCOUNTED:
-                self._gap.observe(now - last, times)
-                self._decode_wait.observe(max(0.0, began - last), times)
-        self._last.update(dict.fromkeys(moved, now))
-        for news in output.news:
+        moved = [news.stream for news in output.news if news.tokens]
+        lasts = Counter(map(last.get, moved))
+        if lasts.pop(None, 0):
+            firsts = [number for number in moved if number not in last]
+            moved = [number for number in moved if number in last]
+            for number in firsts:
+                self._first(number, now)
+        lasts.pop(UNCOUNTED, None)
+        for before, times in lasts.items():
+            assert before is not None
+            self._gap.observe(now - before, times)
+            self._decode_wait.observe(max(0.0, began - before), times)
+        last.update(dict.fromkeys(moved, now))
+        for news in rare:
             if news.changes:
                 self._changed(news)
 
