@@ -11,14 +11,12 @@ the frames for that stream, and for no other, queue up behind it.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -28,41 +26,19 @@ from midstream.protocol import StreamFrame
 from realtime.audience import Audience
 from realtime.graves import Key
 from realtime.lanes import Lanes
-from realtime.orders import Answer
-from realtime.prompts import Model, checked_params, digest, text_length, tokenize
+from realtime.listener import Listener
+from realtime.prompts import Model, digest, text_length, tokenize
 from realtime.quota import Gate, Share
 from realtime.recovery import Recovery
 from realtime.refusal import Refusal
-from realtime.roll import Entry, Roll, Timer
+from realtime.roll import Roll, Timer
+from realtime.starting import Starter
 from realtime.stream import Stream
-from realtime.watching import Begun, Cause, Retry, Route, Watcher
+from realtime.watching import Begun, Cause, Retry, Watcher
 
 log = logging.getLogger(__name__)
 
 LONG_TEXT = 2_000  # characters; fewer are tokenized in a millisecond or so, more in a thread
-
-
-class Listener(Protocol):
-    """Whoever hears of streams. All of these must be quick."""
-
-    gone: bool
-
-    @property
-    def route(self) -> Route:
-        """By which door it came."""
-
-    def wake(self, stream: Stream) -> None:
-        """The stream has something to say; `flush` will follow, once for all that were woken together."""
-
-    def flush(self) -> None: ...
-
-    def lose(self, stream: Stream) -> None:
-        """The stream has another listener now."""
-
-    def refuse(self, refusal: Refusal, request_id: str, ref: str | None) -> None: ...
-
-    def answer(self, event: Answer) -> None:
-        """What answers a frame of this listener's, about a stream that another listens to."""
 
 
 def _count(share: Share, news: api.News) -> None:
@@ -95,20 +71,16 @@ class Hub:
         self.steps = 0
         self._send = send
         self._watcher = watcher
-        self._gate = gate or Gate()
-        self._window = window
-        self._max_streams = max_streams
         self._clock = clock
         self._call_later = call_later or (
             lambda delay, call: asyncio.get_running_loop().call_later(delay, call)
         )
-        self._numbers = itertools.count()
-        self._tenants: dict[str, int] = {}
         self._roll = Roll()
         self._audience = Audience[Listener]()
         self._lanes = Lanes[Key, tuple[StreamFrame, Listener]](self._tokenize, self._set_quiet)
         self._recovery = Recovery()
         self._outgoing: list[api.AnyCommand] = []
+        self._starter = Starter(gate or Gate(), self._outgoing.append, window=window, max_streams=max_streams)
         self._quiet = asyncio.Event()
         self._quiet.set()
 
@@ -277,30 +249,14 @@ class Hub:
     # -- starting and attaching ------------------------------------------------------------------
 
     def _start(self, key: Key, frame: protocol.Start, listener: Listener, tokens: list[int] | None) -> Stream:
-        self._check_start(key, frame)
-        model = self._known_model()
-        prompt = tokens if tokens is not None else tokenize(frame, model) or []
-        params = checked_params(frame, prompt, model)
-        share = self._gate.admit(key[0], frame, len(prompt))
-        number = next(self._numbers)
-        tenant = self._tenants.setdefault(key[0], len(self._tenants))
+        model = self._check_start(key, frame)
         now = self._clock()
-        stream = Stream(
-            number,
-            frame,
-            prompt,
-            params,
-            model=model,
-            tenant=tenant,
-            window=self._window,
-            send=self._outgoing.append,
-            now=now,
-        )
-        entry = Entry(key, stream, digest(frame), share)
+        entry = self._starter.make(key, frame, tokens, model, now)
+        stream = entry.stream
         if frame.timeout_ms is not None:
             entry.timeout = self._call_later(frame.timeout_ms / 1000, partial(self._time_out, stream))
         self._roll.enter(entry)
-        self._audience.give(number, listener)
+        self._audience.give(stream.number, listener)
         self._quiet.clear()
         self._watcher.started(stream, Begun(key[0], model.name, listener.route, frame.traceparent), now)
         return stream
@@ -375,26 +331,15 @@ class Hub:
             "request_finished", f'Request "{frame.request_id}" has ended: there is nothing to steer.'
         )
 
-    def _check_start(self, key: Key, frame: protocol.Start) -> None:
+    def _check_start(self, key: Key, frame: protocol.Start) -> Model:
         if self.draining:
             raise Refusal("draining", "The server is going away and starts nothing new.", retry_after_ms=1000)
         model = self._known_model()
         if not self.up or self._recovery.suspicious:
             raise Refusal("overloaded", "The engine is being started.", retry_after_ms=1000)
-        if frame.model not in (None, model.name):
-            raise Refusal(
-                "unknown_model", f'There is no model "{frame.model}"; this server has "{model.name}".'
-            )
-        if (frame.messages is None) == (frame.prompt is None):
-            raise Refusal(
-                "invalid_frame", "A start has either `messages` or `prompt`, not both and not neither."
-            )
         beginning = self._lanes.keys - self._roll.keys - {key}
-        if len(self._roll) + len(beginning) >= self._max_streams:
-            raise Refusal(
-                "overloaded", f"The server has its most of {self._max_streams} streams.", retry_after_ms=1000
-            )
-        self._gate.check(key[0], frame)
+        self._starter.check(key[0], frame, model, others=len(self._roll) + len(beginning))
+        return model
 
     def _known_model(self) -> Model:
         if self.model is None:
