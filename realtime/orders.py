@@ -15,9 +15,7 @@ from msgspec import Struct
 from engine import api
 from midstream import protocol
 from midstream.protocol import Params
-
-Steering = protocol.Pause | protocol.Resume | protocol.Adjust | protocol.Inject | protocol.Rewind
-
+from realtime.steering import Steering
 
 Answer = protocol.StreamEvent | protocol.Error
 Hear = Callable[[Answer], None]

@@ -23,12 +23,13 @@ from midstream import protocol
 from midstream.protocol import FinishReason, Params, PauseReason, Usage
 from realtime.clock import Stopwatch
 from realtime.life import State
-from realtime.orders import Answer, Asked, Hear, Orders, Steering
+from realtime.orders import Answer, Asked, Hear, Orders
 from realtime.outbox import Outbox, Piece
 from realtime.output import Output
 from realtime.params import merged, sampling, stops
 from realtime.prompts import Model
 from realtime.refusal import Refusal
+from realtime.steering import Steering, asked_of_the_engine, check_index, too_long
 
 GRACE_MS = 30_000  # that a stream waits for somebody to attach
 
@@ -158,30 +159,17 @@ class Stream:
             raise Refusal(
                 "request_finished", f"Request {self.request_id} has ended: there is nothing to steer."
             )
-        at = frame.to if isinstance(frame, protocol.Rewind) else getattr(frame, "at", None)
-        if at is not None and at > self.outbox.sent:
-            field = "to" if isinstance(frame, protocol.Rewind) else "at"
-            raise Refusal(
-                "invalid_params",
-                f"`{field}` is {at}, but only {self.outbox.sent} output tokens have been sent: "
-                f"it must be an index that has been seen, 0 to {self.outbox.sent}.",
-            )
+        check_index(frame, self.outbox.sent)
         params = self._checked(frame)
-        commands: list[api.AnyCommand] = [] if at is None else [api.Truncate(self.number, at)]
         match frame:
-            case protocol.Pause(kv=kv):
+            case protocol.Pause():
                 self._held, self._detached = True, False
-                commands.append(api.Pause(self.number, kv == "release"))
             case protocol.Resume():
                 self._held = self._detached = False
-                commands.append(api.Resume(self.number))
             case protocol.Adjust():
                 assert params is not None
                 self._latest = params
-                commands.append(api.Adjust(self.number, sampling(params)))
-            case protocol.Inject(tokens=tokens):
-                assert tokens is not None
-                commands.append(api.Append(self.number, tokens))
+        commands = asked_of_the_engine(self.number, frame, params)
         for command in commands:
             first = command is not commands[-1]
             self._orders.ask(Asked(command, frame, step, params, came_s=now, first=first, hear=hear))
@@ -301,7 +289,7 @@ class Stream:
             kept = len(self.output) if frame.at is None else frame.at
             used = self.prompt_tokens + self.output.injected(before=kept) + kept
             if used + len(frame.tokens) >= self._model.context:
-                raise _too_long(used, len(frame.tokens), self._model.context)
+                raise too_long(used, len(frame.tokens), self._model.context)
         return None
 
     # -- news from the engine --------------------------------------------------------------------
@@ -386,7 +374,7 @@ class Stream:
                 return asked
             case api.Append(tokens=tokens), api.Refused(known=known, context=context):
                 # It fitted when it came; the tokens that were under way took the room.
-                event = _too_long(known, len(tokens), context).event(request_id, ref)
+                event = too_long(known, len(tokens), context).event(request_id, ref)
             case api.Append(tokens=tokens), api.Appended(count=count):
                 self.output.inject(tokens)
                 event = protocol.Injected(request_id=request_id, ref=ref, index=index, count=count)
@@ -474,11 +462,3 @@ class Stream:
             injected_tokens=self.output.injected(),
             discarded_tokens=self.discarded,
         )
-
-
-def _too_long(used: int, more: int, context: int) -> Refusal:
-    return Refusal(
-        "context_too_long",
-        f"{used} tokens stand and {more} more were to be injected, but the model's context holds {context}, "
-        "and one must be left for output.",
-    )

@@ -8,10 +8,10 @@ from typing import Any, Literal
 from engine import api, toy_model
 from midstream import protocol
 from midstream.protocol import Credit, Params
-from realtime.orders import Steering
 from realtime.outbox import Told
 from realtime.params import resolved
 from realtime.prompts import Model
+from realtime.steering import Steering
 from realtime.stream import Stream
 from tests.fakes.house import toy_tokenizer
 
