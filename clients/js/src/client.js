@@ -4,7 +4,7 @@
  * @import { Channel } from "./channel.js"
  * @import { Close } from "./errors.js"
  * @import { AttachOptions, ClientOptions, StartOptions } from "./options.js"
- * @import { SocketClass } from "./socket.js"
+ * @import { ApiKey, SocketClass } from "./socket.js"
  * @import { Reading } from "./stream.js"
  * @import { State } from "./wires.js"
  * @import { Answer, Final, GoingAway, Opening, Params, Question, Ready } from "./wire.js"
@@ -12,10 +12,9 @@
  */
 
 import { Stream } from "./handle.js";
-import { DEFAULT_RECONNECT_MS, DEFAULT_WINDOW, attachFrame, checkReconnect } from "./options.js";
-import { checkWindow, startFrame } from "./options.js";
+import { DEFAULT_WINDOW, attachFrame, checkPatience, checkWindow, startFrame } from "./options.js";
 import { openConnection } from "./socket.js";
-import { subprotocols, websocketUrl } from "./url.js";
+import { pageAddress, websocketUrl } from "./url.js";
 import { tell, unlessAborted } from "./waiting.js";
 
 /**
@@ -43,10 +42,13 @@ import { tell, unlessAborted } from "./waiting.js";
 
 /**
  * @typedef {object} ConnectOptions
- * @property {string} [apiKey] the server's key, if it wants one
+ * @property {ApiKey} [apiKey] the server's key, if it wants one, or a one-time secret; or a function that is asked
+ *   for either, anew before every attempt to connect
  * @property {AbortSignal} [signal] gives up connecting
  * @property {number} [reconnectMs] how long to try to come back when the connection is lost: 60000 by default.
  *   0 turns that off, and a connection that is lost is the end of all its streams
+ * @property {number} [silenceMs] how long the server may say nothing at all, not even when asked for a sign of
+ *   life, while something is awaited of it: then the connection counts as lost. 30000 by default; 0: for ever
  */
 
 /**
@@ -60,14 +62,9 @@ import { tell, unlessAborted } from "./waiting.js";
  *   none by itself, as in Node before 22
  */
 export async function connect(url, options = {}) {
-  const { apiKey, WebSocket, signal, reconnectMs = DEFAULT_RECONNECT_MS } = options;
-  const how = { protocols: subprotocols(apiKey), WebSocket, reconnectMs: checkReconnect(reconnectMs) };
+  const { apiKey, WebSocket, signal } = options;
+  const how = { apiKey, WebSocket, ...checkPatience(options) };
   return new Client(await openConnection(websocketUrl(url, pageAddress()), how, signal));
-}
-
-/** @returns {string | undefined} */
-export function pageAddress() {
-  return globalThis.location?.href;
 }
 
 /** A connection to a server. Any number of streams may run on it at once. */

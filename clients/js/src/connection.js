@@ -9,7 +9,7 @@
  * @import { Close, MidstreamError } from "./errors.js"
  * @import { Waiting } from "./questions.js"
  * @import { Reading, StreamCore } from "./stream.js"
- * @import { Dial, State } from "./wires.js"
+ * @import { Dial, Patience, State } from "./wires.js"
  * @import { Answer, Attached, ErrorEvent, GoingAway, Opening, Question, ServerEvent } from "./wire.js"
  */
 
@@ -38,11 +38,12 @@ export class Connection {
   /** @type {ConnectionLost | null} */ #lost = null;
   /** @type {(close: Close) => void} */ #ended = () => {};
 
-  /** @param {Dial} dial @param {number} reconnectMs how long to try for another wire; 0: not at all */
-  constructor(dial, reconnectMs) {
-    this.#reconnectMs = reconnectMs;
-    this.#wires = new Wires(dial, reconnectMs, {
+  /** @param {Dial} dial @param {Patience} patience */
+  constructor(dial, patience) {
+    this.#reconnectMs = patience.reconnectMs;
+    this.#wires = new Wires(dial, patience, {
       receive: (text) => this.#receive(text),
+      wanted: () => this.#questions.all().length + this.#channels.all().length > 0,
       broken: () => this.#broken(),
       restored: () => this.#restored(),
       lose: (lost) => this.lose(lost),

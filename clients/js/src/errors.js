@@ -6,6 +6,8 @@
 
 import { RETRYABLE_CLOSE_CODES } from "./wire.js";
 
+const NO_CLOSE_FRAME = 1006; // RFC 6455, 7.1.5
+
 /**
  * @typedef {object} Particulars
  * @property {string} code
@@ -108,6 +110,12 @@ export function connectionClosed(closeCode, reason) {
   });
 }
 
+/** No close frame came, and nothing else either. @param {number} ms */
+export function silent(ms) {
+  const message = `the server was silent for ${ms} ms, and gave no sign of life when it was asked for one`;
+  return new ConnectionLost(message, { closeCode: NO_CLOSE_FRAME, reason: message, retryable: true });
+}
+
 /**
  * What became of trying to connect anew.
  * @param {ConnectionLost} lost
@@ -155,5 +163,6 @@ export function packed(error) {
 /** @param {ReturnType<typeof packed>} error @returns {Error} */
 export function unpacked(error) {
   if (error.name === "ConnectionLost") return new ConnectionLost(error.message, error);
-  return error.code ? new MidstreamError(error.message, error) : new TypeError(error.message);
+  // What is not ours, such as an error of a user's function, knows no `retryable`.
+  return error.retryable === undefined ? new TypeError(error.message) : new MidstreamError(error.message, error);
 }

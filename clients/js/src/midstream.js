@@ -13,11 +13,14 @@ export { Client, connect } from "./client.js";
 export { ConnectionLost, MidstreamError, ProtocolError, StreamFailed } from "./errors.js";
 export { Stream } from "./handle.js";
 export { connectWorker } from "./remote.js";
+export { clientSecret } from "./secret.js";
 export { exposeInWorker } from "./worker.js";
 
 /** @typedef {import("./client.js").Completion} Completion */
 /** @typedef {import("./client.js").ConnectOptions} ConnectOptions */
 /** @typedef {import("./errors.js").Close} Close */
+/** @typedef {import("./secret.js").SecretOptions} SecretOptions */
+/** @typedef {import("./socket.js").ApiKey} ApiKey */
 /** @typedef {import("./options.js").StartOptions} StartOptions */
 /** @typedef {import("./stream.js").Chunk} Chunk */
 /** @typedef {import("./wire.js").Final} Final */

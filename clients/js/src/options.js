@@ -2,13 +2,15 @@
  * What `start` and `adjust` take, side by side, and the frames made of them. Pure.
  * @module
  * @import { Had } from "./stream.js"
+ * @import { Patience } from "./wires.js"
  * @import { Attach, Credit, Params, Start, StartFields, StreamEvent } from "./wire.js"
  */
 
 import { PARAMS, START_FIELDS } from "./wire.js";
 
 export const DEFAULT_WINDOW = 64;
-export const DEFAULT_RECONNECT_MS = 60_000;
+const DEFAULT_RECONNECT_MS = 60_000;
+const DEFAULT_SILENCE_MS = 30_000;
 
 /**
  * @typedef {object} ClientOptions What concerns this side of the wire.
@@ -42,10 +44,16 @@ export function attachFrame(requestId, after, had) {
   return { type: "attach", request_id: requestId, after };
 }
 
-/** How long to try to reconnect. @param {number} ms */
-export function checkReconnect(ms) {
-  if (!(ms >= 0)) throw new RangeError(`reconnectMs must be 0 or more, not ${ms}`);
-  return ms;
+/**
+ * How long to try to reconnect, and how long to bear silence.
+ * @param {Partial<Patience>} options
+ * @returns {Patience}
+ */
+export function checkPatience({ reconnectMs = DEFAULT_RECONNECT_MS, silenceMs = DEFAULT_SILENCE_MS }) {
+  for (const [name, ms] of Object.entries({ reconnectMs, silenceMs })) {
+    if (!(ms >= 0)) throw new RangeError(`${name} must be 0 or more, not ${ms}`);
+  }
+  return { reconnectMs, silenceMs };
 }
 
 /** @param {number} window */

@@ -5,25 +5,28 @@
  * @module
  * @import { Close, packed } from "./errors.js"
  * @import { Reading } from "./stream.js"
- * @import { State } from "./wires.js"
+ * @import { Patience, State } from "./wires.js"
  * @import { Answer, GoingAway, Opening, Question, Ready, StreamEvent } from "./wire.js"
  */
 
 /** @typedef {ReturnType<typeof packed>} Packed */
 
 /**
- * @typedef {{midstream: "connect", url: string, protocols: string[], reconnectMs: number, port: MessagePort}} Hello
+ * @typedef {Patience & {midstream: "connect", url: string, port: MessagePort}} Hello
  */
 
 /**
  * @typedef {{op: "begin", ref: string, frame: Opening, reading: Reading}
  *   | {op: "request", ref: string, frame: Question}
  *   | {op: "next", requestId: string}
+ *   | {op: "key", apiKey: string | undefined}
+ *   | {op: "no_key", error: Packed}
  *   | {op: "close"}} FromPage
  */
 
 /**
- * @typedef {{op: "ready", ready: Ready}
+ * @typedef {{op: "key"}
+ *   | {op: "ready", ready: Ready}
  *   | {op: "refused", error: Packed}
  *   | {op: "event", event: StreamEvent}
  *   | {op: "turn", requestId: string}

@@ -7,19 +7,22 @@
  * @import { ConnectOptions } from "./client.js"
  * @import { Close } from "./errors.js"
  * @import { FromPage, FromWorker, Hello, Port } from "./ports.js"
+ * @import { ApiKey } from "./socket.js"
  * @import { Reading, StreamCore } from "./stream.js"
  * @import { State } from "./wires.js"
  * @import { GoingAway, Opening, Question, Ready, StreamEvent } from "./wire.js"
  */
 
 import { Channels, channelFor } from "./channel.js";
-import { Client, pageAddress } from "./client.js";
-import { ConnectionLost, connectionClosed, unpacked } from "./errors.js";
+import { Client } from "./client.js";
+import { ConnectionLost, connectionClosed, packed, unpacked } from "./errors.js";
 import { listen, listenFor } from "./ports.js";
-import { DEFAULT_RECONNECT_MS, checkReconnect } from "./options.js";
+import { checkPatience } from "./options.js";
 import { Questions } from "./questions.js";
-import { subprotocols, websocketUrl } from "./url.js";
+import { pageAddress, websocketUrl } from "./url.js";
 import { tell, unlessAborted } from "./waiting.js";
+
+const PARTING_MS = 5000; // for a worker that has much to do; others take a moment
 
 /**
  * Connect by way of a worker, which has called `exposeInWorker`. The client is the same in all else. Several
@@ -29,18 +32,17 @@ import { tell, unlessAborted } from "./waiting.js";
  * @param {ConnectOptions} [options]
  */
 export async function connectWorker(worker, url, options = {}) {
-  const { apiKey, signal, reconnectMs = DEFAULT_RECONNECT_MS } = options;
+  const { apiKey, signal } = options;
   signal?.throwIfAborted();
   const { port1: port, port2 } = new MessageChannel();
   /** @type {Hello} */
   const hello = {
     midstream: "connect",
     url: websocketUrl(url, pageAddress()),
-    protocols: subprotocols(apiKey),
-    reconnectMs: checkReconnect(reconnectMs),
+    ...checkPatience(options),
     port: port2,
   };
-  const opened = linked(worker, port);
+  const opened = linked(worker, port, apiKey);
   worker.postMessage(hello, [port2]);
   try {
     return new Client(await unlessAborted(opened, signal));
@@ -50,8 +52,8 @@ export async function connectWorker(worker, url, options = {}) {
   }
 }
 
-/** @param {Port} worker @param {MessagePort} port @returns {Promise<Remote>} */
-function linked(worker, port) {
+/** @param {Port} worker @param {MessagePort} port @param {ApiKey} [apiKey] @returns {Promise<Remote>} */
+function linked(worker, port, apiKey) {
   /** @type {Remote | null} */
   let remote = null;
   return new Promise((resolve, reject) => {
@@ -63,11 +65,21 @@ function linked(worker, port) {
     worker.addEventListener?.("error", (event) => remote || fail(event));
     listenFor(port, "close", fail);
     listen(port, (/** @type {FromWorker} */ message) => {
+      if (message.op === "key") return tellKey(port, apiKey);
       if (remote) return remote.hear(message);
       if (message.op === "ready") resolve((remote = new Remote(message.ready, port)));
       else if (message.op === "refused") reject(unpacked(message.error));
     });
   });
+}
+
+/** A function cannot cross to the worker, so it is asked here. @param {MessagePort} port @param {ApiKey} [apiKey] */
+async function tellKey(port, apiKey) {
+  try {
+    port.postMessage({ op: "key", apiKey: typeof apiKey === "function" ? await apiKey() : apiKey });
+  } catch (error) {
+    port.postMessage({ op: "no_key", error: packed(error) });
+  }
 }
 
 /** @param {string | undefined} why */
@@ -91,6 +103,7 @@ class Remote {
   #questions = new Questions();
   /** @type {ConnectionLost | null} */ #lost = null;
   /** @type {(close: Close) => void} */ #ended = () => {};
+  /** @type {ReturnType<typeof setTimeout> | undefined} */ #parting;
 
   /** @param {Ready} ready @param {MessagePort} port */
   constructor(ready, port) {
@@ -136,11 +149,15 @@ class Remote {
     return answered;
   }
 
-  /** It has ended, as `closed` says, when the worker has sent what there was to send: it may be terminated then. */
+  /**
+   * It has ended, as `closed` says, when the worker has sent what there was to send: it may be terminated then.
+   * That one was terminated before, few browsers say: its word is not waited for without end.
+   */
   close() {
     if (this.#lost) return;
     this.#post({ op: "close" });
-    this.#end(connectionClosed(1000, ""));
+    const lost = this.#end(connectionClosed(1000, ""));
+    this.#parting = setTimeout(() => this.lose(lost), PARTING_MS);
   }
 
   /** @param {FromPage} message */
@@ -169,6 +186,7 @@ class Remote {
 
   /** @param {ConnectionLost} lost */
   lose(lost) {
+    clearTimeout(this.#parting);
     const { closeCode, reason, retryable } = this.#lost ?? this.#end(lost);
     this.#ended({ code: closeCode ?? 1006, reason, retryable });
   }

@@ -1,13 +1,15 @@
 /**
  * Dialling by WebSocket: the only module that touches one. It knows events of the socket, no streams.
  * @module
- * @import { Ear, Wire } from "./wires.js"
+ * @import { Ear, Patience, Wire } from "./wires.js"
  * @import { Ready } from "./wire.js"
  */
 
 import { Connection } from "./connection.js";
 import { ConnectionLost, connectionClosed } from "./errors.js";
 import { greeting } from "./parse.js";
+import { subprotocols } from "./url.js";
+import { unlessAborted } from "./waiting.js";
 import { RETRYABLE_CLOSE_CODES } from "./wire.js";
 
 /**
@@ -17,13 +19,8 @@ import { RETRYABLE_CLOSE_CODES } from "./wire.js";
  * @property {(type: any, listener: (event: any) => void) => void} addEventListener
  */
 /** @typedef {new (url: string, protocols?: string[]) => Socket} SocketClass */
-
-/**
- * @typedef {object} Dialling
- * @property {string[]} protocols
- * @property {SocketClass} [WebSocket]
- * @property {number} reconnectMs
- */
+/** @typedef {string | (() => string | undefined | Promise<string | undefined>)} ApiKey A key, or who knows it. */
+/** @typedef {Patience & {apiKey?: ApiKey, WebSocket?: SocketClass}} Dialling */
 
 /**
  * Connect, and wait for the server's first words. The first time that this fails, it has failed.
@@ -32,7 +29,7 @@ import { RETRYABLE_CLOSE_CODES } from "./wire.js";
  * @param {AbortSignal} [signal]
  */
 export async function openConnection(url, options, signal) {
-  const connection = new Connection((greet, gone) => dial(url, options, greet, gone), options.reconnectMs);
+  const connection = new Connection((greet, gone) => dial(url, options, greet, gone), options);
   await connection.open(signal);
   return connection;
 }
@@ -42,18 +39,26 @@ export async function openConnection(url, options, signal) {
  * @param {(ready: Ready, wire: Wire) => Ear} greet is told of the greeting, and says who is to hear the rest
  * @param {AbortSignal} [signal]
  */
-async function dial(url, { protocols, WebSocket = globalThis.WebSocket }, greet, signal) {
+async function dial(url, { apiKey, WebSocket = globalThis.WebSocket }, greet, signal) {
   if (!WebSocket) {
     throw new TypeError("there is no WebSocket here: pass that of the package ws as the option WebSocket");
   }
   signal?.throwIfAborted();
-  const socket = new WebSocket(url, protocols);
+  const key = typeof apiKey === "function" ? await asked(apiKey, signal) : apiKey;
+  const socket = new WebSocket(url, subprotocols(key));
   try {
     await greeted(socket, url, greet, signal);
   } catch (error) {
     socket.close(); // a peer that did not greet need not be waited for to part
     throw error;
   }
+}
+
+/** @param {() => string | undefined | Promise<string | undefined>} ask @param {AbortSignal | undefined} signal */
+async function asked(ask, signal) {
+  const key = await unlessAborted(Promise.resolve(ask()), signal);
+  signal?.throwIfAborted();
+  return key;
 }
 
 /**

@@ -1,5 +1,6 @@
 /**
- * Where the service is: from the address that a person has at hand to the one of its WebSocket. Pure.
+ * Where the service is: from the address that a person has at hand to the one of its WebSocket. It asks nobody
+ * but the page for its address.
  * @module
  */
 
@@ -24,6 +25,21 @@ export function websocketUrl(url, page) {
   const path = given.pathname.replace(/\/+$/, "");
   const full = path.endsWith(PATH) ? path : path + PATH;
   return `${scheme}//${given.host}${full}${given.search}`;
+}
+
+/**
+ * Where one-time secrets are had, by the same addresses.
+ * @param {string | URL | undefined} url @param {string | undefined} page
+ */
+export function secretUrl(url, page) {
+  const there = new URL(websocketUrl(url, page));
+  there.pathname += "/client_secrets";
+  return there.href.replace(/^ws/, "http");
+}
+
+/** @returns {string | undefined} */
+export function pageAddress() {
+  return globalThis.location?.href;
 }
 
 /** @param {string | URL | undefined} url @param {string | undefined} base @returns {URL | null} */

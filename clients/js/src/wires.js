@@ -6,7 +6,8 @@
  */
 
 import { Backoff, CAP_MS } from "./backoff.js";
-import { ConnectionLost, notRestored } from "./errors.js";
+import { ConnectionLost, notRestored, silent } from "./errors.js";
+import { watch } from "./liveness.js";
 import { redial } from "./redial.js";
 
 /** @typedef {"open" | "reconnecting" | "closed"} State */
@@ -14,8 +15,14 @@ import { redial } from "./redial.js";
 /** @typedef {{receive(text: string): void, lose(lost: ConnectionLost): void}} Ear Who hears of a wire. */
 /** @typedef {(greet: (ready: Ready, wire: Wire) => Ear, signal?: AbortSignal) => Promise<void>} Dial */
 /**
+ * @typedef {object} Patience
+ * @property {number} reconnectMs how long to try for another wire; 0: not at all
+ * @property {number} silenceMs how long a wire may be silent before it counts as lost; 0: for ever
+ */
+/**
  * @typedef {object} Hearer
  * @property {(text: string) => void} receive
+ * @property {() => boolean} wanted whether anything is to come
  * @property {() => void} broken the wire is gone, and another is sought
  * @property {() => void} restored there is another wire
  * @property {(lost: ConnectionLost) => void} lose there will be no other
@@ -26,19 +33,20 @@ export class Wires {
   /** @type {Wire | null} */ current = null;
 
   #dial;
-  #reconnectMs;
+  #patience;
   #hearer;
   #backoff;
   #since = 0;
   /** Sessions that the server may believe to be there still. @type {string[]} */ #ghosts = [];
   #gone = new AbortController();
+  #unwatch = () => {};
 
-  /** @param {Dial} dial @param {number} reconnectMs 0: never @param {Hearer} hearer */
-  constructor(dial, reconnectMs, hearer) {
+  /** @param {Dial} dial @param {Patience} patience @param {Hearer} hearer */
+  constructor(dial, patience, hearer) {
     this.#dial = dial;
-    this.#reconnectMs = reconnectMs;
+    this.#patience = patience;
     this.#hearer = hearer;
-    this.#backoff = new Backoff(reconnectMs);
+    this.#backoff = new Backoff(patience.reconnectMs);
   }
 
   /** @param {AbortSignal} [signal] */
@@ -60,7 +68,7 @@ export class Wires {
   /** Close, and seek no other. @param {number} [code] */
   close(code) {
     this.current?.close(code);
-    this.current = null;
+    this.#leave();
     this.#gone.abort();
   }
 
@@ -70,11 +78,36 @@ export class Wires {
     this.ready = ready;
     this.current = wire;
     this.#since = performance.now();
+    const watching = this.#watch(wire);
     if (former) this.#replace(former.session_id);
     return {
-      receive: (text) => this.current === wire && this.#hearer.receive(text),
+      receive: (text) => {
+        if (this.current !== wire) return;
+        watching.heard();
+        this.#hearer.receive(text);
+      },
       lose: (lost) => this.current === wire && this.#drop(lost),
     };
+  }
+
+  /** @param {Wire} wire */
+  #watch(wire) {
+    const { silenceMs } = this.#patience;
+    const watching = watch(silenceMs, {
+      wanted: () => this.#hearer.wanted(),
+      ask: () => this.send({ type: "ping" }),
+      gone: () => {
+        this.#drop(silent(silenceMs));
+        wire.close(); // nobody is there to part from: nothing waits for that
+      },
+    });
+    this.#unwatch = watching.stop;
+    return watching;
+  }
+
+  #leave() {
+    this.current = null;
+    this.#unwatch();
   }
 
   /** All of them, as nobody knows whether the last wire lived to say so. @param {string} former */
@@ -86,8 +119,8 @@ export class Wires {
 
   /** @param {ConnectionLost} lost */
   #drop(lost) {
-    this.current = null;
-    if (!this.#reconnectMs || !lost.retryable) return this.#hearer.lose(lost);
+    this.#leave();
+    if (!this.#patience.reconnectMs || !lost.retryable) return this.#hearer.lose(lost);
     if (performance.now() - this.#since > CAP_MS) this.works();
     this.#hearer.broken();
     const attempt = (/** @type {AbortSignal} */ signal) => this.open(signal);

@@ -11,7 +11,7 @@
  * @import { Answer, Opening, Question } from "./wire.js"
  */
 
-import { finished, packed } from "./errors.js";
+import { finished, packed, unpacked } from "./errors.js";
 import { Stream } from "./handle.js";
 import { listen, listenFor } from "./ports.js";
 import { openConnection } from "./socket.js";
@@ -27,17 +27,36 @@ export function exposeInWorker({ WebSocket, scope = /** @type {any} */ (globalTh
 }
 
 /** @param {Hello} hello @param {SocketClass | undefined} WebSocket */
-async function serve({ url, protocols, reconnectMs, port }, WebSocket) {
+async function serve({ url, reconnectMs, silenceMs, port }, WebSocket) {
   const gone = new AbortController();
   listenFor(port, "close", () => gone.abort());
   listen(port, (message) => message.op === "close" && gone.abort());
   try {
-    const connection = await openConnection(url, { protocols, WebSocket, reconnectMs }, gone.signal);
+    const how = { apiKey: () => askPage(port), WebSocket, reconnectMs, silenceMs };
+    const connection = await openConnection(url, how, gone.signal);
     new Counterpart(connection, port, gone.signal);
   } catch (error) {
     port.postMessage({ op: "refused", error: packed(error) });
     port.close();
   }
+}
+
+/**
+ * The key is the page's to know, before every attempt to connect.
+ * @param {MessagePort} port @returns {Promise<string | undefined>}
+ */
+function askPage(port) {
+  return new Promise((resolve, reject) => {
+    const answered = new AbortController();
+    const hear = (/** @type {MessageEvent<FromPage>} */ { data }) => {
+      if (data.op !== "key" && data.op !== "no_key") return;
+      answered.abort();
+      if (data.op === "key") resolve(data.apiKey);
+      else reject(unpacked(data.error));
+    };
+    port.addEventListener("message", hear, { signal: answered.signal });
+    port.postMessage({ op: "key" });
+  });
 }
 
 /** What stands here for one client of the page. */

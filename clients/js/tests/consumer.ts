@@ -2,6 +2,7 @@
 
 import {
   connect,
+  clientSecret,
   connectWorker,
   exposeInWorker,
   ConnectionLost,
@@ -47,7 +48,12 @@ export async function steers(stream: Stream): Promise<number[]> {
 
 export async function connects(worker: Worker): Promise<Completion> {
   const here = await connect(undefined, { apiKey: "k", signal: AbortSignal.timeout(1000) });
-  await connect("http://host", { WebSocket: Ws, reconnectMs: 0 });
+  await connect("http://host", { WebSocket: Ws, reconnectMs: 0, silenceMs: 0 });
+  const secret: string = await clientSecret("http://host", { apiKey: "k", origin: "https://app.example" });
+  await connect("http://host", { apiKey: () => secret });
+  await connectWorker(worker, undefined, { apiKey: async () => secret, silenceMs: 9000 });
+  // @ts-expect-error: a key is text
+  await connect("http://host", { apiKey: 7 });
   const there: typeof here = await connectWorker(worker);
   exposeInWorker();
   there.onclose = ({ code, reason, retryable }: Close) => console.log(code, reason, retryable);

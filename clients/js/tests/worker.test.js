@@ -9,7 +9,7 @@ import { Worker } from "node:worker_threads";
 import { WebSocket } from "ws";
 
 import { connectWorker, exposeInWorker } from "../src/midstream.js";
-import { attached, recut, refuse } from "./cuts.js";
+import { attached, nextSocket, recut, refuse } from "./cuts.js";
 import { final, started, token } from "./events.js";
 import { eventually } from "./patience.js";
 import { decoded, idle, metrics, serve, streams, until } from "./served.js";
@@ -80,10 +80,14 @@ test("the worker's stream moves on only when the page asks, and one chunk at a t
   /** @param {string} type */
   const sent = (type) => eventually(() => FakeSocket.last.sent.some((frame) => frame.type === type));
   scope.port1.postMessage(
-    { midstream: "connect", url: "ws://host", protocols: [], reconnectMs: 0, port: inWorker },
+    { midstream: "connect", url: "ws://host", reconnectMs: 0, silenceMs: 0, port: inWorker },
     [inWorker],
   );
-  await new Promise((resolve) => scope.port2.addEventListener("message", resolve));
+  await heard("key");
+  const { last } = FakeSocket;
+  page.postMessage({ op: "key", apiKey: "k" });
+  await nextSocket(last);
+  assert.deepEqual(FakeSocket.last.protocols, ["midstream.v1.json", "bearer.aw"]);
   FakeSocket.last.hear(READY);
   await heard("ready");
   const frame = { type: "start", request_id: "r", prompt: "Hi", params: {}, credit: { limit: 0 } };

@@ -21,10 +21,13 @@
  */
 /**
  * @typedef {object} ConnectOptions
- * @property {string} [apiKey] the server's key, if it wants one
+ * @property {ApiKey} [apiKey] the server's key, if it wants one, or a one-time secret; or a function that is asked
+ *   for either, anew before every attempt to connect
  * @property {AbortSignal} [signal] gives up connecting
  * @property {number} [reconnectMs] how long to try to come back when the connection is lost: 60000 by default.
  *   0 turns that off, and a connection that is lost is the end of all its streams
+ * @property {number} [silenceMs] how long the server may say nothing at all, not even when asked for a sign of
+ *   life, while something is awaited of it: then the connection counts as lost. 30000 by default; 0: for ever
  */
 /**
  * Connect to a server.
@@ -39,8 +42,6 @@
 export function connect(url?: string | URL, options?: ConnectOptions & {
     WebSocket?: SocketClass;
 }): Promise<Client>;
-/** @returns {string | undefined} */
-export function pageAddress(): string | undefined;
 /** A connection to a server. Any number of streams may run on it at once. */
 export class Client {
     /** @param {Link} link */
@@ -128,9 +129,10 @@ export type Completion = {
 };
 export type ConnectOptions = {
     /**
-     * the server's key, if it wants one
+     * the server's key, if it wants one, or a one-time secret; or a function that is asked
+     * for either, anew before every attempt to connect
      */
-    apiKey?: string | undefined;
+    apiKey?: ApiKey | undefined;
     /**
      * gives up connecting
      */
@@ -140,6 +142,11 @@ export type ConnectOptions = {
      * 0 turns that off, and a connection that is lost is the end of all its streams
      */
     reconnectMs?: number | undefined;
+    /**
+     * how long the server may say nothing at all, not even when asked for a sign of
+     * life, while something is awaited of it: then the connection counts as lost. 30000 by default; 0: for ever
+     */
+    silenceMs?: number | undefined;
 };
 import type { SocketClass } from "./socket.js";
 import type { Close } from "./errors.js";
@@ -159,3 +166,4 @@ import type { Answer } from "./wire.js";
 import type { Question } from "./wire.js";
 import type { TokenLogprob } from "./wire.js";
 import type { Final } from "./wire.js";
+import type { ApiKey } from "./socket.js";

@@ -1,6 +1,6 @@
 export class Connection {
-    /** @param {Dial} dial @param {number} reconnectMs how long to try for another wire; 0: not at all */
-    constructor(dial: Dial, reconnectMs: number);
+    /** @param {Dial} dial @param {Patience} patience */
+    constructor(dial: Dial, patience: Patience);
     draining: boolean;
     /** @type {((event: GoingAway) => void) | null} */ ongoingaway: ((event: GoingAway) => void) | null;
     /** @type {((state: State) => void) | null} */ onstate: ((state: State) => void) | null;
@@ -38,3 +38,4 @@ import type { StreamCore } from "./stream.js";
 import type { Question } from "./wire.js";
 import { ConnectionLost } from "./errors.js";
 import type { Dial } from "./wires.js";
+import type { Patience } from "./wires.js";

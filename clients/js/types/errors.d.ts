@@ -8,6 +8,8 @@ export function fromEvent(event: ErrorEvent): MidstreamError;
 export function finished(message: string, requestId: string | undefined): MidstreamError;
 /** @param {number} closeCode @param {string} reason */
 export function connectionClosed(closeCode: number, reason: string): ConnectionLost;
+/** No close frame came, and nothing else either. @param {number} ms */
+export function silent(ms: number): ConnectionLost;
 /**
  * What became of trying to connect anew.
  * @param {ConnectionLost} lost

@@ -1,9 +1,12 @@
 export { Stream } from "./handle.js";
 export { connectWorker } from "./remote.js";
+export { clientSecret } from "./secret.js";
 export { exposeInWorker } from "./worker.js";
 export type Completion = import("./client.js").Completion;
 export type ConnectOptions = import("./client.js").ConnectOptions;
 export type Close = import("./errors.js").Close;
+export type SecretOptions = import("./secret.js").SecretOptions;
+export type ApiKey = import("./socket.js").ApiKey;
 export type StartOptions = import("./options.js").StartOptions;
 export type Chunk = import("./stream.js").Chunk;
 export type Final = import("./wire.js").Final;

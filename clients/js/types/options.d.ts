@@ -22,8 +22,12 @@
  * @returns {Attach}
  */
 export function attachFrame(requestId: string, after: number, had: Had | undefined): Attach;
-/** How long to try to reconnect. @param {number} ms */
-export function checkReconnect(ms: number): number;
+/**
+ * How long to try to reconnect, and how long to bear silence.
+ * @param {Partial<Patience>} options
+ * @returns {Patience}
+ */
+export function checkPatience({ reconnectMs, silenceMs }: Partial<Patience>): Patience;
 /** @param {number} window */
 export function checkWindow(window: number): number;
 /**
@@ -47,7 +51,6 @@ export function explicitCredit(credit: Credit | undefined, window: number, inter
 /** @param {Params} options @returns {Params} */
 export function adjustment(options: Params): Params;
 export const DEFAULT_WINDOW: 64;
-export const DEFAULT_RECONNECT_MS: 60000;
 /**
  * What concerns this side of the wire.
  */
@@ -96,6 +99,7 @@ export type AttachOptions = {
 };
 import type { Had } from "./stream.js";
 import type { Attach } from "./wire.js";
+import type { Patience } from "./wires.js";
 import type { StartFields } from "./wire.js";
 import type { Params } from "./wire.js";
 import type { Credit } from "./wire.js";

@@ -5,21 +5,24 @@
  * @module
  * @import { Close, packed } from "./errors.js"
  * @import { Reading } from "./stream.js"
- * @import { State } from "./wires.js"
+ * @import { Patience, State } from "./wires.js"
  * @import { Answer, GoingAway, Opening, Question, Ready, StreamEvent } from "./wire.js"
  */
 /** @typedef {ReturnType<typeof packed>} Packed */
 /**
- * @typedef {{midstream: "connect", url: string, protocols: string[], reconnectMs: number, port: MessagePort}} Hello
+ * @typedef {Patience & {midstream: "connect", url: string, port: MessagePort}} Hello
  */
 /**
  * @typedef {{op: "begin", ref: string, frame: Opening, reading: Reading}
  *   | {op: "request", ref: string, frame: Question}
  *   | {op: "next", requestId: string}
+ *   | {op: "key", apiKey: string | undefined}
+ *   | {op: "no_key", error: Packed}
  *   | {op: "close"}} FromPage
  */
 /**
- * @typedef {{op: "ready", ready: Ready}
+ * @typedef {{op: "key"}
+ *   | {op: "ready", ready: Ready}
  *   | {op: "refused", error: Packed}
  *   | {op: "event", event: StreamEvent}
  *   | {op: "turn", requestId: string}
@@ -41,11 +44,9 @@ export function listen(port: Port, hear: (message: any) => void): void;
 /** @param {Port} port @param {"error" | "close"} type @param {(what: any) => void} hear */
 export function listenFor(port: Port, type: "error" | "close", hear: (what: any) => void): void;
 export type Packed = ReturnType<typeof packed>;
-export type Hello = {
+export type Hello = Patience & {
     midstream: "connect";
     url: string;
-    protocols: string[];
-    reconnectMs: number;
     port: MessagePort;
 };
 export type FromPage = {
@@ -61,9 +62,17 @@ export type FromPage = {
     op: "next";
     requestId: string;
 } | {
+    op: "key";
+    apiKey: string | undefined;
+} | {
+    op: "no_key";
+    error: Packed;
+} | {
     op: "close";
 };
 export type FromWorker = {
+    op: "key";
+} | {
     op: "ready";
     ready: Ready;
 } | {
@@ -107,6 +116,7 @@ export type Port = {
     on?: ((type: any, listener: (data: any) => void) => void) | undefined;
 };
 import type { packed } from "./errors.js";
+import type { Patience } from "./wires.js";
 import type { Opening } from "./wire.js";
 import type { Reading } from "./stream.js";
 import type { Question } from "./wire.js";

@@ -5,12 +5,8 @@
  * @property {(type: any, listener: (event: any) => void) => void} addEventListener
  */
 /** @typedef {new (url: string, protocols?: string[]) => Socket} SocketClass */
-/**
- * @typedef {object} Dialling
- * @property {string[]} protocols
- * @property {SocketClass} [WebSocket]
- * @property {number} reconnectMs
- */
+/** @typedef {string | (() => string | undefined | Promise<string | undefined>)} ApiKey A key, or who knows it. */
+/** @typedef {Patience & {apiKey?: ApiKey, WebSocket?: SocketClass}} Dialling */
 /**
  * Connect, and wait for the server's first words. The first time that this fails, it has failed.
  * @param {string} url
@@ -27,9 +23,13 @@ export type Socket = {
     addEventListener: (type: any, listener: (event: any) => void) => void;
 };
 export type SocketClass = new (url: string, protocols?: string[]) => Socket;
-export type Dialling = {
-    protocols: string[];
-    WebSocket?: SocketClass | undefined;
-    reconnectMs: number;
+/**
+ * A key, or who knows it.
+ */
+export type ApiKey = string | (() => string | undefined | Promise<string | undefined>);
+export type Dialling = Patience & {
+    apiKey?: ApiKey;
+    WebSocket?: SocketClass;
 };
 import { Connection } from "./connection.js";
+import type { Patience } from "./wires.js";

@@ -5,6 +5,13 @@
  */
 export function websocketUrl(url: string | URL | undefined, page: string | undefined): string;
 /**
+ * Where one-time secrets are had, by the same addresses.
+ * @param {string | URL | undefined} url @param {string | undefined} page
+ */
+export function secretUrl(url: string | URL | undefined, page: string | undefined): string;
+/** @returns {string | undefined} */
+export function pageAddress(): string | undefined;
+/**
  * The subprotocols to offer. A browser cannot set headers, so a key travels as one; never in the URL.
  * @param {string | undefined} apiKey
  */

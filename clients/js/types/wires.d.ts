@@ -3,15 +3,21 @@
 /** @typedef {{receive(text: string): void, lose(lost: ConnectionLost): void}} Ear Who hears of a wire. */
 /** @typedef {(greet: (ready: Ready, wire: Wire) => Ear, signal?: AbortSignal) => Promise<void>} Dial */
 /**
+ * @typedef {object} Patience
+ * @property {number} reconnectMs how long to try for another wire; 0: not at all
+ * @property {number} silenceMs how long a wire may be silent before it counts as lost; 0: for ever
+ */
+/**
  * @typedef {object} Hearer
  * @property {(text: string) => void} receive
+ * @property {() => boolean} wanted whether anything is to come
  * @property {() => void} broken the wire is gone, and another is sought
  * @property {() => void} restored there is another wire
  * @property {(lost: ConnectionLost) => void} lose there will be no other
  */
 export class Wires {
-    /** @param {Dial} dial @param {number} reconnectMs 0: never @param {Hearer} hearer */
-    constructor(dial: Dial, reconnectMs: number, hearer: Hearer);
+    /** @param {Dial} dial @param {Patience} patience @param {Hearer} hearer */
+    constructor(dial: Dial, patience: Patience, hearer: Hearer);
     ready: Ready;
     /** @type {Wire | null} */ current: Wire | null;
     /** @param {AbortSignal} [signal] */
@@ -40,8 +46,22 @@ export type Ear = {
     lose(lost: ConnectionLost): void;
 };
 export type Dial = (greet: (ready: Ready, wire: Wire) => Ear, signal?: AbortSignal) => Promise<void>;
+export type Patience = {
+    /**
+     * how long to try for another wire; 0: not at all
+     */
+    reconnectMs: number;
+    /**
+     * how long a wire may be silent before it counts as lost; 0: for ever
+     */
+    silenceMs: number;
+};
 export type Hearer = {
     receive: (text: string) => void;
+    /**
+     * whether anything is to come
+     */
+    wanted: () => boolean;
     /**
      * the wire is gone, and another is sought
      */
