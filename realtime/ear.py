@@ -7,20 +7,20 @@ are small.
 from __future__ import annotations
 
 import asyncio
-from typing import Literal
 
 from realtime.hub import Hub
 from realtime.orders import Answer
 from realtime.outbox import Told
 from realtime.refusal import Refusal
 from realtime.stream import Stream
+from realtime.watching import Cause, Route
 
 
 class Ear:
     def __init__(self, hub: Hub, *, keeps: bool) -> None:
         """`keeps`: no event counts as read, so that whoever comes again gets as many of them as are kept."""
         self.gone = False
-        self.route: Literal["websocket", "http"] = "http"
+        self.route: Route = "http"
         self.failure: Refusal | None = None  # the first
         self.answered: Answer | None = None
         self._hub = hub
@@ -81,9 +81,9 @@ class Ear:
             self._hub.taken(stream, index, seq)
         self._hub.settle()
 
-    def leave(self) -> None:
+    def leave(self, cause: Cause = "closed") -> None:
         """Nobody reads on. Saying so again changes nothing."""
         if not self.gone:
             self.gone = True
-            self._hub.detach(self)
+            self._hub.detach(self, cause)
             self._news.set()

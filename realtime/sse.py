@@ -15,6 +15,7 @@ from msgspec import Struct
 from starlette.types import Receive, Send
 
 from realtime.refusal import Refusal
+from realtime.watching import Cause
 
 HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -44,7 +45,7 @@ class Source(Protocol):
     def accepted(self) -> None:
         """What was taken has gone out."""
 
-    def leave(self) -> None:
+    def leave(self, cause: Cause = "closed") -> None:
         """Nobody reads on."""
 
     def excuse(self) -> bytes:
@@ -85,7 +86,7 @@ async def tell(source: Source, send: Send, headers: dict[str, str], patience: Pa
                 break
             body = await _next(source, patience.heartbeat_s)
     except TimeoutError:
-        source.leave()
+        source.leave("slow")
         last = source.excuse()
     await send({"type": "http.response.body", "body": last, "more_body": False})
 

@@ -26,6 +26,7 @@ from realtime.orders import Answer
 from realtime.outbox import Told
 from realtime.refusal import Refusal
 from realtime.sse import SLOW, Patience
+from realtime.watching import Cause
 
 NO_STEERING = protocol.Start | protocol.Attach
 
@@ -177,8 +178,8 @@ class Following:
     def accepted(self) -> None:
         self._ear.accepted()
 
-    def leave(self) -> None:
-        self._ear.leave()
+    def leave(self, cause: Cause = "closed") -> None:
+        self._ear.leave(cause)
 
     def take(self) -> bytes:
         self._take()

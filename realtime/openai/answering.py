@@ -26,6 +26,7 @@ from realtime.outbox import Told
 from realtime.refusal import Refusal
 from realtime.sse import SLOW, event
 from realtime.tokenizer import Tokenizer
+from realtime.watching import Cause
 
 _encode = msgspec.json.Encoder().encode
 
@@ -90,8 +91,8 @@ class Answering:
     def accepted(self) -> None:
         self._ear.accepted()
 
-    def leave(self) -> None:
-        self._ear.leave()
+    def leave(self, cause: Cause = "closed") -> None:
+        self._ear.leave(cause)
 
     # -- whole -----------------------------------------------------------------------------------
 

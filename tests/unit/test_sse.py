@@ -7,6 +7,7 @@ from collections import deque
 from typing import Any
 
 from realtime.sse import HEADERS, HEARTBEAT, Patience, event, tell, watched
+from realtime.watching import Cause
 
 Message = dict[str, Any]
 
@@ -16,13 +17,13 @@ class Script:
 
     def __init__(self, *said: bytes) -> None:
         self.said = deque(said)
-        self.left = False
+        self.left: Cause | None = None
         self.taken = 0
         self.more = asyncio.Event()
 
     @property
     def over(self) -> bool:
-        return self.left or (not self.said and self.more.is_set())
+        return self.left is not None or (not self.said and self.more.is_set())
 
     async def news(self) -> None:
         await self.more.wait()
@@ -33,8 +34,8 @@ class Script:
     def accepted(self) -> None:
         self.taken += 1
 
-    def leave(self) -> None:
-        self.left = True
+    def leave(self, cause: Cause = "closed") -> None:
+        self.left = self.left or cause
         self.more.set()
 
     def excuse(self) -> bytes:
@@ -102,6 +103,7 @@ async def test_a_reader_that_takes_nothing_is_left_and_told_so_once_it_reads() -
     client.reads.set()
     await telling
     assert client.bodies == [b"a", b"too slow"]
+    assert source.left == "slow"
 
 
 async def test_whoever_goes_away_is_noticed_at_once() -> None:
@@ -118,7 +120,7 @@ async def test_whoever_goes_away_is_noticed_at_once() -> None:
         assert not source.left
         gone.set()
         await source.more.wait()
-        assert source.left
+        assert source.left == "closed"
 
 
 async def test_nobody_is_watched_for_longer_than_needed() -> None:
