@@ -162,6 +162,10 @@ class Hub:
                 wake(stream)
                 if news.tokens or news.changes:
                     self._moved(stream)
+                elif news.admitted is not None and stream.stalled:
+                    self._recovery.preparing(stream.number)
+            if not (output.stats.prefill_rows and output.stats.ready):
+                self._submit(self._recovery.prepared())
         self._watcher.passed_on(output)
 
     def cancel_all(self, of: Callable[[str], bool] = lambda tenant: True) -> None:
@@ -190,8 +194,8 @@ class Hub:
         """There is an engine, and it knows no stream yet."""
         self.model, self.up, self.steps = model, True, 0
         waiting = [stream for stream in self.streams if not stream.concluding]
-        self._submit(stream.number for stream in waiting if not stream.wants_tokens)
-        self._submit(self._recovery.begin(stream.number for stream in waiting if stream.wants_tokens))
+        self._submit(stream.number for stream in waiting if not stream.costs)
+        self._submit(self._recovery.begin(stream.number for stream in waiting if stream.costs))
         self._flush_commands()
 
     def _submit(self, numbers: Iterable[int]) -> None:

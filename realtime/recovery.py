@@ -21,6 +21,7 @@ class Recovery:
         self._groups: deque[list[int]] = deque()  # to be given to the engine, one group after the other
         self._trial: list[int] = []  # the group that it was given last
         self._unproven: set[int] = set()  # those of the group that have not moved on
+        self._preparing: set[int] = set()  # those of them that have nothing to show for it yet
         self._alone: int | None = None  # whom the last trial was of, if of one alone
         self._deaths = 0  # of engines, under that one alone
 
@@ -37,7 +38,7 @@ class Recovery:
     def died(self) -> int | None:
         """The engine died. Returns the culprit, if that is clear now."""
         trial, blamed = self._trial, bool(self._unproven)
-        self._trial, self._unproven = [], set()
+        self._trial, self._unproven, self._preparing = [], set(), set()
         if not blamed:
             self._groups.clear()
             return None
@@ -72,6 +73,15 @@ class Recovery:
             return []
         self._deaths = 0
         return self._try(self._groups.popleft()) if self._groups else []
+
+    def preparing(self, number: int) -> None:
+        """The engine has begun with a stream that has no credit: it will hear no token of it."""
+        self._preparing.add(number)
+
+    def prepared(self) -> list[int]:
+        """Nothing is being prepared any more; returns those that the engine is given now."""
+        moved, self._preparing = self._preparing, set()
+        return [other for number in moved for other in self.moved(number)]
 
     def _try(self, group: list[int]) -> list[int]:
         self._trial, self._unproven = group, set(group)

@@ -117,6 +117,13 @@ class Stream:
         return not (self.ended or self._due or held) and len(self.output) < self._orders.granted
 
     @property
+    def costs(self) -> bool:
+        """Whether a new engine has something to compute for it: without credit, only its first prompt."""
+        held = self.concluding or self._paused in ("client", "detached")
+        first = not len(self.output) and self.prompt_tokens > 1
+        return not held and (first or self.wants_tokens)
+
+    @property
     def stalled(self) -> bool:
         """Whether it lacks credit; perhaps not that alone."""
         return len(self.output) >= self._orders.granted

@@ -388,9 +388,7 @@ class Reader:
         frame = self._answered(event.ref)
         assert isinstance(frame, protocol.Attach | protocol.Start)
         assert event.ref is not None
-        for ref in self._before.pop(event.ref) - set(event.pending):
-            other = self.open.pop(ref, None)  # one that has no answer is not answered any more
-            assert isinstance(other, SILENT | None) or ref in self.house.refused, other
+        self._give_up(self._before.pop(event.ref) - set(event.pending))
 
     def _error(self, error: protocol.Error, *, strict: bool = True) -> None:
         self.errors.append(error)
@@ -401,6 +399,13 @@ class Reader:
         never = isinstance(frame, protocol.Attach) and error.code == "unknown_request"
         if account is not None and (never or (isinstance(frame, protocol.Start) and account.is_of(frame))):
             account.refused = True
+            self._give_up(self._before.pop(error.ref or "", set()))
+
+    def _give_up(self, refs: set[str]) -> None:
+        """Frames that are not answered any more: they were refused while nobody heard it, or are silent."""
+        for ref in refs:
+            other = self.open.pop(ref, None)
+            assert isinstance(other, SILENT | None) or ref in self.house.refused, other
 
     def _answered(self, ref: str | None, *, strict: bool = True) -> StreamFrame | None:
         if ref is None:

@@ -122,6 +122,23 @@ def test_the_culprit_alone_ends_in_an_error_and_the_others_go_on() -> None:
         assert sum(event.count for event in ear.heard if isinstance(event, protocol.Token)) == 5
 
 
+def test_a_culprit_without_credit_is_found_too() -> None:
+    house, _ = opened()
+    ears = [Ear(house) for _ in range(3)]
+    for ear, name, limit in zip(ears, "abc", (0, 0, 3), strict=True):
+        ear.send(endless(name, prompt="Once upon a time", credit=Credit(limit=limit)))
+    culprit = next(stream.number for stream in house.hub.streams if stream.request_id == "b")
+    house.kill_engine()
+    poisoned(house, culprit)
+    assert ears[1].final.finish_reason == "error"
+    assert [stream.request_id for stream in house.hub.streams] == ["a", "c"]
+    rest(house)
+    assert house.hub.settled
+    for ear, name in zip((ears[0], ears[2]), "ac", strict=True):
+        ear.send(protocol.Grant(request_id=name, limit=5))
+        ear.hear_token()
+
+
 def test_one_that_is_held_back_can_be_cancelled_and_is_not_given_any_more() -> None:
     house, _ = opened()
     ears = [Ear(house), Ear(house)]

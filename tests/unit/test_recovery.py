@@ -163,3 +163,18 @@ def test_several_culprits_are_found_one_after_the_other() -> None:
             left.remove(culprit)
     assert sorted(set(range(20)) - set(left)) == sorted(poison)
     assert proven(recovery)
+
+
+def test_those_without_credit_have_moved_when_nothing_is_prepared_any_more() -> None:
+    recovery = Recovery()
+    recovery.begin([1, 2, 3, 4])
+    recovery.died()
+    assert recovery.begin([1, 2, 3, 4]) == [1, 2]
+    recovery.preparing(1)
+    assert recovery.prepared() == [], "the other has not even begun"
+    recovery.preparing(2)
+    assert recovery.prepared() == [3, 4]
+    recovery.preparing(3)
+    recovery.died()
+    assert recovery.begin([1, 2, 3, 4]) == [1, 2, 3]
+    assert recovery.prepared() == [], "what the last engine had begun with says nothing of this one"
