@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,6 +18,12 @@ from engine.model_files import ModelError
 from engine.sampler import Sampler
 from engine.scheduler import Scheduler
 from engine.toy import CONTEXT, ToyRunner
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from engine.attention import Backend
+    from engine.runner import ModelRunner
 
 log = logging.getLogger(__name__)
 
@@ -58,15 +65,25 @@ def _toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
 
 def _model(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
     # Not before a model is wanted: transformers takes longer to import than the toy to start.
-    from engine import backends
-    from engine.attention import NAME, Backend, Pool
-    from engine.models import describe, load, resolve
-    from engine.packing import pack
-    from engine.runner import ModelRunner
+    from engine.attention import NAME
+    from engine.models import load, resolve
 
     device = options.device if options.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
     folder = resolve(options.model)
     model = load(folder, dtype=options.dtype, device=device, attention=NAME)
+    return around(model, folder, options)
+
+
+def around(model: PreTrainedModel, folder: Path, options: api.EngineOptions) -> tuple[Engine, api.Hello]:
+    """An engine around a model that is loaded, whose tokenizer lies in `folder`."""
+    from engine import backends
+    from engine.attention import NAME, Pool
+    from engine.models import describe
+    from engine.packing import pack
+    from engine.runner import ModelRunner
+
+    model.set_attn_implementation(NAME)
+    device = str(model.device)
     if model.device.type == "cuda":
         torch.cuda.set_device(model.device)  # graphs and streams are made where this says
     facts = describe(model.config, model.generation_config)
@@ -107,7 +124,7 @@ def _model(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
         eos=facts.eos,
         kv_tokens=tokens,
         block=options.block_size,
-        device=str(model.device),
+        device=device,
         dtype=str(model.dtype).removeprefix("torch."),
         attention=attention,
         weights_bytes=weights,
