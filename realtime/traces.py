@@ -29,6 +29,11 @@ class Life(Struct):
     prefill: Span | None = None
     steps: int = 0
 
+    def end_prefill(self, at_ns: int | None = None) -> None:
+        if self.prefill is not None:
+            self.prefill.end(at_ns)
+            self.prefill = None
+
 
 class Traces(Watcher):
     def __init__(self, tracer: Tracer) -> None:
@@ -40,6 +45,11 @@ class Traces(Watcher):
 
     def engine_begun(self, hello: api.Hello) -> None:
         self._block = hello.block
+
+    def engine_lost(self) -> None:
+        for life in self._lives.values():
+            life.span.add_event("engine lost")
+            life.end_prefill()
 
     def started(self, stream: Stream, begun: Begun, now: float) -> None:
         carrier = {} if begun.traceparent is None else {"traceparent": begun.traceparent}
@@ -85,8 +95,7 @@ class Traces(Watcher):
         if life is None:
             return
         assert stream.final is not None
-        if life.prefill is not None:
-            life.prefill.end()
+        life.end_prefill()
         life.span.set_attributes(
             {
                 "finish_reason": stream.final.finish_reason,
@@ -111,8 +120,7 @@ class Traces(Watcher):
             return
         if life.prefill is not None:
             life.prefill.set_attributes(self._attributes(life, news, stats))
-            life.prefill.end(self._heard_ns)
-            life.prefill = None
+            life.end_prefill(self._heard_ns)
             self._emitting.append(life)
             return
         if life.steps % EVERY_STEPS == 0:

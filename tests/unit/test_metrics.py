@@ -1,0 +1,178 @@
+"""What is counted, held against whole lives of streams in a house without sockets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from engine import api
+from midstream import protocol
+from midstream.protocol import Credit, Params
+from realtime.metrics import Metrics
+from realtime.usage import MOST_TENANTS, OTHER
+from realtime.watching import CAUSES, RETRIES
+from tests.fakes.house import Clock, House
+from tests.fakes.reader import Reader
+from tests.fakes.visit import ROOM, TENANT, endless, rest, run_out, start
+
+
+class Counted:
+    """A house that is counted."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.metrics = Metrics()
+        self.house = House(ROOM, clock=self.clock, watcher=self.metrics)
+        self.reader = Reader(self.house)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        found = [
+            sample.value
+            for family in text_string_to_metric_families(self.metrics.text().decode())
+            for sample in family.samples
+            if sample.name == name and sample.labels == labels
+        ]
+        assert len(found) <= 1
+        return found[0] if found else None
+
+    def values(self, name: str, label: str) -> dict[str, float]:
+        return {
+            sample.labels[label]: sample.value
+            for family in text_string_to_metric_families(self.metrics.text().decode())
+            for sample in family.samples
+            if sample.name == name
+        }
+
+    def ticks(self, count: int, each_s: float) -> None:
+        for _ in range(count):
+            self.clock.advance(each_s)
+            self.house.tick()
+
+
+@pytest.fixture
+def counted() -> Counted:
+    return Counted()
+
+
+def test_what_an_alert_may_ask_for_is_there_before_it_happens(counted: Counted) -> None:
+    assert counted.values("stream_disconnects_total", "cause") == dict.fromkeys(CAUSES, 0)
+    assert counted.values("stream_retries_total", "reason") == dict.fromkeys(RETRIES, 0)
+    for name in (
+        *("scheduler_credit_stalls_total", "midstream_kv_evictions_total", "midstream_preemptions_total"),
+        *("midstream_engine_restarts_total", "midstream_tokens_total", "midstream_tokens_discarded_total"),
+    ):
+        assert counted.value(name) == 0
+
+
+def test_a_life_is_counted_once_by_its_model_route_and_tenant(counted: Counted) -> None:
+    counted.reader.send(start(params=Params(max_tokens=5, ignore_eos=True)))
+    counted.ticks(9, 0.25)
+    run_out(counted.house, counted.reader.accounts[0])
+    labels = {"model": "toy", "route": "websocket", "cache": "miss"}
+    assert counted.value("stream_ttft_seconds_count", **labels) == 1
+    assert counted.value("stream_inter_token_seconds_count") == 4
+    assert counted.value("stream_inter_token_seconds_sum") == 1.0
+    assert counted.value("stream_tokens_per_second_sum", model="toy", phase="decode") == 4.0
+    assert counted.value("midstream_streams_finished_total", finish_reason="length") == 1
+    assert counted.value("midstream_tenant_streams_total", tenant=TENANT) == 1
+    prompt = counted.reader.accounts[0].prompt
+    assert counted.value("midstream_tenant_tokens_total", tenant=TENANT, kind="prompt") == len(prompt)
+    assert counted.value("midstream_tenant_tokens_total", tenant=TENANT, kind="output") == 5
+
+
+def test_a_tenants_tokens_count_while_they_come(counted: Counted) -> None:
+    counted.reader.send(endless(credit=Credit(limit=3)))
+    rest(counted.house)
+    assert counted.value("midstream_tenant_tokens_total", tenant=TENANT, kind="output") == 3
+    assert counted.value("midstream_streams", state="stalled") == 1
+    assert counted.value("scheduler_credit_stalls_total") == 1
+
+
+def test_batches_are_counted_by_what_they_compute(counted: Counted) -> None:
+    for name in ("a", "b"):
+        counted.reader.send(endless(name, credit=Credit(limit=4)))
+    rest(counted.house)
+    assert counted.value("scheduler_batch_size_sum", phase="prefill") == 2
+    assert counted.value("scheduler_batch_size_sum", phase="decode") == 2 * 3, "the first comes of the prompt"
+    assert counted.value("scheduler_batch_size_count", phase="decode") == 3
+
+
+def test_steering_is_counted_from_when_the_frame_came(counted: Counted) -> None:
+    counted.reader.send(endless(credit=Credit(limit=100)))
+    counted.ticks(5, 0.01)
+    counted.reader.send(protocol.Rewind(request_id="a", to=2))
+    counted.clock.advance(0.03)
+    counted.house.tick()
+    assert counted.value("midstream_control_steps_sum", frame="rewind") == 1
+    assert counted.value("midstream_control_seconds_sum", frame="rewind") == pytest.approx(0.03)
+    assert counted.value("midstream_tokens_discarded_total") == 0, "of a stream that lives: not yet"
+    counted.reader.send(protocol.Cancel(request_id="a"))
+    final = run_out(counted.house, counted.reader.accounts[0])
+    assert final.usage.discarded_tokens > 0
+    assert counted.value("midstream_tokens_discarded_total") == final.usage.discarded_tokens
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_a_listener_that_goes_is_counted_by_why(counted: Counted, cause: Any) -> None:
+    for name in ("a", "b"):
+        counted.reader.send(endless(name, on_disconnect="pause"))
+    counted.reader.gone = True
+    counted.house.hub.detach(counted.reader, cause)
+    assert counted.values("stream_disconnects_total", "cause") == dict.fromkeys(CAUSES, 0) | {cause: 2}
+
+
+def test_coming_back_is_counted_by_how(counted: Counted) -> None:
+    begun = endless(on_disconnect="pause", credit=Credit(limit=2))
+    counted.reader.send(begun)
+    counted.reader.send(protocol.Attach(request_id="a", after=-1))
+    counted.reader.send(begun)
+    assert counted.values("stream_retries_total", "reason") == {"attach": 1, "start": 1, "engine": 0}
+
+
+def test_totals_go_on_where_an_engine_was_replaced(counted: Counted) -> None:
+    counted.reader.send(endless(credit=Credit(limit=3)))
+    rest(counted.house)
+    counted.metrics.engine_lost()
+    counted.house.kill_engine()
+    assert counted.value("midstream_engine_restarts_total") == 1
+    assert counted.value("midstream_tokens_total") == 3
+    assert counted.value("midstream_kv_blocks", state="used") == 0
+    counted.house.revive_engine()
+    counted.reader.send(protocol.Grant(request_id="a", limit=5))
+    rest(counted.house)
+    assert counted.value("midstream_tokens_total") == 5
+    assert counted.values("stream_retries_total", "reason")["engine"] == 1
+
+
+def test_there_are_never_more_labels_than_are_bounded_for(counted: Counted) -> None:
+    for number in range(MOST_TENANTS + 5):
+        reader = Reader(counted.house, f"tenant {number}")
+        reader.send(start(f"{number}", params=Params(max_tokens=1, ignore_eos=True)))
+        run_out(counted.house, reader.accounts[0])
+    tenants = counted.values("midstream_tenant_streams_total", "tenant")
+    assert len(tenants) == MOST_TENANTS + 1
+    assert tenants[OTHER] == 5
+    samples = [
+        sample
+        for family in text_string_to_metric_families(counted.metrics.text().decode())
+        for sample in family.samples
+    ]
+    assert len(samples) < 900
+    named = {name for sample in samples for name in sample.labels}
+    assert not named & {"request_id", "session_id", "key", "prompt"}
+
+
+def test_the_engine_that_runs_is_named(counted: Counted) -> None:
+    names: Any = {"model": "toy", "device": "cuda:0", "dtype": "bf16", "attention": "triton"}
+    hello = api.Hello(folder="", vocab=1, context=1, eos=[], kv_tokens=1, block=1, **names)
+    counted.metrics.engine_begun(hello)
+    assert counted.value("midstream_engine_info", **names) == 1
+
+
+def test_lateness_of_the_event_loop_is_counted(counted: Counted) -> None:
+    counted.metrics.lagged(0.3)
+    assert counted.value("midstream_event_loop_lag_seconds_sum") == 0.3
+    assert counted.value("midstream_event_loop_lag_seconds_bucket", le="0.2") == 0
+    assert counted.value("midstream_event_loop_lag_seconds_bucket", le="0.5") == 1

@@ -1,0 +1,185 @@
+"""Spans of whole lives, in OpenTelemetry's own memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler
+from opentelemetry.trace import StatusCode
+
+from engine import api
+from midstream import protocol
+from midstream.protocol import Credit, Params
+from realtime.traces import EVERY_STEPS, Traces
+from tests.fakes.house import House, Room
+from tests.fakes.reader import Reader
+from tests.fakes.visit import ROOM, endless, rest, run_out, start
+
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+
+class Traced:
+    """A house whose streams are traced."""
+
+    def __init__(self, sampler: Sampler = ALWAYS_ON, room: Room = ROOM) -> None:
+        self._kept = InMemorySpanExporter()
+        provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(self._kept))
+        self.traces = Traces(provider.get_tracer("test"))
+        self.traces.engine_begun(
+            api.Hello("toy", "", 1, 1, [], kv_tokens=1, block=room.block, device="", dtype="", attention="")
+        )
+        self.house = House(room, watcher=self.traces)
+        self.reader = Reader(self.house)
+
+    def spans(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self._kept.get_finished_spans() if span.name == name]
+
+    def span(self, name: str = "stream") -> ReadableSpan:
+        (span,) = self.spans(name)
+        return span
+
+    def run(self, tokens: int, **fields: Any) -> None:
+        params = Params(max_tokens=tokens, ignore_eos=True)
+        self.reader.send(start(params=params, credit=Credit(limit=tokens), **fields))
+        run_out(self.house, self.reader.accounts[-1])
+
+
+@pytest.fixture
+def traced() -> Traced:
+    return Traced()
+
+
+def attributes(span: ReadableSpan) -> dict[str, object]:
+    return dict(span.attributes or {})
+
+
+def test_a_stream_is_a_span_that_says_whose_it_is_and_how_it_ended(traced: Traced) -> None:
+    traced.run(5)
+    assert attributes(traced.span()) == {
+        "request_id": "a",
+        "tenant": "tenant",
+        "model": "toy",
+        "route": "websocket",
+        "prompt_tokens": len(traced.reader.accounts[0].prompt),
+        "finish_reason": "length",
+        "output_tokens": 5,
+        "discarded_tokens": 0,
+    }
+
+
+def test_below_it_are_its_prefill_and_some_of_its_steps_and_what_was_passed_on_of_them(
+    traced: Traced,
+) -> None:
+    tokens = 2 * EVERY_STEPS + 2
+    traced.run(tokens)
+    root = traced.span()
+    prefill, steps, emits = traced.span("prefill"), traced.spans("decode_step"), traced.spans("emit")
+    assert len(steps) == 3, "the first of them, and each sixteenth"
+    assert len(emits) == 1 + len(steps)
+    for span in (prefill, *steps, *emits):
+        assert span.parent is not None
+        assert root.context is not None
+        assert span.parent.span_id == root.context.span_id
+        assert span.start_time is not None
+        assert span.end_time is not None
+        assert span.end_time >= span.start_time
+    assert attributes(prefill)["cached_tokens"] == 0
+    prompt = len(traced.reader.accounts[0].prompt)
+    assert [attributes(span)["seq_len"] for span in (prefill, *steps)] == [
+        prompt + 1 + decoded for decoded in (0, 1, 1 + EVERY_STEPS, 1 + 2 * EVERY_STEPS)
+    ]
+    for span in (prefill, *steps):
+        told = attributes(span)
+        assert told["batch_size"] == 1
+        length = told["seq_len"]
+        assert isinstance(length, int)
+        assert told["kv_blocks"] == -(-length // ROOM.block)
+        kernel_ms = told["kernel_ms"]
+        assert isinstance(kernel_ms, float)
+        assert kernel_ms >= 0
+
+
+def test_it_is_part_of_the_trace_that_the_client_named(traced: Traced) -> None:
+    traced.run(1, traceparent=f"00-{TRACE}-{PARENT}-01")
+    span = traced.span()
+    assert span.context is not None
+    assert span.parent is not None
+    assert (f"{span.context.trace_id:032x}", f"{span.parent.span_id:016x}") == (TRACE, PARENT)
+
+
+@pytest.mark.parametrize("nonsense", ["", "nonsense", f"00-{'0' * 32}-{PARENT}-01", "\x1b[2J"])
+def test_what_names_no_trace_begins_one(traced: Traced, nonsense: str) -> None:
+    traced.run(1, traceparent=nonsense)
+    assert traced.span().parent is None
+
+
+def test_what_the_client_keeps_no_trace_of_is_not_traced() -> None:
+    traced = Traced(ParentBased(ALWAYS_ON))
+    traced.run(20, traceparent=f"00-{TRACE}-{PARENT}-00")
+    assert not traced.spans("stream") + traced.spans("prefill") + traced.spans("decode_step")
+
+
+def test_steering_and_going_and_coming_stand_in_it(traced: Traced) -> None:
+    traced.reader.send(endless(credit=Credit(limit=3), on_disconnect="continue"))
+    rest(traced.house)
+    traced.reader.send(protocol.Pause(request_id="a"))
+    traced.house.tick()
+    traced.reader.leave()
+    other = Reader(traced.house)
+    other.take_over(traced.reader, traced.reader.accounts[0])
+    other.send(protocol.Cancel(request_id="a"))
+    run_out(traced.house, other.accounts[0])
+    names = [event.name for event in traced.span().events]
+    assert names == ["pause", "disconnected: closed", "retry: attach", "cancel"]
+
+
+def test_an_error_is_one_in_the_trace_too(traced: Traced) -> None:
+    traced.reader.send(endless(credit=Credit(limit=3)))
+    traced.house.hub.streams[0].fail("it failed", traced.house.clock())
+    traced.house.hub.cancel_all()
+    assert traced.span().status.status_code is StatusCode.ERROR
+
+
+def test_of_an_engine_that_dies_in_a_prefill_no_span_is_left_open() -> None:
+    traced = Traced(room=Room(kv_tokens=4096, block=16, step_tokens=8))
+    traced.reader.send(start(prompt=[5] * 40, params=Params(max_tokens=1, ignore_eos=True)))
+    (stream,) = traced.house.hub.streams
+    while stream.state == "queued":
+        traced.house.tick()
+    traced.traces.engine_lost()
+    traced.house.kill_engine()
+    traced.house.revive_engine()
+    run_out(traced.house, traced.reader.accounts[0])
+    assert len(traced.spans("prefill")) == 2
+    assert "engine lost" in [event.name for event in traced.span().events]
+
+
+def test_nothing_of_a_stream_that_has_ended_is_kept(traced: Traced) -> None:
+    traced.run(3)
+    assert not traced.traces._lives
+    assert not traced.traces._emitting
+
+
+def test_where_no_traces_are_wanted_opentelemetry_is_not_even_loaded() -> None:
+    asks = "import sys, realtime.__main__; print([name for name in sys.modules if 'opentelemetry' in name])"
+    done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def test_where_opentelemetry_is_missing_the_server_says_what_to_install() -> None:
+    asks = (
+        "import sys; sys.modules['opentelemetry'] = None; from realtime.__main__ import main; "
+        "sys.exit(main(['--model', 'toy', '--port', '0', '--traces', 'on']))"
+    )
+    done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "midstream: --traces on needs OpenTelemetry; install it with: pip install 'midstream-server[otel]'\n"
+    )
