@@ -10,7 +10,7 @@ INPUTS := pyproject.toml clients/python/pyproject.toml requirements.lock
 STAMP := $(VENV)/.setup-$(firstword $(shell { pwd; cat $(INPUTS); } | cksum))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve setup test check bench
+.PHONY: help serve setup test check bench bench-gpu reliability
 
 help:
 	@echo "make serve   start the server on 127.0.0.1:8000 with a real model (HOST=, PORT=, MODEL= override)"
@@ -18,6 +18,8 @@ help:
 	@echo "make test    run every test"
 	@echo "make check   formatting, lint, strict types, import rules"
 	@echo "make bench   measure, and write the table to bench/results"
+	@echo "make bench-gpu     measure a CUDA device, beside its limits and transformers"
+	@echo "make reliability   try every promise under faults, load and attack: about three hours"
 
 serve: $(STAMP)
 	@$(RUN)/midstream serve $(if $(HOST),--host "$(HOST)") $(if $(PORT),--port "$(PORT)") $(if $(MODEL),--model "$(MODEL)")
@@ -33,8 +35,14 @@ check: $(STAMP)
 	$(RUN)/mypy
 	$(RUN)/python -m pytest -q tests/unit/test_architecture.py
 
+bench-gpu: $(STAMP)
+	$(RUN)/python -m bench.gpu
+
 bench: $(STAMP)
 	$(RUN)/python -m bench
+
+reliability: $(STAMP)
+	$(RUN)/python -m bench.reliability
 
 $(STAMP):
 	@command -v $(PYTHON) >/dev/null || { \

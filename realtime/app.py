@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -85,6 +87,7 @@ class Doors:
     async def metrics(self, request: Request) -> Response:
         if self._metrics is None:
             return JSONResponse({"status": "this server counts nothing: see --metrics"}, 404)
+        self._metrics.tasks = len(asyncio.all_tasks())
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

@@ -43,6 +43,7 @@ class Metrics(Watcher, Collector):
             "midstream_event_loop_lag_seconds", "How late the gateway's event loop is", _SECONDS
         )
         self.lagged = self._lag.of().observe
+        self.tasks = 0  # of the gateway's event loop
         self._discarded = 0
         self._finished = Counter[str]()
         self._left = Counter[str](dict.fromkeys(CAUSES, 0))
@@ -108,6 +109,7 @@ class Metrics(Watcher, Collector):
             "Tokens decoded, but rewound or never delivered",
             value=self._discarded,
         )
+        yield GaugeMetricFamily("midstream_tasks", "Tasks of the gateway's event loop", value=self.tasks)
         yield _counter("midstream_streams_finished", "Streams that ended", "finish_reason", self._finished)
         yield _counter("stream_disconnects", "Streams whose listener went", "cause", self._left)
         yield _counter(

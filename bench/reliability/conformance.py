@@ -8,9 +8,7 @@ about compression, which is not offered.
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from contextlib import asynccontextmanager
@@ -105,8 +103,3 @@ async def measure(scale: float) -> dict[str, Any]:
         "goal": f"none failed but {', '.join(sorted(DOCUMENTED))}, which is documented",
         "met": failed <= DOCUMENTED,
     }
-
-
-if __name__ == "__main__":
-    scale = float(sys.argv[1]) if len(sys.argv) > 1 else 1.0
-    print(json.dumps(asyncio.run(measure(scale)), indent=1))

@@ -9,7 +9,6 @@ import secrets
 import selectors
 import socket
 import statistics
-import sys
 import time
 from typing import Any
 
@@ -126,8 +125,3 @@ async def measure(scale: float) -> dict[str, Any]:
         "goal": f"at most {MOST_KIB:g} KiB each, at most {MOST_ADDED_MS:g} ms added",
         "met": kib <= MOST_KIB and among - alone <= MOST_ADDED_MS,
     }
-
-
-if __name__ == "__main__":
-    scale = float(sys.argv[1]) if len(sys.argv) > 1 else 1.0
-    print(json.dumps(asyncio.run(measure(scale)), indent=1))

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
-import sys
 from typing import Any
 
 import midstream
@@ -23,9 +21,8 @@ CUTS, SEED = 10_000, 40_000
 CLIENTS, SEEDS = 40, range(12)
 MOST_BYTES = 4000  # of a connection before it is cut: a handshake takes some hundred
 SILENCE_S = 0.6
-ANY_NUMBER = (
-    10**9
-)  # on a busy machine the client takes a slow line for a silent one, and there its cut is lost
+# On a busy machine the client takes a slow line for a silent one, and there its cut is lost.
+ANY_NUMBER = 10**9
 HOWS: tuple[How, ...] = ("reset",) * 10 + ("close",) * 10 + ("silence", "stall")
 
 
@@ -56,7 +53,3 @@ async def cut(served: Served, score: Score, seed: int, count: int, hows: tuple[H
         await keep_playing(client, score, EVERYBODY, lambda: proxy.done > count)
         await client.close()
     return proxy.done
-
-
-if __name__ == "__main__":
-    print(json.dumps(asyncio.run(measure(float(sys.argv[1]) if len(sys.argv) > 1 else 1.0)), indent=1))

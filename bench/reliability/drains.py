@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import random
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -120,7 +118,3 @@ def amiss(streams: list[Stream], truth: str) -> Iterator[str]:
         said = stream.text.rstrip("\ufffd")  # the last character may never have become whole
         if not said.startswith(truth[: len(said)]):
             yield f'"{stream.request_id}" says {stream.text}'
-
-
-if __name__ == "__main__":
-    print(json.dumps(asyncio.run(measure(float(sys.argv[1]) if len(sys.argv) > 1 else 1.0)), indent=1))

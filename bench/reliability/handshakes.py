@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import selectors
 import socket
 import statistics
-import sys
 import time
 from typing import Any
 
@@ -77,8 +75,3 @@ async def measure(scale: float) -> dict[str, Any]:
         "goal": f"p99 at most {MOST_P99_MS:g} ms, all reaped within {MOST_REAPED_S:g} s",
         "met": p99_ms <= MOST_P99_MS and reaped_s <= MOST_REAPED_S,
     }
-
-
-if __name__ == "__main__":
-    scale = float(sys.argv[1]) if len(sys.argv) > 1 else 1.0
-    print(json.dumps(asyncio.run(measure(scale)), indent=1))

@@ -6,6 +6,7 @@ It knows what valid frames look like and how to spoil them, and nothing of who r
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -44,6 +45,7 @@ ODD: list[Any] = [
     "", "r0", "\ud7ff", "\x00", "🙂" * 40, "x" * 200, [], {}, [None], [[]], {"": ""}, {"type": "start"},
     [1] * 20, list(NAMES), {"0": 1}, "-1", "1e999",
 ]  # fmt: skip
+OTHER_KEYS = [*PARAMS, "at", "to", "tokens", "text", "", "x" * 150]
 RAW_NUMBERS = [b"1e999", b"-1e999", b"1" * 400, b"0." + b"1" * 400, b"NaN", b"-Infinity", b"1e-999", b"00"]
 DEEP = 5_000
 
@@ -69,7 +71,7 @@ def mutants(seed: int, *, packed: bool) -> Iterator[bytes]:
 
 def strange(frame: Frame, chance: random.Random) -> Any:
     """One to three values, at any depth, replaced, removed or put where they do not belong."""
-    frame = json.loads(json.dumps(frame))
+    frame = copy.deepcopy(frame)
     for _ in range(chance.randint(1, 3)):
         holder = chance.choice(list(holders(frame)))
         keys = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
@@ -78,11 +80,11 @@ def strange(frame: Frame, chance: random.Random) -> Any:
         key = chance.choice(keys)
         match chance.randrange(5):
             case 0 | 1 | 2:
-                holder[key] = chance.choice(ODD)
+                holder[key] = copy.deepcopy(chance.choice(ODD))
             case 3:
                 del holder[key]
             case _ if isinstance(holder, dict):
-                holder[chance.choice([*PARAMS, "at", "to", "tokens", "text", "", "x" * 150])] = holder[key]
+                holder[chance.choice(OTHER_KEYS)] = copy.deepcopy(holder[key])
             case _:
                 holder *= 3
     return frame

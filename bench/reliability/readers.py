@@ -11,7 +11,6 @@ import itertools
 import json
 import socket
 import statistics
-import sys
 import time
 from typing import Any, NamedTuple
 
@@ -32,15 +31,8 @@ _names = itertools.count()
 
 async def measure(scale: float) -> dict[str, Any]:
     count = max(int(CROWD * scale), 2)
-    options = [
-        "--toy-step-ms",
-        str(STEP_MS),
-        "--send-timeout-s",
-        str(DEADLINE_S),
-        "--max-connections",
-        "1000",
-    ]
-    async with serving(*options) as served:
+    pace = ("--toy-step-ms", str(STEP_MS), "--send-timeout-s", str(DEADLINE_S))
+    async with serving(*pace, "--max-connections", "1000") as served:
         return await beside(served, count, ROUNDS, WINDOW_S)
 
 
@@ -163,7 +155,3 @@ def report(count: int, rounds: list[Round], left_mib: float, wrong: list[str], b
         "goal": f"at least {LEAST_KEPT:.0%} kept, all freed within {MOST_FREED_S:g} s",
         "met": not wrong and held >= LEAST_KEPT and freed_s <= MOST_FREED_S and not blocks,
     }
-
-
-if __name__ == "__main__":
-    print(json.dumps(asyncio.run(measure(float(sys.argv[1]) if len(sys.argv) > 1 else 1.0)), indent=1))

@@ -182,7 +182,8 @@ class Wire:
 def _end(writer: asyncio.StreamWriter, how: How) -> None:
     if how == "reset":
         bare = writer.get_extra_info("socket")
-        bare.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORTING)
+        if bare.fileno() >= 0:  # the other side may have ended it already
+            bare.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORTING)
         writer.transport.abort()
     else:
         writer.close()

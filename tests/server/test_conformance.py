@@ -1,6 +1,6 @@
 """RFC 6455, case by case: the Autobahn suite against our transport, with the limits of production.
 
-Its cases about performance, which need others, are left to `python -m bench.reliability.conformance`.
+Its cases about performance, which need others, are left to `python -m bench.reliability conformance`.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ async def whole(client: Client, name: str) -> Stream:
 
 async def test_streams_that_are_paused_stalled_and_steered_outlive_many_engines(serve: Serve) -> None:
     served = serve("--engine-spare", "on", "--toy-step-ms", "10")
-    figures = await deaths.kill(served, 3, range(100, 150))
-    assert figures["deaths"] == 3
-    assert figures["wrong"] == []
+    score, watched = await deaths.strike(served, signal.SIGKILL, 3, range(100, 150))
+    assert len(watched.resumed_s) == 3
+    assert score.wrong == []
 
 
 async def test_an_engine_that_hangs_is_ended_and_replaced(serve: Serve) -> None:
