@@ -1,23 +1,24 @@
 """Who may come through which door. Every route has an answer to that, and the answer is given here.
 
 A `Guard` stands before the app of one route: it lets nobody in but those for whom the route is, and tells
-the app who came (`holder_of`). What it refuses, it answers by itself, in the words of the wire's errors.
+the app who came (`holder_of`). What it refuses, it answers by itself, in the words that are used behind it.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from enum import Enum
 
 import msgspec
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from realtime.credentials import Credentials
+from realtime.exchange import advice
 from realtime.refusal import Refusal
 from realtime.tenants import Holder
 
@@ -30,10 +31,20 @@ class For(Enum):
     ADMINS = "whoever holds an admin's key"
 
 
+def answer(refusal: Refusal) -> Response:
+    """A refusal over HTTP: the wire's `error`, its status, and the headers that say the same."""
+    error = msgspec.to_builtins(refusal.event())
+    del error["type"]
+    return JSONResponse({"error": error}, refusal.status, advice(refusal))
+
+
 class Guard:
-    def __init__(self, app: ASGIApp, whom: For, credentials: Credentials) -> None:
+    def __init__(
+        self, app: ASGIApp, whom: For, credentials: Credentials, words: Callable[[Refusal], Response] = answer
+    ) -> None:
         self._app = app
         self._credentials = credentials
+        self._words = words
         self.whom = whom
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -41,7 +52,7 @@ class Guard:
             try:
                 scope[HOLDER] = self._admitted(scope)
             except Refusal as refusal:
-                await deny(refusal, scope, receive, send)
+                await self._deny(refusal, scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -55,12 +66,21 @@ class Guard:
             raise Refusal("forbidden", "This needs an admin's key: see `midstream keys add --admin`.")
         return holder
 
+    async def _deny(self, refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await WebSocket(scope, receive, send).send_denial_response(self._words(refusal))
+        else:
+            await self._words(refusal)(scope, receive, send)
+
 
 def guarded(
-    whom: For, credentials: Credentials, *routes: Route | WebSocketRoute
+    whom: For,
+    credentials: Credentials,
+    *routes: Route | WebSocketRoute,
+    words: Callable[[Refusal], Response] = answer,
 ) -> list[Route | WebSocketRoute]:
     for route in routes:
-        route.app = Guard(route.app, whom, credentials)
+        route.app = Guard(route.app, whom, credentials, words)
     return list(routes)
 
 
@@ -69,22 +89,3 @@ def holder_of(connection: HTTPConnection) -> Holder:
     holder = connection.scope[HOLDER]
     assert isinstance(holder, Holder)
     return holder
-
-
-def answer(refusal: Refusal) -> JSONResponse:
-    """A refusal over HTTP: the wire's `error`, its status, and the headers that say the same."""
-    error = msgspec.to_builtins(refusal.event())
-    del error["type"]
-    headers = {}
-    if refusal.status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
-    if refusal.retry_after_ms is not None:
-        headers["Retry-After"] = str(math.ceil(refusal.retry_after_ms / 1000))
-    return JSONResponse({"error": error}, refusal.status, headers)
-
-
-async def deny(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "websocket":
-        await WebSocket(scope, receive, send).send_denial_response(answer(refusal))
-    else:
-        await answer(refusal)(scope, receive, send)

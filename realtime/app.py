@@ -20,12 +20,14 @@ from realtime.hub import Hub
 from realtime.listing import Listings
 from realtime.listing_door import listing_door
 from realtime.metrics import Metrics
+from realtime.openai.errors import error_response
 from realtime.openai.routes import routes as openai
 from realtime.openapi import document as openapi
 from realtime.pages import routes as pages
 from realtime.refusal import Refusal
 from realtime.secret_door import secret_door
 from realtime.sse import Patience
+from realtime.stream_door import routes as streams
 from realtime.supervisor import Supervisor
 
 
@@ -50,7 +52,9 @@ class Doors:
         self._limits = limits
         self._crowd = crowd
         self.credentials = credentials
-        self.http = openai(hub, limits.max_message_bytes, patience or Patience())
+        patience = patience or Patience()
+        self.openai = openai(hub, limits.max_message_bytes, patience)
+        self.streams = streams(hub, limits.max_message_bytes, patience)
         self.open: dict[str, Connection] = {}  # by session_id
         self.listed = listing_door(listings, credentials, lambda: len(self.open))
 
@@ -101,8 +105,9 @@ def application(doors: Doors) -> Starlette:
                 WebSocketRoute("/v1/realtime", doors.realtime),
                 Route("/v1/realtime/client_secrets", secret_door(credentials), methods=["POST"]),
                 Route("/v1/streams", doors.listed),
-                *doors.http,
+                *doors.streams,
             ),
+            *guarded(For.HOLDERS, credentials, *doors.openai, words=error_response),
             *guarded(For.ADMINS, credentials, Route("/metrics", doors.metrics)),
             *guarded(
                 For.EVERYBODY,

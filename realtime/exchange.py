@@ -1,7 +1,9 @@
-"""What every HTTP door does with a request: its body is read, within bounds, and the answer names it."""
+"""What every HTTP door does with a request: its body is read, within bounds, and the answer names it; what is
+refused says in headers, too, what is to be done."""
 
 from __future__ import annotations
 
+import math
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -14,6 +16,16 @@ _PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 def named(request_id: str) -> dict[str, str]:
     """The header that says whose answer this is. A name may be of any characters, and a header may not."""
     return {"X-Request-Id": quote(request_id[:128], safe=_PRINTABLE)}
+
+
+def advice(refusal: Refusal) -> dict[str, str]:
+    """The headers by which any HTTP client knows what to do about a refusal."""
+    headers = {}
+    if refusal.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if refusal.retry_after_ms is not None:
+        headers["Retry-After"] = str(math.ceil(refusal.retry_after_ms / 1000))
+    return headers
 
 
 async def body_of(request: Request, most_bytes: int) -> bytes:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from midstream import protocol
@@ -62,6 +63,14 @@ class StreamDoor:
         except ClientDisconnect:
             return Response()  # to nobody
         return Steered(self._hub, tenant, frame)
+
+
+def routes(hub: Hub, most_bytes: int, patience: Patience) -> list[Route]:
+    door = StreamDoor(hub, most_bytes, patience)
+    return [
+        Route("/v1/streams/{request_id:path}/control", door.control, methods=["POST"]),
+        Route("/v1/streams/{request_id:path}", door.follow),
+    ]
 
 
 def _after(request: Request) -> int:

@@ -94,7 +94,7 @@ def models(hub: Hub) -> tuple[Endpoint, Endpoint]:
         name = request.path_params["model"]
         found = next((model for model in known() if model.id == name), None)
         if found is None:
-            return error_response(Refusal("unknown_model", f'There is no model "{name}".'), {})
+            return error_response(Refusal("unknown_model", f'There is no model "{name}".'))
         return _json(found)
 
     return listed, one

@@ -6,12 +6,12 @@ neither requests nor streams.
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 
 from starlette.responses import JSONResponse
 
+from realtime.exchange import advice
 from realtime.refusal import Refusal
 
 # Codes that OpenAI's clients look for by name; all others keep ours.
@@ -64,9 +64,8 @@ def _param(refusal: Refusal) -> str | None:
     return named[1] if named else None
 
 
-def error_response(refusal: Refusal, headers: dict[str, str]) -> JSONResponse:
+def error_response(refusal: Refusal, headers: dict[str, str] | None = None) -> JSONResponse:
     # OpenAI's clients would send a 409 or a 500 again unless they are told better.
-    headers = headers | {"X-Should-Retry": "true" if refusal.event().retryable else "false"}
-    if refusal.retry_after_ms is not None:
-        headers["Retry-After"] = str(math.ceil(refusal.retry_after_ms / 1000))
+    should_retry = {"X-Should-Retry": "true" if refusal.event().retryable else "false"}
+    headers = (headers or {}) | should_retry | advice(refusal)
     return JSONResponse(error_object(refusal), refusal.status, headers)

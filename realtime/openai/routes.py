@@ -1,4 +1,4 @@
-"""Where the doors of OpenAI's API are, and of what this server adds to it for streams over HTTP."""
+"""Where the doors of OpenAI's API are."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from realtime.hub import Hub
 from realtime.openai import chat, text
 from realtime.openai.doors import completions, models
 from realtime.sse import Patience
-from realtime.stream_door import StreamDoor
 
 
 def routes(hub: Hub, most_bytes: int, patience: Patience) -> list[Route]:
     listed, one = models(hub)
-    streams = StreamDoor(hub, most_bytes, patience)
     chats = completions(chat, hub, most_bytes, patience)
     texts = completions(text, hub, most_bytes, patience)
     return [
@@ -21,6 +19,4 @@ def routes(hub: Hub, most_bytes: int, patience: Patience) -> list[Route]:
         Route("/v1/completions", texts, methods=["POST"]),
         Route("/v1/models", listed),
         Route("/v1/models/{model:path}", one),
-        Route("/v1/streams/{request_id:path}/control", streams.control, methods=["POST"]),
-        Route("/v1/streams/{request_id:path}", streams.follow),
     ]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.server.keyed import Keyed
 from tests.server.served import Served
 from tests.server.stranger import Client, client_of
 
@@ -50,6 +52,14 @@ async def slow(shared_slow: Served) -> AsyncIterator[Served]:
     await shared_slow.until_idle()
     yield shared_slow
     await shared_slow.until_idle()
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Keyed]:
+    """A server with keys, at a real model's pace, and with room for one stream."""
+    keyed = Keyed(tmp_path, "--max-streams", "1", "--toy-step-ms", "15")
+    yield keyed
+    keyed.served.end()
 
 
 @pytest.fixture(params=[JSON, MSGPACK])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
+from tests.server.keyed import Keyed
 from tests.server.served import Served, streams
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -115,20 +117,40 @@ async def test_models(client: AsyncOpenAI) -> None:
         await client.models.retrieve("another")
 
 
-async def test_errors_are_the_packages_own(client: AsyncOpenAI) -> None:
-    with pytest.raises(openai.BadRequestError) as unsupported:
-        await client.chat.completions.create(
-            model="toy",
-            messages=[{"role": "user", "content": "Hello"}],
-            tools=[{"type": "function", "function": {"name": "f"}}],
-        )
-    assert (unsupported.value.param, unsupported.value.code) == ("tools", "unsupported_parameter")
-    with pytest.raises(openai.BadRequestError) as long:
-        await client.completions.create(model="toy", prompt=[1] * 9000)
-    assert long.value.code == "context_length_exceeded"
-    with pytest.raises(openai.NotFoundError) as unknown:
-        await client.completions.create(model="gpt", prompt="a")
-    assert unknown.value.code == "model_not_found"
+def test_every_refusal_is_an_exception_of_the_packages_own(full: Keyed) -> None:
+    def client(key: str) -> OpenAI:
+        return OpenAI(base_url=f"{full.served.http}/v1", api_key=key, max_retries=0)
+
+    def refused(client: OpenAI, **fields: Any) -> openai.APIStatusError:
+        with pytest.raises(openai.APIStatusError) as caught:
+            client.completions.create(**{"model": "toy", "prompt": "Once"} | fields)
+        error = caught.value
+        told.append((type(error), error.status_code, error.code))
+        return error
+
+    told: list[Any] = []
+    with client(full.admin) as rich, client(full.poor) as poor, client("wrong") as stranger:
+        assert refused(rich, suffix="end").param == "suffix"
+        refused(rich, prompt=[1] * 9000)
+        refused(stranger)
+        refused(rich, model="gpt")
+        rich.completions.create(model="toy", prompt="Once", extra_body={"request_id": "same"})
+        refused(rich, prompt="Twice", extra_body={"request_id": "same"})
+        poor.completions.create(model="toy", prompt="Once")
+        assert int(refused(poor).response.headers["retry-after"]) > 0
+        with rich.completions.create(
+            model="toy", prompt="Once", stream=True, max_tokens=4000, extra_body=EXTRA
+        ):
+            assert refused(rich).response.headers["retry-after"] == "1"
+    assert told == [
+        (openai.BadRequestError, 400, "unsupported_parameter"),
+        (openai.BadRequestError, 400, "context_length_exceeded"),
+        (openai.AuthenticationError, 401, "invalid_api_key"),
+        (openai.NotFoundError, 404, "model_not_found"),
+        (openai.ConflictError, 409, "request_conflict"),
+        (openai.RateLimitError, 429, "rate_limit_exceeded"),
+        (openai.InternalServerError, 503, "overloaded"),
+    ]
 
 
 async def test_an_error_in_the_midst_of_a_stream_is_raised(client: AsyncOpenAI) -> None:
