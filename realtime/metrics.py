@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from engine import api
+from midstream.protocol import FinishReason
 from realtime.buckets import Histogram
 from realtime.engine_metrics import EngineMetrics
 from realtime.stream import Stream
@@ -23,6 +25,7 @@ from realtime.usage import Usage
 from realtime.watching import CAUSES, RETRIES, Begun, Cause, Retry, Watcher
 
 STATES = ("queued", "running", "paused", "stalled")
+STEERING = ("pause", "resume", "adjust", "inject", "rewind", "cancel")
 _FEW = (1, 2, 3, 4, 8)
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5)
 
@@ -44,10 +47,14 @@ class Metrics(Watcher, Collector):
         )
         self.lagged = self._lag.of().observe
         self.tasks = 0  # of the gateway's event loop
+        self.connections = 0
         self._discarded = 0
-        self._finished = Counter[str]()
+        self._finished = Counter[str](dict.fromkeys(get_args(FinishReason), 0))
         self._left = Counter[str](dict.fromkeys(CAUSES, 0))
         self._retried = Counter[str](dict.fromkeys(RETRIES, 0))
+        for kind in STEERING:
+            self._steps.of(kind)
+            self._seconds.of(kind)
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -55,6 +62,7 @@ class Metrics(Watcher, Collector):
 
     def engine_begun(self, hello: api.Hello) -> None:
         self._engine.begun(hello)
+        self._times.engine_begun(hello.model)
 
     def engine_lost(self) -> None:
         self._engine.restarted()
@@ -110,6 +118,7 @@ class Metrics(Watcher, Collector):
             value=self._discarded,
         )
         yield GaugeMetricFamily("midstream_tasks", "Tasks of the gateway's event loop", value=self.tasks)
+        yield GaugeMetricFamily("midstream_connections", "Open WebSocket connections", value=self.connections)
         yield _counter("midstream_streams_finished", "Streams that ended", "finish_reason", self._finished)
         yield _counter("stream_disconnects", "Streams whose listener went", "cause", self._left)
         yield _counter(

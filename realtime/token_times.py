@@ -8,13 +8,14 @@ asked for, by a pause or by want of credit, is none. It knows moments and number
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 
 from msgspec import Struct
 from prometheus_client.core import HistogramMetricFamily
 
 from engine import api
 from realtime.buckets import Histogram
-from realtime.watching import Begun
+from realtime.watching import ROUTES, Begun
 
 MS = (
     0.001,
@@ -38,6 +39,7 @@ MS = (
 )
 TTFT = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8, 1.2, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0)
 RATES = (1, 2, 5, 10, 15, 20, 30, 50, 75, 100, 150, 250, 500, 1000, 2500, 5000, 10000, 50000)
+CACHES, PHASES = ("hit", "miss"), ("prefill", "decode")
 UNCOUNTED = -1.0  # in place of the moment of the last token: the wait since then is the client's own
 
 
@@ -76,6 +78,13 @@ class TokenTimes:
 
     def families(self) -> list[HistogramMetricFamily]:
         return [histogram.family() for histogram in (self.ttft, self.gaps, self.rates, self.waits)]
+
+    def engine_begun(self, model: str) -> None:
+        """A rate is of two counts: the first of a set of labels is to be there before anything is."""
+        for route, cache in product(ROUTES, CACHES):
+            self.ttft.of(model, route, cache)
+        for phase in PHASES:
+            self.rates.of(model, phase)
 
     def started(self, number: int, begun: Begun, prompt: int, now: float) -> None:
         self._waiting[number] = Waiting(begun, prompt, now)
