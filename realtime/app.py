@@ -91,7 +91,7 @@ class Doors:
     async def metrics(self, request: Request) -> Response:
         if self._metrics is None:
             return JSONResponse({"status": "this server counts nothing: see --metrics"}, 404)
-        self._metrics.tasks = len(asyncio.all_tasks())
+        self._metrics.tasks, self._metrics.connections = len(asyncio.all_tasks()), len(self.open)
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
