@@ -57,6 +57,10 @@ export class Answer {
     return this.state !== "ended";
   }
 
+  get requestId() {
+    return this.#stream?.requestId ?? "";
+  }
+
   /** How many tokens were received and stand, in this run. */
   get index() {
     return this.#stream?.index ?? 0;
@@ -129,10 +133,8 @@ export class Answer {
     } else if (event.type === "snapshot") {
       this.#retold(run);
       this.state = event.paused ? "paused" : "writing";
-    } else if (event.type === "paused") {
-      this.state = "paused";
-    } else if (event.type === "resumed") {
-      this.state = "writing";
+    } else if (event.type === "paused" || event.type === "resumed") {
+      this.state = event.type === "paused" ? "paused" : "writing";
     } else return;
     this.onchange();
   }
@@ -245,6 +247,4 @@ export class Answer {
   }
 }
 
-function freshSeed() {
-  return crypto.getRandomValues(new Uint32Array(1))[0];
-}
+const freshSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];

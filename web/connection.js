@@ -1,20 +1,24 @@
 /**
  * The page's connection: opened, watched, and opened again when there was none, or none to be had any more: a
  * client that loses its own finds back by itself. Knows the SDK, waiting times and whether a worker is wanted;
- * knows no streams and no DOM.
+ * knows no streams and no DOM. A key goes over HTTP, for a secret that opens one socket: the answer says what is
+ * wrong with it, where a browser's WebSocket says nothing.
  *
- * @typedef {"connecting" | "open" | "reconnecting" | "waiting" | "refused"} State `reconnecting`: by itself, with
- *   all that runs; `waiting` for the next try; `refused`: no try will
+ * @typedef {"connecting" | "open" | "reconnecting" | "waiting" | "locked" | "refused"} State `reconnecting`: by
+ *   itself, with all that runs; `waiting` for the next try; `locked`: another key is wanted; `refused`: no try will do
  */
-import { connect, connectWorker } from "/sdk/midstream.js";
+import { clientSecret, connect, connectWorker } from "/sdk/midstream.js";
 
 /** @typedef {Awaited<ReturnType<typeof connect>>} Client */
+/** @typedef {{ code: number | string, closeCode?: number | null, status?: number | null, message?: string,
+ *   reason?: string, retryable: boolean }} Loss */
 
 const FIRST_MS = 400;
 const MOST_MS = 8000;
-const OURS = 1000; // a normal close: the page's own doing
+const WORTH_A_TRY = [1000, 1001, 1006, 1011, 1012, 1013, "connection_lost"]; // 1000 is the page's own doing
+const REVOKED = 4401;
 const LOST = "The connection is lost. It is being made again, and what was being written goes on where it was.";
-const NEVER_OPENED = 1006; // no close frame came: the network, or a server that is gone
+const UNREACHABLE = "The server cannot be reached. Is it running, and are you online?";
 
 export class Connection {
   /** @type {State} */ state = "connecting";
@@ -23,11 +27,16 @@ export class Connection {
   /** When the next try is due, in the clock of `performance.now`. */ due = 0;
   /** @type {() => void} */ onchange = () => {};
   inWorker = false;
-  apiKey = "";
+  #key;
   #tries = 0;
   #life = 0; // counts connections, so that news of an earlier one is known as such
   /** @type {Worker | null} */ #worker = null;
   /** @type {ReturnType<typeof setTimeout> | undefined} */ #timer;
+
+  /** @param {() => string} key the server's, or nothing */
+  constructor(key) {
+    this.#key = key;
+  }
 
   /** Connect now, in place of whatever there is. */
   async open() {
@@ -56,7 +65,7 @@ export class Connection {
   }
 
   #dial() {
-    const options = this.apiKey ? { apiKey: this.apiKey } : {};
+    const options = { apiKey: () => clientSecret(undefined, { apiKey: this.#key() }) };
     if (!this.inWorker) return connect(undefined, options);
     this.#worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module", name: "midstream" });
     return connectWorker(this.#worker, undefined, options);
@@ -75,18 +84,25 @@ export class Connection {
     if (state === "reconnecting") this.#set("reconnecting", LOST);
   }
 
-  /** @param {{ code: number | string, closeCode?: number | null, reason?: string, retryable: boolean }} how */
+  /** @param {Loss} how */
   #lost(how) {
     this.client = null;
     const code = how.closeCode ?? how.code;
-    if (!how.retryable && ![OURS, NEVER_OPENED, "connection_lost"].includes(code)) {
-      this.#set("refused", `${how.reason || "The server closed the connection for good"} (${code}).`);
-      return;
+    if (code === "unauthenticated" || code === REVOKED) return this.#set("locked", this.#wrongKey(code));
+    if (!how.retryable && !WORTH_A_TRY.includes(code)) {
+      const said = how.reason || (how.status && how.message) || "The server closed the connection for good";
+      return this.#set("refused", `${said} (${code}).`);
     }
     const wait = Math.min(FIRST_MS * 2 ** this.#tries++, MOST_MS) * (0.75 + Math.random() / 2);
     this.due = performance.now() + wait;
     this.#timer = setTimeout(() => this.open(), wait);
-    this.#set("waiting", "The server cannot be reached. Is it running, and are you online?");
+    this.#set("waiting", how.status && how.message ? how.message : UNREACHABLE);
+  }
+
+  /** @param {number | string} code @returns {string} "" where none was shown */
+  #wrongKey(code) {
+    if (code === REVOKED) return "Your key was revoked, and what was being written with it is stopped.";
+    return this.#key() && "The server does not know this key. It may be mistyped, or have been revoked.";
   }
 
   /** @param {State} state @param {string} why */

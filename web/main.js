@@ -7,11 +7,14 @@ import { Conversation } from "./conversation.js";
 import { the } from "./elements.js";
 import { follow } from "./follow.js";
 import * as keys from "./keys.js";
+import { Streams } from "./streams.js";
 import { Typing } from "./typing.js";
+import { Unlock } from "./unlock.js";
 
-const STATES = { connecting: "connecting", open: "connected", reconnecting: "reconnecting\u2026", waiting: "no connection", refused: "refused" };
+const STATES = { connecting: "connecting", open: "connected", reconnecting: "reconnecting\u2026", waiting: "no connection", locked: "wants a key", refused: "refused" };
 
-const connection = new Connection();
+const unlock = new Unlock();
+const connection = new Connection(() => unlock.key);
 const model = the("model", HTMLSelectElement);
 const question = the("question", HTMLTextAreaElement);
 const controls = new Controls(the("steering", HTMLFormElement));
@@ -19,6 +22,11 @@ const client = () => connection.client;
 const settings = () => ({ ...controls.settings, model: model.value });
 const conversation = new Conversation(the("turns", HTMLElement), client, settings);
 const typing = new Typing(client, () => model.value);
+const streams = new Streams(the("streams", HTMLDetailsElement), {
+  key: () => unlock.key,
+  connected: () => connection.state === "open",
+  mine: (requestId) => conversation.running.find(({ answer }) => answer.requestId === requestId)?.answer.label ?? "",
+});
 
 function showRunning() {
   const { running } = conversation;
@@ -47,11 +55,22 @@ function showConnection() {
   place.dataset.state = state;
   the("connection-state", HTMLElement).textContent = STATES[state];
   the("trouble", HTMLElement).hidden = state === "open" && !why || state === "connecting" && !conversation.turns.length;
-  the("trouble-why", HTMLElement).textContent = why || "Connecting\u2026";
+  the("trouble-why", HTMLElement).textContent = why || (state === "locked" ? "This server wants a key." : "Connecting\u2026");
   the("try-now", HTMLButtonElement).hidden = state === "open" || state === "reconnecting";
+  the("try-now", HTMLButtonElement).textContent = state === "locked" ? "Enter a key" : "Try now";
   the("ask", HTMLButtonElement).disabled = state !== "open";
   const models = connection.client?.ready.models ?? [];
   if (models.length) model.replaceChildren(...models.map((name) => new Option(name, name, false, name === model.value)));
+  showKey();
+  streams.look();
+}
+
+function showKey() {
+  const { state, why } = connection;
+  if (state === "locked") unlock.ask(why);
+  else if (state === "open") unlock.done();
+  else if (state !== "connecting") unlock.wait(why);
+  the("keyed", HTMLElement).hidden = !unlock.key;
 }
 
 function countDown() {
@@ -106,13 +125,17 @@ the("pause-all", HTMLButtonElement).addEventListener("click", () => conversation
 the("stop-all", HTMLButtonElement).addEventListener("click", () => conversation.stop());
 the("clear", HTMLButtonElement).addEventListener("click", () => conversation.clear());
 the("show-help", HTMLButtonElement).addEventListener("click", () => help.showModal());
-the("try-now", HTMLButtonElement).addEventListener("click", () => connection.open());
+the("try-now", HTMLButtonElement).addEventListener("click", () => connection.state === "locked" ? unlock.ask("") : connection.open());
 the("worker", HTMLInputElement).addEventListener("change", (event) => connection.use(/** @type {HTMLInputElement} */ (event.target).checked));
 the("link", HTMLFormElement).addEventListener("submit", (event) => {
   event.preventDefault();
-  connection.apiKey = the("key", HTMLInputElement).value;
   connection.open();
 });
+the("forget-key", HTMLButtonElement).addEventListener("click", () => {
+  unlock.forget();
+  connection.open();
+});
+unlock.onkey = () => connection.open();
 addEventListener("online", () => connection.state === "waiting" && connection.open());
 // What is being written ends with the page. Some browsers drop what is said at the last moment, others know no earlier one.
 for (const leaving of ["beforeunload", "pagehide"]) addEventListener(leaving, () => connection.client?.close());

@@ -14,8 +14,7 @@ const ADVICE = {
   stream_failed: "The answer was broken off by a fault. Press \u201cGo on\u201d to have it continued.",
   too_large: "This text is longer than the server takes. Shorten it.",
   too_many_streams: "Too many answers are running. Stop one, then press \u201cGo on\u201d.",
-  unauthenticated: "The server wants a key. Enter it under the connection, top right.",
-  forbidden: "This key may not do that. Enter another under the connection, top right.",
+  forbidden: "Your key may not do that.",
   unknown_model: "This model is gone. Choose another at the top.",
 };
 

@@ -30,7 +30,7 @@ def ask(page: Page, text: str = "Say something long", answers: int = 1) -> Locat
 
 def open_panel(page: Page) -> None:
     if page.locator("#panel").get_attribute("open") is None:
-        page.locator("#panel summary").click()
+        page.locator("#panel > summary").click()
 
 
 def written_so_far(answer: Locator, words: int) -> None:
