@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shlex
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import uvicorn
 
 from engine import api
-from midstream.protocol import GoingAway
 from realtime import entry, logs, loop_lag, transport
 from realtime.app import Doors, application
 from realtime.config import Options, parse
@@ -27,14 +25,17 @@ from realtime.hub import Hub
 from realtime.keyring import Keyring
 from realtime.keys import Unreadable
 from realtime.link import ProcessLink
+from realtime.listening import Unable, listen, raise_descriptor_limit, welcome
 from realtime.listing import Listings
 from realtime.metrics import Metrics
 from realtime.quota import Gate
 from realtime.request_log import RequestLog
 from realtime.revocation import watch
+from realtime.server import Server, let_finish
 from realtime.sse import Patience
 from realtime.supervisor import Connect, EngineFailed, Supervisor
 from realtime.tenants import EVERYTHING, Allowance
+from realtime.thread_link import ThreadLink
 from realtime.watching import Watchers
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("midstream")
 
-BACKLOG = 2048
 ACCEPTED_AT_ONCE = 64  # a crowd at the door holds up those inside for some ten milliseconds, and no longer
 
 # A reader that is busy with what it has read answers no ping meanwhile. It is stalled, which costs nothing,
@@ -54,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse(sys.argv[1:] if argv is None else argv, os.environ)
     logs.set_up(options.log_level, options.log_format)
     try:
-        with _listen(options) as listening:
+        raise_descriptor_limit()
+        with listen(options.host, options.port) as listening:
             asyncio.run(serve(options, listening))
     except Unable as problem:
         print(f"midstream: {problem}", file=sys.stderr)
@@ -62,30 +63,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return 0
-
-
-class Unable(Exception):
-    """The server cannot start; the message is the line that says why."""
-
-
-class Server(uvicorn.Server):
-    """uvicorn, but that the first signal begins an orderly end, and only the second ends it at once."""
-
-    def __init__(self, config: uvicorn.Config, begin_end: Callable[[], object]) -> None:
-        super().__init__(config)
-        self._begin_end: Callable[[], object] | None = begin_end
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        for listening in sockets or []:
-            listening.listen(BACKLOG)  # uvicorn takes what is accepted in one go for what may wait, too
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self._begin_end is None:
-            super().handle_exit(sig, frame)
-        else:
-            begin, self._begin_end = self._begin_end, None
-            begin()
 
 
 async def serve(options: Options, listening: socket.socket) -> None:
@@ -125,12 +102,10 @@ async def serve(options: Options, listening: socket.socket) -> None:
     tasks = _tasks(keyring, crowd, hub, metrics)
     try:
         hello = await supervisor.start()
-        loop = asyncio.get_running_loop()
         server = Server(
-            _uvicorn_config(options, doors),
-            lambda: loop.call_soon_threadsafe(_begin_end, server, hub, doors, options),
+            _uvicorn_config(options, doors), partial(let_finish, hub, doors, options.shutdown_grace_s)
         )
-        _announce(hello, listening)
+        print(welcome(listening, f"{hello.model} ({hello.dtype}, {hello.device})"), flush=True)
         await server.serve(sockets=[listening])
     except EngineFailed as error:
         raise Unable(f"the engine does not start: {error}") from None
@@ -175,62 +150,6 @@ def _tasks(
     return tasks
 
 
-def _begin_end(server: Server, hub: Hub, doors: Doors, options: Options) -> None:
-    task = asyncio.get_running_loop().create_task(_end(server, hub, doors, options))
-    task.add_done_callback(lambda done: done.result())
-
-
-async def _end(server: Server, hub: Hub, doors: Doors, options: Options) -> None:
-    """Start nothing new, let what runs finish within the grace, then close."""
-    hub.draining = True
-    log.info("going away: %d streams have %g s to finish", len(hub.streams), options.shutdown_grace_s)
-    for connection in list(doors.open.values()):
-        connection.say(GoingAway(deadline_ms=int(options.shutdown_grace_s * 1000)))
-    try:
-        await asyncio.wait_for(hub.quiet(), options.shutdown_grace_s)
-    except TimeoutError:
-        hub.cancel_all()
-        await hub.quiet()
-    await asyncio.gather(*(connection.close_for_good() for connection in list(doors.open.values())))
-    server.should_exit = True
-
-
-def _listen(options: Options) -> socket.socket:
-    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((options.host, options.port))
-        listening.listen(BACKLOG)  # so that whoever reads the URL, or comes sooner, is not turned away
-    except OSError as error:
-        listening.close()
-        why = os.strerror(error.errno or 0)
-        raise Unable(f"cannot listen on {options.host} port {options.port}: {why}") from None
-    return listening
-
-
-def _announce(hello: api.Hello, listening: socket.socket) -> None:
-    address, port = listening.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(
-        address, address
-    )  # every address of ours is also this one
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    print(f"\nMidstream serves {hello.model} ({hello.dtype}, {hello.device}) at {url}")
-    print("Try it, in another terminal:")
-    print(f'  {_python()} -c "{_TRY % url}"\n', flush=True)
-
-
-def _python() -> str:
-    here = Path(sys.executable).is_relative_to(Path.cwd())
-    return shlex.quote(os.path.relpath(sys.executable) if here else sys.executable)
-
-
-_TRY = (
-    "import midstream; [print(chunk.text, end='', flush=True) for chunk in "
-    "midstream.sync.connect('%s').start(prompt='Once upon a time', max_tokens=100)]"
-)
-
-
 def _connector(options: Options) -> Connect:
     engine_options = api.EngineOptions(
         model=options.model,
@@ -252,44 +171,6 @@ def _connector(options: Options) -> Connect:
     if options.engine == "process":
         return lambda on_message, on_closed: ProcessLink(engine_options, on_message, on_closed)
     return lambda on_message, on_closed: ThreadLink(engine_options, on_message, on_closed)
-
-
-class ThreadLink:
-    """The way to an engine in a thread: its messages cross into the event loop."""
-
-    def __init__(
-        self,
-        options: api.EngineOptions,
-        on_message: Callable[[api.AnyMessage], None],
-        on_closed: Callable[[], None],
-    ) -> None:
-        from engine.thread import EngineThread  # brings torch with it: only where it was asked for
-
-        loop = asyncio.get_running_loop()
-
-        def cross(call: Callable[..., None], *arguments: Any) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(call, *arguments)
-
-        self._thread = EngineThread(
-            options, lambda message: cross(on_message, message), lambda: cross(on_closed)
-        )
-
-    async def prepare(self) -> None:
-        """A thread has nothing to prepare."""
-
-    async def open(self) -> None:
-        self._thread.start()
-
-    def send(self, commands: list[api.AnyCommand]) -> None:
-        self._thread.send(commands)
-
-    def kill(self) -> None:
-        log.error("a thread cannot be ended: with --engine process this engine would be replaced now")
-
-    async def close(self) -> None:
-        self._thread.stop()
-        await asyncio.to_thread(self._thread.join)
 
 
 def _limits(options: Options) -> Limits:

@@ -11,7 +11,6 @@ import pytest
 import uvicorn
 
 from engine import api
-from realtime.__main__ import ThreadLink
 from realtime.app import Doors, application
 from realtime.connection import Limits
 from realtime.credentials import Credentials
@@ -20,6 +19,7 @@ from realtime.hub import Hub
 from realtime.listing import Listings
 from realtime.metrics import Metrics
 from realtime.supervisor import Supervisor
+from realtime.thread_link import ThreadLink
 from tests.server.stranger import client_of
 
 LIMITS = Limits(max_message_bytes=2**20, streams_per_connection=10, auto_credit_window=64, ack_every=16)

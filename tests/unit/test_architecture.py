@@ -25,6 +25,7 @@ OUR_OWN = {
     "midstream.__main__": ["midstream", "realtime.__main__", "realtime.keys_command"],
     "realtime": ["realtime", "midstream.protocol", "engine.api"],
     "realtime.__main__": ["realtime", "midstream.protocol", "engine"],  # wires
+    "realtime.thread_link": ["realtime", "engine.api", "engine.thread"],
     "engine": ["engine"],
     "engine.api": [],
 }

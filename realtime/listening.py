@@ -1,0 +1,64 @@
+"""The address that the server listens at: taken before anything else is begun, and said when all is ready."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shlex
+import socket
+import sys
+from pathlib import Path
+
+BACKLOG = 2048
+
+
+class Unable(Exception):
+    """The server cannot start; the message is the line that says why."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(BACKLOG)  # so that whoever reads the URL, or comes sooner, is not turned away
+    except OSError as error:
+        listening.close()
+        why = os.strerror(error.errno or 0)
+        raise Unable(f"cannot listen on {host} port {port}: {why}") from None
+    return listening
+
+
+def raise_descriptor_limit() -> None:
+    """A connection is a file descriptor, and the usual 1,024 are soon used up: take all that we may."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def welcome(listening: socket.socket, model: str) -> str:
+    """Where to go, and a line to try."""
+    url = _url(listening)
+    return (
+        f"\nMidstream serves {model} at {url}\n"
+        "Try it, in another terminal:\n"
+        f'  {_python()} -c "{_TRY % url}"\n'
+    )
+
+
+def _url(listening: socket.socket) -> str:
+    address, port = listening.getsockname()[:2]
+    # Every address of ours is also this one.
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _python() -> str:
+    here = Path(sys.executable).is_relative_to(Path.cwd())
+    return shlex.quote(os.path.relpath(sys.executable) if here else sys.executable)
+
+
+_TRY = (
+    "import midstream; [print(chunk.text, end='', flush=True) for chunk in "
+    "midstream.sync.connect('%s').start(prompt='Once upon a time', max_tokens=100)]"
+)

@@ -1,0 +1,49 @@
+"""The way to an engine in a thread of this process, for embedding and debugging: its messages cross into the
+event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from engine import api
+
+log = logging.getLogger("midstream")
+
+
+class ThreadLink:
+    def __init__(
+        self,
+        options: api.EngineOptions,
+        on_message: Callable[[api.AnyMessage], None],
+        on_closed: Callable[[], None],
+    ) -> None:
+        from engine.thread import EngineThread  # brings torch with it: only where it was asked for
+
+        loop = asyncio.get_running_loop()
+
+        def cross(call: Callable[..., None], *arguments: Any) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(call, *arguments)
+
+        self._thread = EngineThread(
+            options, lambda message: cross(on_message, message), lambda: cross(on_closed)
+        )
+
+    async def prepare(self) -> None:
+        """A thread has nothing to prepare."""
+
+    async def open(self) -> None:
+        self._thread.start()
+
+    def send(self, commands: list[api.AnyCommand]) -> None:
+        self._thread.send(commands)
+
+    def kill(self) -> None:
+        log.error("a thread cannot be ended: with --engine process this engine would be replaced now")
+
+    async def close(self) -> None:
+        self._thread.stop()
+        await asyncio.to_thread(self._thread.join)
