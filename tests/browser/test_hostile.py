@@ -53,7 +53,7 @@ def answered(open_page: Callable[[], Page], toy: Served) -> Page:
 
 def test_markup_is_shown_and_does_nothing(answered: Page) -> None:
     expect(answered.locator(".prose")).to_contain_text(MARKUP)
-    expect(answered.locator(".problem")).to_contain_text("<img")
+    expect(answered.locator(".answer .problem")).to_contain_text("<img")
     expect(answered.locator(".question")).to_have_text(MARKUP)
     expect(answered.locator("main img, main script, header img")).to_have_count(0)
     assert answered.evaluate("() => window.harmed") is None

@@ -166,14 +166,19 @@ def nothing_asked(page: Page, asked: list[Request]) -> None:
     assert len(asked) == before
 
 
-def test_what_the_server_does_not_tell_is_not_asked_for_again(page: Page) -> None:
+def test_what_the_server_does_not_tell_is_not_asked_for_again(
+    open_page: Callable[[], Page], toy: Served
+) -> None:
     def refuse(route: Route) -> None:
         route.fulfill(status=404, json={})
 
+    page = open_page()
+    page.clock.install()
     page.route("**/v1/streams*", refuse)
+    page.goto(toy.http)
+    expect(page.locator("#connection")).to_have_attribute("data-state", "open")
     panel = opened(page)
     expect(panel.locator(".numbers")).to_have_text("The server does not tell (404).")
-    page.clock.install()
     nothing_asked(page, listings_asked_for(page))
 
 
