@@ -230,7 +230,7 @@ class Connection:
             self._peer.write(messages, text=self._codec.text, ping=ping)
 
     def _taken_from(self, stream: Stream) -> list[bytes]:
-        events = stream.outbox.take()
+        events = self._hub.take(stream)
         if any(isinstance(event, protocol.Attached) for event in events):
             self._positions.ask(stream)
         elif tokens := sum(event.count for event in events if isinstance(event, protocol.Token)):

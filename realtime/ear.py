@@ -68,7 +68,7 @@ class Ear:
     def take(self) -> list[tuple[Stream, list[Told]]]:
         self._news.clear()
         woken, self._woken = self._woken, {}
-        told = [(stream, stream.outbox.take()) for stream in woken]
+        told = [(stream, self._hub.take(stream)) for stream in woken]
         self._taken |= {
             stream: (stream.outbox.sent, -1 if self._keeps else stream.outbox.seq - 1) for stream in woken
         }

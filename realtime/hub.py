@@ -27,6 +27,7 @@ from realtime.audience import Audience
 from realtime.graves import Key
 from realtime.lanes import Lanes
 from realtime.listener import Listener
+from realtime.outbox import Told
 from realtime.prompts import Model, digest, text_length, tokenize
 from realtime.quota import Gate, Share
 from realtime.recovery import Recovery
@@ -117,6 +118,12 @@ class Hub:
         else:
             self._act(key, frame, listener)
         self._flush_commands()
+
+    def take(self, stream: Stream) -> list[Told]:
+        """What a stream has to say to its listener, who is ready for it."""
+        told = stream.outbox.take()
+        self._let_go(stream)
+        return told
 
     def taken(self, stream: Stream, index: int, seq: int) -> None:
         """A peer has taken a stream's output up to `index`, and its events up to `seq`."""
@@ -283,8 +290,6 @@ class Hub:
         self._hand_over(stream, listener)
         listener.wake(stream)
         listener.flush()
-        if stream.ended and not stream.outbox.waiting:
-            self._audience.release(stream.number)  # it has all that there will ever be
 
     def _hand_over(self, stream: Stream, listener: Listener) -> None:
         before = self._audience.give(stream.number, listener)
@@ -374,10 +379,15 @@ class Hub:
         if entry is None:
             return
         self._roll.close(entry, self._clock())
-        self._audience.release(stream.number)
+        self._let_go(stream)
         self._moved(stream)
         self._watcher.finished(stream, self._clock())
         self._set_quiet()
+
+    def _let_go(self, stream: Stream) -> None:
+        """Whoever listened to a stream that has ended is its listener until all of it is taken."""
+        if stream.ended and not stream.outbox.waiting:
+            self._audience.release(stream.number)
 
     def _set_quiet(self) -> None:
         if not len(self._roll) and not self._lanes.keys:

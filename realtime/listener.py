@@ -22,7 +22,8 @@ class Listener(Protocol):
     def wake(self, stream: Stream) -> None:
         """The stream has something to say; `flush` will follow, once for all that were woken together."""
 
-    def flush(self) -> None: ...
+    def flush(self) -> None:
+        """Take from the hub what those that were woken have to say, if there is room for it now."""
 
     def lose(self, stream: Stream) -> None:
         """The stream has another listener now."""

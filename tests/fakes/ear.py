@@ -17,6 +17,7 @@ class Ear:
 
     def __init__(self, house: House, tenant: str = TENANT) -> None:
         self.gone = False
+        self.ready = True  # whether it takes what it is woken for
         self.heard: list[Told] = []
         self.answers: list[Answer] = []
         self.lost: list[str] = []
@@ -64,8 +65,10 @@ class Ear:
         self._woken[stream] = None
 
     def flush(self) -> None:
+        if not self.ready:
+            return
         for stream in self._woken:
-            self.heard += stream.outbox.take()
+            self.heard += self._house.hub.take(stream)
         self._woken.clear()
 
     def lose(self, stream: Stream) -> None:

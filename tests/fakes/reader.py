@@ -347,7 +347,7 @@ class Reader:
             self._error(error, strict=False)  # another may have taken the stream over meanwhile
         woken, self._woken = self._woken, {}
         for stream in woken:
-            events = stream.outbox.take()
+            events = self.house.hub.take(stream)
             self.house.refused |= {event.ref for event in events if isinstance(event, protocol.Error)}
             self._under_way.append((stream, events, stream.outbox.sent))
         while self.near and self._under_way:

@@ -51,6 +51,23 @@ def test_who_attaches_has_the_stream_and_who_had_it_is_told() -> None:
     assert len(first.heard) == known, "and hears no more of it"
 
 
+def test_who_took_nothing_of_the_end_loses_it_to_whoever_attaches() -> None:
+    house, first = listened(start(params=SHORT))
+    first.ready = False
+    rest(house)
+    second = Ear(house)
+    second.ready = False
+    second.attach()
+    assert first.lost == ["a"]
+    third = Ear(house)
+    assert third.attach()[-2:] == ["Final", "Attached"]
+    assert second.lost == ["a"]
+    for late in (first, second):
+        late.ready = True
+        late.flush()
+        assert [type(event).__name__ for event in late.heard] in ([], ["Started"])
+
+
 def test_who_has_the_stream_may_attach_again_and_takes_it_from_nobody() -> None:
     _, ear = listened()
     ear.hear_token()
