@@ -19,7 +19,7 @@ from websockets.asyncio.client import connect
 from tests.server.served import PATIENCE_S, Served, streams
 
 CONFIGURATION = Path(__file__).parents[2] / "ops/nginx.conf"
-PROGRAM = shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+PLACES = os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin"
 ENDLESS = {"prompt": "Once", "stream": True, "max_tokens": 4000, "ignore_eos": True}
 
 # What a distribution's main file has around such a configuration.
@@ -41,9 +41,29 @@ http {{
 }}
 """
 
-pytestmark = pytest.mark.skipif(
-    PROGRAM is None, reason="nginx was not found: install it (Debian, Ubuntu: apt install nginx-light)"
-)
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> str:
+    found = shutil.which("nginx", path=PLACES) or debians(tmp_path_factory.mktemp("nginx"))
+    if found is None:
+        pytest.skip("nginx was not found: install it (Debian, Ubuntu: apt install nginx)")
+    return found
+
+
+def debians(folder: Path) -> str | None:
+    """Debian's package, unpacked and not installed: that would start a server on port 80."""
+    if not shutil.which("apt-get"):
+        return None
+
+    def run(*command: str) -> bool:
+        return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode == 0
+
+    run("apt-get", "update")
+    if not run("apt-get", "download", "nginx"):
+        return None
+    run("dpkg", "-x", *(path.name for path in folder.glob("nginx_*.deb")), ".")
+    found = str(folder / "usr/sbin/nginx")
+    return found if run(found, "-v") else None
 
 
 @pytest.fixture
@@ -52,14 +72,13 @@ def served(serve: Callable[..., Served]) -> Served:
 
 
 @pytest.fixture
-def proxy(served: Served, tmp_path: Path) -> Iterator[str]:
+def proxy(program: str, served: Served, tmp_path: Path) -> Iterator[str]:
     """Its address, `127.0.0.1:PORT`, in front of the server."""
     address = free_address()
     text = CONFIGURATION.read_text().replace("127.0.0.1:8000", f"{served.host}:{served.port}")
     (tmp_path / "midstream.conf").write_text(text.replace("listen 80;", f"listen {address};"))
     (tmp_path / "nginx.conf").write_text(AROUND.format(folder=tmp_path))
-    assert PROGRAM is not None
-    command = [PROGRAM, "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")]
+    command = [program, "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")]
     tested = subprocess.run([*command, "-t"], capture_output=True, text=True, check=False)
     assert tested.returncode == 0, tested.stderr
     process = subprocess.Popen(command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -160,6 +161,24 @@ async def test_heartbeats_pass_while_a_prompt_is_computed_and_while_it_is_paused
         assert (await stream.rest())[-1] == "[DONE]"
 
 
+async def test_heartbeats_pass_while_a_prompt_waits_for_memory(serve: Callable[..., Served]) -> None:
+    server = serve("--sse-heartbeat-s", "0.05", "--toy-step-ms", "15", "--kv-tokens", "512")
+    async with (
+        streaming(server, prompt=[5] * 400, **ENDLESS) as first,
+        streaming(server, prompt=[6] * 400, **ENDLESS) as second,
+    ):
+        await first.text()
+        await server.until(lambda now: streams(now, "queued") == 1)
+        assert (await second.line()).startswith(":")
+    await server.until_idle()
+
+
+async def test_a_deadline_ends_an_answer_with_what_there_is(slow: Served) -> None:
+    answer = (await post(slow, TEXTS, prompt="Once", timeout_ms=300, **ENDLESS)).json()
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert 0 < answer["usage"]["completion_tokens"] < 4000
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_whoever_goes_away_frees_all_of_its_work(slow: Served, stream: bool) -> None:
     async with http(slow) as client:
@@ -172,17 +191,42 @@ async def test_whoever_goes_away_frees_all_of_its_work(slow: Served, stream: boo
     assert after["midstream_tokens_total"] < 3 * 4000
 
 
+def unread(server: Served, **fields: Any) -> socket.socket:
+    """A client that has asked for a stream, and reads nothing yet. Its buffers are small."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.settimeout(PATIENCE_S)
+    client.connect((server.host, server.port))
+    body = json.dumps({"prompt": "Once", "stream": True, "ignore_eos": True} | fields).encode()
+    head = b"POST %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+    client.sendall(head % (TEXTS.encode(), len(body)) + body)
+    return client
+
+
+def everything(client: socket.socket) -> bytes:
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**20)
+    said = b""
+    while part := client.recv(65536):
+        said += part
+    return said
+
+
+async def test_a_client_that_reads_late_has_it_all_in_fewer_and_larger_pieces(server: Served) -> None:
+    with unread(server, max_tokens=1000, logprobs=0) as late:
+        await server.until(lambda now: streams(now, "stalled") == 1)
+        said = await asyncio.to_thread(everything, late)
+    found = re.findall(rb'"tokens":(\[.*?\]),"token_logprobs"', said)
+    counts = [len(json.loads(tokens)) for tokens in found]
+    assert sum(counts) == 1000
+    assert max(counts) > 10
+    assert b"data: [DONE]" in said
+
+
 async def test_a_client_that_reads_nothing_stops_its_own_decoding_and_nobody_elses(
     serve: Callable[..., Served],
 ) -> None:
     server = serve("--send-timeout-s", "2")
-    body = json.dumps({"prompt": "Once", "stream": True, "max_tokens": 8000, "ignore_eos": True}).encode()
-    with socket.socket() as deaf:
-        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        deaf.connect((server.host, server.port))
-        deaf.sendall(
-            b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (TEXTS.encode(), len(body)) + body
-        )
+    with unread(server, max_tokens=8000):
         stalled = await server.until(lambda now: streams(now, "stalled") == 1)
         assert stalled["midstream_tokens_total"] < 2000
         answer = (await post(server, TEXTS, prompt="Once", max_tokens=50, ignore_eos=True)).json()
@@ -213,6 +257,13 @@ async def test_what_is_not_right_has_openais_error_and_status(
     assert (answer.status_code, error["code"]) == (status, code)
     assert {"message", "type", "param", "code"} <= error.keys()
     assert answer.headers["x-request-id"] == "wrong"
+
+
+def test_whoever_says_too_much_is_heard_out_and_then_refused(shared: Served) -> None:
+    with socket.create_connection((shared.host, shared.port)) as peer:
+        head = b"POST %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+        peer.sendall(head % (TEXTS.encode(), 2**23) + b"x" * 2**23)
+        assert peer.recv(20).startswith(b"HTTP/1.1 413")
 
 
 async def test_a_full_server_says_when_to_come_again(serve: Callable[..., Served]) -> None:
