@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from realtime.refusal import Refusal
 
-# Whoever still sends does not read: a body that is too large is heard out before it is refused, within bounds.
+# Whoever still sends does not read: too large a body is heard out before it is refused, within bounds.
 _HEARD_OUT = 16  # times what it may have
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 
