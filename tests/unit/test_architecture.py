@@ -31,6 +31,7 @@ OUR_OWN = {
 }
 OTHERS = {
     "midstream": ["msgspec", "websockets"],
+    "midstream.cli.board": ["prompt_toolkit"],
     "midstream.cli.chat": ["prompt_toolkit"],
     "midstream.cli.screen": ["prompt_toolkit"],
     "midstream.protocol": ["msgspec"],

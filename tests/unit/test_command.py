@@ -64,8 +64,8 @@ def test_chat_without_the_library_for_terminals_says_how_to_get_it(
     assert capsys.readouterr().err == NO_TERMINAL_LIBRARY + "\n"
 
 
-@pytest.mark.parametrize("wanted", ["midstream", "midstream.cli.run"])
-def test_neither_the_client_nor_a_piped_run_loads_the_library_for_terminals(wanted: str) -> None:
+@pytest.mark.parametrize("wanted", ["midstream", "midstream.cli.run", "midstream.cli.top"])
+def test_neither_the_client_nor_a_command_in_a_pipe_loads_the_library_for_terminals(wanted: str) -> None:
     asks = f"import sys, {wanted}; print('prompt_toolkit' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=False)
     assert (done.stderr, done.stdout) == ("", "False\n")

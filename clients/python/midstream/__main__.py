@@ -20,6 +20,7 @@ COMMANDS = """
   keys    add, list and revoke the keys that a server lets in
   chat    talk with a model, and steer its answers while they are written
   run     have a file of requests answered
+  top     watch which streams live
 
 `midstream command --help` lists the options of each."""
 
@@ -33,11 +34,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"midstream {version('midstream')}")
     parser.add_argument(
-        "command", metavar="command", choices=["serve", "keys", "chat", "run"], help="see above"
+        "command", metavar="command", choices=["serve", "keys", "chat", "run", "top"], help="see above"
     )
     parser.add_argument("arguments", nargs=REMAINDER, help="the command's own")
     chosen = parser.parse_args(argv)
-    return {"serve": serve, "keys": keys, "chat": chat, "run": run}[chosen.command](chosen.arguments)
+    commands = {"serve": serve, "keys": keys, "chat": chat, "run": run, "top": top}
+    return commands[chosen.command](chosen.arguments)
 
 
 def serve(argv: Sequence[str]) -> int:
@@ -70,6 +72,15 @@ def run(argv: Sequence[str]) -> int:
     try:
         return answer_all(argv)
     except ModuleNotFoundError as missing:  # it is wanted at a terminal only
+        return without_library(missing)
+
+
+def top(argv: Sequence[str]) -> int:
+    from midstream.cli.top import main as watch
+
+    try:
+        return watch(argv)
+    except ModuleNotFoundError as missing:  # as above
         return without_library(missing)
 
 

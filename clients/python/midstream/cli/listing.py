@@ -1,0 +1,111 @@
+"""Which streams live, as a server lists them: asked for over HTTP, once a call. It blocks, and draws nothing.
+
+A key is sent to the server that was named and to no other: where that one says to look elsewhere, it is not
+followed.
+"""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from http.client import HTTPException
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+from msgspec import Struct
+
+from midstream.errors import ConnectionLost, MidstreamError, ProtocolError, from_code
+from midstream.protocol import ERRORS
+from midstream.url import PATH, websocket_url
+
+MOST = 1000  # streams that a server lists at once
+PATIENCE_S = 5.0
+
+
+class Listed(Struct):
+    """A stream."""
+
+    request_id: str
+    tenant: str
+    route: str
+    state: str
+    paused: str | None
+    age_s: float
+    tokens: int
+    tokens_per_s: float
+    credit: int
+    context_tokens: int
+
+
+class Totals(Struct):
+    """The whole server, as an admin may see it."""
+
+    model: str | None
+    engine: bool
+    connections: int
+    batch_rows: int
+    tokens_per_s: float
+    kv_used_tokens: int
+    kv_cached_tokens: int
+    kv_free_tokens: int
+
+
+class Listing(Struct):
+    """`streams` are the youngest of `total`."""
+
+    streams: list[Listed]
+    total: int
+    states: dict[str, int]
+    server: Totals | None
+
+
+class _Problem(Struct):
+    code: str
+    message: str
+
+
+class _Answer(Struct):
+    error: _Problem
+
+
+class _Elsewhere(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_opener = urllib.request.build_opener(_Elsewhere())
+
+
+def ask(url: str, key: str | None) -> Listing:
+    """The streams that whoever holds `key` may see."""
+    headers: Mapping[str, str] = {} if key is None else {"Authorization": f"Bearer {key}"}
+    request = urllib.request.Request(f"{streams_url(url)}?limit={MOST}", headers=dict(headers))
+    try:
+        with _opener.open(request, timeout=PATIENCE_S) as answer:
+            return msgspec.json.decode(answer.read(), type=Listing)
+    except urllib.error.HTTPError as refused:
+        with refused:
+            raise _refusal(url, refused.code, refused.read()) from None
+    except (OSError, HTTPException) as error:
+        raise ConnectionLost(f"no connection to {url}: {error}", code=None, retryable=True) from None
+    except msgspec.DecodeError:
+        raise ProtocolError(f"{url} does not list its streams as Midstream does") from None
+
+
+def streams_url(url: str) -> str:
+    """Where streams are listed, beside the WebSocket of any address that leads to that."""
+    parts = urlsplit(websocket_url(url))
+    scheme = {"ws": "http", "wss": "https"}[parts.scheme]
+    return urlunsplit((scheme, parts.netloc, parts.path.removesuffix(PATH) + "/v1/streams", "", ""))
+
+
+def _refusal(url: str, status: int, body: bytes) -> MidstreamError:
+    try:
+        problem = msgspec.json.decode(body, type=_Answer).error
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ProtocolError(f"{url} answered with HTTP {status}: is that a Midstream server?")
+    if problem.code not in ERRORS:
+        return ProtocolError(f"{url} answered with HTTP {status}: {problem.message}")
+    return from_code(problem.code, problem.message)
