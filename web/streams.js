@@ -11,7 +11,9 @@ import { visible } from "./visible.js";
 /** @typedef {{ row: HTMLTableRowElement, name: HTMLElement, state: HTMLElement, numbers: HTMLElement[] }} Shown */
 
 const COLUMNS = [["Stream", ""], ["Rate", "Tokens a second"], ["Credit", "Tokens granted and not sent yet"], ["KV", "Tokens in the cache"]];
-const number = new Intl.NumberFormat("en");
+const exact = new Intl.NumberFormat("en");
+const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 0 });
+const DOT = "\u00a0\u00b7 "; // no line begins with it
 
 export class Streams {
   /** @type {AbortController | null} */ #watching = null;
@@ -93,7 +95,7 @@ export class Streams {
       const part = /** @type {HTMLElement} */ (this.#bar.children[at]);
       part.style.width = `${(100 * tokens) / (all || 1)}%`;
     });
-    const words = `${number.format(used)} in use \u00b7 ${number.format(kept)} kept \u00b7 of ${number.format(all)}`;
+    const words = [`${brief(used)} in use`, `${brief(kept)} kept`, `of ${brief(all)}`].join(DOT);
     /** @type {Element} */ (this.#cache.lastElementChild).textContent = words;
   }
 }
@@ -103,7 +105,7 @@ function told({ streams, total, states, server }) {
   const said = Object.entries(states).filter(([, count]) => count).map(([state, count]) => `${count} ${state}`);
   if (total > streams.length) said.push(`the youngest ${streams.length} of ${total}`);
   if (server) said.push(`${Math.round(server.tokens_per_s)} a second`);
-  return total ? said.join(" \u00b7 ") : "No stream lives now.";
+  return total ? said.map((item) => item.replaceAll(" ", "\u00a0")).join(DOT) : "No stream lives now.";
 }
 
 /** @returns {Shown} */
@@ -120,14 +122,19 @@ function shown() {
 /** @param {Shown} shown @param {Listed} stream @param {string} mine @param {boolean} ofTenants */
 function fill({ row, name, state, numbers }, stream, mine, ofTenants) {
   row.dataset.state = stream.state;
-  row.title = `${visible(stream.request_id)}: ${number.format(stream.tokens)} tokens`;
+  row.title = `${visible(stream.request_id)}: ${exact.format(stream.tokens)} tokens, ${exact.format(stream.context_tokens)} with its prompt`;
   row.classList.toggle("mine", Boolean(mine));
   name.textContent = mine || visible(stream.request_id);
   const what = stream.paused && stream.paused !== "client" ? `paused: ${stream.paused}` : stream.state;
-  state.textContent = [what, age(stream.age_s), ...(ofTenants ? [visible(stream.tenant)] : [])].join(" \u00b7 ");
-  const rate = stream.state === "running" ? stream.tokens_per_s.toFixed(1) : "\u2013";
-  const texts = [rate, number.format(stream.credit), number.format(stream.context_tokens)];
+  state.textContent = [what, age(stream.age_s), ...(ofTenants ? [visible(stream.tenant)] : [])].join(DOT);
+  const rate = stream.state === "running" ? stream.tokens_per_s.toFixed(stream.tokens_per_s < 100 ? 1 : 0) : "\u2013";
+  const texts = [rate, brief(stream.credit), brief(stream.context_tokens)];
   texts.forEach((text, at) => (numbers[at].textContent = text));
+}
+
+/** As much as a narrow column holds. @param {number} tokens */
+function brief(tokens) {
+  return (tokens < 10_000 ? exact : short).format(tokens);
 }
 
 /** @param {number} seconds */
