@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.server.keyed import Keyed
 from tests.server.served import Served
 
 FOLDER = Path(__file__).parent / "node"
+DOCUMENT = Path(__file__).parents[2] / "docs/http.md"
 LOCK = FOLDER / "package-lock.json"
 INSTALLED = FOLDER / "node_modules" / ".package-lock.json"  # what npm leaves behind when it is through
 MOST_S = 100
@@ -54,6 +56,16 @@ async def test_the_package_understands_what_it_is_told(slow: Served, full: Keyed
     )
     if done.returncode:
         pytest.fail(f"{done.stdout}{done.stderr}", pytrace=False)
+
+
+@pytest.mark.usefixtures("_packages")
+async def test_what_the_documentation_shows_runs_as_it_stands(slow: Served) -> None:
+    found = re.search(r"```js\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    assert found is not None
+    code = found[1].replace("http://127.0.0.1:8000", slow.http)
+    done = await asyncio.to_thread(run, "node", "--input-type=module", "--eval", code)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout) > 3
 
 
 def test_the_lock_names_no_registry() -> None:

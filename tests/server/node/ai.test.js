@@ -38,7 +38,7 @@ test("aborting ends the work", async () => {
   const kinds = new Set();
   for await (const { type } of fullStream) {
     kinds.add(type);
-    if (type !== "text-delta") continue;
+    if (type !== "text-delta" || abort.signal.aborted) continue; // some may have come before
     await untilStreams(1);
     abort.abort();
   }
