@@ -11,12 +11,13 @@ import { clientSecret, connect, connectWorker } from "/sdk/midstream.js";
 
 /** @typedef {Awaited<ReturnType<typeof connect>>} Client */
 /** @typedef {{ code: number | string, closeCode?: number | null, status?: number | null, message?: string,
- *   reason?: string, retryable: boolean }} Loss */
+ *   reason?: string, retryable?: boolean }} Loss  what is not the SDK's own, such as a timeout, knows no `retryable` */
 
 const FIRST_MS = 400;
 const MOST_MS = 8000;
 const WORTH_A_TRY = [1000, 1001, 1006, 1011, 1012, 1013, "connection_lost"]; // 1000 is the page's own doing
 const REVOKED = 4401;
+const SECRET_MS = 10_000; // what has not come by then will not come
 const LOST = "The connection is lost. It is being made again, and what was being written goes on where it was.";
 const UNREACHABLE = "The server cannot be reached. Is it running, and are you online?";
 
@@ -65,7 +66,7 @@ export class Connection {
   }
 
   #dial() {
-    const options = { apiKey: () => clientSecret(undefined, { apiKey: this.#key() }) };
+    const options = { apiKey: () => clientSecret(undefined, { apiKey: this.#key(), signal: AbortSignal.timeout(SECRET_MS) }) };
     if (!this.inWorker) return connect(undefined, options);
     this.#worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module", name: "midstream" });
     return connectWorker(this.#worker, undefined, options);
@@ -89,7 +90,7 @@ export class Connection {
     this.client = null;
     const code = how.closeCode ?? how.code;
     if (code === "unauthenticated" || code === REVOKED) return this.#set("locked", this.#wrongKey(code));
-    if (!how.retryable && !WORTH_A_TRY.includes(code)) {
+    if (how.retryable === false && !WORTH_A_TRY.includes(code)) {
       const said = how.reason || (how.status && how.message) || "The server closed the connection for good";
       return this.#set("refused", `${said} (${code}).`);
     }
