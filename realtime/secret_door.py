@@ -61,6 +61,6 @@ def _asked(body: bytes) -> Asked:
         return Asked()
     try:
         return msgspec.json.decode(body, type=Asked)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         right = '{"origin": "https://app.example"}'
         raise Refusal("invalid_frame", f"The body is empty, or a JSON object such as {right}.") from None

@@ -24,6 +24,7 @@ from tests.server.served import Served
 from tests.server.stranger import Client, Stream, client_of
 
 DEATHS, SEED = 1000, 20260
+MOST_MINUTES = 55.0  # a new engine takes its time: on a busy machine there are fewer deaths
 SERVERS = 2
 CLIENTS, SEEDS = 2, range(3)
 STEP_MS = 20
@@ -69,7 +70,7 @@ async def measure(scale: float) -> dict[str, Any]:
         "those, median s": round(rank(cold, 0.5), 2) if cold else None,
         "the others, p99 s": round(rank(warm, 0.99), 2),
         "goal": f"{DEATHS} deaths, nothing lost, doubled or reordered, resumed in {MOST_P99_S:g} s p99",
-        "met": not wrong and p99_s <= MOST_P99_S,
+        "met": not wrong and p99_s <= MOST_P99_S and len(warm + cold) >= SERVERS * each,
     }
 
 
@@ -123,7 +124,10 @@ class Watched:
         truth = await self._start("truth")
         await truth.until_index(between.stop)
         await self._cancel(truth)
+        until = time.perf_counter() + MOST_MINUTES * 60
         for number in range(count):
+            if time.perf_counter() > until:
+                break
             stream = await self._start(str(number))
             await stream.until_index(chance.choice(between))
             victims = self._served.engines[: 2 if number % BOTH_EVERY == BOTH_EVERY - 1 else 1]

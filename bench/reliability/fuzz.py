@@ -26,16 +26,18 @@ from tests.fakes.reader import Account, Reader
 
 FRAMES, SEED = 10_000_000, 90_000
 OVER_SOCKETS = 0.01  # of them
-WORKERS, MOST_S = 2, 420.0
-A_CONNECTION = 2000  # frames; then another: streams left behind are cancelled, or wait for their grace
-A_TICK = 250  # frames between two steps of the engine
+WORKERS, MOST_S = 2, 3600.0
+A_CONNECTION = 500  # frames; then another: streams left behind are cancelled, or wait for their grace
+A_TICK = 100  # frames between two steps of the engine
 MOST_MIB_A_MILLION = 1.0
 ROOM = Room(kv_tokens=8192, block=16, step_tokens=256, batch_rows=64, slots=512)
-LIMITS = Limits(max_message_bytes=2**20, streams_per_connection=12, auto_credit_window=64, ack_every=16)
+LIMITS = Limits(max_message_bytes=2**20, streams_per_connection=24, auto_credit_window=64, ack_every=16)
 
 
 class Fed(NamedTuple):
     frames: int
+    steered: int  # of them, that had an effect on a stream which a frame before had started
+    good: int  # streams read beside them, to their ends
     wrong: list[str]
     mib_a_million: float
 
@@ -52,6 +54,8 @@ async def measure(scale: float) -> dict[str, Any]:
     return {
         "name": "mutated frames",
         "in process": sum(one.frames for one in fed),
+        "of them steered a stream": sum(one.steered for one in fed),
+        "good streams beside them": sum(one.good for one in fed),
         "over sockets": sent.frames,
         "request bodies": sent.bodies,
         "wrong": wrong[:5],
@@ -64,10 +68,10 @@ async def measure(scale: float) -> dict[str, Any]:
 
 def feed(seed: int, count: int, packed: bool) -> Fed:
     """In a process of its own."""
-    return asyncio.run(_feed(seed, count, packed))
+    return asyncio.run(feeding(seed, count, packed))
 
 
-async def _feed(seed: int, count: int, packed: bool) -> Fed:
+async def feeding(seed: int, count: int, packed: bool) -> Fed:
     house, stray = House(ROOM, window=64), mutants(seed, packed=packed)
     good, wrong = Good(house), list[str]()
     weights: list[tuple[float, float]] = []
@@ -80,7 +84,10 @@ async def _feed(seed: int, count: int, packed: bool) -> Fed:
         done += A_CONNECTION
         house.clock.advance(1.0)
         weights.append((done / 1e6, resident_mib(os.getpid())))
-    return Fed(done, wrong + good.wrong, slope(weights[len(weights) // 2 :]))
+    if not good.ended:
+        wrong.append(f"seed {seed}: no good stream came to its end")
+    steered = house.tally.acts.total()
+    return Fed(done, steered, good.ended, wrong + good.wrong, slope(weights[len(weights) // 2 :]))
 
 
 class Fake:
@@ -123,6 +130,7 @@ class Good:
 
     def __init__(self, house: House) -> None:
         self.wrong: list[str] = []
+        self.ended = 0
         self.texts: set[str] = set()
         self._house = house
         self._names = itertools.count()
@@ -142,9 +150,12 @@ class Good:
     def look(self) -> None:
         if self.account.final is None:
             return
+        self.ended += 1
         self.texts.add(self.account.text)
         if len(self.texts) > 1 and not self.wrong:
             self.wrong.append(f"the good stream said {self.texts}")
         self._reader.leave()
         self._house.frames.clear()
+        self._house.tally.decoded.clear()
+        self._house.tally.decoded_when_ended.clear()
         self._begin()

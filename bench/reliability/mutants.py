@@ -7,6 +7,7 @@ It knows what valid frames look like and how to spoil them, and nothing of who r
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from typing import Any
 import msgspec
 
 Frame = dict[str, Any]
-NAMES = [f"r{number}" for number in range(6)]
+NAMES, RENAMED = 6, 60  # streams at a time, and frames until there are others: an id is used once
 PARAMS: Frame = {
     "temperature": 0.5, "top_p": 0.9, "top_k": 4, "min_p": 0.1, "max_tokens": 4, "seed": 7, "stop": ["a"],
     "repetition_penalty": 1.1, "presence_penalty": 0.1, "frequency_penalty": -0.1, "logit_bias": {"65": 3.0},
@@ -43,7 +44,7 @@ VALID: list[Frame] = [
 ODD: list[Any] = [
     None, True, False, 0, -1, 1, 2**31, 2**53 + 1, 2**63 - 1, -(2**63), 2**64 - 1, 0.5, -0.0, 1e308, -1e-308,
     "", "r0", "\ud7ff", "\x00", "🙂" * 40, "x" * 200, [], {}, [None], [[]], {"": ""}, {"type": "start"},
-    [1] * 20, list(NAMES), {"0": 1}, "-1", "1e999",
+    [1] * 20, ["r0"] * 6, {"0": 1}, "-1", "1e999",
 ]  # fmt: skip
 OTHER_KEYS = [*PARAMS, "at", "to", "tokens", "text", "", "x" * 150]
 RAW_NUMBERS = [b"1e999", b"-1e999", b"1" * 400, b"0." + b"1" * 400, b"NaN", b"-Infinity", b"1e-999", b"00"]
@@ -54,8 +55,9 @@ def mutants(seed: int, *, packed: bool) -> Iterator[bytes]:
     """Without end; about one in ten is as good as new, so that there is something to steer."""
     chance = random.Random(seed)
     encode: Callable[[Any], bytes] = msgspec.msgpack.encode if packed else msgspec.json.encode
-    while True:
-        frame = {"request_id": chance.choice(NAMES), **chance.choice(VALID)}
+    for number in itertools.count():
+        name = f"r{number // RENAMED}.{chance.randrange(NAMES)}"
+        frame = {"request_id": name, **chance.choice(VALID)}
         kind = chance.random()
         if kind < 0.1:
             yield encode(frame)

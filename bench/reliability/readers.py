@@ -66,7 +66,7 @@ async def one_round(served: Served, good: Good, count: int, window_s: float) -> 
     await served.until(lambda now: streams(now, "running") + streams(now, "queued") <= GOOD)
     held = await good.rate(window_s)
     grown = await weighed(served) - before
-    return Round(entering / alone, held / alone, grown, await until_freed(served, crowd))
+    return Round(entering / alone, held / alone, grown, await until_freed(served, crowd, GOOD))
 
 
 class Good:
@@ -120,13 +120,13 @@ async def hostile(served: Served, count: int) -> Crowd:
     return crowd
 
 
-async def until_freed(served: Served, crowd: Crowd) -> float:
+async def until_freed(served: Served, crowd: Crowd, others: int) -> float:
     """The clogged ones are cut off by the server, then the others hang up: how long their streams stay."""
-    await served.until(lambda now: streams(now) <= GOOD + len(crowd.silent))
+    await served.until(lambda now: streams(now) <= others + len(crowd.silent))
     since = time.perf_counter()
     for sock in crowd.silent:
         sock.close()
-    await served.until(lambda now: streams(now) <= GOOD)
+    await served.until(lambda now: streams(now) <= others)
     took_s = time.perf_counter() - since
     for sock in crowd.clogged:
         sock.close()

@@ -77,7 +77,7 @@ async def shoot(served: Served, count: int, seed: int, *, packed: bool) -> int:
         async with connect(served.url, subprotocols=[offered], compression=None, max_size=None) as socket:
             reading = asyncio.create_task(swallow(socket))
             with suppress(ConnectionClosed):
-                for data in itertools.islice(stray, A_CONNECTION):
+                for data in itertools.islice(stray, min(A_CONNECTION, count - sent)):
                     await socket.send(data if packed else data.decode(errors="replace"))
                     sent += 1
             socket.transport.abort()

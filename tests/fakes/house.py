@@ -175,12 +175,16 @@ class House:
 
     def look(self) -> None:
         """Hold every stream's life against the table."""
-        for stream in {*self.hub.streams, *self._states}:
+        live = set(self.hub.streams)
+        for stream in live | self._states.keys():
             before, after = self._states.get(stream, "queued"), stream.state
             if before != after:
                 assert (before, after) in ALLOWED, f"{before} was followed by {after}"
                 self.passages.add((before, after))
             self._states[stream] = after
+        for stream in self._states.keys() - live:
+            if self._states[stream] == "finished":
+                del self._states[stream]
 
     def deliver_down(self) -> None:
         """The oldest commands under way reach the engine's inbox."""
