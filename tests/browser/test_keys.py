@@ -25,6 +25,7 @@ class Keyed:
         self._file = str(folder / "keys.toml")
         self.alice = self._add("alice")
         self.bob = self._add("bob")
+        self.carol = self._add("carol")
         self.served = Served("--keys-file", self._file, "--toy-step-ms", "20")
 
     def _add(self, name: str) -> str:
@@ -181,6 +182,25 @@ def test_a_key_that_is_revoked_ends_what_runs_and_another_goes_on(asked: Page, k
     answer.locator(".go-on").click()
     written_so_far(answer, len(standing) + 5)
     assert words_of(answer)[: len(standing) - 1] == standing[:-1]
+
+
+def test_a_key_that_is_revoked_meanwhile_does_not_come_back(
+    open_page: Callable[[], Page], keyed: Keyed
+) -> None:
+    with cut_wire(keyed.served.port) as wire:
+        page = open_page()
+        page.goto(wire.url)
+        locked(page)
+        unlock(page, keyed.carol)
+        connected(page)
+        wire.refuse(True)
+        wire.cut()
+        expect(page.locator("#connection")).to_have_attribute("data-state", "reconnecting")
+        keyed.revoke("carol")
+        wire.refuse(False)
+        locked(page)
+        expect(page.locator("#unlock-why")).to_contain_text("revoked")
+        page.goto("about:blank")
 
 
 def test_a_server_that_is_away_is_said_where_the_key_is_typed(
