@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
-from torch.autograd import DeviceType
-from torch.autograd.profiler_util import FunctionEvent
+from torch._C._autograd import DeviceType
 
 from bench.chip import wait
 from bench.roofline import quantile, uncovered
@@ -90,7 +89,7 @@ class Bench:
             self.steps(STEPS)
             wait(self.device)
         self.end()
-        events: list[FunctionEvent] = profile.events()  # type: ignore[assignment]
+        events = profile.events() or []
         kernels = [event.time_range for event in events if event.device_type != DeviceType.CPU]
         return uncovered([(span.start, span.end) for span in kernels]) / 1e6 / STEPS
 

@@ -29,13 +29,13 @@ class Way:
 
     attention: str = "sdpa"
     graphs: bool = False
-    room: dict[str, int] = field(default_factory=dict)
+    room: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.attention}{', graphs' if self.graphs else ''}"
 
 
-def fastest(model: Any, prompts: list[list[int]], tokens: int, room: dict[str, int]) -> Way | None:
+def fastest(model: Any, prompts: list[list[int]], tokens: int, room: dict[str, Any]) -> Way | None:
     """The best of those that run here; None if none does."""
     graphs = (True, False) if model.device.type == "cuda" else (False,)
     found: list[tuple[float, Way]] = []

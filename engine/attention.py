@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from engine.scheduler import Row
+from engine.batch import Row
 
 NAME = "midstream"
 
@@ -24,25 +24,29 @@ class Pool:
     """Keys and values of every layer, [KV heads, tokens, head size] each, so that a run of one head is one
     slice."""
 
-    def __init__(self, layers: list[tuple[int, int]], tokens: int, dtype: torch.dtype, device: str) -> None:
-        def make() -> list[Tensor]:
-            return [torch.zeros(heads, tokens, size, dtype=dtype, device=device) for heads, size in layers]
-
-        self.keys, self.values = make(), make()
+    def __init__(
+        self, layers: int, heads: int, size: int, *, tokens: int, dtype: torch.dtype, device: str
+    ) -> None:
+        # In one piece, so that a block's share of all layers can be moved at once.
+        self._all = torch.zeros(2 * layers, heads, tokens, size, dtype=dtype, device=device)
+        self.keys, self.values = list(self._all[:layers]), list(self._all[layers:])
         self.tokens = tokens
         self.dtype = dtype
+
+    def blocks(self, block: int) -> Tensor:
+        """The same numbers as [blocks, layers and heads, numbers of a block]."""
+        _, _, tokens, size = self._all.shape
+        return self._all.view(-1, tokens // block, block * size).transpose(0, 1)
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         self.keys[layer].index_copy_(1, slots, keys)
         self.values[layer].index_copy_(1, slots, values)
 
     def copy(self, source: slice, target: slice) -> None:
-        for tensor in (*self.keys, *self.values):
-            tensor[:, target] = tensor[:, source]
+        self._all[:, :, target] = self._all[:, :, source]
 
     def scrub(self, tokens: slice) -> None:
-        for tensor in (*self.keys, *self.values):
-            tensor[:, tokens] = 0
+        self._all[:, :, tokens] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,16 @@ class Backend(Protocol):
 
     def plan(self, rows: Rows[Row]) -> tuple[list[int], Batch]:
         """The order in which the rows are to be laid out, and how they are read in it."""
+
+
+def with_sinks(out: Tensor, lse: Tensor, sinks: Tensor | None) -> Tensor:
+    """A sink is a key without a value: it takes its share of the probability and gives nothing.
+
+    out: [tokens, heads, size]; lse: [tokens, heads], of what was attended to without sinks.
+    """
+    if sinks is None:
+        return out
+    return out * torch.sigmoid(lse - sinks).unsqueeze(-1).to(out.dtype)
 
 
 def attention(

@@ -7,6 +7,8 @@ a CPU engine to start.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 
 import torch
@@ -16,36 +18,56 @@ from engine.model_facts import ModelFacts
 from engine.model_files import ModelError
 from engine.runner import ModelRunner
 
+BLOCK_MULTIPLE = 256  # of flash_attn's pages
 log = logging.getLogger(__name__)
 
-NAMES = ("sdpa", "triton")
+NAMES = ("sdpa", "triton", "flash_attn", "flashinfer")
+HALF = (torch.float16, torch.bfloat16)
+FLASHINFER_SIZES = (64, 128, 256)  # of heads
 
 
-def choose(name: str, device: torch.device, dtype: torch.dtype) -> str:
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What attention must be able to do here."""
+
+    device: torch.device
+    dtype: torch.dtype
+    head_dim: int
+    block: int
+
+
+def choose(name: str, need: Need) -> str:
     """The backend to use; raises `ModelError` where the one that was asked for cannot be."""
-    why_not = _why_not_triton(device, dtype)
     if name == "auto":
-        return "sdpa" if why_not else "triton"
+        return "sdpa" if _why_not("triton", need) else "triton"
     if name not in NAMES:
-        raise ModelError(f"no attention backend {name}: auto, {' and '.join(NAMES)} are known")
-    if name == "triton" and why_not:
-        raise ModelError(f"the attention backend triton cannot be used: {why_not}; sdpa runs anywhere")
+        raise ModelError(f"no attention backend {name}: auto, {', '.join(NAMES)} are known")
+    if why_not := _why_not(name, need):
+        raise ModelError(f"the attention backend {name} cannot be used: {why_not}; sdpa runs anywhere")
     return name
 
 
-def _why_not_triton(device: torch.device, dtype: torch.dtype) -> str | None:
-    if device.type != "cuda":
-        return f"it needs a CUDA device, and the model is on {device}"
-    if dtype == torch.float64:
+def _why_not(name: str, need: Need) -> str | None:
+    if name == "sdpa":
+        return None
+    if need.device.type != "cuda":
+        return f"it needs a CUDA device, and the model is on {need.device}"
+    if name == "triton" and need.dtype == torch.float64:
         return "its kernels multiply no float64"
-    if find_spec("triton") is None:
-        return "the package triton is not installed"
+    if name != "triton" and need.dtype not in HALF:
+        return f"it reads float16 and bfloat16, and the model is in {str(need.dtype).removeprefix('torch.')}"
+    if name == "flash_attn" and need.block % BLOCK_MULTIPLE:
+        return f"it reads blocks of {BLOCK_MULTIPLE} tokens or a multiple (--block-size), not of {need.block}"
+    if name == "flashinfer" and need.head_dim not in FLASHINFER_SIZES:
+        return f"it reads heads of {', '.join(map(str, FLASHINFER_SIZES))} numbers, not of {need.head_dim}"
+    if find_spec(name) is None:
+        return f"the package {name} is not installed"
     return None
 
 
 def spare_tokens(name: str, block: int) -> int:
     """What the pool holds beyond what sequences may have: a block for rows that only fill a batch up."""
-    return block if name == "triton" else 0
+    return block if name in ("triton", "flash_attn") else 0
 
 
 def make(name: str, pool: Pool, facts: ModelFacts, *, block: int, context: int, slots: int) -> Backend:
@@ -53,11 +75,20 @@ def make(name: str, pool: Pool, facts: ModelFacts, *, block: int, context: int, 
         from engine.sdpa import Sdpa
 
         return Sdpa(pool, block)
-    from engine.paged import PagedKernels, launch_for
+    device = pool.keys[0].device
+    if name == "flashinfer":
+        from engine.by_flashinfer import FlashInfer
+
+        return FlashInfer(block, device, import_module(name).BatchPrefillWithPagedKVCacheWrapper)
     from engine.tables import Tables
 
-    device = pool.keys[0].device
     tables = Tables(slots, -(-context // block), block, pool.tokens // block - 1, device)
+    if name == "flash_attn":
+        from engine.by_flash_attn import FlashAttn
+
+        return FlashAttn(tables, import_module(name).flash_attn_varlen_func)
+    from engine.paged import PagedKernels, launch_for
+
     return PagedKernels(tables, facts.heads, facts.kv_heads, launch_for(device))
 
 

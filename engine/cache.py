@@ -90,7 +90,7 @@ class BlockCache:
             self._drop(number)
         sequence.layout += len(sequence.blocks) > count
         del sequence.blocks[count:]
-        del sequence.hashes[keep // self.block :]
+        self._unname(sequence, keep // self.block)
         sequence.computed = min(sequence.computed, keep)
 
     def disown(self, sequence: Sequence) -> None:
@@ -108,7 +108,7 @@ class BlockCache:
         if at >= len(sequence.blocks):
             return None
         number = sequence.blocks[at]
-        del sequence.hashes[at:]
+        self._unname(sequence, at)
         if self.refs[number] == 1:
             self._forget_hash(number)
             return None
@@ -152,6 +152,18 @@ class BlockCache:
             if digest not in self._by_hash and number not in self._hash_of:
                 self._by_hash[digest] = number
                 self._hash_of[number] = digest
+
+    def holding(self, digest: bytes) -> int | None:
+        """The block that holds what this names."""
+        return self._by_hash.get(digest)
+
+    def names(self, sequence: Sequence, blocks: int) -> list[bytes]:
+        """What the sequence's first full blocks are called, computed or not."""
+        return list(self._chain(sequence, blocks))
+
+    def _unname(self, sequence: Sequence, keep: int) -> None:
+        del sequence.hashes[keep:]
+        sequence.offered = min(sequence.offered, len(sequence.hashes))
 
     def _chain(self, sequence: Sequence, blocks: int) -> Iterable[bytes]:
         """The digests of the sequence's first full blocks, each covering all tokens before it.

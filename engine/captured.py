@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from engine.attention import Batch
+from engine.batch import Row
 from engine.device import upload
 from engine.paged import PagedKernels
-from engine.scheduler import Row
 
 log = logging.getLogger(__name__)
 

@@ -11,19 +11,20 @@ told is the truth, and no token is ever taken back from a client.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from engine import api
+from engine.batch import Batch, Row
 from engine.cache import BlockCache
 from engine.flights import Flights, Outcome, Runner
+from engine.lives import Lives
+from engine.moves import Mover, Moves
 from engine.sampler import Sampler
-from engine.scheduler import Batch, Row, Scheduler
+from engine.scheduler import Scheduler
 from engine.sequence import Choice, Sequence
-
-log = logging.getLogger(__name__)
+from engine.steering import Steering
 
 
 class Engine:
@@ -36,18 +37,19 @@ class Engine:
         *,
         slots: int,
         overlap: bool = False,
+        mover: Mover | None = None,
     ) -> None:
         self.runner = runner
-        self.sampler = sampler
         self.cache = cache
         self.scheduler = scheduler
         self.tokens_total = 0
         self._discarded = 0  # in the last step
         self._flights = Flights(runner, sampler, overlap=overlap)
-        self._free_slots = list(range(slots))
+        self._moves = Moves(scheduler.host, mover)
+        self._lives = Lives(scheduler, sampler, slots=slots, context=runner.context)
+        self._steering = Steering(self._lives, scheduler, sampler)
         self._inbox: SimpleQueue[list[api.AnyCommand]] = SimpleQueue()
         self._arrived: list[api.AnyCommand] = []
-        self._news: dict[int, api.News] = {}
         self._stopping = False
 
     # -- the step --------------------------------------------------------------------------------
@@ -56,6 +58,7 @@ class Engine:
         """One step. Commands act behind the tokens that were on their way, and are answered together with
         them: whoever steers waits for the step in flight, never for another."""
         started = time.perf_counter()
+        self._fetch()
         batch = self.scheduler.schedule()
         self._announce(batch)
         landed = self._land(batch)
@@ -65,7 +68,7 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Whether a step would do nothing."""
-        return self.scheduler.idle and not self._flights.under_way
+        return self.scheduler.idle and not self._flights.under_way and not self._moves.under_way
 
     def send(self, commands: list[api.AnyCommand]) -> None:
         """From any thread: commands for the end of the step in flight."""
@@ -87,23 +90,30 @@ class Engine:
     def audit(self) -> None:
         """Raise unless every block and slot is accounted for."""
         self.cache.audit(self.scheduler.sequences.values())
-        slots = [sequence.slot for sequence in self.scheduler.sequences.values()] + self._free_slots
-        assert len(set(slots)) == len(slots)
+        self.scheduler.host.audit()
+        self._lives.audit(list(self.scheduler.sequences.values()))
 
     # -- run -------------------------------------------------------------------------------------
 
+    def _fetch(self) -> None:
+        """Who waited for what lay in the host's memory goes on; where nobody else runs, one is waited for."""
+        nobody_runs = self.scheduler.idle and not self._flights.under_way
+        for load in self._moves.arrived(wait=nobody_runs):
+            self.scheduler.arrived(load)
+
     def _announce(self, batch: Batch) -> None:
         for sequence in batch.preempted:
-            self._tell(sequence).early.append(api.Paused(sequence.outputs, "memory"))
+            self._lives.news(sequence).early.append(api.Paused(sequence.outputs, "memory"))
         for sequence, recomputed in batch.resumed:
-            self._tell(sequence).early.append(api.Resumed(sequence.outputs, recomputed, "memory"))
+            self._lives.news(sequence).early.append(api.Resumed(sequence.outputs, recomputed, "memory"))
         for sequence, found in batch.admitted:
-            self._tell(sequence).admitted = found
+            self._lives.news(sequence).admitted = found
 
     def _land(self, batch: Batch) -> list[Row]:
         """Launch the batch, and keep what has landed."""
         rows: list[Row] = []
         self._discarded = 0
+        self._moves.launch(batch)
         for landed in self._flights.fly(batch):
             for row, outcome in landed:
                 if row.void:
@@ -111,6 +121,7 @@ class Engine:
                 else:
                     self._commit(row, outcome)
                 rows.append(row)
+        self._moves.keep(self.cache)
         return rows
 
     # -- commit ----------------------------------------------------------------------------------
@@ -127,141 +138,35 @@ class Engine:
         self.scheduler.commit(row)
         sequence = row.sequence
         if choice is not None and choice.token is not None:
-            news = self._tell(sequence)
-            if not news.tokens:
-                news.index = sequence.outputs
-            news.tokens.append(choice.token)
-            if choice.logprob is not None:
-                news.logprobs = [*(news.logprobs or []), choice.logprob]
+            self._lives.said(sequence, choice.token, choice)
             sequence.sampled(choice.token)
             self.tokens_total += 1
             if choice.token in self.runner.eos and not sequence.sampling.ignore_eos:
-                self._finish(sequence, "eos")
+                self._lives.end(sequence, "eos")
                 return
-        self._settle(sequence)
-
-    def _settle(self, sequence: Sequence) -> None:
-        """After any change: the sequence has reached its end, or wants something else than before."""
-        if sequence.length_reached:
-            self._finish(sequence, "length")
-        else:
-            self.scheduler.refresh(sequence)
+        self._lives.settle(sequence)
 
     def _fail(self, sequence: Sequence, detail: str) -> None:
         # What it wrote may be no numbers, and a masked read of no number is none either: leave nothing of
         # it behind.
-        self.cache.disown(sequence)
-        own = [number for number in sequence.blocks if self.cache.refs[number] == 1]
-        self._finish(sequence, "error", detail)
+        own = self.scheduler.disown(sequence)
+        self._lives.end(sequence, "error", detail)
         self.runner.scrub_blocks(own)
 
-    def _finish(self, sequence: Sequence, reason: api.FinishReason, detail: str | None = None) -> None:
-        self._tell(sequence).finish = api.Finish(reason, detail)
-        self.scheduler.remove(sequence)
-        self.sampler.release(sequence)
-        self._free_slots.append(sequence.slot)
-
-    # -- drain -----------------------------------------------------------------------------------
+    # -- drain and emit --------------------------------------------------------------------------
 
     def _drain(self) -> None:
         arrived, self._arrived = self._arrived, []
         while True:
             for command in arrived:
-                self._apply(command)
+                self._steering.apply(command)
             try:
                 arrived = self._inbox.get_nowait()
             except Empty:
                 return
 
-    def _apply(self, command: api.AnyCommand) -> None:
-        if isinstance(command, api.Submit):
-            self._submit(command)
-            return
-        sequence = self.scheduler.sequences.get(command.stream)
-        if sequence is None:
-            return  # it ended in this very step, and that news is under way
-        match command:
-            case api.Cancel():
-                self._finish(sequence, "cancelled")
-                return
-            case api.Grant(credit=credit):
-                sequence.credit = max(sequence.credit, credit)
-            case api.Pause(release=release):
-                self._pause(sequence, release)
-            case api.Resume():
-                self._resume(sequence)
-            case api.Adjust(sampling=sampling):
-                sequence.recall()
-                sequence.sampling = sampling
-                self.sampler.adjust(sequence)
-                self._changed(sequence, api.Adjusted(sequence.outputs))
-            case api.Truncate(index=index):
-                sequence.recall()
-                sequence.truncate(min(index, sequence.outputs))
-                self.cache.release(sequence, keep=sequence.computed)
-                self._changed(sequence, api.Truncated(sequence.outputs))
-            case api.Append(tokens=tokens):
-                self._append(sequence, tokens)
-        self._settle(sequence)
-
-    def _submit(self, command: api.Submit) -> None:
-        sequence = Sequence(
-            command.stream,
-            command.tokens,
-            command.sampling,
-            credit=command.credit,
-            context=self.runner.context,
-            priority=command.priority,
-            tenant=command.tenant,
-            prompt=command.prompt,
-            injections=command.injections,
-        )
-        sequence.paused = command.paused
-        sequence.slot = self._free_slots.pop()
-        self.sampler.adopt(sequence)
-        self.scheduler.add(sequence)
-        self._settle(sequence)
-
-    def _pause(self, sequence: Sequence, release: bool) -> None:
-        sequence.recall()
-        sequence.paused = True
-        sequence.preempted = False  # now the client waits for nobody but itself
-        if release:
-            self.cache.release(sequence)
-        self._changed(sequence, api.Paused(sequence.outputs))
-
-    def _resume(self, sequence: Sequence) -> None:
-        sequence.paused = False
-        sequence.preempted = False  # it is told now that it goes on, and not again when it has its memory
-        recomputed = 0
-        if sequence.evicted:
-            # What the prefix cache still holds is taken now, so that the number told is the number
-            # recomputed.
-            recomputed = sequence.known - 1 - self.cache.adopt_prefix(sequence)
-        self._changed(sequence, api.Resumed(sequence.outputs, recomputed))
-
-    def _append(self, sequence: Sequence, tokens: list[int]) -> None:
-        if sequence.known + len(tokens) >= sequence.context:
-            self._changed(sequence, api.Refused(sequence.outputs, sequence.known, sequence.context))
-            return
-        sequence.recall()
-        sequence.append(tokens)
-        self._changed(sequence, api.Appended(sequence.outputs, len(tokens)))
-
-    # -- emit ------------------------------------------------------------------------------------
-
-    def _tell(self, sequence: Sequence) -> api.News:
-        news = self._news.get(sequence.stream)
-        if news is None:
-            news = self._news[sequence.stream] = api.News(sequence.stream)
-        return news
-
-    def _changed(self, sequence: Sequence, change: api.AnyChange) -> None:
-        self._tell(sequence).changes.append(change)
-
     def _emit(self, landed: list[Row], seconds: float) -> api.StepOutput:
-        news, self._news = self._news, {}
-        return api.StepOutput(self.scheduler.steps, list(news.values()), self._stats(landed, seconds))
+        return api.StepOutput(self.scheduler.steps, self._lives.told(), self._stats(landed, seconds))
 
     def _stats(self, rows: list[Row], seconds: float) -> api.Stats:
         scheduler, cache = self.scheduler, self.cache

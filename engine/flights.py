@@ -20,9 +20,9 @@ from typing import Protocol
 
 from torch import Tensor
 
+from engine.batch import Batch, Row
 from engine.draw import Draw, Next
 from engine.sampler import Sampler
-from engine.scheduler import Batch, Row
 from engine.sequence import Choice
 
 log = logging.getLogger(__name__)

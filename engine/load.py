@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from engine import api, memory, toy_model
 from engine.cache import BlockCache
 from engine.engine import Engine
 from engine.flights import Runner
+from engine.host_cache import HostCache
 from engine.model_files import ModelError
 from engine.sampler import Sampler
 from engine.scheduler import Scheduler
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from engine.attention import Backend
+    from engine.host_pool import HostPool
     from engine.runner import ModelRunner
 
 log = logging.getLogger(__name__)
@@ -78,7 +79,9 @@ def around(model: PreTrainedModel, folder: Path, options: api.EngineOptions) -> 
     """An engine around a model that is loaded, whose tokenizer lies in `folder`."""
     from engine import backends
     from engine.attention import NAME, Pool
-    from engine.models import describe
+    from engine.host_pool import STAGED_BYTES
+    from engine.models import available_memory, describe
+    from engine.offload import host_pool
     from engine.packing import pack
     from engine.runner import ModelRunner
 
@@ -89,14 +92,21 @@ def around(model: PreTrainedModel, folder: Path, options: api.EngineOptions) -> 
     facts = describe(model.config, model.generation_config)
     weights = sum(weight.nbytes for weight in model.parameters())
     packed = pack(model)
-    attention = backends.choose(options.attention, model.device, model.dtype)
+    need = backends.Need(model.device, model.dtype, facts.head_dim, options.block_size)
+    attention = backends.choose(options.attention, need)
     sampler = Sampler(options.max_streams, facts.vocab, eos=facts.eos, device=model.device)
     context = min(options.context or facts.context, facts.context)
 
     def runner_with(tokens: int) -> tuple[ModelRunner, Backend]:
         spare = backends.spare_tokens(attention, options.block_size)
-        layers = [(facts.kv_heads, facts.head_dim)] * facts.layers
-        pool = Pool(layers, tokens + spare, model.dtype, str(model.device))
+        pool = Pool(
+            facts.layers,
+            facts.kv_heads,
+            facts.head_dim,
+            tokens=tokens + spare,
+            dtype=model.dtype,
+            device=device,
+        )
         held = min(context, tokens)
         reader = backends.make(
             attention, pool, facts, block=options.block_size, context=held, slots=options.max_streams
@@ -107,15 +117,29 @@ def around(model: PreTrainedModel, folder: Path, options: api.EngineOptions) -> 
         )
         return runner, reader
 
+    on_device = model.device.type == "cuda"
+    wanted_gib = options.host_kv_gib if on_device else 0.0
     tokens = options.kv_tokens
-    if not tokens and model.device.type == "cuda":
-        room = _beside(options, lambda tokens: runner_with(tokens)[0], sampler, context)
+    if not tokens and on_device:
+        room = memory.left_on_device(
+            lambda tokens: runner_with(tokens)[0],
+            sampler,
+            chunk=_whole_blocks(min(_step_tokens(options, device), context), options.block_size, device),
+            rows=options.batch_rows,
+            block=options.block_size,
+            fraction=options.gpu_memory_fraction,
+            taken=2 * STAGED_BYTES if wanted_gib else 0,
+        )
         tokens = room // (facts.kv_numbers_per_token * model.dtype.itemsize)
     elif not tokens:
         tokens = _affordable(facts.kv_numbers_per_token * model.dtype.itemsize, context)
     tokens = _whole_blocks(tokens, options.block_size, device)
     runner, reader = runner_with(tokens)
     backends.record(runner, reader, options.batch_rows)
+    host = None
+    if wanted_gib:
+        free = available_memory()
+        host = host_pool(runner.pool, runner, block=options.block_size, gib=wanted_gib, free=free)
     hello = api.Hello(
         model=Path(options.model).name,
         folder=str(folder),
@@ -138,20 +162,38 @@ def around(model: PreTrainedModel, folder: Path, options: api.EngineOptions) -> 
         packed,
         tokens,
     )
-    return _assemble(options, runner, sampler, hello), hello
+    return _assemble(options, runner, sampler, hello, host), hello
 
 
-def _assemble(options: api.EngineOptions, runner: Runner, sampler: Sampler, hello: api.Hello) -> Engine:
-    kind = torch.device(hello.device).type
-    step_tokens = options.step_tokens or STEP_TOKENS[kind]
+def _assemble(
+    options: api.EngineOptions,
+    runner: Runner,
+    sampler: Sampler,
+    hello: api.Hello,
+    host: HostPool | None = None,
+) -> Engine:
+    step_tokens = _step_tokens(options, hello.device)
     cache = BlockCache(hello.kv_tokens // hello.block, hello.block)
     scheduler = Scheduler(
         cache,
         step_tokens=max(2, step_tokens),
         batch_rows=max(2, min(options.batch_rows, step_tokens)),
         tenant_prefill=max(hello.context, 4 * step_tokens),
+        host=HostCache(host.total if host else 0),
     )
-    return Engine(runner, sampler, cache, scheduler, slots=options.max_streams, overlap=kind == "cuda")
+    return Engine(
+        runner,
+        sampler,
+        cache,
+        scheduler,
+        slots=options.max_streams,
+        overlap=hello.device.startswith("cuda"),
+        mover=host,
+    )
+
+
+def _step_tokens(options: api.EngineOptions, device: str) -> int:
+    return options.step_tokens or STEP_TOKENS[torch.device(device).type]
 
 
 def _whole_blocks(tokens: int, block: int, device: str) -> int:
@@ -166,24 +208,3 @@ def _affordable(bytes_per_token: int, context: int) -> int:
 
     free = available_memory() or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     return min(int(free * MEMORY_SHARE) // bytes_per_token, CONTEXTS_HELD * context)
-
-
-def _beside(
-    options: api.EngineOptions, runner_with: Callable[[int], Runner], sampler: Sampler, context: int
-) -> int:
-    """Bytes of a CUDA device that are left beside the weights and the largest steps."""
-    block = options.block_size
-    chunk = _whole_blocks(min(options.step_tokens or STEP_TOKENS["cuda"], context), block, "cuda")
-    trial = runner_with(chunk)
-    step = memory.step_bytes(
-        trial, sampler, chunk=chunk, rows=options.batch_rows, block=block, meter=memory.cuda_meter
-    )
-    del trial
-    torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info()
-    left = memory.kv_bytes(memory.Device(total, free), step, options.gpu_memory_fraction)
-    log.info(
-        "of %.1f GiB, %.1f are free beside the weights, steps take up to %.1f, and %.1f are for the KV cache",
-        *(number / 2**30 for number in (total, free, step, left)),
-    )
-    return left

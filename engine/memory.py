@@ -8,18 +8,22 @@ and a sampler, and asks a meter what the trial took.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from engine.api import Sampling
+from engine.batch import Row
 from engine.draw import Next
 from engine.flights import Runner
 from engine.sampler import Sampler
-from engine.scheduler import Row
 from engine.sequence import Sequence
 
+log = logging.getLogger(__name__)
+
+GIB = 2**30
 Meter = Callable[[Callable[[], object]], int]  # runs something, and says how many bytes that took at most
 
 EVERYTHING = Sampling(
@@ -53,8 +57,8 @@ def step_bytes(runner: Runner, sampler: Sampler, *, chunk: int, rows: int, block
     The runner's pool holds `chunk` tokens or more; what it holds is overwritten.
     """
     blocks = list(range(-(-chunk // block)))
-    many = meter(lambda: runner.forward([_row(0, chunk, blocks)]))
-    batch = [_row(slot, 1, blocks[:1]) for slot in range(rows)]
+    many = meter(lambda: runner.forward([trial_row(0, chunk, blocks)]))
+    batch = [trial_row(slot, 1, blocks[:1]) for slot in range(rows)]
 
     def decode() -> None:
         asked = [Next(row.sequence, 0) for row in batch]
@@ -68,7 +72,8 @@ def step_bytes(runner: Runner, sampler: Sampler, *, chunk: int, rows: int, block
     return max(many, few) + few
 
 
-def _row(slot: int, count: int, blocks: list[int]) -> Row:
+def trial_row(slot: int, count: int, blocks: list[int]) -> Row:
+    """A row of nobody's, that computes `count` tokens and samples."""
     sequence = Sequence(-1 - slot, [0] * count, EVERYTHING, credit=1, context=count + 1)
     sequence.slot, sequence.blocks = slot, blocks
     return Row(sequence, 0, count, samples=True)
@@ -81,3 +86,28 @@ def cuda_meter(work: Callable[[], object]) -> int:
     work()
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated() - before
+
+
+def left_on_device(
+    runner_with: Callable[[int], Runner],
+    sampler: Sampler,
+    *,
+    chunk: int,
+    rows: int,
+    block: int,
+    fraction: float,
+    taken: int,
+) -> int:
+    """Bytes of the CUDA device for the KV cache: what the weights, the largest steps and what else will be
+    `taken` leave of its share."""
+    trial = runner_with(chunk)
+    step = step_bytes(trial, sampler, chunk=chunk, rows=rows, block=block, meter=cuda_meter)
+    del trial
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info()
+    left = kv_bytes(Device(total, free), step + taken, fraction)
+    log.info(
+        "of %.1f GiB, %.1f are free beside the weights, steps take up to %.1f, and %.1f are for the KV cache",
+        *(number / GIB for number in (total, free, step, left)),
+    )
+    return left

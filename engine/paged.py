@@ -15,9 +15,9 @@ from torch import Tensor
 from triton import knobs
 
 from engine.attention import Look
+from engine.batch import Row
 from engine.device import upload
 from engine.kernels import join, read
-from engine.scheduler import Row
 from engine.tables import Tables
 
 MOST_SPLITS = 64

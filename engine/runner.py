@@ -16,8 +16,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from engine.attention import Backend, Batch, Pool
+from engine.batch import Row
 from engine.device import upload
-from engine.scheduler import Row
 
 if TYPE_CHECKING:
     from engine.captured import CapturedDecode, Recorder
@@ -39,7 +39,7 @@ class ModelRunner:
         self.context = context
         self.eos = eos
         self._model = model
-        self._pool = pool
+        self.pool = pool
         self._attention = attention
         self._latest = latest
         self._captured: CapturedDecode | None = None
@@ -81,7 +81,7 @@ class ModelRunner:
             position_ids=positions[None],
             use_cache=False,
             logits_to_keep=0 if wanted is None else wanted,
-            pool=self._pool,
+            pool=self.pool,
             batch=batch,
         )
         logits: Tensor = output.logits[0]
@@ -104,8 +104,8 @@ class ModelRunner:
 
     def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
         for source, target in copies:
-            self._pool.copy(self._tokens_of(source), self._tokens_of(target))
+            self.pool.copy(self._tokens_of(source), self._tokens_of(target))
 
     def scrub_blocks(self, blocks: list[int]) -> None:
         for block in blocks:
-            self._pool.scrub(self._tokens_of(block))
+            self.pool.scrub(self._tokens_of(block))

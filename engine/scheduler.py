@@ -12,48 +12,29 @@ clock but the number of steps, so that everything it promises can be tested with
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
-from dataclasses import dataclass, field
+from collections import Counter
 
+from engine.batch import Batch, Row
 from engine.cache import BlockCache
+from engine.host_cache import HostCache, Load
 from engine.sequence import Sequence
-
-PATIENCE_STEPS = 64  # waited steps that weigh as much as one level of priority
-
-
-@dataclass(slots=True)
-class Row:
-    """`count` tokens of a sequence, from position `start`; `samples` when the next token is chosen behind
-    them."""
-
-    sequence: Sequence
-    start: int
-    count: int
-    samples: bool
-    index: int = 0  # of the output token that is chosen
-    recalls: int = 0  # of the sequence when the row was made
-
-    @property
-    def void(self) -> bool:
-        """Whether the row was given up while it was under way."""
-        return self.recalls != self.sequence.recalls
-
-
-@dataclass(slots=True)
-class Batch:
-    rows: list[Row] = field(default_factory=list)
-    copies: list[tuple[int, int]] = field(default_factory=list)  # blocks to copy before anything is written
-    preempted: list[Sequence] = field(default_factory=list)
-    resumed: list[tuple[Sequence, int]] = field(
-        default_factory=list
-    )  # after preemption; tokens to compute again
-    admitted: list[tuple[Sequence, int]] = field(default_factory=list)  # first run; tokens found computed
+from engine.turns import Turns
+from engine.victims import victim
 
 
 class Scheduler:
-    def __init__(self, cache: BlockCache, *, step_tokens: int, batch_rows: int, tenant_prefill: int) -> None:
+    def __init__(
+        self,
+        cache: BlockCache,
+        *,
+        step_tokens: int,
+        batch_rows: int,
+        tenant_prefill: int,
+        host: HostCache | None = None,
+    ) -> None:
         assert step_tokens > 1 and batch_rows > 1, "a step has room for a token and for preparing another"
         self.cache = cache
+        self.host = host or HostCache()
         self.step_tokens = step_tokens
         self.batch_rows = batch_rows
         self.tenant_prefill = tenant_prefill
@@ -64,8 +45,9 @@ class Scheduler:
         self.credit_stalls = 0
         # Those that want something, served longest ago first: whoever wants nothing is not even looked at.
         self._ready: dict[int, Sequence] = {}
-        self._live: Counter[int] = Counter()  # sequences of each tenant
-        self._served: dict[int, int] = {}  # tokens computed for each tenant that has a sequence
+        self._turns = Turns()
+        self._loads: list[Load] = []  # for the next batch
+        self._fence = False
 
     @property
     def ready(self) -> int:
@@ -76,27 +58,23 @@ class Scheduler:
         return not self._ready
 
     def add(self, sequence: Sequence) -> None:
-        if not self._live[sequence.tenant]:
-            # A tenant that comes back has saved nothing up while it was away, and owes nothing.
-            self._served[sequence.tenant] = min(self._served.values(), default=0)
-        self._live[sequence.tenant] += 1
+        self._turns.join(sequence.tenant)
         self.sequences[sequence.stream] = sequence
         self.refresh(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         sequence.recall()
-        self.cache.release(sequence)
+        self.release(sequence)
         del self.sequences[sequence.stream]
         self._ready.pop(sequence.stream, None)
-        self._live[sequence.tenant] -= 1
-        if not self._live[sequence.tenant]:
-            del self._live[sequence.tenant], self._served[sequence.tenant]
+        self._turns.leave(sequence.tenant)
 
     def refresh(self, sequence: Sequence) -> None:
         """After anything that may have changed what the sequence wants."""
         if not sequence.wants:
             left = self._ready.pop(sequence.stream, None)
             self.credit_stalls += left is not None and sequence.stalled
+            self.host.offer(sequence)
         elif sequence.stream not in self._ready:
             sequence.last_served = self.steps  # its turn is counted from now, not from before it was idle
             self._ready[sequence.stream] = sequence
@@ -104,19 +82,23 @@ class Scheduler:
     def schedule(self) -> Batch:
         """Choose this step's rows. Everything in the batch has its memory."""
         self.steps += 1
-        batch = Batch()
+        batch = Batch(loads=self._loads, fence=self._fence)
+        self._loads, self._fence = [], False
         decoding = [sequence for sequence in self._ready.values() if sequence.decoding]
         behind = [sequence for sequence in self._ready.values() if not sequence.decoding and sequence.wants]
         self._make_way(batch, decoding, behind)
         # However many decode, somebody who prepares gets a row: else nobody would ever join a full batch.
         spare = 1 if behind else 0
-        for sequence in self._in_turn(decoding, min(self.step_tokens, self.batch_rows) - spare):
+        most = min(self.step_tokens, self.batch_rows) - spare
+        for sequence in self._turns.of(decoding, self.steps, most):
             self._run(batch, sequence, 1)
         self._prefill(batch, behind)
         for row in batch.rows:
             row.sequence.last_served = self.steps
             self._ready[row.sequence.stream] = self._ready.pop(row.sequence.stream)
-            self._served[row.sequence.tenant] += row.count
+            self._turns.serve(row.sequence.tenant, row.count)
+        batch.loads += self._loads
+        self._loads = []
         return batch
 
     def commit(self, row: Row) -> None:
@@ -135,7 +117,7 @@ class Scheduler:
         if lowest is None:
             return
         urgent = [sequence for sequence in behind if not sequence.blocks and sequence.priority > lowest]
-        for sequence in self._in_turn(urgent):
+        for sequence in self._turns.of(urgent, self.steps):
             if not self._admit(batch, sequence):
                 return
 
@@ -145,7 +127,7 @@ class Scheduler:
             under_way[sequence.tenant] += sequence.wants if sequence.blocks else 0
         budget = self.step_tokens - len(batch.rows)
         no_room = False
-        for sequence in self._in_turn(behind):
+        for sequence in self._turns.of(behind, self.steps):
             if budget <= 0 or len(batch.rows) >= self.batch_rows:
                 return
             if not sequence.blocks:
@@ -176,52 +158,64 @@ class Scheduler:
 
     def _admit(self, batch: Batch, sequence: Sequence) -> bool:
         """Let a sequence without blocks in, if there is room for all that it knows and one token more."""
-        found = self.cache.adopt_prefix(sequence)
+        self.cache.adopt_prefix(sequence)
         if not self._room(batch, sequence, sequence.known + 1):
             self.cache.release(sequence)
             return False
+        found = self._brought(sequence)
         if sequence.preempted:
             sequence.preempted = False
             batch.resumed.append((sequence, sequence.known - 1 - found))
         elif not sequence.admitted:
             batch.admitted.append((sequence, found))
         sequence.admitted = True
+        self.refresh(sequence)
         return True
 
-    # -- turns -----------------------------------------------------------------------------------
-
-    def rank(self, sequence: Sequence) -> float:
-        return sequence.priority + (self.steps - sequence.last_served) // PATIENCE_STEPS
-
-    def _in_turn(self, candidates: list[Sequence], at_most: int | None = None) -> list[Sequence]:
-        """The candidates in the order in which they are served; all of them when they fit anyway."""
-        if len(candidates) <= (1 if at_most is None else at_most):
-            return candidates
-        served = Counter(self._served)
-        queues: dict[int, deque[Sequence]] = defaultdict(deque)
-        # Of equal rank, whoever holds memory: to finish it is the shortest way to free it. Then as they
-        # stand in `_ready`: whoever was served longest ago.
-        for sequence in sorted(candidates, key=lambda sequence: (-self.rank(sequence), not sequence.blocks)):
-            queues[sequence.tenant].append(sequence)
-        order: list[Sequence] = []
-        while queues and (at_most is None or len(order) < at_most):
-            tenant = min(queues, key=lambda tenant: (-self.rank(queues[tenant][0]), served[tenant], tenant))
-            sequence = queues[tenant].popleft()
-            served[tenant] += sequence.wants
-            order.append(sequence)
-            if not queues[tenant]:
-                del queues[tenant]
-        return order
-
     # -- memory ----------------------------------------------------------------------------------
+
+    def release(self, sequence: Sequence, keep: int = 0) -> None:
+        """Take back the memory that holds nothing of its first `keep` tokens."""
+        self.host.offer(sequence)
+        self.cache.release(sequence, keep)
+        if sequence.arriving:
+            self._fence = True  # whoever gets these blocks must not be written over by what is on its way
+            if not sequence.blocks:
+                sequence.arriving = None
+
+    def regain(self, sequence: Sequence) -> int:
+        """Give a sequence without memory what is still held for it; how many of its tokens that spares."""
+        self.cache.adopt_prefix(sequence)
+        return self._brought(sequence)
+
+    def disown(self, sequence: Sequence) -> list[int]:
+        """Nothing that it computed can be trusted, by nobody; returns the blocks that only it holds."""
+        self.host.forget(sequence.hashes)
+        sequence.offered = len(sequence.hashes)
+        self.cache.disown(sequence)
+        return [number for number in sequence.blocks if self.cache.refs[number] == 1]
+
+    def arrived(self, load: Load) -> None:
+        """What was brought is there."""
+        if load.live:
+            load.sequence.arriving = None
+            self.cache.remember(load.sequence)
+            self.refresh(load.sequence)
+
+    def _brought(self, sequence: Sequence) -> int:
+        load = self.host.bring(self.cache, sequence)
+        if load is not None:
+            self._loads.append(load)
+        return sequence.computed
 
     def _room(self, batch: Batch, sequence: Sequence, tokens: int) -> bool:
         """Find room for so many tokens of a sequence, at the cost of whoever ranks behind it."""
         while not self._grow(sequence, tokens):
-            victim = self._victim(batch, sequence)
-            if victim is None:
+            running = {row.sequence.stream for row in batch.rows}
+            loser = victim(self.sequences.values(), running, sequence)
+            if loser is None:
                 return False
-            self._evict(batch, victim)
+            self._evict(batch, loser)
         return True
 
     def _grow(self, sequence: Sequence, tokens: int) -> bool:
@@ -232,33 +226,13 @@ class Scheduler:
             return False
         return self.cache.grow(sequence, tokens)
 
-    def _victim(self, batch: Batch, sequence: Sequence) -> Sequence | None:
-        """Idle holders first, least recently served; then, of those who run, the last that ranks behind."""
-        rows = {id(row.sequence) for row in batch.rows}
-        holders = [
-            other
-            for other in self.sequences.values()
-            if other.blocks and other is not sequence and id(other) not in rows
-        ]
-        idle = [other for other in holders if not other.wants and not other.launched]
-        if idle:
-            return min(idle, key=lambda other: other.last_served)
-        running = [other for other in holders if self._yields(other, sequence)]
-        return min(running, key=lambda other: (other.priority, -other.stream), default=None)
-
-    def _yields(self, holder: Sequence, newcomer: Sequence) -> bool:
-        if holder.priority != newcomer.priority:
-            return holder.priority < newcomer.priority
-        # Among equals only those who already run may take from those who came later; a newcomer waits.
-        return bool(newcomer.blocks) and newcomer.admitted and holder.stream > newcomer.stream
-
-    def _evict(self, batch: Batch, victim: Sequence) -> None:
-        victim.recall()
-        if victim.wants:
-            victim.preempted = True
-            batch.preempted.append(victim)
+    def _evict(self, batch: Batch, loser: Sequence) -> None:
+        loser.recall()
+        if loser.wants:
+            loser.preempted = True
+            batch.preempted.append(loser)
             self.preemptions += 1
         else:
             self.evictions += 1
-        self.cache.release(victim)
-        self.refresh(victim)
+        self.release(loser)
+        self.refresh(loser)

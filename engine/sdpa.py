@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.attention import Look, Pool
+from engine.attention import Look, Pool, with_sinks
+from engine.batch import Row
 from engine.device import upload
 from engine.ragged import Call, Plan, Ragged, Span, runs_of
-from engine.scheduler import Row
 
 Part = tuple[Tensor, Tensor]  # what attention to some keys gave, and its log-sum-exp
 
@@ -181,10 +181,7 @@ class Reading:
         return _plain(q, keys, values, self.scale, self.softcap, mask)
 
     def _with_sinks(self, out: Tensor, lse: Tensor) -> Tensor:
-        if self.sinks is None:
-            return out
-        # A sink is a key without a value: it takes its share of the probability and gives nothing.
-        return out * torch.sigmoid(lse - self.sinks).unsqueeze(-1).to(out.dtype)
+        return with_sinks(out, lse, self.sinks)
 
 
 def _flash_cpu(

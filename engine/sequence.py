@@ -49,6 +49,8 @@ class Sequence:
         self.recalls = 0  # times that what was under way was given up: rows from before are void
         self.blocks: list[int] = []
         self.hashes: list[bytes] = []  # names of its full computed blocks, in the prefix cache's terms
+        self.offered = 0  # of them, to be kept in the host's memory
+        self.arriving: object | None = None  # what of its computed blocks is still on its way to the device
         self.slot = -1  # row of the sampler's parameter tensors; -1 while it has never run
         self.admitted = False  # whether it ever held memory
         self.last_served = 0  # the scheduler's step in which it last had a row
@@ -88,7 +90,7 @@ class Sequence:
         then, and nothing keeps them. A sequence without credit is therefore ready when all but its last
         token are computed; if it loses its memory meanwhile, it takes none back before it has credit.
         """
-        if self.paused or (self.evicted and not self.may_sample):
+        if self.paused or self.arriving or (self.evicted and not self.may_sample):
             return 0
         return max(0, self._behind - (0 if self.may_sample else 1))
 
@@ -104,7 +106,7 @@ class Sequence:
     @property
     def decoding(self) -> bool:
         """Whether all that is missing is the row that brings its next token."""
-        return self.may_sample and self._behind == 1 and bool(self.blocks)
+        return self.may_sample and self._behind == 1 and bool(self.blocks) and not self.arriving
 
     @property
     def stalled(self) -> bool:

@@ -11,8 +11,8 @@ from collections.abc import Sequence as Rows
 import torch
 from torch import Tensor
 
+from engine.batch import Row
 from engine.device import upload
-from engine.scheduler import Row
 
 
 class Tables:

@@ -14,7 +14,7 @@ from collections.abc import Sequence as Rows
 import torch
 from torch import Tensor
 
-from engine.scheduler import Row
+from engine.batch import Row
 from engine.toy_model import EOS, VOCAB, WORDS
 
 CONTEXT = 8192
@@ -35,9 +35,9 @@ class ToyRunner:
     ) -> None:
         self.context = context
         self.eos = frozenset({EOS})
-        self._block = block
+        self.block = block
         self._step_s = step_ms / 1000
-        self._pool = [0] * tokens
+        self.pool = [0] * tokens
         self._latest = latest
         self._words = torch.arange(WORDS.start, WORDS.stop)
 
@@ -51,7 +51,7 @@ class ToyRunner:
         return self._logits(wanted)
 
     def _read(self, row: Row) -> int:
-        blocks, block, pool = row.sequence.blocks, self._block, self._pool
+        blocks, block, pool = row.sequence.blocks, self.block, self.pool
         at = row.start - 1
         state = pool[blocks[at // block] * block + at % block] if row.start else 0
         for position in range(row.start, row.start + row.count):
@@ -81,10 +81,10 @@ class ToyRunner:
 
     def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
         for source, target in copies:
-            self._pool[target * self._block : (target + 1) * self._block] = self._pool[
-                source * self._block : (source + 1) * self._block
+            self.pool[target * self.block : (target + 1) * self.block] = self.pool[
+                source * self.block : (source + 1) * self.block
             ]
 
     def scrub_blocks(self, blocks: list[int]) -> None:
         for number in blocks:
-            self._pool[number * self._block : (number + 1) * self._block] = [0] * self._block
+            self.pool[number * self.block : (number + 1) * self.block] = [0] * self.block

@@ -19,7 +19,7 @@ ANY_COUNT = 2**31 - 1
 DAY_S = 86_400
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
-Attention = Literal["auto", "sdpa", "triton"]
+Attention = Literal["auto", "sdpa", "triton", "flash_attn", "flashinfer"]
 EnginePlace = Literal["process", "thread"]
 Switch = Literal["on", "off"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -78,6 +78,11 @@ class Options:
         "share of a CUDA device's memory that weights, steps and the KV cache may take",
         least=0.1,
         most=1,
+    )
+    host_kv_gib: float = option(
+        8.0,
+        "GiB of the host's memory for what paused streams hold on a CUDA device; 0 takes none",
+        most=65536,
     )
     block_size: int = option(16, "tokens of a block of the KV cache", least=1, most=1024)
     step_tokens: int = option(

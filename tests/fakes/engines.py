@@ -19,6 +19,8 @@ from engine.attention import NAME, Pool
 from engine.cache import BlockCache
 from engine.engine import Engine
 from engine.flights import Runner
+from engine.host_cache import HostCache
+from engine.host_pool import HostPool
 from engine.models import describe
 from engine.runner import ModelRunner
 from engine.sampler import Sampler
@@ -26,6 +28,7 @@ from engine.scheduler import Scheduler
 from engine.sdpa import Sdpa
 from engine.toy import ToyRunner
 from tests.fakes.kernels import gathered, paged
+from tests.fakes.movers import LateMover, ToyHost
 from tests.fakes.tiny import tiny_model
 
 TOY = "toy"
@@ -53,6 +56,7 @@ class Room:
     overlap: bool = False
     attention: str = "sdpa"
     captured: bool = False  # needs attention that reads through tables
+    host_blocks: int = 0  # that may lie in the host's memory, or somewhat fewer
 
 
 PLENTY = Room(kv_tokens=4096, step_tokens=512, batch_rows=32)
@@ -71,8 +75,14 @@ def model_engine(model: PreTrainedModel, room: Room, wrap: Wrap | None = None) -
     model.set_attn_implementation(NAME)
     context = min(facts.context, room.kv_tokens)
     sampler = Sampler(SLOTS, facts.vocab, eos=[])
-    layers = [(facts.kv_heads, facts.head_dim)] * facts.layers
-    pool = Pool(layers, room.kv_tokens + room.block, model.dtype, "cpu")
+    pool = Pool(
+        facts.layers,
+        facts.kv_heads,
+        facts.head_dim,
+        tokens=room.kv_tokens + room.block,
+        dtype=model.dtype,
+        device="cpu",
+    )
     readers = {"triton": paged, "gathered": gathered}
     kernels = None
     if room.attention != "sdpa":
@@ -91,24 +101,32 @@ def model_engine(model: PreTrainedModel, room: Room, wrap: Wrap | None = None) -
 
         assert kernels is not None
         runner.record(kernels, room.batch_rows, eager)
-    return _assembled(runner if wrap is None else wrap(runner), sampler, room)
+    return _assembled(runner if wrap is None else wrap(runner), sampler, room, _mover(pool, room))
+
+
+def _mover(pool: Pool, room: Room) -> LateMover | None:
+    if not room.host_blocks:
+        return None
+    return LateMover(HostPool(pool, room.block, room.host_blocks * pool.blocks(room.block)[0].nbytes))
 
 
 def _toy_engine(room: Room, wrap: Wrap | None) -> Engine:
     sampler = Sampler(SLOTS, toy_model.VOCAB, eos=[toy_model.EOS])
     runner = ToyRunner(tokens=room.kv_tokens, block=room.block, context=room.kv_tokens, latest=sampler.latest)
-    return _assembled(runner if wrap is None else wrap(runner), sampler, room)
+    mover = LateMover(ToyHost(runner, room.host_blocks)) if room.host_blocks else None
+    return _assembled(runner if wrap is None else wrap(runner), sampler, room, mover)
 
 
-def _assembled(runner: Runner, sampler: Sampler, room: Room) -> Engine:
+def _assembled(runner: Runner, sampler: Sampler, room: Room, mover: LateMover | None = None) -> Engine:
     cache = BlockCache(room.kv_tokens // room.block, room.block)
     scheduler = Scheduler(
         cache,
         step_tokens=room.step_tokens,
         batch_rows=room.batch_rows,
         tenant_prefill=room.tenant_prefill,
+        host=HostCache(mover.total if mover else 0),
     )
-    return Engine(runner, sampler, cache, scheduler, slots=SLOTS, overlap=room.overlap)
+    return Engine(runner, sampler, cache, scheduler, slots=SLOTS, overlap=room.overlap, mover=mover)
 
 
 @dataclass

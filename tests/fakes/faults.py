@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from engine.attention import Pool
+from engine.batch import Row
 from engine.flights import Runner
 from engine.runner import ModelRunner
-from engine.scheduler import Row
 
 
 class FaultyRunner:
@@ -59,7 +59,7 @@ class FaultyRunner:
     @property
     def pool(self) -> Pool:
         assert isinstance(self._inner, ModelRunner)
-        return self._inner._pool
+        return self._inner.pool
 
     def _spoil(self, row: Row) -> None:
         assert isinstance(self._inner, ModelRunner)

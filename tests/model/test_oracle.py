@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from engine import api
 from tests.fakes.engines import PLENTY, TOY, Driver, Room, Told, engine_of, greedy
 from tests.fakes.faults import FaultyRunner
+from tests.fakes.movers import LateMover
 from tests.fakes.oracle import oracle
 from tests.fakes.tiny import ARCHITECTURES, WINDOW
 
@@ -92,7 +93,8 @@ def schedules(draw: st.DrawFn) -> tuple[Room, list[Start], list[Move]]:
         kind=st.sampled_from(MOVES * 3 + ["cancel"]),
         amount=st.integers(1, 20),
     )
-    room = replace(draw(st.sampled_from(ROOMS)), overlap=draw(st.booleans()))
+    host = draw(st.sampled_from([0, 4, 32]))
+    room = replace(draw(st.sampled_from(ROOMS)), overlap=draw(st.booleans()), host_blocks=host)
     return room, starts, draw(st.lists(move, min_size=30, max_size=60))
 
 
@@ -173,15 +175,17 @@ EVENTS = [
     "cancelled",
     "chunked",
     "discarded",
+    "brought",
 ]
 
 
 def events(driver: Driver) -> dict[str, int]:
-    stats, every = driver.stats, driver.told.values()
+    stats, every, mover = driver.stats, driver.told.values(), driver.engine._moves._mover
     changes = [change for told in every for change in told.changes]
     return {
         "evictions": stats.evictions_total,
         "preemptions": stats.preemptions_total,
+        "brought": mover.brought if isinstance(mover, LateMover) else 0,
         "discarded": sum(output.stats.discarded for output in driver.outputs),
         "adopted": sum(told.admitted or 0 for told in every),
         "recomputed": sum(change.recomputed for change in changes if isinstance(change, api.Resumed)),

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from engine.api import Sampling
+from engine.batch import Batch
 from engine.cache import BlockCache
-from engine.scheduler import PATIENCE_STEPS, Batch, Scheduler
+from engine.scheduler import Scheduler
 from engine.sequence import Sequence
+from engine.turns import PATIENCE_STEPS
 
 EXAMPLES = os.environ.get("MIDSTREAM_EXAMPLES")
 SETTINGS = settings(

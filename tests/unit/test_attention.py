@@ -13,11 +13,15 @@ from torch import Tensor, nn
 
 from engine.api import Sampling
 from engine.attention import Backend, Pool, attention
+from engine.batch import Row
+from engine.by_flash_attn import FlashAttn
+from engine.by_flashinfer import FlashInfer
 from engine.ragged import Span, runs_of
-from engine.scheduler import Row
 from engine.sdpa import Sdpa
 from engine.sequence import Sequence
+from engine.tables import Tables
 from tests.fakes.kernels import needs_triton, paged
+from tests.fakes.packages import BatchPrefillWithPagedKVCacheWrapper, flash_attn_varlen_func
 
 BLOCK = 4
 BLOCKS = 64
@@ -121,8 +125,14 @@ LAYOUTS = {
 BACKENDS: dict[str, Callable[[Pool], Backend]] = {
     "sdpa": lambda pool: Sdpa(pool, BLOCK),
     "triton": lambda pool: paged(pool, BLOCK, HEADS, slots=8),
+    "flash_attn": lambda pool: FlashAttn(tables_of(pool), flash_attn_varlen_func),
+    "flashinfer": lambda pool: FlashInfer(BLOCK, torch.device("cpu"), BatchPrefillWithPagedKVCacheWrapper),
 }
-EVERY_BACKEND = ["sdpa", pytest.param("triton", marks=needs_triton)]
+EVERY_BACKEND = ["sdpa", pytest.param("triton", marks=needs_triton), "flash_attn", "flashinfer"]
+
+
+def tables_of(pool: Pool) -> Tables:
+    return Tables(8, BLOCKS, BLOCK, BLOCKS, pool.keys[0].device)
 
 
 def attended(
@@ -134,7 +144,7 @@ def attended(
     def noise(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
-    pool = Pool([(KV_HEADS, SIZE)] * 2, (BLOCKS + 1) * BLOCK, dtype, "cpu")
+    pool = Pool(2, KV_HEADS, SIZE, tokens=(BLOCKS + 1) * BLOCK, dtype=dtype, device="cpu")
     for tensor in (*pool.keys, *pool.values):
         tensor.copy_(1e3 * noise(*tensor.shape))  # whoever reads what is not its own will be seen
     sinks = noise(HEADS) if kind.sinks else None
@@ -245,7 +255,7 @@ def test_it_is_a_dense_softmax_for_any_batch(contexts: list[Context], kind: Kind
 
 
 def test_blocks_are_copied_and_scrubbed_in_every_layer() -> None:
-    pool = Pool([(KV_HEADS, SIZE), (1, 4)], 4 * BLOCK, torch.float64, "cpu")
+    pool = Pool(2, KV_HEADS, SIZE, tokens=4 * BLOCK, dtype=torch.float64, device="cpu")
     tensors = (*pool.keys, *pool.values)
     for number, tensor in enumerate(tensors, 1):
         tensor[:, :BLOCK] = number

@@ -5,10 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.backends import choose
+from engine.attention import Pool
+from engine.backends import Need, choose, make
+from engine.model_facts import describe
 from engine.model_files import ModelError
+from tests.fakes import packages
+from tests.fakes.tiny import tiny_model
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+
+
+def need(
+    device: torch.device = GPU, dtype: torch.dtype = torch.bfloat16, head_dim: int = 64, block: int = 16
+) -> Need:
+    return Need(device, dtype, head_dim, block)
 
 
 @pytest.mark.parametrize(
@@ -23,24 +33,50 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 def test_auto_takes_our_kernels_where_they_can_run(
     device: torch.device, dtype: torch.dtype, name: str
 ) -> None:
-    assert choose("auto", device, dtype) == name
+    assert choose("auto", need(device, dtype)) == name
 
 
 @pytest.mark.parametrize("device", [CPU, GPU])
 def test_the_reference_runs_anywhere(device: torch.device) -> None:
-    assert choose("sdpa", device, torch.float16) == "sdpa"
+    assert choose("sdpa", need(device, torch.float16)) == "sdpa"
 
 
-@pytest.mark.parametrize(
-    ("name", "device", "dtype", "why"),
-    [
-        ("triton", CPU, torch.float32, "it needs a CUDA device, and the model is on cpu; sdpa runs anywhere"),
-        ("triton", GPU, torch.float64, "its kernels multiply no float64; sdpa runs anywhere"),
-        ("magic", GPU, torch.float32, "no attention backend magic: auto, sdpa and triton are known"),
-    ],
-)
-def test_what_cannot_be_is_refused_with_the_reason(
-    name: str, device: torch.device, dtype: torch.dtype, why: str
-) -> None:
+REFUSED = {
+    "triton on a CPU": ("triton", need(CPU), "it needs a CUDA device, and the model is on cpu; sdpa runs"),
+    "triton in float64": ("triton", need(dtype=torch.float64), "its kernels multiply no float64; sdpa runs"),
+    "flash_attn in float32": ("flash_attn", need(dtype=torch.float32), "and the model is in float32; sdpa"),
+    "flash_attn in blocks": (
+        "flash_attn",
+        need(block=16),
+        "reads blocks of 256 tokens or a multiple .*not of 16",
+    ),
+    "flashinfer in heads": (
+        "flashinfer",
+        need(head_dim=80),
+        "reads heads of 64, 128, 256 numbers, not of 80",
+    ),
+    "what is no backend": ("magic", need(), "magic: auto, sdpa, triton, flash_attn, flashinfer are known"),
+}
+
+
+@pytest.mark.parametrize(("name", "what", "why"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_is_refused_with_the_reason(name: str, what: Need, why: str) -> None:
     with pytest.raises(ModelError, match=why):
-        choose(name, device, dtype)
+        choose(name, what)
+
+
+@pytest.mark.parametrize("name", ["flash_attn", "flashinfer"])
+def test_a_package_is_used_where_it_is_installed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.backends.find_spec", lambda _: None)
+    with pytest.raises(ModelError, match=f"the package {name} is not installed"):
+        choose(name, need(block=256))
+    monkeypatch.setattr("engine.backends.find_spec", lambda _: object())
+    assert choose(name, need(block=256)) == name
+
+
+@pytest.mark.parametrize("name", ["flash_attn", "flashinfer"])
+def test_what_was_chosen_is_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.backends.import_module", lambda _: packages)
+    pool = Pool(1, 2, 64, tokens=4 * 256, dtype=torch.float16, device="cpu")
+    facts = describe(tiny_model("llama").config)
+    assert make(name, pool, facts, block=256, context=512, slots=2).name == name

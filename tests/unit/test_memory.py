@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from engine.attention import NAME, Pool
+from engine.batch import Row
 from engine.flights import Runner
 from engine.memory import Device, kv_bytes, step_bytes
 from engine.runner import ModelRunner
 from engine.sampler import Sampler
-from engine.scheduler import Row
 from engine.sdpa import Sdpa
 from tests.fakes.tiny import tiny_model
 
@@ -50,7 +50,7 @@ def watched() -> tuple[Watched, Sampler]:
     model = tiny_model("llama")
     model.set_attn_implementation(NAME)
     sampler = Sampler(8, model.config.vocab_size, eos=[1])
-    pool = Pool([(2, 16)] * 3, 48, model.dtype, "cpu")
+    pool = Pool(3, 2, 16, tokens=48, dtype=model.dtype, device="cpu")
     runner = ModelRunner(model, pool, Sdpa(pool, 4), sampler.latest, block=4, context=48, eos=frozenset())
     return Watched(runner), sampler
 

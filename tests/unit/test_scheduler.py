@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from engine.api import Sampling
+from engine.batch import Batch
 from engine.cache import BlockCache
-from engine.scheduler import PATIENCE_STEPS, Batch, Scheduler
+from engine.scheduler import Scheduler
 from engine.sequence import Sequence
+from engine.turns import PATIENCE_STEPS
 
 BLOCK = 4
 
@@ -20,7 +22,7 @@ class House:
 
     def __init__(self, *, blocks: int = 1000, **limits: int) -> None:
         self.cache = BlockCache(blocks, BLOCK)
-        given = {"step_tokens": 16, "batch_rows": 8, "tenant_prefill": 1000, **limits}
+        given: dict[str, Any] = {"step_tokens": 16, "batch_rows": 8, "tenant_prefill": 1000, **limits}
         self.scheduler = Scheduler(self.cache, **given)
 
     def add(self, stream: int, tokens: int = 1, *, tenant: int = 0, **numbers: Any) -> Sequence:

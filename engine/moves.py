@@ -1,0 +1,72 @@
+"""Blocks on their way between the device and the host's memory, while the device computes.
+
+It launches what the scheduler wants moved, in the order that keeps every block's numbers whole, and says what
+has arrived. It knows moves and loads; the copying is somebody else's.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from engine.batch import Batch
+from engine.cache import BlockCache
+from engine.host_cache import HostCache, Load, Move
+
+
+class Arrival(Protocol):
+    def done(self) -> bool: ...
+    def wait(self) -> None: ...
+
+
+class Mover(Protocol):
+    """Copies blocks. What it is told later happens later, there and back."""
+
+    most: int  # blocks that one `save` takes
+
+    def may_save(self) -> bool:
+        """Whether another save would make nobody wait."""
+
+    def save(self, moves: list[Move]) -> None:
+        """From the device to the host; the device's blocks may be written to at once."""
+
+    def load(self, moves: list[Move]) -> Arrival:
+        """From the host to the device, beside whatever is computed there."""
+
+    def fence(self) -> None:
+        """What is computed from now on begins behind every load."""
+
+
+class Moves:
+    def __init__(self, host: HostCache, mover: Mover | None) -> None:
+        self._host = host
+        self._mover = mover
+        self._coming: list[tuple[Load, Arrival]] = []
+
+    @property
+    def under_way(self) -> bool:
+        return bool(self._coming)
+
+    def launch(self, batch: Batch) -> None:
+        """Before anything of the batch is computed."""
+        if self._mover is None:
+            return
+        if batch.fence:
+            self._mover.fence()
+        for load in batch.loads:
+            if load.live:
+                self._coming.append((load, self._mover.load(load.still_wanted())))
+
+    def keep(self, cache: BlockCache) -> None:
+        """Behind everything that was launched, and before any load is planned that it could overwrite."""
+        if self._mover is not None and self._mover.may_save():
+            moves = self._host.due(cache, self._mover.most)
+            if moves:
+                self._mover.save(moves)
+
+    def arrived(self, wait: bool) -> list[Load]:
+        """The loads that are there by now; where there is nothing else to do, one is waited for."""
+        if wait and self._coming:
+            self._coming[0][1].wait()
+        there = [load for load, arrival in self._coming if arrival.done()]
+        self._coming = [(load, arrival) for load, arrival in self._coming if load not in there]
+        return there

@@ -1,0 +1,58 @@
+"""Whose turn it is: by rank, then by tokens served to each tenant, then by who waited longest.
+
+It knows sequences, tenants and the number of the step. It knows no memory, no budget and no batch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+
+from engine.sequence import Sequence
+
+PATIENCE_STEPS = 64  # waited steps that weigh as much as one level of priority
+
+
+class Turns:
+    def __init__(self) -> None:
+        self._live: Counter[int] = Counter()  # sequences of each tenant
+        self._served: dict[int, int] = {}  # tokens computed for each tenant that has a sequence
+
+    def join(self, tenant: int) -> None:
+        if not self._live[tenant]:
+            # A tenant that comes back has saved nothing up while it was away, and owes nothing.
+            self._served[tenant] = min(self._served.values(), default=0)
+        self._live[tenant] += 1
+
+    def leave(self, tenant: int) -> None:
+        self._live[tenant] -= 1
+        if not self._live[tenant]:
+            del self._live[tenant], self._served[tenant]
+
+    def serve(self, tenant: int, tokens: int) -> None:
+        self._served[tenant] += tokens
+
+    def of(self, candidates: list[Sequence], step: int, at_most: int | None = None) -> list[Sequence]:
+        """The candidates in the order in which they are served; all of them when they fit anyway."""
+        if len(candidates) <= (1 if at_most is None else at_most):
+            return candidates
+        ranks = {id(sequence): rank(sequence, step) for sequence in candidates}
+        served = Counter(self._served)
+        queues: dict[int, deque[Sequence]] = defaultdict(deque)
+        # Of equal rank, whoever holds memory: to finish it is the shortest way to free it. Then as they come:
+        # whoever was served longest ago.
+        for sequence in sorted(candidates, key=lambda one: (-ranks[id(one)], not one.blocks)):
+            queues[sequence.tenant].append(sequence)
+        order: list[Sequence] = []
+        while queues and (at_most is None or len(order) < at_most):
+            tenant = min(queues, key=lambda tenant: (-ranks[id(queues[tenant][0])], served[tenant], tenant))
+            sequence = queues[tenant].popleft()
+            served[tenant] += sequence.wants
+            order.append(sequence)
+            if not queues[tenant]:
+                del queues[tenant]
+        return order
+
+
+def rank(sequence: Sequence, step: int) -> float:
+    """A higher one goes first; waiting raises it."""
+    return sequence.priority + (step - sequence.last_served) // PATIENCE_STEPS

@@ -1,0 +1,139 @@
+"""What lies in the host's memory, by name: what is moved there, what comes back, and that it is bounded."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.api import Sampling
+from engine.cache import BlockCache
+from engine.host_cache import HostCache, Load
+from engine.sequence import Sequence
+
+BLOCK = 4
+
+
+def sequence(stream: int, tokens: int = 13, *, tenant: int = 0, first: int = 0) -> Sequence:
+    known = list(range(first, first + tokens))
+    return Sequence(stream, known, Sampling(), credit=99, context=999, tenant=tenant)
+
+
+def computed(cache: BlockCache, stream: int = 1, tokens: int = 13, **which: int) -> Sequence:
+    seq = sequence(stream, tokens, **which)
+    assert cache.grow(seq, tokens)
+    seq.computed = tokens - 1
+    cache.remember(seq)
+    return seq
+
+
+def kept(cache: BlockCache, host: HostCache, **which: int) -> Sequence:
+    """A sequence that left what it computed, and lost it on the device."""
+    seq = computed(cache, **which)
+    host.offer(seq)
+    host.due(cache, 99)
+    cache.release(seq)
+    glutton = sequence(99, first=900)
+    assert cache.grow(glutton, cache.free * BLOCK + cache.cached * BLOCK)
+    cache.release(glutton)
+    return seq
+
+
+def test_what_was_offered_is_due_from_its_beginning_and_once() -> None:
+    cache, host = BlockCache(5, BLOCK), HostCache(8)
+    seq = computed(cache)
+    host.offer(seq)
+    first, rest = host.due(cache, 2), host.due(cache, 9)
+    assert [number for number, _ in first + rest] == seq.blocks[:3]
+    assert len({here for _, here in first + rest}) == 3
+    host.offer(seq)
+    assert host.due(cache, 9) == []
+    host.audit()
+
+
+def test_nothing_is_moved_from_a_device_that_has_room_in_plenty() -> None:
+    cache, host = BlockCache(16, BLOCK), HostCache(8)
+    host.offer(computed(cache))
+    assert host.due(cache, 9) == []
+    computed(cache, 2, 36, first=100)
+    assert len(host.due(cache, 9)) == 3
+
+
+def test_what_the_device_has_lost_meanwhile_is_not_due() -> None:
+    cache, host = BlockCache(4, BLOCK), HostCache(8)
+    seq = computed(cache)
+    host.offer(seq)
+    cache.release(seq)
+    computed(cache, 2, 13, first=100)
+    assert host.due(cache, 9) == []
+
+
+def test_a_sequence_that_comes_back_waits_for_blocks_of_its_own() -> None:
+    cache, host = BlockCache(5, BLOCK), HostCache(8)
+    seq = kept(cache, host)
+    load = host.bring(cache, seq)
+    assert isinstance(load, Load)
+    assert load.live
+    assert (seq.computed, seq.wants, seq.decoding) == (12, 0, False)
+    assert [number for _, number in load.moves] == seq.blocks
+    seq.arriving = None
+    assert seq.wants == 1
+
+
+def test_a_sequence_takes_from_the_host_only_what_the_device_lacks() -> None:
+    cache, host = BlockCache(5, BLOCK), HostCache(8)
+    seq = kept(cache, host)
+    twin = computed(cache, 2, 6)
+    cache.adopt_prefix(seq)
+    assert len(seq.blocks) == 1
+    load = host.bring(cache, seq)
+    assert load is not None
+    assert [number for _, number in load.moves] == seq.blocks[1:]
+    assert seq.blocks[0] == twin.blocks[0]
+
+
+def test_another_tenant_finds_nothing() -> None:
+    cache, host = BlockCache(5, BLOCK), HostCache(8)
+    kept(cache, host)
+    assert host.bring(cache, sequence(2, tenant=1)) is None
+    assert host.bring(cache, sequence(3)) is not None
+
+
+def test_nothing_comes_where_there_is_no_room_for_it() -> None:
+    cache, host = BlockCache(5, BLOCK), HostCache(8)
+    seq = kept(cache, host)
+    computed(cache, 2, 16, first=100)
+    assert host.bring(cache, seq) is None
+    assert (seq.blocks, seq.arriving, seq.computed) == ([], None, 0)
+
+
+def test_it_holds_no_more_than_it_was_given_and_forgets_what_was_used_least() -> None:
+    cache, host = BlockCache(4, BLOCK), HostCache(4)
+    old = kept(cache, host, stream=1)
+    kept(cache, host, stream=2, first=100)
+    host.audit()
+    assert host.used == host.total == 4
+    assert host.bring(cache, old) is None  # its first block went, and what follows is of no use
+    assert host.bring(cache, sequence(3, first=100)) is not None
+
+
+def test_what_cannot_be_trusted_is_forgotten() -> None:
+    cache, host = BlockCache(5, BLOCK), HostCache(8)
+    names = computed(cache)
+    host.offer(names)
+    host.due(cache, 9)
+    host.forget(names.hashes[1:])
+    host.audit()
+    assert host.used == 1
+
+
+@pytest.mark.parametrize("given_up", ["all of it", "its end"])
+def test_what_was_given_up_meanwhile_is_not_moved(given_up: str) -> None:
+    cache, host = BlockCache(5, BLOCK), HostCache(8)
+    seq = kept(cache, host)
+    load = host.bring(cache, seq)
+    assert load is not None
+    cache.release(seq, keep=0 if given_up == "all of it" else BLOCK)
+    assert load.still_wanted() == (load.moves[:1] if given_up == "its end" else [])
+    again = Load(seq, [])
+    seq.arriving = again
+    assert not load.live
+    assert load.still_wanted() == []

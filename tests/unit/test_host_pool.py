@@ -1,0 +1,66 @@
+"""Keys and values go to the host's memory and come back as they were, into whatever blocks they get."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.attention import Pool
+from engine.host_pool import HostPool, pieces_of
+
+BLOCK, BLOCKS = 4, 6
+BLOCK_BYTES = 2 * 3 * 2 * BLOCK * 5 * 8  # 1920
+
+
+def pool() -> Pool:
+    made = Pool(3, 2, 5, tokens=BLOCKS * BLOCK, dtype=torch.float64, device="cpu")
+    for number, tensor in enumerate((*made.keys, *made.values)):
+        tensor.copy_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(number)))
+    return made
+
+
+def tokens_of(made: Pool, block: int) -> torch.Tensor:
+    tokens = slice(block * BLOCK, (block + 1) * BLOCK)
+    return torch.stack([tensor[:, tokens] for tensor in (*made.keys, *made.values)]).clone()
+
+
+def test_blocks_come_back_as_they_were_wherever_they_are_put() -> None:
+    made = pool()
+    host = HostPool(made, BLOCK, 8 * BLOCK_BYTES)
+    before = [tokens_of(made, block) for block in range(BLOCKS)]
+    assert host.may_save()
+    host.save([(4, 0), (1, 3)])
+    made.scrub(slice(0, BLOCKS * BLOCK))
+    arrival = host.load([(3, 5), (0, 2)])
+    arrival.wait()
+    assert arrival.done()
+    assert torch.equal(tokens_of(made, 5), before[1])
+    assert torch.equal(tokens_of(made, 2), before[4])
+    assert not tokens_of(made, 4).any()
+
+
+def test_a_load_of_more_than_is_staged_comes_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.host_pool.STAGED_BYTES", 2 * BLOCK_BYTES)
+    made = pool()
+    host = HostPool(made, BLOCK, 8 * BLOCK_BYTES)
+    assert host.most == 2
+    before = [tokens_of(made, block) for block in range(5)]
+    for begin in (0, 2, 4):
+        host.save([(block, block) for block in range(begin, min(begin + 2, 5))])
+    made.scrub(slice(0, BLOCKS * BLOCK))
+    host.load([(block, 5 - block) for block in range(5)])
+    assert all(torch.equal(tokens_of(made, 5 - block), before[block]) for block in range(5))
+
+
+@pytest.mark.parametrize("limit", [0, 1, BLOCK_BYTES - 1, 7 * BLOCK_BYTES, 2**30, 3 * 2**30 + 12345])
+def test_it_takes_no_more_than_it_may_in_powers_of_two(limit: int) -> None:
+    """torch rounds what is pinned up to one, and would take more than was allowed."""
+    pieces = pieces_of(limit, BLOCK_BYTES)
+    assert sum(pieces) <= limit
+    assert sum(pieces) > limit - 2 * BLOCK_BYTES
+    assert all(piece >= BLOCK_BYTES and piece & (piece - 1) == 0 for piece in pieces)
+
+
+@pytest.mark.parametrize(("limit", "blocks"), [(0, 0), (2048, 1), (8192 + 4096, 6), (8192 + 512, 4)])
+def test_it_holds_as_many_blocks_as_fit_its_pieces(limit: int, blocks: int) -> None:
+    assert HostPool(pool(), BLOCK, limit).total == blocks
