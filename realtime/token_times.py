@@ -1,8 +1,8 @@
 """How long streams wait: for their turn, for the first token, for each that follows.
 
-It is told of whole steps, and costs little more a token than a look into a dictionary: most streams of a
-step had their last token in the same step before, and are counted together. A wait that the client itself
-asked for, by a pause or by want of credit, is none. It knows moments and numbers of streams, and no stream.
+It is told of whole steps, and is the only work that is done for every token only to count it: so streams
+that had their last tokens in the same step are counted together. A wait that the client itself asked for, by
+a pause or by want of credit, is none. It knows moments and numbers of streams, and no stream.
 """
 
 from __future__ import annotations
@@ -74,7 +74,10 @@ class TokenTimes:
         self._prefill_wait = self.waits.of("prefill")
         self._decode_wait = self.waits.of("decode")
         self._waiting: dict[int, Waiting] = {}
-        self._last: dict[int, float] = {}  # of each stream that has a token: when it came
+        self._last: dict[int, float] = {}  # of each stream that has a token: when the last one came
+        # The streams of a step are most often those of the step before: these had their last token `then`.
+        self._together: list[int] = []
+        self._then = 0.0
 
     def families(self) -> list[HistogramMetricFamily]:
         return [histogram.family() for histogram in (self.ttft, self.gaps, self.rates, self.waits)]
@@ -90,41 +93,57 @@ class TokenTimes:
         self._waiting[number] = Waiting(begun, prompt, now)
 
     def stepped(self, output: api.StepOutput, now: float) -> None:
-        # Whole lists at a time: this is the only work that is done for every token only to count it.
-        began, last = now - output.stats.step_s, self._last
-        rare = [news for news in output.news if news.changes or news.admitted is not None]
-        for news in rare:
-            if news.admitted is not None:
-                self._admitted(news.stream, news.admitted, began)
+        began = now - output.stats.step_s
         moved = [news.stream for news in output.news if news.tokens]
-        lasts = Counter(map(last.get, moved))
-        if lasts.pop(None, 0):
-            firsts = [number for number in moved if number not in last]
-            moved = [number for number in moved if number in last]
-            for number in firsts:
-                self._first(number, now)
-        lasts.pop(UNCOUNTED, None)
-        for before, times in lasts.items():
-            assert before is not None
-            self._gap.observe(now - before, times)
-            self._decode_wait.observe(max(0.0, began - before), times)
-        last.update(dict.fromkeys(moved, now))
-        for news in rare:
-            if news.changes:
-                self._changed(news)
+        rare = [news for news in output.news if news.changes or news.admitted is not None]
+        if moved == self._together and not rare:
+            self._waited(self._then, began, now, len(moved))
+        else:
+            self._part()
+            self._one_by_one(moved, rare, began, now)
+        self._then = now
 
     def freed(self, number: int) -> None:
         """It waited for the client."""
+        self._part()
         if number in self._last:
             self._last[number] = UNCOUNTED
         elif number in self._waiting:
             self._waiting[number].held_up = True
 
     def finished(self, number: int, begun: Begun, tokens_per_s: float | None) -> None:
+        self._part()
         self._waiting.pop(number, None)
         self._last.pop(number, None)
         if tokens_per_s is not None:
             self.rates.of(begun.model, "decode").observe(tokens_per_s)
+
+    def _part(self) -> None:
+        """From now on each has a moment of its own."""
+        self._last.update(dict.fromkeys(self._together, self._then))
+        self._together = []
+
+    def _one_by_one(self, moved: list[int], rare: list[api.News], began: float, now: float) -> None:
+        for news in rare:
+            if news.admitted is not None:
+                self._admitted(news.stream, news.admitted, began)
+        lasts = Counter(map(self._last.get, moved))
+        if lasts.pop(None, 0):
+            for number in moved:
+                if number not in self._last:
+                    self._first(number, now)
+        lasts.pop(UNCOUNTED, None)
+        for before, times in lasts.items():
+            assert before is not None
+            self._waited(before, began, now, times)
+        self._together, self._then = [number for number in moved if number in self._last], now
+        for news in rare:
+            if news.changes:
+                self._changed(news)
+
+    def _waited(self, before: float, began: float, now: float, times: int) -> None:
+        self._gap.observe(now - before, times)
+        self._decode_wait.observe(max(0.0, began - before), times)
 
     def _admitted(self, number: int, found: int, began: float) -> None:
         waiting = self._waiting.get(number)

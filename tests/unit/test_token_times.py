@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis.strategies import DataObject, data, integers, sampled_from, sets
 
 from engine import api
 from realtime.buckets import Buckets, Histogram
@@ -109,6 +111,28 @@ def test_of_a_stream_that_has_ended_nothing_is_kept_and_nothing_counted(steps: S
     steps.times.freed(1)
     assert steps.seen("stream_inter_token_seconds") == (0, 0)
     assert steps.seen("stream_tokens_per_second", model="toy", phase="decode") == (1, 50)
+
+
+@given(data())
+def test_counting_many_together_counts_each_of_them(chosen: DataObject) -> None:
+    steps, last, gaps = Steps(), dict[int, float | None](), list[float]()
+    for number in range(5):
+        steps.start(number)
+        steps.first(number)
+        last[number] = steps.now
+    for _ in range(chosen.draw(integers(1, 12))):
+        for number in chosen.draw(sets(sampled_from(range(5)), max_size=2)):
+            steps.times.freed(number)
+            if number in last:
+                last[number] = None
+        for number in chosen.draw(sets(sampled_from(range(5)), max_size=1)):
+            steps.times.finished(number, BEGUN, None)
+            last.pop(number, None)
+        moving = chosen.draw(sampled_from([range(5), range(5), [2, 0, 1], [], [4]]))
+        steps.step(*(api.News(number, tokens=[1]) for number in moving), after_s=0.25)
+        gaps += [steps.now - before for number in moving if (before := last.get(number)) is not None]
+        last |= {number: steps.now for number in moving if number in last}
+    assert steps.seen("stream_inter_token_seconds") == (len(gaps), sum(gaps))
 
 
 def test_a_stream_that_comes_to_another_engine_is_admitted_once(steps: Steps) -> None:

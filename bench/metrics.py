@@ -1,0 +1,157 @@
+"""What counting costs: the gateway's events a second with metrics on beside the same with metrics off.
+
+Whole servers in turn, one of each a pair, say it as users would see it; but the machine is not the same from
+one run to the next, and by more than is looked for. So it is measured once more in one process, where nothing
+but counting differs: two gateways without sockets are told of the same steps in turn, and what counting costs
+an event is held against what a whole gateway's CPU second is worth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+from bench.figures import Figure
+from bench.gateway import CONNECTIONS, TOKENS, read_all
+from bench.server import Served
+from engine import api, toy_model
+from midstream import protocol
+from midstream.protocol import MAX_INDEX, Credit, Params
+from realtime.frames import Codec
+from realtime.hub import Hub
+from realtime.listing import Listings
+from realtime.metrics import Metrics
+from realtime.orders import Answer
+from realtime.prompts import Model
+from realtime.refusal import Refusal
+from realtime.request_log import RequestLog
+from realtime.stream import Stream
+from realtime.tokenizer import Tokenizer
+from realtime.watching import Route, Watcher, Watchers
+
+PAIRS = 5
+TURNS, STEPS_A_TURN = 400, 20
+
+
+# -- whole servers ---------------------------------------------------------------------------------
+
+
+def run(metrics: str) -> tuple[float, float]:
+    """Events a second, and events a CPU second of the gateway."""
+    params = {"temperature": 0, "ignore_eos": True, "max_tokens": TOKENS}
+    credit = {"limit": TOKENS}
+    start = {"type": "start", "request_id": "NUMBER", "prompt": "Hello", "params": params, "credit": credit}
+    with Served("--model", "toy", "--metrics", metrics) as served:
+        before = _cpu_s(served.process.pid)
+        events, seconds = asyncio.run(read_all(f"ws://{served.host}/v1/realtime", json.dumps(start), 10**9))
+        return events / seconds, events / (_cpu_s(served.process.pid) - before)
+
+
+def _cpu_s(pid: int) -> float:
+    """Of all its threads, in nanoseconds' grain."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+
+
+# -- in one process --------------------------------------------------------------------------------
+
+
+class Encoder:
+    """A listener that takes and encodes what there is, as a connection does, and sends it nowhere."""
+
+    gone = False
+    route: Route = "websocket"
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._codec = Codec(None)
+        self._woken: dict[Stream, None] = {}
+
+    def wake(self, stream: Stream) -> None:
+        self._woken[stream] = None
+
+    def flush(self) -> None:
+        for stream in self._woken:
+            for event in self._hub.take(stream):
+                self._codec.encode(event)
+        self._woken.clear()
+
+    def lose(self, stream: Stream) -> None:
+        raise AssertionError("there is nobody else")
+
+    def refuse(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
+        raise refusal
+
+    def answer(self, event: Answer) -> None:
+        raise AssertionError("nobody steers")
+
+
+class Gateway:
+    """A hub with a stream for each connection, and what it has taken of this process's time."""
+
+    def __init__(self, *more: Watcher) -> None:
+        watchers = Watchers(Listings(), RequestLog(), *more)
+        self._hub = Hub(lambda commands: None, watchers, window=64, max_streams=CONNECTIONS)
+        tokenizer = Tokenizer.load(toy_model.FOLDER)
+        self._hub.have_engine(Model("toy", tokenizer, vocab=toy_model.VOCAB, context=MAX_INDEX))
+        for number in range(CONNECTIONS):
+            start = protocol.Start(
+                request_id=str(number),
+                prompt="Hello",
+                params=Params(temperature=0, ignore_eos=True),
+                credit=Credit(limit=MAX_INDEX),
+            )
+            self._hub.receive("local", start, Encoder(self._hub))
+
+    def hear(self, outputs: list[api.StepOutput]) -> float:
+        """CPU seconds that it takes."""
+        before = time.process_time()
+        for output in outputs:
+            self._hub.hear(output)
+        return time.process_time() - before
+
+
+def more_an_event() -> float:
+    """CPU seconds that counting takes an event."""
+    counted, uncounted = Gateway(Metrics()), Gateway()
+    differences = []
+    for turn in range(TURNS):
+        outputs = [_output(turn * STEPS_A_TURN + step) for step in range(STEPS_A_TURN)]
+        order = (counted, uncounted) if turn % 2 else (uncounted, counted)
+        took = {gateway: gateway.hear(outputs) for gateway in order}
+        differences.append(took[counted] - took[uncounted])
+    return median(differences) / (STEPS_A_TURN * CONNECTIONS)
+
+
+def _output(step: int) -> api.StepOutput:
+    admitted = None if step else 0
+    news = [api.News(number, index=step, tokens=[65], admitted=admitted) for number in range(CONNECTIONS)]
+    return api.StepOutput(step, news, api.Stats(step_s=0.001, decode_rows=CONNECTIONS))
+
+
+def measure() -> list[Figure]:
+    pairs = []
+    for pair in range(PAIRS):
+        told = {metrics: run(metrics) for metrics in (("on", "off") if pair % 2 else ("off", "on"))}
+        pairs.append((told["on"], told["off"]))
+    peer, goal = "metrics off", ">= 0.97 x"
+    rate, rate_of_cpu = (median(on[which] for on, _ in pairs) for which in (0, 1))
+    ratio, ratio_of_cpu = (median(on[which] / off[which] for on, off in pairs) for which in (0, 1))
+    cost_s = more_an_event()
+    name = f"token events with metrics on, {CONNECTIONS} connections"
+    return [
+        Figure(name, rate, "events/s", goal, ratio, peer),
+        Figure("the same a gateway CPU second", rate_of_cpu, "events/s", goal, ratio_of_cpu, peer),
+        Figure("counting, an event", 1e6 * cost_s, "us"),
+        Figure("counting, of a gateway CPU second", 100 * cost_s * rate_of_cpu, "%", "<= 3"),
+    ]
+
+
+if __name__ == "__main__":
+    from bench.__main__ import report
+
+    sys.exit(report(measure()))
