@@ -17,7 +17,7 @@ const FIRST_MS = 400;
 const MOST_MS = 8000;
 const WORTH_A_TRY = [1000, 1001, 1006, 1011, 1012, 1013, "connection_lost"]; // 1000 is the page's own doing
 const REVOKED = 4401;
-const SECRET_MS = 10_000; // what has not come by then will not come
+const SECRET_MS = 5000; // an HTTP connection that was kept may be as dead as the wire that was lost
 const LOST = "The connection is lost. It is being made again, and what was being written goes on where it was.";
 const UNREACHABLE = "The server cannot be reached. Is it running, and are you online?";
 
@@ -66,7 +66,13 @@ export class Connection {
   }
 
   #dial() {
-    const options = { apiKey: () => clientSecret(undefined, { apiKey: this.#key(), signal: AbortSignal.timeout(SECRET_MS) }) };
+    let asked = false;
+    const apiKey = () => {
+      if (asked && !this.#key()) return undefined; // none was wanted: to come back, a socket is enough
+      asked = true;
+      return clientSecret(undefined, { apiKey: this.#key(), signal: AbortSignal.timeout(SECRET_MS) });
+    };
+    const options = { apiKey };
     if (!this.inWorker) return connect(undefined, options);
     this.#worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module", name: "midstream" });
     return connectWorker(this.#worker, undefined, options);

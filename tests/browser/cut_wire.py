@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tests.fakes.cutting import CuttingProxy
+from tests.fakes.cutting import CuttingProxy, How
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,9 @@ class CutWire:
     _loop: asyncio.AbstractEventLoop
     _over: asyncio.Event
 
-    def cut(self) -> None:
-        """Reset every connection that is open."""
-        self._do(self._proxy.cut)
+    def cut(self, how: How = "reset") -> None:
+        """Cut every connection that is open."""
+        self._do(lambda: self._proxy.cut(how))
 
     def refuse(self, refusing: bool) -> None:
         """Whether connections are reset before anything is said on them."""
@@ -56,7 +56,3 @@ async def _lie(port: int, laid: Future[CutWire]) -> None:
         over = asyncio.Event()
         laid.set_result(CutWire(proxy.url, proxy, asyncio.get_running_loop(), over))
         await over.wait()
-        proxy.refusing = True
-        while len(asyncio.all_tasks()) > 1:  # no connection outlives its loop
-            proxy.cut()
-            await asyncio.sleep(0)

@@ -97,3 +97,18 @@ def test_what_is_stopped_without_a_connection_is_stopped_when_there_is_one(
     expect(answer).to_have_attribute("data-state", re.compile("ended"))
     expect(answer.locator(".state")).to_have_text("stopped")
     until(toy, lambda now: not busy(now))
+
+
+def test_a_wire_that_falls_silent_is_left_for_another(wire: CutWire, open_page: Callable[[], Page]) -> None:
+    page = open_page()
+    page.clock.install()
+    page.goto(wire.url)
+    connected(page)
+    answer = ask(page)
+    wire.cut("silence")
+    standing = words_of(answer)
+    with page.expect_websocket():
+        page.clock.run_for(31_000)  # of the page's own time
+    connected(page)
+    written_so_far(answer, len(standing) + 20)
+    assert words_of(answer)[: len(standing) - 1] == standing[:-1]
