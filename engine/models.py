@@ -7,9 +7,13 @@ with a model is found before its weights are read where that can be, and is a `M
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
+import time
 from collections.abc import Iterator
+from importlib.util import find_spec
+from logging import getLogger
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,8 @@ from engine import default_model
 from engine.default_model import DEFAULT_MODEL
 from engine.model_facts import ModelFacts, describe
 from engine.model_files import SUPPORTED, ModelError, inspect, parameters
+
+log = getLogger(__name__)
 
 __all__ = ["DEFAULT_MODEL", "SUPPORTED", "ModelError", "ModelFacts", "describe", "load", "resolve"]
 
@@ -58,18 +64,36 @@ def load(
     config = inspect(folder)
     place = _device(device)
     number = _dtype(dtype, config, place)
-    _check_memory(parameters(folder) * number.itemsize, place)
+    size = parameters(folder) * number.itemsize
+    _check_alone()
+    _check_memory(size, place)
+    log.info("reading %.2f GB of weights to %s in %s", size / 1e9, place, str(number).removeprefix("torch."))
+    began = time.perf_counter()
     try:
         with _bars_on_terminals_only():
-            model, report = _read(folder, number, attention)
+            model, report = _read(folder, number, attention, place)
         _settle(model, place)
     except Exception as error:  # a broken folder may make transformers raise anything
         raise ModelError(_why_not(folder, place, error)) from error
     _check_complete(folder, report)
+    log.info("the weights were read in %.1f s", time.perf_counter() - began)
     return model
 
 
-def _read(folder: Path, number: torch.dtype, attention: str) -> tuple[PreTrainedModel, dict[str, Any]]:
+def straight_to(place: torch.device) -> dict[str, Any]:
+    """How transformers is told to put each weight where it belongs as it is read: with the package accelerate
+    it can; without it, all of them pass through the host's memory first."""
+    if place.type == "cpu":
+        return {}
+    if find_spec("accelerate") is None:
+        log.info("the weights pass through the host's memory: with the package accelerate they would not")
+        return {}
+    return {"device_map": {"": place}}
+
+
+def _read(
+    folder: Path, number: torch.dtype, attention: str, place: torch.device
+) -> tuple[PreTrainedModel, dict[str, Any]]:
     experts = (
         {"experts_implementation": "eager"} if number is torch.float64 else {}
     )  # grouped ones know no float64
@@ -83,6 +107,7 @@ def _read(folder: Path, number: torch.dtype, attention: str) -> tuple[PreTrained
         local_files_only=True,
         output_loading_info=True,
         ignore_mismatched_sizes=True,  # told in the report, and refused there
+        **straight_to(place),
         **experts,
     )
     return model, report
@@ -149,11 +174,21 @@ def _dtype(name: str, config: dict[str, Any], place: torch.device) -> torch.dtyp
     return DTYPES[name]
 
 
+def _check_alone() -> None:
+    """transformers would read the environment of a launcher as an order to share the weights out."""
+    if (ranks := os.environ.get("WORLD_SIZE", "1")) != "1":
+        raise ModelError(
+            f"this process is one of {ranks} (WORLD_SIZE), and an engine runs on one device: start it "
+            "without torchrun; models that need several devices are not supported"
+        )
+
+
 def _check_memory(needed: int, place: torch.device) -> None:
     free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else available_memory()
     if free is not None and needed > free:
         sizes = f"the weights take {needed / GIB:.1f} GiB, {free / GIB:.1f} are free"
-        raise ModelError(f"there is not enough memory on {place}: {sizes}")
+        alone = "; a model is held by one device, however many there are" if place.type == "cuda" else ""
+        raise ModelError(f"there is not enough memory on {place}: {sizes}{alone}")
 
 
 def available_memory(
