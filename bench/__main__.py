@@ -11,7 +11,7 @@ import msgspec
 
 from bench.figures import Figure, table, write
 
-MEASUREMENTS = ("gateway", "control", "decode")
+MEASUREMENTS = ("gateway", "metrics", "control", "decode")
 
 
 def main() -> int:

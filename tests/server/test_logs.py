@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,20 +15,10 @@ from tests.server.stranger import client_of
 
 Serve = Callable[..., Served]
 CANARY = "CANARY"
+DOCUMENT = Path(__file__).parents[2] / "docs/observability.md"
+ROWS = DOCUMENT.read_text().partition("## The log")[2].partition("\n## ")[0]
 FIELDS = {
-    *(
-        "request_id",
-        "tenant",
-        "model",
-        "route",
-        "finish_reason",
-        "ttft_ms",
-        "queue_ms",
-        "total_ms",
-        "paused_ms",
-    ),
-    *("tokens_in", "tokens_cached", "tokens_out", "wasted_tokens", "tokens_per_s"),
-    *("pauses", "adjusts", "injects", "rewinds", "disconnects", "retries"),
+    name for row in re.findall(r"^\| (`.*?) \|", ROWS, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
 }
 
 

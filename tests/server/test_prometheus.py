@@ -85,6 +85,11 @@ def test_all_that_is_asked_for_is_documented_or_recorded() -> None:
     assert set(re.findall(r"\bjob\w*:[a-z_]+:\w+", "\n".join(queries()))) <= recorded
 
 
+def test_what_is_recorded_and_watched_is_documented() -> None:
+    names = set(re.findall(r"(?:record|alert): (\S+)", RULES.read_text()))
+    assert names == set(re.findall(r"^\| `(job\S+|Midstream\w+)` \|", DOCUMENT.read_text(), re.MULTILINE))
+
+
 def test_panels_have_names_units_and_room_of_their_own() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
