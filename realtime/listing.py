@@ -7,11 +7,11 @@ and never anybody's text. It knows no HTTP; the structs below are what is answer
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from engine import api
 from midstream.protocol import PauseReason
@@ -144,25 +144,26 @@ class Listings(Watcher):
 
     def of_tenant(self, tenant: str, *, most: int, state: State | None = None) -> Listing:
         lives = [life for life in self._lives.values() if life.begun.tenant == tenant]
-        return self._listing(lives, most, state, None)
+        return self._listing(lives, most, state)
 
     def of_all(self, *, most: int, state: State | None = None, connections: int) -> Listing:
-        return self._listing([*self._lives.values()], most, state, self._totals(connections))
+        listing = self._listing([*self._lives.values()], most, state)
+        busy = listing.states["queued"] + listing.states["running"] > 0
+        return replace(listing, server=self._totals(connections, busy=busy))
 
-    def _listing(self, lives: list[Life], most: int, state: State | None, server: Totals | None) -> Listing:
+    def _listing(self, lives: list[Life], most: int, state: State | None) -> Listing:
         now = self._clock()
-        states = Counter(life.stream.state for life in lives)
-        chosen = [life for life in lives if state in (None, life.stream.state)]
+        states = [life.stream.state for life in lives]  # there may be thousands: each is asked once
+        chosen = [life for life, its in zip(lives, states, strict=True) if state in (None, its)]
         return Listing(
             streams=[life.listed(now) for life in reversed(chosen[-most:])],
             total=len(chosen),
-            states={name: states[name] for name in STATES},
-            server=server,
+            states={name: states.count(name) for name in STATES},
+            server=None,
         )
 
-    def _totals(self, connections: int) -> Totals:
+    def _totals(self, connections: int, *, busy: bool) -> Totals:
         stats, block = self._stats, self._hello.block if self._hello else 0
-        busy = any(life.stream.state in ("queued", "running") for life in self._lives.values())
         return Totals(
             model=self._hello.model if self._hello else None,
             engine=self._up,
