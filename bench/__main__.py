@@ -11,7 +11,7 @@ import msgspec
 
 from bench.figures import Figure, table, write
 
-MEASUREMENTS = ("gateway", "metrics", "control", "decode")
+MEASUREMENTS = ("gateway", "metrics", "control", "doors", "decode")
 
 
 def main() -> int:
