@@ -13,14 +13,14 @@ from typing import Any
 import midstream
 from bench.reliability.score import Score, keep_playing, quiet_run
 from bench.reliability.serving import complaints, serving
-from tests.fakes.cutting import CuttingProxy, How, cuts
+from tests.fakes.cutting import STALL_S, CuttingProxy, How, cuts
 from tests.fakes.players import EVERYBODY
 from tests.server.served import Served
 
 CUTS, SEED = 10_000, 40_000
 CLIENTS, SEEDS = 20, range(12)
 MOST_BYTES = 4000  # of a connection before it is cut: a handshake takes some hundred
-SILENCE_S = 1.5
+SILENCE_S = 0.6 * STALL_S  # what stalls is given up, and the connection after it is cut as well
 RECONNECT_S = 600.0  # an outage is cut again and again before it is over
 # On a busy machine the client takes a slow line for a silent one, and there its cut is lost.
 ANY_NUMBER = 10**9
