@@ -91,6 +91,8 @@ class Scheduler:
         spare = 1 if behind else 0
         most = min(self.step_tokens, self.batch_rows) - spare
         for sequence in self._turns.of(decoding, self.steps, most):
+            if len(batch.rows) == most:
+                break
             self._run(batch, sequence, 1)
         self._prefill(batch, behind)
         for row in batch.rows:

@@ -6,6 +6,7 @@ It knows sequences, tenants and the number of the step. It knows no memory, no b
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
+from collections.abc import Iterator
 
 from engine.sequence import Sequence
 
@@ -31,10 +32,14 @@ class Turns:
     def serve(self, tenant: int, tokens: int) -> None:
         self._served[tenant] += tokens
 
-    def of(self, candidates: list[Sequence], step: int, at_most: int | None = None) -> list[Sequence]:
-        """The candidates in the order in which they are served; all of them when they fit anyway."""
-        if len(candidates) <= (1 if at_most is None else at_most):
-            return candidates
+    def of(self, candidates: list[Sequence], step: int, places: int = 1) -> Iterator[Sequence]:
+        """The candidates in the order in which they are served; as they come where there is a place for each.
+
+        All of them, since whoever is first may find no memory, and must not keep the others from theirs.
+        """
+        if len(candidates) <= places:
+            yield from candidates
+            return
         ranks = {id(sequence): rank(sequence, step) for sequence in candidates}
         served = Counter(self._served)
         queues: dict[int, deque[Sequence]] = defaultdict(deque)
@@ -42,15 +47,13 @@ class Turns:
         # whoever was served longest ago.
         for sequence in sorted(candidates, key=lambda one: (-ranks[id(one)], not one.blocks)):
             queues[sequence.tenant].append(sequence)
-        order: list[Sequence] = []
-        while queues and (at_most is None or len(order) < at_most):
+        while queues:
             tenant = min(queues, key=lambda tenant: (-ranks[id(queues[tenant][0])], served[tenant], tenant))
             sequence = queues[tenant].popleft()
             served[tenant] += sequence.wants
-            order.append(sequence)
             if not queues[tenant]:
                 del queues[tenant]
-        return order
+            yield sequence
 
 
 def rank(sequence: Sequence, step: int) -> float:

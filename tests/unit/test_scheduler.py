@@ -359,3 +359,13 @@ def test_a_shared_block_is_copied_before_a_row_writes_to_it() -> None:
     assert batch.copies == [(shared, twin.blocks[1])]
     assert first.blocks[1] == shared != twin.blocks[1]
     assert house.step().copies == []
+
+
+def test_whoever_finds_no_memory_keeps_nobody_from_going_on() -> None:
+    """A full cache, a row for each but one who decode, and the first in turn may take memory from nobody."""
+    house = House(blocks=5, batch_rows=2)
+    (first,) = house.decoding(1, tokens=9)
+    house.decoding(2, tokens=7)
+    house.add(3, 20)
+    house.steps(40)
+    assert first.outputs > 10
