@@ -16,13 +16,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from engine.api import Sampling
 from engine.batch import Batch
 from engine.cache import BlockCache
+from engine.host_cache import HostCache
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence
 from engine.turns import PATIENCE_STEPS
+from tests.fakes.steps import Steps
 
 EXAMPLES = os.environ.get("MIDSTREAM_EXAMPLES")
 SETTINGS = settings(
-    max_examples=int(EXAMPLES or 150),
+    max_examples=int(EXAMPLES or 100),
     stateful_step_count=60,
     derandomize=EXAMPLES is None,
     database=None,
@@ -33,26 +35,27 @@ PICK = st.integers(0, 11)
 
 
 def advance(scheduler: Scheduler) -> Batch:
-    """A step, its tokens known, and those that came to their end gone."""
-    batch = scheduler.schedule()
-    for row in batch.rows:
-        scheduler.commit(row)
-        if row.samples:
-            row.sequence.sampled(1000 + row.sequence.outputs)
-        if row.sequence.length_reached:
-            scheduler.remove(row.sequence)
-        else:
-            scheduler.refresh(row.sequence)
-    return batch
+    return Steps(scheduler).take()
 
 
 class Turns(RuleBasedStateMachine):
-    @initialize(blocks=st.integers(17, 40), step_tokens=st.integers(2, 20), batch_rows=st.integers(2, 6))
-    def open(self, blocks: int, step_tokens: int, batch_rows: int) -> None:
+    @initialize(
+        blocks=st.integers(17, 40),
+        step_tokens=st.integers(2, 20),
+        batch_rows=st.integers(2, 6),
+        overlap=st.booleans(),
+        host_blocks=st.sampled_from([0, 5, 40]),
+    )
+    def open(self, blocks: int, step_tokens: int, batch_rows: int, overlap: bool, host_blocks: int) -> None:
         self.cache = BlockCache(blocks, 4)
         self.scheduler = Scheduler(
-            self.cache, step_tokens=step_tokens, batch_rows=batch_rows, tenant_prefill=CONTEXT
+            self.cache,
+            step_tokens=step_tokens,
+            batch_rows=batch_rows,
+            tenant_prefill=CONTEXT,
+            host=HostCache(host_blocks),
         )
+        self.steps = Steps(self.scheduler, overlap=overlap)
         self.count = 0
 
     @rule(
@@ -82,25 +85,35 @@ class Turns(RuleBasedStateMachine):
             sequence.credit += more
             self.scheduler.refresh(sequence)
 
-    @rule(at=PICK)
-    def pause(self, at: int) -> None:
+    @rule(at=PICK, release=st.booleans())
+    def pause(self, at: int, release: bool) -> None:
         for sequence in self.pick(at):
+            sequence.recall()
             sequence.paused = True
             sequence.preempted = False
+            if release:
+                self.scheduler.release(sequence)
             self.scheduler.refresh(sequence)
 
     @rule(at=PICK)
     def resume(self, at: int) -> None:
         for sequence in self.pick(at):
             sequence.paused = False
+            if sequence.evicted:
+                self.scheduler.regain(sequence)
             self.scheduler.refresh(sequence)
 
     @rule(at=PICK, back=st.integers(0, 9))
     def truncate(self, at: int, back: int) -> None:
         for sequence in self.pick(at):
+            sequence.recall()
             sequence.truncate(max(0, sequence.outputs - back))
-            self.cache.release(sequence, keep=sequence.computed)
+            self.scheduler.release(sequence, keep=sequence.computed)
             self.scheduler.refresh(sequence)
+
+    @rule()
+    def arrive(self) -> None:
+        self.steps.arrive()
 
     @rule(at=PICK)
     def remove(self, at: int) -> None:
@@ -111,18 +124,15 @@ class Turns(RuleBasedStateMachine):
     def step(self, times: int) -> None:
         for _ in range(times):
             may = {stream for stream, sequence in self.scheduler.sequences.items() if not sequence.paused}
-            outputs = {stream: sequence.outputs for stream, sequence in self.scheduler.sequences.items()}
-            batch = advance(self.scheduler)
-            self.check(batch, may, outputs)
+            self.check(self.steps.take(), may)
 
-    def check(self, batch: Batch, may: set[int], outputs: dict[int, int]) -> None:
+    def check(self, batch: Batch, may: set[int]) -> None:
         streams = [row.sequence.stream for row in batch.rows]
         assert len(streams) == len(set(streams)) <= self.scheduler.batch_rows
         assert sum(row.count for row in batch.rows) <= self.scheduler.step_tokens
         assert all(row.count > 0 for row in batch.rows)
         assert may.issuperset(streams), "who is paused is in no batch"
-        for row in batch.rows:
-            assert not row.samples or outputs[row.sequence.stream] < row.sequence.credit
+        assert all(not row.samples or row.index < row.sequence.credit for row in batch.rows)
         preempted = {sequence.stream for sequence in batch.preempted}
         assert preempted.isdisjoint(streams), "who lost its memory does not run"
 
@@ -131,6 +141,7 @@ class Turns(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         self.cache.audit(self.scheduler.sequences.values())
+        self.scheduler.host.audit()
         wanting = sum(sequence.wants > 0 for sequence in self.scheduler.sequences.values())
         assert self.scheduler.ready == wanting, "who wants something is looked at, and nobody else"
 
@@ -149,7 +160,8 @@ class Turns(RuleBasedStateMachine):
         for _ in range(100 + 2 * CONTEXT * self.count):
             if not self.scheduler.sequences:
                 break
-            advance(self.scheduler)
+            self.steps.arrive()
+            self.steps.take()
         assert not self.scheduler.sequences
         assert self.cache.used == 0
 
