@@ -10,6 +10,7 @@ import secrets
 
 import msgspec
 from msgspec.structs import replace
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -65,11 +66,20 @@ class StreamDoor:
         return Steered(self._hub, tenant, frame)
 
 
+class Name(PathConvertor):
+    """A name is of any characters, line breaks among them."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("name", Name())
+
+
 def routes(hub: Hub, most_bytes: int, patience: Patience) -> list[Route]:
     door = StreamDoor(hub, most_bytes, patience)
     return [
-        Route("/v1/streams/{request_id:path}/control", door.control, methods=["POST"]),
-        Route("/v1/streams/{request_id:path}", door.follow),
+        Route("/v1/streams/{request_id:name}/control", door.control, methods=["POST"]),
+        Route("/v1/streams/{request_id:name}", door.follow),
     ]
 
 
