@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -150,15 +150,6 @@ async def test_a_closed_client_may_be_closed_again_and_leaves_no_thread(url: str
         await asyncio.to_thread(script)
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Whoever is started in a shell's background hears no interrupt, unless it asks to."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_while_waiting_cancels_the_stream() -> None:
     """Ctrl-C comes out of whatever wait the main thread is in."""
     server, thread = FakeServer(), sync.LoopThread()
