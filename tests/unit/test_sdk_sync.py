@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -173,4 +173,26 @@ def test_an_interrupt_while_waiting_cancels_the_stream() -> None:
                 next(iter(stream))
             playing.result()
     thread.run(server.__aexit__(None, None, None))
+    thread.stop()
+
+
+def test_an_interrupt_as_soon_as_work_is_handed_over_ends_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    thread, ended = sync.LoopThread(), threading.Event()
+    hand_over = thread._loop.call_soon_threadsafe
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    def interrupted(*work: Any) -> None:
+        monkeypatch.undo()
+        hand_over(*work)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(thread._loop, "call_soon_threadsafe", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        thread.run(work())
+    assert ended.wait(60)
     thread.stop()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack
@@ -41,17 +42,37 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        answer = Future[T]()
         try:
-            return future.result()
+            # Ctrl-C may come as soon as this is handed over, and must not leave it waiting there.
+            self._loop.call_soon_threadsafe(self._begin, work, answer)
+            return answer.result()
         except BaseException:
-            future.cancel()  # Ctrl-C here must not leave it waiting there
+            answer.cancel()
             raise
+
+    def _begin(self, work: Coroutine[Any, Any, T], answer: Future[T]) -> None:
+        task = self._loop.create_task(_told(work, answer))
+        answer.add_done_callback(
+            lambda done: self._loop.call_soon_threadsafe(task.cancel) if done.cancelled() else None
+        )
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _told(work: Coroutine[Any, Any, T], answer: Future[T]) -> None:
+    """Whatever comes of it, somebody in another thread waits for it, or waits no longer."""
+    try:
+        result = await work
+    except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+        if answer.set_running_or_notify_cancel():
+            answer.set_exception(error)
+    else:
+        if answer.set_running_or_notify_cancel():
+            answer.set_result(result)
 
 
 class Stream:
