@@ -4,6 +4,8 @@ import os
 import signal
 from pathlib import Path
 
+from hypothesis import settings
+
 # One thread for the arithmetic of tiny models: two that wait for each other, on a machine whose cores are
 # busy with the test's other processes, take many times as long. Read by torch when it is loaded, so it
 # stands before all imports.
@@ -15,3 +17,7 @@ if not Path("/dev/nvidiactl").exists():
 
 # Whoever starts the tests in the background may have had Ctrl-C ignored, for them and all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("midstream", deadline=None)
+settings.load_profile("midstream")

@@ -141,7 +141,6 @@ def test_tokens_are_those_of_generate_whatever_happens_meanwhile(architecture: s
     @settings(
         max_examples=int(EXAMPLES or 8),
         derandomize=EXAMPLES is None,
-        deadline=None,
         database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )

@@ -33,7 +33,6 @@ SETTINGS = settings(
     stateful_step_count=50,
     derandomize=EXAMPLES is None,
     database=None,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 ROOMS = [

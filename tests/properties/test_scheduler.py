@@ -28,7 +28,6 @@ SETTINGS = settings(
     stateful_step_count=60,
     derandomize=EXAMPLES is None,
     database=None,
-    deadline=None,
 )
 CONTEXT = 64
 PICK = st.integers(0, 11)

@@ -95,7 +95,6 @@ def statuses(keyed: Keyed, name: str, mode: GenerationMode) -> set[int]:
         max_examples=EXAMPLES,
         derandomize=True,
         database=None,
-        deadline=None,
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     )

@@ -244,7 +244,7 @@ def batches(draw: st.DrawFn) -> list[Context]:
 
 
 @pytest.mark.parametrize("backend", EVERY_BACKEND)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(contexts=batches(), kind=st.sampled_from(list(KINDS.values())))
 def test_it_is_a_dense_softmax_for_any_batch(contexts: list[Context], kind: Kind, backend: str) -> None:
     out, expected = attended(contexts, kind, torch.float64, backend)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from transformers import (
@@ -201,7 +201,6 @@ def do(step: tuple[str, Any], seq: Sequence, sampler: Sampler, logits: Tensor) -
 
 
 @given(st.lists(steps, max_size=12))
-@settings(deadline=None)
 def test_penalties_know_the_context_whatever_became_of_it(story: list[tuple[str, Any]]) -> None:
     logits = noise(1, 10)
     seq = sequence(tokens=[1, 2, 2], temperature=0.0, **PENALTIES)
@@ -371,7 +370,6 @@ def told(choices: list[Choice]) -> list[tuple[int | None, Logprob | None]]:
 
 
 @given(st.lists(st.integers(0, CROWD - 1), min_size=1, unique=True))
-@settings(deadline=None)
 def test_a_choice_is_the_same_in_any_company_and_order(rows: list[int]) -> None:
     sampler, seqs = crowd()
     everyone = told(sampler.sample(LOGITS, seqs))
@@ -380,7 +378,6 @@ def test_a_choice_is_the_same_in_any_company_and_order(rows: list[int]) -> None:
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-@settings(deadline=None)
 def test_a_choice_hangs_on_seed_and_index_and_not_on_the_slot(seed: int) -> None:
     logits = torch.zeros(2, VOCAB)
     there, here = sequence(0, [1], seed=seed), sequence(1, [8, 9, 4], seed=seed)
