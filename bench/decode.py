@@ -24,7 +24,7 @@ from bench.server import Served
 from engine import api
 from engine.engine import Engine
 from engine.load import build
-from engine.models import DEFAULT_MODEL, resolve
+from engine.model.loading import DEFAULT_MODEL, resolve
 
 CROWDS = (1, 8, 32)
 GOALS = {1: 24, 8: 115, 32: 215}

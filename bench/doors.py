@@ -24,7 +24,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from bench.figures import Figure
 from bench.server import Served
 from bench.transformers_serve import TransformersServe
-from engine.models import DEFAULT_MODEL, resolve
+from engine.model.loading import DEFAULT_MODEL, resolve
 
 ROUNDS = {1: 8, 8: 3, 32: 2}  # by how many read at a time
 TOKENS = 32

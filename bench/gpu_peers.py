@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 from transformers.generation.configuration_utils import ContinuousBatchingConfig, GenerationConfig
 
 from engine import api
-from engine.sampler import Sampler
-from engine.sequence import Sequence
+from engine.sampling.sampler import Sampler
+from engine.schedule.sequence import Sequence
 
 log = logging.getLogger(__name__)
 

@@ -22,16 +22,16 @@ from engine import api, toy_model
 from midstream import protocol
 from midstream.protocol import MAX_INDEX, Credit, Params
 from realtime.frames import Codec
-from realtime.hub import Hub
-from realtime.listing import Listings
-from realtime.metrics import Metrics
-from realtime.orders import Answer
-from realtime.prompts import Model
 from realtime.refusal import Refusal
-from realtime.request_log import RequestLog
-from realtime.stream import Stream
-from realtime.tokenizer import Tokenizer
-from realtime.watching import Route, Watcher, Watchers
+from realtime.sight.listing import Listings
+from realtime.sight.metrics import Metrics
+from realtime.sight.request_log import RequestLog
+from realtime.streams.hub import Hub
+from realtime.streams.orders import Answer
+from realtime.streams.prompts import Model
+from realtime.streams.stream import Stream
+from realtime.streams.watching import Route, Watcher, Watchers
+from realtime.text.tokenizer import Tokenizer
 
 PAIRS = 5
 TURNS, STEPS_A_TURN = 400, 20

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from bench.roofline import Shape
-from engine.model_facts import describe
+from engine.model.facts import describe
 
 SHAPES: dict[str, dict[str, Any]] = {
     "llama-3.1-8b": {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from engine.model_facts import ModelFacts
+from engine.model.facts import ModelFacts
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def _warm_up(model: str) -> None:
     # processes.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    importlib.import_module("engine.load" if model == "toy" else "engine.models")
+    importlib.import_module("engine.load" if model == "toy" else "engine.model.loading")
 
 
 def serve(pipe: Pipe, options: api.EngineOptions) -> int:
@@ -69,7 +69,7 @@ def serve(pipe: Pipe, options: api.EngineOptions) -> int:
     handler.setFormatter(JsonLines() if options.log_format == "json" else logging.Formatter(LINE))
     logging.basicConfig(level=options.log_level.upper(), handlers=[handler])
     from engine.load import build
-    from engine.model_files import ModelError
+    from engine.model.files import ModelError
 
     try:
         engine, hello = build(options)

@@ -16,14 +16,14 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from engine import api
-from engine.batch import Batch, Row
-from engine.cache import BlockCache
 from engine.flights import Flights, Outcome, Runner
 from engine.lives import Lives
 from engine.moves import Mover, Moves
-from engine.sampler import Sampler
-from engine.scheduler import Scheduler
-from engine.sequence import Choice, Sequence
+from engine.sampling.sampler import Sampler
+from engine.schedule.batch import Batch, Row
+from engine.schedule.cache import BlockCache
+from engine.schedule.scheduler import Scheduler
+from engine.schedule.sequence import Choice, Sequence
 from engine.steering import Steering
 
 

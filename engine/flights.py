@@ -20,10 +20,10 @@ from typing import Protocol
 
 from torch import Tensor
 
-from engine.batch import Batch, Row
-from engine.draw import Draw, Next
-from engine.sampler import Sampler
-from engine.sequence import Choice
+from engine.sampling.draw import Draw, Next
+from engine.sampling.sampler import Sampler
+from engine.schedule.batch import Batch, Row
+from engine.schedule.sequence import Choice
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence as Several
 
 from engine import api
-from engine.sampler import Sampler
-from engine.scheduler import Scheduler
-from engine.sequence import Choice, Sequence
+from engine.sampling.sampler import Sampler
+from engine.schedule.scheduler import Scheduler
+from engine.schedule.sequence import Choice, Sequence
 
 
 class Lives:

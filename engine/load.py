@@ -9,22 +9,23 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from engine import api, memory, toy_model
-from engine.cache import BlockCache
+from engine import api, toy_model
 from engine.engine import Engine
 from engine.flights import Runner
-from engine.host_cache import HostCache
-from engine.model_files import ModelError
-from engine.sampler import Sampler
-from engine.scheduler import Scheduler
-from engine.toy import CONTEXT, ToyRunner
+from engine.forward.toy import CONTEXT, ToyRunner
+from engine.memory import sizing
+from engine.model.files import ModelError
+from engine.sampling.sampler import Sampler
+from engine.schedule.cache import BlockCache
+from engine.schedule.host_cache import HostCache
+from engine.schedule.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from engine.attention import Backend
-    from engine.host_pool import HostPool
-    from engine.runner import ModelRunner
+    from engine.forward.attention import Backend
+    from engine.forward.runner import ModelRunner
+    from engine.memory.host_pool import HostPool
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +67,8 @@ def _toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
 
 def _model(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
     # Not before a model is wanted: transformers takes longer to import than the toy to start.
-    from engine.attention import NAME
-    from engine.models import load, resolve
+    from engine.forward.attention import NAME
+    from engine.model.loading import load, resolve
 
     device = options.device if options.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
     folder = resolve(options.model)
@@ -77,13 +78,13 @@ def _model(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
 
 def around(model: PreTrainedModel, folder: Path, options: api.EngineOptions) -> tuple[Engine, api.Hello]:
     """An engine around a model that is loaded, whose tokenizer lies in `folder`."""
-    from engine import backends
-    from engine.attention import NAME, Pool
-    from engine.host_pool import STAGED_BYTES
-    from engine.models import available_memory, describe
-    from engine.offload import host_pool
-    from engine.packing import pack
-    from engine.runner import ModelRunner
+    from engine.forward import backends
+    from engine.forward.attention import NAME, Pool
+    from engine.forward.runner import ModelRunner
+    from engine.memory.host_pool import STAGED_BYTES
+    from engine.memory.offload import host_pool
+    from engine.model.loading import available_memory, describe
+    from engine.model.packing import pack
 
     model.set_attn_implementation(NAME)
     device = str(model.device)
@@ -121,7 +122,7 @@ def around(model: PreTrainedModel, folder: Path, options: api.EngineOptions) -> 
     wanted_gib = options.host_kv_gib if on_device else 0.0
     tokens = options.kv_tokens
     if not tokens and on_device:
-        room = memory.left_on_device(
+        room = sizing.left_on_device(
             lambda tokens: runner_with(tokens)[0],
             sampler,
             chunk=_whole_blocks(min(_step_tokens(options, device), context), options.block_size, device),
@@ -204,7 +205,7 @@ def _whole_blocks(tokens: int, block: int, device: str) -> int:
 
 def _affordable(bytes_per_token: int, context: int) -> int:
     """As many tokens as a fair share of the free memory holds."""
-    from engine.models import available_memory
+    from engine.model.loading import available_memory
 
     free = available_memory() or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     return min(int(free * MEMORY_SHARE) // bytes_per_token, CONTEXTS_HELD * context)

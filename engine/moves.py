@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from engine.batch import Batch
-from engine.cache import BlockCache
-from engine.host_cache import HostCache, Load, Move
+from engine.schedule.batch import Batch
+from engine.schedule.cache import BlockCache
+from engine.schedule.host_cache import HostCache, Load, Move
 
 
 class Arrival(Protocol):

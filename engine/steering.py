@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from engine import api
 from engine.lives import Lives
-from engine.sampler import Sampler
-from engine.scheduler import Scheduler
-from engine.sequence import Sequence
+from engine.sampling.sampler import Sampler
+from engine.schedule.scheduler import Scheduler
+from engine.schedule.sequence import Sequence
 
 
 class Steering:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from engine import api
 from engine.engine import Engine
 from engine.load import build
-from engine.model_files import ModelError
+from engine.model.files import ModelError
 
 
 class EngineThread:

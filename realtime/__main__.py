@@ -15,31 +15,32 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from engine import api
-from realtime import entry, logs, loop_lag, transport
+from realtime.access.credentials import Credentials
+from realtime.access.crowd import Crowd
+from realtime.access.keyring import Keyring
+from realtime.access.keys import Unreadable
+from realtime.access.revocation import watch
 from realtime.app import Doors, application
 from realtime.config import Options, parse
-from realtime.connection import Limits
-from realtime.credentials import Credentials
-from realtime.crowd import Crowd
-from realtime.hub import Hub
-from realtime.keyring import Keyring
-from realtime.keys import Unreadable
-from realtime.link import ProcessLink
+from realtime.engines.link import ProcessLink
+from realtime.engines.supervisor import Connect, EngineFailed, Supervisor
+from realtime.engines.thread_link import ThreadLink
+from realtime.http.sse import Patience
 from realtime.listening import Unable, listen, raise_descriptor_limit, welcome
-from realtime.listing import Listings
-from realtime.metrics import Metrics
-from realtime.quota import Gate
-from realtime.request_log import RequestLog
-from realtime.revocation import watch
 from realtime.server import Server, let_finish
-from realtime.sse import Patience
-from realtime.supervisor import Connect, EngineFailed, Supervisor
-from realtime.tenants import EVERYTHING, Allowance
-from realtime.thread_link import ThreadLink
-from realtime.watching import Watchers
+from realtime.sight import logs, loop_lag
+from realtime.sight.listing import Listings
+from realtime.sight.metrics import Metrics
+from realtime.sight.request_log import RequestLog
+from realtime.streams.hub import Hub
+from realtime.streams.quota import Gate
+from realtime.streams.tenants import EVERYTHING, Allowance
+from realtime.streams.watching import Watchers
+from realtime.websocket.connection import Limits
+from realtime.wire import entry, transport
 
 if TYPE_CHECKING:
-    from realtime.trace_export import Exported
+    from realtime.sight.trace_export import Exported
 
 log = logging.getLogger("midstream")
 
@@ -130,7 +131,7 @@ def _everything(tenant: str) -> Allowance:
 
 def _traces() -> Exported:
     try:
-        from realtime.trace_export import Exported  # brings OpenTelemetry: only where it was asked for
+        from realtime.sight.trace_export import Exported  # brings OpenTelemetry: only where it was asked for
     except ModuleNotFoundError:
         raise Unable(
             "--traces on needs OpenTelemetry; install it with: pip install 'midstream-server[otel]'"

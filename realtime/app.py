@@ -11,24 +11,24 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from midstream import protocol
-from realtime import asyncapi
-from realtime.access import For, answer, guarded, holder_of
-from realtime.connection import Connection, Limits, serve
-from realtime.credentials import Credentials
-from realtime.crowd import Crowd
-from realtime.hub import Hub
-from realtime.listing import Listings
-from realtime.listing_door import listing_door
-from realtime.metrics import Metrics
-from realtime.openai.errors import error_response
-from realtime.openai.routes import routes as openai
-from realtime.openapi import document as openapi
-from realtime.pages import routes as pages
+from realtime.access.credentials import Credentials
+from realtime.access.crowd import Crowd
+from realtime.engines.supervisor import Supervisor
+from realtime.http import asyncapi
+from realtime.http.guard import For, answer, guarded, holder_of
+from realtime.http.listing_door import listing_door
+from realtime.http.openai.errors import error_response
+from realtime.http.openai.routes import routes as openai
+from realtime.http.openapi import document as openapi
+from realtime.http.pages import routes as pages
+from realtime.http.secret_door import secret_door
+from realtime.http.sse import Patience
+from realtime.http.stream_door import routes as streams
 from realtime.refusal import Refusal
-from realtime.secret_door import secret_door
-from realtime.sse import Patience
-from realtime.stream_door import routes as streams
-from realtime.supervisor import Supervisor
+from realtime.sight.listing import Listings
+from realtime.sight.metrics import Metrics
+from realtime.streams.hub import Hub
+from realtime.websocket.connection import Connection, Limits, serve
 
 
 class Doors:

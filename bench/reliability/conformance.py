@@ -17,8 +17,8 @@ from typing import Any
 import uvicorn
 from kosoku import FailureError, run_fuzzingclient
 
-from realtime import entry, transport
 from realtime.config import Options
+from realtime.wire import entry, transport
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]

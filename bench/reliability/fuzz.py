@@ -19,8 +19,8 @@ from bench.reliability import rebound
 from bench.reliability.memory import resident_mib, slope
 from bench.reliability.mutants import mutants
 from midstream.protocol import MSGPACK_SUBPROTOCOL, Params, Start
-from realtime.connection import Limits, serve
-from realtime.peer import PEER
+from realtime.websocket.connection import Limits, serve
+from realtime.wire.peer import PEER
 from tests.fakes.house import House, Room
 from tests.fakes.reader import Account, Reader
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from midstream import protocol
-from realtime.orders import Answer
-from realtime.outbox import Told
 from realtime.refusal import Refusal
-from realtime.stream import Stream
-from realtime.watching import Route
+from realtime.streams.orders import Answer
+from realtime.streams.outbox import Told
+from realtime.streams.stream import Stream
+from realtime.streams.watching import Route
 from tests.fakes.house import House
 from tests.fakes.visit import TENANT
 

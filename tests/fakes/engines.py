@@ -15,18 +15,18 @@ import torch
 from transformers import PreTrainedModel
 
 from engine import api, toy_model
-from engine.attention import NAME, Pool
-from engine.cache import BlockCache
 from engine.engine import Engine
 from engine.flights import Runner
-from engine.host_cache import HostCache
-from engine.host_pool import HostPool
-from engine.models import describe
-from engine.runner import ModelRunner
-from engine.sampler import Sampler
-from engine.scheduler import Scheduler
-from engine.sdpa import Sdpa
-from engine.toy import ToyRunner
+from engine.forward.attention import NAME, Pool
+from engine.forward.runner import ModelRunner
+from engine.forward.sdpa import Sdpa
+from engine.forward.toy import ToyRunner
+from engine.memory.host_pool import HostPool
+from engine.model.loading import describe
+from engine.sampling.sampler import Sampler
+from engine.schedule.cache import BlockCache
+from engine.schedule.host_cache import HostCache
+from engine.schedule.scheduler import Scheduler
 from tests.fakes.kernels import gathered, paged
 from tests.fakes.movers import LateMover, ToyHost
 from tests.fakes.tiny import tiny_model
@@ -97,7 +97,7 @@ def model_engine(model: PreTrainedModel, room: Room, wrap: Wrap | None = None) -
         eos=frozenset(),
     )
     if room.captured:
-        from engine.captured import eager
+        from engine.forward.captured import eager
 
         assert kernels is not None
         runner.record(kernels, room.batch_rows, eager)

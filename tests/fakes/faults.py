@@ -7,10 +7,10 @@ from collections.abc import Sequence as Rows
 import torch
 from torch import Tensor
 
-from engine.attention import Pool
-from engine.batch import Row
 from engine.flights import Runner
-from engine.runner import ModelRunner
+from engine.forward.attention import Pool
+from engine.forward.runner import ModelRunner
+from engine.schedule.batch import Row
 
 
 class FaultyRunner:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.attention import Look
-from engine.paged import Paged, PagedKernels, Tiles
+from engine.forward.attention import Look
+from engine.forward.paged import Paged, PagedKernels, Tiles
 
 
 class GatheredKernels(PagedKernels):

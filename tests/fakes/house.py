@@ -14,18 +14,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine import api, toy_model
-from engine.cache import BlockCache
 from engine.engine import Engine
-from engine.sampler import Sampler
-from engine.scheduler import Scheduler
-from engine.toy import ToyRunner
+from engine.forward.toy import ToyRunner
+from engine.sampling.sampler import Sampler
+from engine.schedule.cache import BlockCache
+from engine.schedule.scheduler import Scheduler
 from midstream.protocol import StreamFrame
-from realtime.hub import Hub
-from realtime.life import LIFE, State
-from realtime.prompts import Model
-from realtime.stream import Stream
-from realtime.tokenizer import Tokenizer
-from realtime.watching import Watcher, Watchers
+from realtime.streams.hub import Hub
+from realtime.streams.life import LIFE, State
+from realtime.streams.prompts import Model
+from realtime.streams.stream import Stream
+from realtime.streams.watching import Watcher, Watchers
+from realtime.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engine.attention import Pool
-from engine.tables import Tables
+from engine.forward.attention import Pool
+from engine.forward.tables import Tables
 
 if TYPE_CHECKING:
-    from engine.paged import PagedKernels
+    from engine.forward.paged import PagedKernels
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="triton is made for Linux only")
 
 
 def paged(pool: Pool, block: int, heads: int, slots: int) -> PagedKernels:
     """The pool's last block is given to nobody."""
-    from engine.paged import Launch, PagedKernels
+    from engine.forward.paged import Launch, PagedKernels
 
     blocks = pool.tokens // block
     tables = Tables(slots, blocks, block, blocks - 1, pool.keys[0].device)

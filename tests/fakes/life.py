@@ -8,11 +8,11 @@ from typing import Any, Literal
 from engine import api, toy_model
 from midstream import protocol
 from midstream.protocol import Credit, Params
-from realtime.outbox import Told
-from realtime.params import resolved
-from realtime.prompts import Model
-from realtime.steering import Steering
-from realtime.stream import Stream
+from realtime.streams.outbox import Told
+from realtime.streams.params import resolved
+from realtime.streams.prompts import Model
+from realtime.streams.steering import Steering
+from realtime.streams.stream import Stream
 from tests.fakes.house import toy_tokenizer
 
 CONTEXT = 40

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
-from engine.host_cache import Move
-from engine.toy import ToyRunner
+from engine.forward.toy import ToyRunner
+from engine.schedule.host_cache import Move
 
 
 class Host(Protocol):

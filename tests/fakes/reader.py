@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from midstream import protocol
 from midstream.protocol import Event, Frame, Params, StreamFrame
-from realtime.orders import Answer
-from realtime.outbox import Told
 from realtime.refusal import Refusal
-from realtime.stream import Stream
-from realtime.watching import Route
+from realtime.streams.orders import Answer
+from realtime.streams.outbox import Told
+from realtime.streams.stream import Stream
+from realtime.streams.watching import Route
 from tests.fakes.house import House, toy_tokenizer
 
 AHEAD = 7  # tokens that a plain client grants at a time

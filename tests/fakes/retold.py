@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from engine import api
 from engine.engine import Engine
-from realtime.params import sampling
+from realtime.streams.params import sampling
 from tests.fakes.house import Room, toy_engine
 from tests.fakes.reader import Account
 

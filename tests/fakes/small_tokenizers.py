@@ -10,7 +10,7 @@ from typing import Any
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Library
 
-from realtime.tokenizer import Tokenizer
+from realtime.text.tokenizer import Tokenizer
 
 LINES = [
     "The quick brown fox jumps over the lazy dog. Stop here, then stop there.",

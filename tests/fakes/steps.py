@@ -5,9 +5,9 @@ What lands is checked against what the sequence knows by then: it must continue 
 
 from __future__ import annotations
 
-from engine.batch import Batch, Row
-from engine.host_cache import Load
-from engine.scheduler import Scheduler
+from engine.schedule.batch import Batch, Row
+from engine.schedule.host_cache import Load
+from engine.schedule.scheduler import Scheduler
 
 
 class Steps:

@@ -7,7 +7,7 @@ from typing import Any
 
 from midstream import protocol
 from midstream.protocol import Credit, Error, Params
-from realtime.hub import LONG_TEXT
+from realtime.streams.hub import LONG_TEXT
 from tests.fakes.house import House, Room
 from tests.fakes.reader import Account, Reader
 

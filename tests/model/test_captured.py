@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine import api
-from engine.captured import sizes
-from engine.runner import ModelRunner
+from engine.forward.captured import sizes
+from engine.forward.runner import ModelRunner
 from tests.fakes.engines import Driver, Room, engine_of, greedy
 from tests.fakes.kernels import needs_triton
 from tests.fakes.oracle import oracle

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 from engine import api
 from engine.load import build
-from engine.models import DEFAULT_MODEL, load, resolve
+from engine.model.loading import DEFAULT_MODEL, load, resolve
 from tests.fakes.engines import Driver, greedy
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from engine.api import Sampling
-from engine.batch import Batch
-from engine.cache import BlockCache
-from engine.host_cache import HostCache
-from engine.scheduler import Scheduler
-from engine.sequence import Sequence
-from engine.turns import PATIENCE_STEPS
+from engine.schedule.batch import Batch
+from engine.schedule.cache import BlockCache
+from engine.schedule.host_cache import HostCache
+from engine.schedule.scheduler import Scheduler
+from engine.schedule.sequence import Sequence
+from engine.schedule.turns import PATIENCE_STEPS
 from tests.fakes.steps import Steps
 
 EXAMPLES = os.environ.get("MIDSTREAM_EXAMPLES")

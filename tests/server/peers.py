@@ -11,10 +11,10 @@ from typing import Any
 import uvicorn
 from websockets.frames import Frame, Opcode
 
-from realtime import entry
-from realtime.entry import HttpLimits
-from realtime.handshake import Message
-from realtime.transport import Limits, protocol_class
+from realtime.wire import entry
+from realtime.wire.entry import HttpLimits
+from realtime.wire.handshake import Message
+from realtime.wire.transport import Limits, protocol_class
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

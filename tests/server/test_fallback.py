@@ -11,15 +11,15 @@ import pytest
 import uvicorn
 
 from engine import api
+from realtime.access.credentials import Credentials
+from realtime.access.crowd import Crowd
 from realtime.app import Doors, application
-from realtime.connection import Limits
-from realtime.credentials import Credentials
-from realtime.crowd import Crowd
-from realtime.hub import Hub
-from realtime.listing import Listings
-from realtime.metrics import Metrics
-from realtime.supervisor import Supervisor
-from realtime.thread_link import ThreadLink
+from realtime.engines.supervisor import Supervisor
+from realtime.engines.thread_link import ThreadLink
+from realtime.sight.listing import Listings
+from realtime.sight.metrics import Metrics
+from realtime.streams.hub import Hub
+from realtime.websocket.connection import Limits
 from tests.server.stranger import client_of
 
 LIMITS = Limits(max_message_bytes=2**20, streams_per_connection=10, auto_credit_window=64, ack_every=16)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from midstream.protocol import ERRORS
-from realtime.openai.errors import error_object
+from realtime.http.openai.errors import error_object
 from realtime.refusal import Refusal
 from tests.server.served import PATIENCE_S, Served, streams
 

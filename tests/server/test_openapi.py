@@ -15,7 +15,7 @@ from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.core.failures import FailureGroup
 
 from midstream import protocol
-from realtime.openapi.document import document
+from realtime.http.openapi.document import document
 from tests.server.keyed import Keyed
 from tests.server.served import PATIENCE_S, Served
 from tests.unit.test_access import DECISIONS

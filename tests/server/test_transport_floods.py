@@ -9,7 +9,7 @@ import tracemalloc
 import pytest
 from websockets.frames import Opcode
 
-from realtime.transport import Limits
+from realtime.wire.transport import Limits
 from tests.server.peers import Events, RawPeer, Receive, Scope, Send, masked, raw_peer, serving
 
 pytestmark = pytest.mark.asyncio

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from realtime.flow import Inbox
+from realtime.wire.flow import Inbox
 
 pytestmark = pytest.mark.asyncio
 

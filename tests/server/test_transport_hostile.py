@@ -9,8 +9,8 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.frames import Opcode
 
-from realtime.peer import PEER, Peer, PeerGone
-from realtime.transport import Limits
+from realtime.wire.peer import PEER, Peer, PeerGone
+from realtime.wire.transport import Limits
 from tests.server.peers import (
     App,
     Events,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from websockets.frames import Opcode
 
-from realtime.entry import HttpLimits
+from realtime.wire.entry import HttpLimits
 from tests.server.peers import (
     App,
     Events,

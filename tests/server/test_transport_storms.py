@@ -15,8 +15,8 @@ import struct
 import pytest
 from websockets.frames import Opcode
 
-from realtime.entry import HttpLimits
-from realtime.transport import Limits
+from realtime.wire.entry import HttpLimits
+from realtime.wire.transport import Limits
 from tests.server.peers import RawPeer, Receive, Scope, Send, Server, masked, raw_socket, serving, upgrade
 
 pytestmark = pytest.mark.asyncio

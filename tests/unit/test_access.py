@@ -15,23 +15,23 @@ from starlette.websockets import WebSocket
 
 from midstream import protocol
 from midstream.protocol import Credit, Params, StreamFrame
-from realtime.access import For, Guard
+from realtime.access.client_secrets import LIFE_S, ClientSecrets
+from realtime.access.credentials import Credentials
+from realtime.access.crowd import Crowd
+from realtime.access.keyring import Keyring
+from realtime.access.keys import digest
+from realtime.access.revocation import turn_out
 from realtime.app import Doors, application
-from realtime.client_secrets import LIFE_S, ClientSecrets
-from realtime.connection import Limits
-from realtime.credentials import Credentials
-from realtime.crowd import Crowd
-from realtime.keyring import Keyring
-from realtime.keys import digest
+from realtime.engines.supervisor import Supervisor
+from realtime.http.guard import For, Guard
 from realtime.keys_command import main
-from realtime.listing import Listings
-from realtime.metrics import Metrics
 from realtime.refusal import Refusal
-from realtime.revocation import turn_out
-from realtime.stream import Stream
-from realtime.supervisor import Supervisor
-from realtime.tenants import LOCAL, Allowance, Holder
-from realtime.watching import Route
+from realtime.sight.listing import Listings
+from realtime.sight.metrics import Metrics
+from realtime.streams.stream import Stream
+from realtime.streams.tenants import LOCAL, Allowance, Holder
+from realtime.streams.watching import Route
+from realtime.websocket.connection import Limits
 from tests.fakes.house import Clock, House, Room
 from tests.fakes.reader import Reader
 

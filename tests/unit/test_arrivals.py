@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from realtime.arrivals import Arrivals, neighbourhood
+from realtime.wire.arrivals import Arrivals, neighbourhood
 
 
 class Knocking:

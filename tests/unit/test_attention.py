@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from engine.api import Sampling
-from engine.attention import Backend, Pool, attention
-from engine.batch import Row
-from engine.by_flash_attn import FlashAttn
-from engine.by_flashinfer import FlashInfer
-from engine.ragged import Span, runs_of
-from engine.sdpa import Sdpa
-from engine.sequence import Sequence
-from engine.tables import Tables
+from engine.forward.attention import Backend, Pool, attention
+from engine.forward.by_flash_attn import FlashAttn
+from engine.forward.by_flashinfer import FlashInfer
+from engine.forward.ragged import Span, runs_of
+from engine.forward.sdpa import Sdpa
+from engine.forward.tables import Tables
+from engine.schedule.batch import Row
+from engine.schedule.sequence import Sequence
 from tests.fakes.kernels import needs_triton, paged
 from tests.fakes.packages import BatchPrefillWithPagedKVCacheWrapper, flash_attn_varlen_func
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from realtime.audience import Audience
+from realtime.streams.audience import Audience
 
 
 def test_a_stream_is_one_listeners_and_a_listener_has_many() -> None:

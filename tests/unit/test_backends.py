@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.attention import Pool
-from engine.backends import Need, choose, make
-from engine.model_facts import describe
-from engine.model_files import ModelError
+from engine.forward.attention import Pool
+from engine.forward.backends import Need, choose, make
+from engine.model.facts import describe
+from engine.model.files import ModelError
 from tests.fakes import packages
 from tests.fakes.tiny import tiny_model
 
@@ -67,16 +67,16 @@ def test_what_cannot_be_is_refused_with_the_reason(name: str, what: Need, why: s
 
 @pytest.mark.parametrize("name", ["flash_attn", "flashinfer"])
 def test_a_package_is_used_where_it_is_installed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.backends.find_spec", lambda _: None)
+    monkeypatch.setattr("engine.forward.backends.find_spec", lambda _: None)
     with pytest.raises(ModelError, match=f"the package {name} is not installed"):
         choose(name, need(block=256))
-    monkeypatch.setattr("engine.backends.find_spec", lambda _: object())
+    monkeypatch.setattr("engine.forward.backends.find_spec", lambda _: object())
     assert choose(name, need(block=256)) == name
 
 
 @pytest.mark.parametrize("name", ["flash_attn", "flashinfer"])
 def test_what_was_chosen_is_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.backends.import_module", lambda _: packages)
+    monkeypatch.setattr("engine.forward.backends.import_module", lambda _: packages)
     pool = Pool(1, 2, 64, tokens=4 * 256, dtype=torch.float16, device="cpu")
     facts = describe(tiny_model("llama").config)
     assert make(name, pool, facts, block=256, context=512, slots=2).name == name

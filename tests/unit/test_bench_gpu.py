@@ -8,7 +8,7 @@ import torch
 from bench import gpu
 from bench.gpu_peers import decode_rate
 from bench.roofline import Shape, fraction_of_memory, quantile, uncovered
-from engine.model_facts import ModelFacts
+from engine.model.facts import ModelFacts
 
 SHAPE = Shape(
     ModelFacts(

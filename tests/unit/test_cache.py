@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from engine.api import Sampling
-from engine.cache import BlockCache
-from engine.sequence import Sequence
+from engine.schedule.cache import BlockCache
+from engine.schedule.sequence import Sequence
 
 BLOCK = 4
 

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from realtime.client_secrets import LIFE_S, MOST, ClientSecrets
+from realtime.access.client_secrets import LIFE_S, MOST, ClientSecrets
 from realtime.refusal import Refusal
-from realtime.tenants import Holder
+from realtime.streams.tenants import Holder
 from tests.fakes.house import Clock
 
 ALICE, BOB = Holder("alice", "1"), Holder("bob", "2")

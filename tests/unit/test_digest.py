@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from midstream.protocol import Start
-from realtime.prompts import digest
+from realtime.streams.prompts import digest
 
 
 def test_under_another_ref_it_is_the_same_content() -> None:

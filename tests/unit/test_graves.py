@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from realtime import graves
-from realtime.graves import KEPT_S, MOST_KEPT, REMEMBERED, Graves, Key
-from realtime.stream import Stream
+from realtime.streams import graves
+from realtime.streams.graves import KEPT_S, MOST_KEPT, REMEMBERED, Graves, Key
+from realtime.streams.stream import Stream
 from tests.fakes.life import PROMPT, RUN_OUT, Life
 
 NOW = 1000.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from engine.api import Sampling
-from engine.cache import BlockCache
-from engine.host_cache import HostCache, Load
-from engine.sequence import Sequence
+from engine.schedule.cache import BlockCache
+from engine.schedule.host_cache import HostCache, Load
+from engine.schedule.sequence import Sequence
 
 BLOCK = 4
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.attention import Pool
-from engine.host_pool import HostPool, pieces_of
+from engine.forward.attention import Pool
+from engine.memory.host_pool import HostPool, pieces_of
 
 BLOCK, BLOCKS = 4, 6
 BLOCK_BYTES = 2 * 3 * 2 * BLOCK * 5 * 8  # 1920
@@ -40,7 +40,7 @@ def test_blocks_come_back_as_they_were_wherever_they_are_put() -> None:
 
 
 def test_a_load_of_more_than_is_staged_comes_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.host_pool.STAGED_BYTES", 2 * BLOCK_BYTES)
+    monkeypatch.setattr("engine.memory.host_pool.STAGED_BYTES", 2 * BLOCK_BYTES)
     made = pool()
     host = HostPool(made, BLOCK, 8 * BLOCK_BYTES)
     assert host.most == 2

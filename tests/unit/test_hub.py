@@ -8,7 +8,7 @@ import pytest
 
 from midstream import protocol
 from midstream.protocol import Credit, Message, Params
-from realtime.hub import LONG_TEXT
+from realtime.streams.hub import LONG_TEXT
 from tests.fakes.house import toy_tokenizer
 from tests.fakes.reader import Reader
 from tests.fakes.visit import LONG, ROOM, due, opened, refused, rest, run_out, settled, start

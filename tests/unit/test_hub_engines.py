@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from midstream import protocol
 from midstream.protocol import Credit, Params
-from realtime.recovery import ALONE_AT_MOST
+from realtime.streams.recovery import ALONE_AT_MOST
 from tests.fakes.ear import Ear
 from tests.fakes.house import House
 from tests.fakes.visit import due, endless, opened, rest, run_out, start

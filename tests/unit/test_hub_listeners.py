@@ -8,8 +8,8 @@ import pytest
 
 from midstream import protocol
 from midstream.protocol import Credit, Params
-from realtime.graves import KEPT_S
-from realtime.hub import LONG_TEXT
+from realtime.streams.graves import KEPT_S
+from realtime.streams.hub import LONG_TEXT
 from tests.fakes.ear import Ear
 from tests.fakes.house import House
 from tests.fakes.visit import (

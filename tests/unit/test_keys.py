@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from realtime.keyring import Keyring
-from realtime.keys import Unreadable, digest, new_key, read
+from realtime.access.keyring import Keyring
+from realtime.access.keys import Unreadable, digest, new_key, read
 from realtime.keys_command import main
-from realtime.tenants import Allowance, Holder
+from realtime.streams.tenants import Allowance, Holder
 
 Capture = pytest.CaptureFixture[str]
 DIGEST = "0" * 64

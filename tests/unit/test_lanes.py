@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from realtime.lanes import Lanes
+from realtime.streams.lanes import Lanes
 
 
 class Works:

@@ -8,7 +8,7 @@ import pytest
 
 from midstream import protocol
 from midstream.protocol import Credit, StreamFrame
-from realtime.life import LIFE, State
+from realtime.streams.life import LIFE, State
 from tests.fakes.ear import Ear
 from tests.fakes.house import House
 from tests.fakes.visit import endless, opened, rest

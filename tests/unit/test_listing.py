@@ -13,12 +13,12 @@ from starlette.testclient import TestClient
 from engine import api, toy_model
 from midstream import protocol
 from midstream.protocol import Credit, Params
-from realtime.access import For, guarded
-from realtime.credentials import Credentials
-from realtime.keyring import Keyring
+from realtime.access.credentials import Credentials
+from realtime.access.keyring import Keyring
+from realtime.http.guard import For, guarded
+from realtime.http.listing_door import listing_door
 from realtime.keys_command import main
-from realtime.listing import Listed, Listing, Listings
-from realtime.listing_door import listing_door
+from realtime.sight.listing import Listed, Listing, Listings
 from tests.fakes.house import Clock, House
 from tests.fakes.reader import Reader
 from tests.fakes.visit import ROOM, TENANT, endless, rest, run_out, start

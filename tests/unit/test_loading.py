@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.models import ModelError, load, straight_to
+from engine.model.loading import ModelError, load, straight_to
 from tests.fakes.tiny import tiny_folder
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -21,14 +21,14 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 def test_weights_go_straight_to_a_device_where_the_package_for_it_is(
     installed: bool, place: torch.device, asked: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.models.find_spec", lambda _: object() if installed else None)
+    monkeypatch.setattr("engine.model.loading.find_spec", lambda _: object() if installed else None)
     assert straight_to(place) == asked
 
 
 def test_the_log_says_how_much_is_read_and_how_long_it_took(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, "engine.models"):
+    with caplog.at_level(logging.INFO, "engine.model.loading"):
         load(tiny_folder(tmp_path, "llama"), dtype="bfloat16")
     before, after = [record.getMessage() for record in caplog.records]
     assert before == "reading 0.00 GB of weights to cpu in bfloat16"

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.attention import NAME, Pool
-from engine.batch import Row
 from engine.flights import Runner
-from engine.memory import Device, kv_bytes, step_bytes
-from engine.runner import ModelRunner
-from engine.sampler import Sampler
-from engine.sdpa import Sdpa
+from engine.forward.attention import NAME, Pool
+from engine.forward.runner import ModelRunner
+from engine.forward.sdpa import Sdpa
+from engine.memory.sizing import Device, kv_bytes, step_bytes
+from engine.sampling.sampler import Sampler
+from engine.schedule.batch import Row
 from tests.fakes.tiny import tiny_model
 
 GIB = 2**30

@@ -10,9 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Params
-from realtime.metrics import Metrics
-from realtime.usage import MOST_TENANTS, OTHER
-from realtime.watching import CAUSES, RETRIES
+from realtime.sight.metrics import Metrics
+from realtime.sight.usage import MOST_TENANTS, OTHER
+from realtime.streams.watching import CAUSES, RETRIES
 from tests.fakes.house import Clock, House
 from tests.fakes.reader import Reader
 from tests.fakes.visit import ROOM, TENANT, endless, rest, run_out, start

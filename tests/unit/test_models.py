@@ -12,9 +12,10 @@ import pytest
 import torch
 from transformers import AutoConfig, GenerationConfig
 
-from engine import default_model, models
-from engine.model_files import SUPPORTED, inspect, parameters
-from engine.models import DEFAULT_MODEL, ModelError, available_memory, describe, load, resolve
+from engine.model import default_model
+from engine.model import loading as models
+from engine.model.files import SUPPORTED, inspect, parameters
+from engine.model.loading import DEFAULT_MODEL, ModelError, available_memory, describe, load, resolve
 from tests.fakes.tiny import ARCHITECTURES, WINDOW, tiny_folder, tiny_model
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from engine.flights import Runner
-from engine.offload import GIB, host_pool
-from engine.runner import ModelRunner
+from engine.forward.runner import ModelRunner
+from engine.memory.offload import GIB, host_pool
 from tests.fakes.engines import Room, engine_of
 
 BLOCK_BYTES = 2 * 3 * 2 * 4 * 16 * 8  # of a tiny llama in float64, four tokens a block
@@ -56,7 +56,7 @@ class Instant:
 
 def test_it_is_not_kept_where_computing_it_again_is_quicker(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 5.0, 5.0, 6.0])  # bringing takes five seconds, computing one
-    monkeypatch.setattr("engine.offload.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("engine.memory.offload.time.perf_counter", lambda: next(clock))
     made = runner()
     assert host_pool(made.pool, Instant(made), block=4, gib=1e-3, free=None) is None
 
@@ -65,5 +65,5 @@ def test_memory_that_cannot_be_had_is_done_without(monkeypatch: pytest.MonkeyPat
     def refused(*_: object) -> None:
         raise RuntimeError("CUDA error: out of memory")
 
-    monkeypatch.setattr("engine.offload.HostPool", refused)
+    monkeypatch.setattr("engine.memory.offload.HostPool", refused)
     assert kept(1) == 0

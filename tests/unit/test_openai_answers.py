@@ -11,9 +11,9 @@ import pytest
 
 from midstream import protocol
 from midstream.protocol import Params, Start, StreamFrame
-from realtime.openai import chat, text
-from realtime.openai.answering import Answering, Dialect
-from realtime.openai.answers import Answer, ChatChoice
+from realtime.http.openai import chat, text
+from realtime.http.openai.answering import Answering, Dialect
+from realtime.http.openai.answers import Answer, ChatChoice
 from realtime.refusal import Refusal
 from tests.fakes.house import House, Room
 from tests.fakes.reader import Reader

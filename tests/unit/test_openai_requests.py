@@ -10,9 +10,9 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from midstream.protocol import Params, Start
-from realtime.openai.errors import Misfit, error_object
-from realtime.openai.requests import ChatBody, TextBody, read
-from realtime.openai.starts import starts
+from realtime.http.openai.errors import Misfit, error_object
+from realtime.http.openai.requests import ChatBody, TextBody, read
+from realtime.http.openai.starts import starts
 from realtime.refusal import Refusal
 
 MESSAGES = [{"role": "user", "content": "Hello"}]

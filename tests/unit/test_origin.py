@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from realtime.origin import allowed
+from realtime.access.origin import allowed
 
 HOST = {"host": "127.0.0.1:8000"}
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from midstream.protocol import Adjusted, Error, Params, Paused, Resumed, Rewound, Token
-from realtime.outbox import Outbox, Piece, Told
 from realtime.refusal import Refusal
+from realtime.streams.outbox import Outbox, Piece, Told
 
 ENDLESS = 10_000
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from midstream.protocol import Adjusted, Attached, Params, Paused, Resumed, Rewound, Snapshot, Token
-from realtime.outbox import MOST_KEPT, Outbox, Piece
 from realtime.refusal import Refusal
+from realtime.streams.outbox import MOST_KEPT, Outbox, Piece
 from tests.fakes.life import RUN_OUT, Life
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from realtime.output import Output
+from realtime.streams.output import Output
 from tests.fakes.house import toy_tokenizer
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from realtime.pace import Pace
+from realtime.wire.pace import Pace
 
 
 def test_a_burst_costs_no_waiting_and_what_goes_beyond_it_does() -> None:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from engine.fusion import Shared, Sibling
-from engine.packing import Packed, PackedLinear, pack
+from engine.model.fusion import Shared, Sibling
+from engine.model.packing import Packed, PackedLinear, pack
 
 SIZE: dict[str, Any] = {
     "vocab_size": 96,
@@ -254,7 +254,7 @@ def test_a_product_that_cannot_be_made_stays_plain(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_torch_without_the_operators_leaves_all_plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.packing._can_pack", lambda: False)
+    monkeypatch.setattr("engine.model.packing._can_pack", lambda: False)
     assert pack(Attention()) == Packed(plain=3)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from realtime.outbox import Piece
-from realtime.positions import Position, Positions
-from realtime.stream import Stream
+from realtime.streams.outbox import Piece
+from realtime.streams.stream import Stream
+from realtime.websocket.positions import Position, Positions
 from tests.fakes.life import Life
 
 

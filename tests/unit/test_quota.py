@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midstream.protocol import Start
-from realtime.quota import Gate, Share
 from realtime.refusal import Refusal
-from realtime.tenants import Allowance
+from realtime.streams.quota import Gate, Share
+from realtime.streams.tenants import Allowance
 
 
 class Hours:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.randomness import (
+from engine.sampling.randomness import (
     SCALE,
     WIDTH,
     pick,

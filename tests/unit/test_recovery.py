@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from realtime.recovery import ALONE_AT_MOST, Recovery
+from realtime.streams.recovery import ALONE_AT_MOST, Recovery
 
 
 def all_move(recovery: Recovery, numbers: Iterable[int]) -> list[int]:

@@ -12,7 +12,7 @@ from structlog.testing import LogCapture
 
 from midstream import protocol
 from midstream.protocol import Credit, Params
-from realtime.request_log import RequestLog
+from realtime.sight.request_log import RequestLog
 from tests.fakes.house import Clock, House
 from tests.fakes.reader import Reader
 from tests.fakes.visit import ROOM, TENANT, endless, rest, run_out, start

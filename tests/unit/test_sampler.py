@@ -20,9 +20,9 @@ from transformers import (
 )
 
 from engine.api import Logprob, Sampling
-from engine.randomness import MOST_TOKENS
-from engine.sampler import Sampler
-from engine.sequence import Choice, Sequence
+from engine.sampling.randomness import MOST_TOKENS
+from engine.sampling.sampler import Sampler
+from engine.schedule.sequence import Choice, Sequence
 
 VOCAB = 300
 EOS = 2

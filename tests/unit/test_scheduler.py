@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from engine.api import Sampling
-from engine.batch import Batch
-from engine.cache import BlockCache
-from engine.scheduler import Scheduler
-from engine.sequence import Sequence
-from engine.turns import PATIENCE_STEPS
+from engine.schedule.batch import Batch
+from engine.schedule.cache import BlockCache
+from engine.schedule.scheduler import Scheduler
+from engine.schedule.sequence import Sequence
+from engine.schedule.turns import PATIENCE_STEPS
 
 BLOCK = 4
 

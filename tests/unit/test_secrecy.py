@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from midstream import protocol
-from realtime import hub
-from realtime.template import ChatTemplate, TextError
+from realtime.streams import hub
+from realtime.text.template import ChatTemplate, TextError
 from tests.fakes.house import House, Room
 from tests.fakes.reader import Reader
 

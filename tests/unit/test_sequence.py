@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.api import Sampling
-from engine.sequence import Sequence
+from engine.schedule.sequence import Sequence
 
 PROMPT = [1, 2, 3, 4]
 

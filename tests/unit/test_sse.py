@@ -6,8 +6,8 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from realtime.sse import HEADERS, HEARTBEAT, Patience, event, tell, watched
-from realtime.watching import Cause
+from realtime.http.sse import HEADERS, HEARTBEAT, Patience, event, tell, watched
+from realtime.streams.watching import Cause
 
 Message = dict[str, Any]
 

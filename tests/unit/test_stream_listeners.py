@@ -7,9 +7,9 @@ import pytest
 from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Params
-from realtime.outbox import MOST_KEPT, Told
 from realtime.refusal import Refusal
-from realtime.steering import Steering
+from realtime.streams.outbox import MOST_KEPT, Told
+from realtime.streams.steering import Steering
 from tests.fakes.life import CANCELLED, RUN_OUT, WINDOW, Life, kinds, seqs, text
 
 # -- one goes --------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from realtime.text import TextStream
-from realtime.tokenizer import Tokenizer
+from realtime.text.incremental import TextStream
+from realtime.text.tokenizer import Tokenizer
 from tests.fakes import small_tokenizers as small
 
 BYTE_LEVEL = small.byte_level()

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis.strategies import DataObject, data, integers, sampled_from, sets
 
 from engine import api
-from realtime.buckets import Buckets, Histogram
-from realtime.token_times import TokenTimes
-from realtime.watching import Begun
+from realtime.sight.buckets import Buckets, Histogram
+from realtime.sight.token_times import TokenTimes
+from realtime.streams.watching import Begun
 
 BEGUN = Begun("tenant", "toy", "websocket")
 

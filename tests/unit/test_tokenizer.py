@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midstream.protocol import Message, TextPart
-from realtime.tokenizer import TextError, Tokenizer
+from realtime.text.tokenizer import TextError, Tokenizer
 from tests.fakes import small_tokenizers as small
 
 SMOLLM2 = Path.home() / ".cache/midstream/models/smollm2-135m-instruct"

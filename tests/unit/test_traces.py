@@ -16,7 +16,7 @@ from opentelemetry.trace import StatusCode
 from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Params
-from realtime.traces import EVERY_STEPS, Traces
+from realtime.sight.traces import EVERY_STEPS, Traces
 from tests.fakes.house import House, Room
 from tests.fakes.reader import Reader
 from tests.fakes.visit import ROOM, endless, rest, run_out, start

@@ -1,0 +1,121 @@
+"""Where models and attention meet: the function that models call, and what an attention backend must be.
+
+Models reach it through transformers' attention interface, by the name `NAME`. It keeps what a layer computed
+in the paged pool, and leaves the reading to the batch that a backend planned. It knows tensors and layers; it
+knows no scheduler, no model class, and not how any backend reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from engine.schedule.batch import Row
+
+NAME = "midstream"
+
+
+class Pool:
+    """Keys and values of every layer, [KV heads, tokens, head size] each, so that a run of one head is one
+    slice."""
+
+    def __init__(
+        self, layers: int, heads: int, size: int, *, tokens: int, dtype: torch.dtype, device: str
+    ) -> None:
+        # In one piece, so that a block's share of all layers can be moved at once.
+        self._all = torch.zeros(2 * layers, heads, tokens, size, dtype=dtype, device=device)
+        self.keys, self.values = list(self._all[:layers]), list(self._all[layers:])
+        self.tokens = tokens
+        self.dtype = dtype
+
+    def blocks(self, block: int) -> Tensor:
+        """The same numbers as [blocks, layers and heads, numbers of a block]."""
+        _, _, tokens, size = self._all.shape
+        return self._all.view(-1, tokens // block, block * size).transpose(0, 1)
+
+    def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        self.keys[layer].index_copy_(1, slots, keys)
+        self.values[layer].index_copy_(1, slots, values)
+
+    def copy(self, source: slice, target: slice) -> None:
+        self._all[:, :, target] = self._all[:, :, source]
+
+    def scrub(self, tokens: slice) -> None:
+        self._all[:, :, tokens] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a layer attends."""
+
+    scale: float
+    window: int | None = None  # how many tokens it sees, the newest included
+    softcap: float | None = None
+    sinks: Tensor | None = None  # of each query head: a key without a value
+
+
+class Batch(Protocol):
+    """A step's rows, planned for reading by one backend. Every layer reads by the same plan."""
+
+    @property
+    def slots(self) -> Tensor:
+        """Where in the pool each query token's own key and value are kept."""
+
+    def attend(
+        self, keys: Tensor, values: Tensor, query: Tensor, own: tuple[Tensor, Tensor], look: Look
+    ) -> Tensor:
+        """A layer's pool, its queries [H, T, D], and the queries' own keys and values [KV, T, D], which the
+        pool holds already; gives [T, H, D]."""
+
+
+class Backend(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    def plan(self, rows: Rows[Row]) -> tuple[list[int], Batch]:
+        """The order in which the rows are to be laid out, and how they are read in it."""
+
+
+def with_sinks(out: Tensor, lse: Tensor, sinks: Tensor | None) -> Tensor:
+    """A sink is a key without a value: it takes its share of the probability and gives nothing.
+
+    out: [tokens, heads, size]; lse: [tokens, heads], of what was attended to without sinks.
+    """
+    if sinks is None:
+        return out
+    return out * torch.sigmoid(lse - sinks).unsqueeze(-1).to(out.dtype)
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    *,
+    pool: Pool,
+    batch: Batch,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """The function that models call. query: [1, H, T, D]; key and value: [1, KV, T, D]; returns [1, T, H,
+    D]."""
+    layer = module.layer_idx
+    assert isinstance(layer, int)
+    pool.write(layer, batch.slots, key[0], value[0])
+    look = Look(scaling if scaling is not None else query.shape[-1] ** -0.5, sliding_window, softcap, s_aux)
+    out = batch.attend(pool.keys[layer], pool.values[layer], query[0], (key[0], value[0]), look)
+    return out.unsqueeze(0), None
+
+
+AttentionInterface.register(NAME, attention)
+# No mask is registered beside it, so none is made: the batch's rows say who sees what. To make one, even of
+# nothing, transformers would look at the positions, for which the host would wait in every step.

@@ -1,0 +1,106 @@
+"""Which attention backend an engine reads with, by name, device and number format.
+
+It knows what each backend needs, and imports one only when it was chosen: Triton takes longer to import than
+a CPU engine to start.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+
+import torch
+
+from engine.forward.attention import Backend, Pool
+from engine.forward.runner import ModelRunner
+from engine.model.facts import ModelFacts
+from engine.model.files import ModelError
+
+BLOCK_MULTIPLE = 256  # of flash_attn's pages
+log = logging.getLogger(__name__)
+
+NAMES = ("sdpa", "triton", "flash_attn", "flashinfer")
+HALF = (torch.float16, torch.bfloat16)
+FLASHINFER_SIZES = (64, 128, 256)  # of heads
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What attention must be able to do here."""
+
+    device: torch.device
+    dtype: torch.dtype
+    head_dim: int
+    block: int
+
+
+def choose(name: str, need: Need) -> str:
+    """The backend to use; raises `ModelError` where the one that was asked for cannot be."""
+    if name == "auto":
+        return "sdpa" if _why_not("triton", need) else "triton"
+    if name not in NAMES:
+        raise ModelError(f"no attention backend {name}: auto, {', '.join(NAMES)} are known")
+    if why_not := _why_not(name, need):
+        raise ModelError(f"the attention backend {name} cannot be used: {why_not}; sdpa runs anywhere")
+    return name
+
+
+def _why_not(name: str, need: Need) -> str | None:
+    if name == "sdpa":
+        return None
+    if need.device.type != "cuda":
+        return f"it needs a CUDA device, and the model is on {need.device}"
+    if name == "triton" and need.dtype == torch.float64:
+        return "its kernels multiply no float64"
+    if name != "triton" and need.dtype not in HALF:
+        return f"it reads float16 and bfloat16, and the model is in {str(need.dtype).removeprefix('torch.')}"
+    if name == "flash_attn" and need.block % BLOCK_MULTIPLE:
+        return f"it reads blocks of {BLOCK_MULTIPLE} tokens or a multiple (--block-size), not of {need.block}"
+    if name == "flashinfer" and need.head_dim not in FLASHINFER_SIZES:
+        return f"it reads heads of {', '.join(map(str, FLASHINFER_SIZES))} numbers, not of {need.head_dim}"
+    if find_spec(name) is None:
+        return f"the package {name} is not installed"
+    return None
+
+
+def spare_tokens(name: str, block: int) -> int:
+    """What the pool holds beyond what sequences may have: a block for rows that only fill a batch up."""
+    return block if name in ("triton", "flash_attn") else 0
+
+
+def make(name: str, pool: Pool, facts: ModelFacts, *, block: int, context: int, slots: int) -> Backend:
+    if name == "sdpa":
+        from engine.forward.sdpa import Sdpa
+
+        return Sdpa(pool, block)
+    device = pool.keys[0].device
+    if name == "flashinfer":
+        from engine.forward.by_flashinfer import FlashInfer
+
+        return FlashInfer(block, device, import_module(name).BatchPrefillWithPagedKVCacheWrapper)
+    from engine.forward.tables import Tables
+
+    tables = Tables(slots, -(-context // block), block, pool.tokens // block - 1, device)
+    if name == "flash_attn":
+        from engine.forward.by_flash_attn import FlashAttn
+
+        return FlashAttn(tables, import_module(name).flash_attn_varlen_func)
+    from engine.forward.paged import PagedKernels, launch_for
+
+    return PagedKernels(tables, facts.heads, facts.kv_heads, launch_for(device))
+
+
+def record(runner: ModelRunner, reader: Backend, rows: int) -> None:
+    """Record the decode step where it can be; a model that cannot be recorded decodes all the same."""
+    if reader.name != "triton":
+        return
+    from engine.forward.captured import Graphs
+    from engine.forward.paged import PagedKernels
+
+    assert isinstance(reader, PagedKernels)
+    try:
+        runner.record(reader, rows, Graphs())
+    except RuntimeError as error:
+        log.warning("the decode step is not recorded, and costs the host more: %s", error)

@@ -1,0 +1,90 @@
+"""The toy: a deterministic model without weights, for tests, demos and load.
+
+It goes through the same scheduler, cache and sampler as any model. Its state at a position is a hash of all
+tokens up to there, and is kept in the paged pool the way keys and values are: a block lost, mixed up or
+written twice changes what it says. What it says are English words, now and then an emoji in four pieces,
+and sometimes an end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as Rows
+
+import torch
+from torch import Tensor
+
+from engine.schedule.batch import Row
+from engine.toy_model import EOS, VOCAB, WORDS
+
+CONTEXT = 8192
+_MIX = 0x5851F42D4C957F2D
+_EMOJI = (0xF0, 0x9F, 0x99, 0x82)  # byte tokens: each is followed by the next
+_EMOJI_EVERY, _END_EVERY = 47, 331
+
+
+class ToyRunner:
+    def __init__(
+        self,
+        *,
+        tokens: int,
+        block: int,
+        context: int = CONTEXT,
+        step_ms: float = 0.0,
+        latest: Tensor | None = None,
+    ) -> None:
+        self.context = context
+        self.eos = frozenset({EOS})
+        self.block = block
+        self._step_s = step_ms / 1000
+        self.pool = [0] * tokens
+        self._latest = latest
+        self._words = torch.arange(WORDS.start, WORDS.stop)
+
+    def forward(self, rows: Rows[Row]) -> Tensor:
+        if self._step_s:
+            time.sleep(
+                self._step_s
+            )  # the pace of a real model: what a demo or a test of timeouts wants to see
+        last = [(self._read(row), self._token(row, row.start + row.count - 1)) for row in rows]
+        wanted = [state for row, state in zip(rows, last, strict=True) if row.samples]
+        return self._logits(wanted)
+
+    def _read(self, row: Row) -> int:
+        blocks, block, pool = row.sequence.blocks, self.block, self.pool
+        at = row.start - 1
+        state = pool[blocks[at // block] * block + at % block] if row.start else 0
+        for position in range(row.start, row.start + row.count):
+            state = hash((state, self._token(row, position), _MIX))
+            pool[blocks[position // block] * block + position % block] = state
+        return state
+
+    def _token(self, row: Row, position: int) -> int:
+        """One that is not known yet is the one that was sampled last."""
+        if self._latest is not None and position >= row.sequence.known:
+            return int(self._latest[row.sequence.slot])
+        return row.sequence.tokens[position]
+
+    def _logits(self, states: list[tuple[int, int]]) -> Tensor:
+        logits = torch.full((len(states), VOCAB), -30.0)
+        hashes = torch.tensor([state for state, _ in states], dtype=torch.int64).unsqueeze(1)
+        mixed = (hashes ^ (self._words * 0x2545F4914F6CDD1D)) * _MIX
+        logits[:, WORDS.start : WORDS.stop] = ((mixed >> 40) & 0xFFFF).float() / 8192
+        for row, (state, token) in enumerate(states):
+            if token in _EMOJI[:-1]:
+                logits[row, _EMOJI[_EMOJI.index(token) + 1]] = 30.0
+            elif state % _EMOJI_EVERY == 0:
+                logits[row, _EMOJI[0]] = 20.0
+            elif state % _END_EVERY == 0:
+                logits[row, EOS] = 20.0
+        return logits
+
+    def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
+        for source, target in copies:
+            self.pool[target * self.block : (target + 1) * self.block] = self.pool[
+                source * self.block : (source + 1) * self.block
+            ]
+
+    def scrub_blocks(self, blocks: list[int]) -> None:
+        for number in blocks:
+            self.pool[number * self.block : (number + 1) * self.block] = [0] * self.block

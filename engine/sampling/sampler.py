@@ -1,0 +1,197 @@
+"""Chooses the next token of every row of a batch.
+
+What a stream asks for (temperature, penalties, seed) is a row of tensors, found by the slot of its sequence:
+to adjust a stream is to write a row, and a batch is never split by its parameters. A row's choice depends on
+that row alone. In order: logprobs of the raw logits; logit_bias, repetition, presence and frequency penalty,
+min_tokens; temperature, top_k, top_p, min_p (the order of transformers' warpers); the draw.
+
+It knows sequences and what was asked of them. It changes none, and decides neither which rows are sampled nor
+whether a token ends its stream: `ignore_eos` and `max_tokens` mean nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+from engine.api import Sampling
+from engine.device import Download, upload
+from engine.sampling import randomness
+from engine.sampling.draw import Draw, Likely, Next
+from engine.sampling.penalties import History
+from engine.schedule.sequence import Choice, Sequence
+
+NUMBERS = 7  # columns of a slot's row, in the order of `_numbers`
+
+
+def _numbers(s: Sampling) -> list[float]:
+    filters = [s.temperature, s.top_k, s.top_p, s.min_p]
+    return [*filters, s.repetition_penalty, s.presence_penalty, s.frequency_penalty]
+
+
+def _penalised(s: Sampling) -> bool:
+    return s.repetition_penalty != 1 or s.presence_penalty != 0 or s.frequency_penalty != 0
+
+
+class Sampler:
+    """One choice a row; `uniform` makes the random number of each (seed, token index)."""
+
+    def __init__(
+        self,
+        slots: int,
+        vocab: int,
+        *,
+        eos: Iterable[int],
+        device: str | torch.device = "cpu",
+        uniform: Callable[[Tensor, Tensor], Tensor] = randomness.uniform,
+    ) -> None:
+        if vocab > randomness.MOST_TOKENS:
+            raise ValueError(f"{vocab} tokens are too many to draw from; at most {randomness.MOST_TOKENS}")
+        self._vocab = vocab
+        self._device = torch.device(device)
+        self._uniform = uniform
+        self.latest = torch.zeros(slots + 1, dtype=torch.int64, device=device)  # token of each slot
+        # A tokenizer may name end tokens that the model has no logits for: they cannot be chosen anyway.
+        self._eos = self._integers(sorted(token for token in set(eos) if 0 <= token < vocab))
+        self._parameters = torch.zeros(slots, NUMBERS, dtype=torch.float64, device=device)
+        self._seeds = torch.zeros(slots, dtype=torch.int64, device=device)
+        self._bias: dict[int, dict[int, float]] = {}  # of the slots that have any
+        self._history = History(vocab, device)
+
+    # -- the life of a slot ------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def adopt(self, seq: Sequence) -> None:
+        """The sequence has got its slot."""
+        self.release(seq)
+        self.adjust(seq)
+
+    @torch.inference_mode()
+    def adjust(self, seq: Sequence) -> None:
+        """The `sampling` of the sequence changed."""
+        slot, sampling = seq.slot, seq.sampling
+        assert slot >= 0, "a sequence without a slot is adopted, not adjusted"
+        self._parameters[slot] = upload(_numbers(sampling), self._device, torch.float64)
+        self._seeds[slot] = sampling.seed
+        self._bias[slot] = {
+            token: bias for token, bias in sampling.logit_bias.items() if 0 <= token < self._vocab
+        }
+        if _penalised(sampling):
+            self._history.claim(slot)
+        else:
+            self._history.release(slot)
+
+    def release(self, seq: Sequence) -> None:
+        """The slot is free."""
+        self._bias.pop(seq.slot, None)
+        self._history.release(seq.slot)
+
+    # -- choosing ----------------------------------------------------------------------------------
+
+    def sample(self, logits: Tensor, seqs: list[Sequence]) -> list[Choice]:
+        """The next token of each sequence, by its row of logits; None where those are no numbers."""
+        return self.choose(logits, [Next(seq, seq.outputs) for seq in seqs]).choices()
+
+    @torch.inference_mode()
+    def choose(self, logits: Tensor, rows: list[Next]) -> Draw:
+        """As `sample`, but that nobody waits for the device: what it chose is `latest` there at once, and
+        the host asks for it when it wants to know."""
+        if not rows:
+            return Draw(None, [])
+        assert logits.shape == (len(rows), self._vocab)
+        raw = logits if logits.dtype == torch.float64 else logits.float()
+        slots = self._integers([row.seq.slot for row in rows])
+        parameters = self._parameters[slots]
+        best, tokens = raw.max(1)  # of equals the first; NaN above all
+        sound = best.isfinite()
+        scores = raw
+        edited = [at for at, row in enumerate(rows) if self._is_edited(row)]
+        if edited:
+            places = self._integers(edited)
+            part = self._edit(raw[places], [rows[at] for at in edited], parameters[places])
+            scores = raw.index_copy(0, places, part)
+            best[places], tokens[places] = part.max(1)
+            sound &= best.isfinite()
+        drawn = [at for at, row in enumerate(rows) if row.seq.sampling.temperature > 0]
+        if drawn:
+            places = self._integers(drawn)
+            seqs = [rows[at].seq for at in drawn]
+            weights = self._weights(scores[places], best[places], seqs, parameters[places])
+            indices = self._integers([rows[at].index for at in drawn])
+            tokens[places] = randomness.pick(weights, self._uniform(self._seeds[slots[places]], indices))
+        tokens = tokens.masked_fill(~sound, -1)
+        self.latest.index_copy_(0, slots, tokens.clamp(min=0))
+        self._count(rows, edited)
+        return Draw(Download(tokens), self._logprobs(raw, rows, tokens))
+
+    def _count(self, rows: list[Next], edited: list[int]) -> None:
+        """What was chosen stands in its stream's context, which the host may not know yet."""
+        counted = [rows[at].seq.slot for at in edited if rows[at].seq.slot in self._history]
+        if counted:
+            self._history.count(counted, self.latest[self._integers(counted)])
+
+    def _integers(self, values: Iterable[int]) -> Tensor:
+        return upload(list(values), self._device)
+
+    def _awaits_eos(self, row: Next) -> bool:
+        return row.index < row.seq.sampling.min_tokens
+
+    def _is_edited(self, row: Next) -> bool:
+        slot = row.seq.slot
+        return bool(self._bias[slot]) or slot in self._history or self._awaits_eos(row)
+
+    def _edit(self, scores: Tensor, rows: list[Next], parameters: Tensor) -> Tensor:
+        """The scores, which are ours to write to, after bias, penalties and min_tokens."""
+        biases = [(at, *item) for at, row in enumerate(rows) for item in self._bias[row.seq.slot].items()]
+        if biases:
+            places, ids, values = zip(*biases, strict=True)
+            bias = upload(list(values), self._device, scores.dtype)
+            scores.index_put_((self._integers(places), self._integers(ids)), bias, accumulate=True)
+        penalised = [at for at, row in enumerate(rows) if row.seq.slot in self._history]
+        if penalised:
+            at = self._integers(penalised)
+            _, _, _, _, *penalties = parameters[at].unbind(1)
+            scores[at] = self._history.penalise(scores[at], [rows[place] for place in penalised], *penalties)
+        early = [at for at, row in enumerate(rows) if self._awaits_eos(row)]
+        if early:
+            scores[self._integers(early)[:, None], self._eos] = -torch.inf
+        return scores
+
+    def _weights(self, scores: Tensor, best: Tensor, seqs: list[Sequence], parameters: Tensor) -> Tensor:
+        """What each token's share of the draw is, after temperature, top_k, top_p and min_p."""
+        temperature, top_k, top_p, min_p, *_ = parameters.unbind(1)
+        weights = randomness.weights(scores, best, temperature)
+        by_rank = [row for row, seq in enumerate(seqs) if 0 < seq.sampling.top_k < self._vocab]
+        by_mass = [row for row, seq in enumerate(seqs) if seq.sampling.top_p < 1]
+        floor = torch.zeros_like(best)
+        if by_rank:
+            at = self._integers(by_rank)
+            most = max(seqs[row].sampling.top_k for row in by_rank)
+            floor[at] = randomness.top_k_floor(weights[at], top_k[at].long(), most)
+        if by_mass:  # a share of what top_k left
+            at = self._integers(by_mass)
+            left = weights[at]
+            left.masked_fill_(left < floor[at, None], 0)
+            floor[at] = floor[at].maximum(randomness.top_p_floor(left, top_p[at]))
+        floor = floor.maximum((min_p * randomness.SCALE).to(floor.dtype))
+        if by_rank or by_mass or any(seq.sampling.min_p > 0 for seq in seqs):
+            weights.masked_fill_(weights < floor[:, None], 0)
+        return weights
+
+    # -- logprobs ----------------------------------------------------------------------------------
+
+    def _logprobs(self, raw: Tensor, rows: list[Next], tokens: Tensor) -> list[Likely]:
+        """Of the rows whose streams asked for logprobs; together those that asked for the same."""
+        groups: dict[int, list[int]] = {}
+        for at, row in enumerate(rows):
+            if row.seq.sampling.logprobs is not None:
+                groups.setdefault(row.seq.sampling.logprobs, []).append(at)
+        found = []
+        for count, members in groups.items():
+            places = self._integers(members)
+            logprobs = raw[places].log_softmax(1)
+            own = logprobs.gather(1, tokens[places].clamp(min=0)[:, None]).squeeze(1)
+            found.append(Likely(members, own, logprobs, count))
+        return found

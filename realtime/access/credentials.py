@@ -1,0 +1,109 @@
+"""Who is there: from the headers of a request to the holder of a key, or to a refusal.
+
+It knows where a key or a one-time secret may stand (never in a URL, which ends up in logs) and which pages
+may connect. It knows no route and no answer, and repeats nothing of what it was shown.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable
+
+from starlette.datastructures import Headers
+
+from realtime.access.client_secrets import ClientSecrets
+from realtime.access.keyring import Keyring
+from realtime.access.origin import allowed, own
+from realtime.refusal import Refusal
+from realtime.streams.tenants import Holder
+
+BEARER = "bearer."  # of a subprotocol: what a browser can send with an upgrade, and all it can
+
+
+class Credentials:
+    """`keyring` is None where the server has no keys: then everybody is the same holder."""
+
+    def __init__(
+        self,
+        keyring: Keyring | None = None,
+        origins: tuple[str, ...] = (),
+        secrets: ClientSecrets | None = None,
+    ) -> None:
+        self._keyring = keyring
+        self._origins = origins
+        self.secrets = secrets or ClientSecrets()
+
+    def of_request(self, headers: Headers) -> Holder:
+        """Whoever sent this, by a key in its `Authorization`."""
+        self.check_page(headers)
+        if self._keyring is None:
+            return Holder()
+        return self._known(self._keyring.holder(_authorization(headers)))
+
+    def of_upgrade(self, headers: Headers, subprotocols: Iterable[str]) -> Holder:
+        """Whoever wants a WebSocket, by the same, or by a key or one-time secret among its subprotocols."""
+        if self._keyring is None or "authorization" in headers:
+            return self.of_request(headers)
+        self.check_page(headers)
+        shown = _subprotocol(subprotocols)
+        # A key may come this way without an `Origin`: WebSockets outside of browsers often take no headers.
+        return self._known(self._keyring.holder(shown) or self._redeemed(shown, headers))
+
+    def check_page(self, headers: Headers) -> None:
+        if not allowed(headers, self._origins, any_name=self._keyring is not None):
+            raise Refusal("forbidden", "Pages of this origin may not connect here; see --allowed-origins.")
+
+    def check_origin(self, origin: str, headers: Headers) -> None:
+        """Whether a page of this origin, which is not there yet, may connect some time."""
+        if origin not in self._origins and not own(origin, headers):
+            raise Refusal("forbidden", "Pages of that origin may not connect here; see --allowed-origins.")
+
+    def still_hold(self, holder: Holder) -> bool:
+        return self._keyring is None or self._keyring.holds(holder)
+
+    def are_admins(self, holder: Holder) -> bool:
+        return self._keyring is None or holder.admin
+
+    def _redeemed(self, secret: str, headers: Headers) -> Holder | None:
+        issued = self.secrets.redeem(secret)
+        origin = headers.get("origin")
+        if issued is None or origin is None or not self.still_hold(issued.holder):
+            return None
+        meant = own(origin, headers) if issued.origin is None else origin == issued.origin
+        return issued.holder if meant else None
+
+    def _known(self, holder: Holder | None) -> Holder:
+        if holder is None:
+            raise Refusal(
+                "unauthenticated",
+                "This key or client secret is not known here: a key may have been revoked, and a secret "
+                "works once, within 30 seconds, from the page that it was made for.",
+            )
+        return holder
+
+
+def _authorization(headers: Headers) -> str:
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not key:
+        raise _nothing_shown()
+    return key.strip()
+
+
+def _subprotocol(subprotocols: Iterable[str]) -> str:
+    shown = next((name for name in subprotocols if name.startswith(BEARER)), None)
+    if shown is None:
+        raise _nothing_shown()
+    encoded = shown.removeprefix(BEARER)
+    try:
+        return base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
+    except (binascii.Error, ValueError):
+        raise _nothing_shown() from None
+
+
+def _nothing_shown() -> Refusal:
+    return Refusal(
+        "unauthenticated",
+        "This server wants a key: send `Authorization: Bearer KEY`, or with a WebSocket the subprotocol "
+        "`bearer.` and the key in base64url.",
+    )

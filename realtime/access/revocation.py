@@ -1,0 +1,36 @@
+"""What a revoked key leaves behind, and its end: open connections, and streams that outlive those.
+
+The key file can change while nobody shows a key, so it is looked at every second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from midstream.protocol import CloseCode
+from realtime.access.crowd import Crowd, Visitor
+from realtime.access.keyring import Keyring
+from realtime.streams.hub import Hub
+from realtime.wire.peer import PeerGone
+
+EVERY_S = 1.0
+
+
+async def watch(keyring: Keyring, crowd: Crowd, hub: Hub) -> None:
+    while True:
+        await asyncio.sleep(EVERY_S)
+        keyring.look()
+        await turn_out(keyring, crowd, hub)
+
+
+async def turn_out(keyring: Keyring, crowd: Crowd, hub: Hub) -> None:
+    """Whoever holds no key any more, and the streams of tenants that have none."""
+    revoked = crowd.where(lambda holder: not keyring.holds(holder))
+    await asyncio.gather(*map(_close, revoked))
+    hub.cancel_all(lambda tenant: not keyring.has_tenant(tenant))
+
+
+async def _close(visitor: Visitor) -> None:
+    with suppress(PeerGone, RuntimeError):  # it is going already
+        await visitor.websocket.close(CloseCode.NOT_AUTHENTICATED, "your key was revoked")

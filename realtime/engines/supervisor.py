@@ -1,0 +1,165 @@
+"""Keeps an engine running: starts it, tells the hub what it serves, notices its end and starts another.
+
+It knows that engines come and go, and what the hub must be told then. It does not know where an engine
+runs: `connect` makes a link to one, a process's or a thread's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from engine import api
+from realtime.streams.hub import Hub
+from realtime.streams.prompts import Model
+from realtime.streams.watching import Watcher
+from realtime.text.template import TextError
+from realtime.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 30.0
+YOUNG_S = 1.0
+
+
+class EngineFailed(Exception):
+    """It cannot be started; the message is a sentence for whoever runs the server."""
+
+
+class Link(Protocol):
+    async def prepare(self) -> None:
+        """Do whatever of opening can be done before there is need of it."""
+
+    async def open(self) -> None: ...
+    def send(self, commands: list[api.AnyCommand]) -> None: ...
+    def kill(self) -> None:
+        """End an engine that does not listen any more."""
+
+    async def close(self) -> None: ...
+
+
+Connect = Callable[[Callable[[api.AnyMessage], None], Callable[[], None]], Link]
+
+
+class Supervisor:
+    """`silence_s`: an engine that says nothing for so long, although it is asked, has hung. `spare`: whether
+    another stands ready for when it dies."""
+
+    def __init__(self, connect: Connect, watcher: Watcher, *, silence_s: float, spare: bool = False) -> None:
+        self.hub: Hub | None = None
+        self.hello: api.Hello | None = None
+        self._connect = connect
+        self._watcher = watcher
+        self._silence_s = silence_s
+        self._wants_spare = spare
+        self._link: Link | None = None
+        self._spare: Link | None = None
+        self._closed = asyncio.Event()
+        self._heard = asyncio.Event()
+        self._greeted: asyncio.Future[api.Hello] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def ready(self) -> bool:
+        return self.hub is not None and self.hub.up
+
+    async def start(self) -> api.Hello:
+        """The first engine: whoever starts a server waits for it, and hears why if it cannot be."""
+        hello = await self._open()
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._keep()), loop.create_task(self._watch())]
+        return hello
+
+    def send(self, commands: list[api.AnyCommand]) -> None:
+        if self._link is not None:
+            self._link.send(commands)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*(link.close() for link in (self._link, self._spare) if link is not None))
+
+    async def _open(self) -> api.Hello:
+        self._closed.clear()
+        self._greeted = asyncio.get_running_loop().create_future()
+        self._link, self._spare = self._spare or self._connect(self._hear, self._close), None
+        await self._link.open()
+        hello = self.hello = await self._greeted
+        tokenizer = await asyncio.to_thread(_tokenizer, hello)
+        assert self.hub is not None
+        self._watcher.engine_begun(hello)
+        self.hub.have_engine(Model(hello.model, tokenizer, hello.vocab, hello.context))
+        return hello
+
+    async def _keep(self) -> None:
+        loop, wait_s = asyncio.get_running_loop(), 0.0
+        while True:
+            began_s = loop.time()
+            await self._prepare_spare()
+            await self._closed.wait()
+            log.error("the engine has died; starting another")
+            self._watcher.engine_lost()
+            assert self.hub is not None
+            # One that died young, or before anybody moved on in it, may do so again: give it time.
+            well = self.hub.settled and loop.time() - began_s > YOUNG_S
+            wait_s = 0.0 if well else min(max(FIRST_WAIT_S, 2 * wait_s), LONGEST_WAIT_S)
+            await asyncio.sleep(wait_s)
+            try:
+                await self._open()
+            except (EngineFailed, OSError) as error:
+                log.error("the engine does not start: %s; trying again", error)
+                self._closed.set()
+
+    async def _prepare_spare(self) -> None:
+        if self._wants_spare and self._spare is None:
+            self._spare = self._connect(self._hear, self._close)
+            await self._spare.prepare()
+
+    async def _watch(self) -> None:
+        """An engine with nothing to do says nothing, but answers what it is sent, if only an empty list."""
+        while True:
+            self._heard.clear()
+            if await _happens(self._heard, self._silence_s / 2):
+                await asyncio.sleep(self._silence_s / 2)
+            elif self.ready and self._link is not None:
+                self._link.send([])
+                if not await _happens(self._heard, self._silence_s / 2):
+                    log.error("the engine has said nothing for %g s: it is ended", self._silence_s)
+                    self._link.kill()
+
+    def _hear(self, message: api.AnyMessage) -> None:
+        assert self.hub is not None and self._greeted is not None
+        self._heard.set()
+        match message:
+            case api.StepOutput():
+                self.hub.hear(message)
+            case api.Hello():
+                self._greeted.set_result(message)
+            case api.Failed(message=why):
+                self._greeted.set_exception(EngineFailed(why))
+
+    def _close(self) -> None:
+        if self._greeted is not None and not self._greeted.done():
+            self._greeted.set_exception(EngineFailed("its process ended before it was ready"))
+        if self.hub is not None:
+            self.hub.lose_engine()
+        self._closed.set()
+
+
+def _tokenizer(hello: api.Hello) -> Tokenizer:
+    try:
+        return Tokenizer.load(Path(hello.folder))
+    except TextError as error:
+        raise EngineFailed(str(error)) from None
+
+
+async def _happens(event: asyncio.Event, within_s: float) -> bool:
+    try:
+        async with asyncio.timeout(within_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

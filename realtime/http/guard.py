@@ -1,0 +1,91 @@
+"""Who may come through which door. Every route has an answer to that, and the answer is given here.
+
+A `Guard` stands before the app of one route: it lets nobody in but those for whom the route is, and tells
+the app who came (`holder_of`). What it refuses, it answers by itself, in the words that are used behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from realtime.access.credentials import Credentials
+from realtime.http.exchange import advice
+from realtime.refusal import Refusal
+from realtime.streams.tenants import Holder
+
+HOLDER = "midstream.holder"
+
+
+class For(Enum):
+    EVERYBODY = "everybody"
+    HOLDERS = "whoever holds a key"
+    ADMINS = "whoever holds an admin's key"
+
+
+def answer(refusal: Refusal) -> Response:
+    """A refusal over HTTP: the wire's `error`, its status, and the headers that say the same."""
+    error = msgspec.to_builtins(refusal.event())
+    del error["type"]
+    return JSONResponse({"error": error}, refusal.status, advice(refusal))
+
+
+class Guard:
+    def __init__(
+        self, app: ASGIApp, whom: For, credentials: Credentials, words: Callable[[Refusal], Response] = answer
+    ) -> None:
+        self._app = app
+        self._credentials = credentials
+        self._words = words
+        self.whom = whom
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.whom is not For.EVERYBODY:
+            try:
+                scope[HOLDER] = self._admitted(scope)
+            except Refusal as refusal:
+                await self._deny(refusal, scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _admitted(self, scope: Scope) -> Holder:
+        headers = Headers(scope=scope)
+        if scope["type"] == "websocket":
+            holder = self._credentials.of_upgrade(headers, scope["subprotocols"])
+        else:
+            holder = self._credentials.of_request(headers)
+        if self.whom is For.ADMINS and not self._credentials.are_admins(holder):
+            raise Refusal("forbidden", "This needs an admin's key: see `midstream keys add --admin`.")
+        return holder
+
+    async def _deny(self, refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await WebSocket(scope, receive, send).send_denial_response(self._words(refusal))
+        else:
+            await self._words(refusal)(scope, receive, send)
+
+
+def guarded(
+    whom: For,
+    credentials: Credentials,
+    *routes: Route | WebSocketRoute,
+    words: Callable[[Refusal], Response] = answer,
+) -> list[Route | WebSocketRoute]:
+    for route in routes:
+        route.app = Guard(route.app, whom, credentials, words)
+    return list(routes)
+
+
+def holder_of(connection: HTTPConnection) -> Holder:
+    """Who came through the guard."""
+    holder = connection.scope[HOLDER]
+    assert isinstance(holder, Holder)
+    return holder

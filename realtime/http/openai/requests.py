@@ -1,0 +1,153 @@
+"""What a client of OpenAI's API may ask for, as types; and from the bytes of a body to one of them.
+
+The sampling fields are the wire's own `Params`, with its ranges. A field that would change the answer, and
+that this server does not know, is refused by name; one that changes nothing is left out of account. It knows
+neither streams nor answers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from midstream.protocol import MAX_INDEX, MAX_MILLISECONDS, Milliseconds, Params, RequestId, TextPart, TokenId
+from realtime.frames import explained
+from realtime.http.openai.errors import Misfit
+from realtime.refusal import Refusal
+
+MOST_CHOICES = 128  # of one request
+
+MaxTokens = Annotated[int, Meta(ge=1, le=MAX_INDEX)]
+
+
+class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
+    include_usage: bool = False
+    include_obfuscation: bool = False  # bytes without meaning, of which there are none here
+
+
+class Body(Params, kw_only=True, forbid_unknown_fields=True):
+    """What both kinds of request have; the last five are our own."""
+
+    model: str | None = None
+    n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] = 1
+    stream: bool = False
+    stream_options: StreamOptions = msgspec.field(default_factory=StreamOptions)
+    priority: Annotated[int, Meta(ge=-8, le=8)] = 0
+    timeout_ms: Annotated[int, Meta(ge=1, le=MAX_MILLISECONDS)] | None = None
+    request_id: RequestId | None = None
+    on_disconnect: Literal["cancel", "pause", "continue"] | None = None
+    grace_ms: Milliseconds | None = None
+
+
+class Turn(Struct, kw_only=True, forbid_unknown_fields=True):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart]
+    name: str | None = None
+
+
+class ChatBody(Body, kw_only=True, forbid_unknown_fields=True):
+    messages: Annotated[list[Turn], Meta(min_length=1, max_length=4096)]
+    max_completion_tokens: MaxTokens | UnsetType = UNSET
+    logprobs: bool = False  # here it is a switch, and the number has another name
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+
+
+class TextBody(Body, kw_only=True, forbid_unknown_fields=True):
+    prompt: str | list[Any]
+    best_of: int | None = None
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """One or many, each a text or token ids."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        for kind, alone in ((list[str], False), (list[TokenId], True), (list[list[TokenId]], False)):
+            try:
+                prompt: Any = msgspec.convert(self.prompt, kind)
+            except msgspec.ValidationError:
+                continue
+            return [prompt] if alone else prompt
+        raise Misfit(
+            "prompt",
+            "`prompt` must be a string, a list of strings, token ids, or a list of lists of token ids.",
+        )
+
+
+def _anything(value: Any) -> bool:
+    return True
+
+
+def _is(*values: Any) -> Callable[[Any], bool]:
+    return lambda value: value in values
+
+
+# Fields that we need not know, as long as their value asks for nothing.
+_HARMLESS: dict[str, Callable[[Any], bool]] = {
+    "echo": _is(False),
+    "functions": _is([]),
+    "metadata": _anything,
+    "modalities": _is(["text"]),
+    "parallel_tool_calls": _anything,  # without tools
+    "prompt_cache_key": _anything,
+    "prompt_cache_retention": _anything,
+    "response_format": _is({"type": "text"}),
+    "safety_identifier": _anything,
+    "service_tier": _anything,
+    "store": _is(False),
+    "suffix": _is(""),
+    "tool_choice": _is("none", "auto"),
+    "tools": _is([]),
+    "user": _anything,
+}
+_PATH = re.compile(r"`\$?\.?([^`]*)`")
+
+B = TypeVar("B", bound=Body)
+
+
+def read(kind: type[B], data: bytes) -> B:
+    """The request that a body is. What is null is not there."""
+    try:
+        said = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise Refusal("invalid_frame", "The body is not valid JSON.") from None
+    if not isinstance(said, dict):
+        raise Refusal("invalid_frame", "The body must be one JSON object.")
+    asked = {name: value for name, value in said.items() if value is not None}
+    _refuse_unknown(kind, asked)
+    return _converted(kind, {name: asked[name] for name in asked if name in kind.__struct_fields__})
+
+
+def _refuse_unknown(kind: type[Body], asked: dict[str, Any]) -> None:
+    for name in asked.keys() - set(kind.__struct_fields__):
+        if name not in _HARMLESS:
+            raise Misfit(name, f"`{name}` is not supported by this server: leave it out.", "unsupported")
+        if not _HARMLESS[name](asked[name]):
+            raise Misfit(name, f"`{name}` is not supported with this value: leave it out.", "unsupported")
+
+
+def _converted(kind: type[B], asked: dict[str, Any]) -> B:
+    if isinstance(asked.get("messages"), list):
+        asked["messages"] = [_turn(at, turn) for at, turn in enumerate(asked["messages"])]
+    try:
+        return msgspec.convert(asked, kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        place = _PATH.search(str(error).partition(" - at ")[2])
+        refusal = explained(kind, error, "request")
+        missing = re.search(r"missing the field `(\w+)`", refusal.message, re.IGNORECASE)
+        param = place[1] if place and place[1] else missing[1] if missing else ""
+        raise Misfit(param, refusal.message, refusal.code) from None
+
+
+def _turn(at: int, turn: Any) -> Any:
+    """A message without what says nothing: clients send back whole messages that they were given."""
+    if not isinstance(turn, dict):
+        return turn
+    said = {name: value for name, value in turn.items() if name == "content" or value not in (None, [])}
+    for name in said.keys() - set(Turn.__struct_fields__):
+        param = f"messages[{at}].{name}"
+        raise Misfit(param, f"`{param}` is not supported by this server: leave it out.", "unsupported")
+    return said

@@ -1,0 +1,89 @@
+"""From a request to the starts that it stands for: one for each choice, by prompt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET
+
+from midstream.protocol import Message, Params, Start
+from realtime.http.openai.errors import Misfit
+from realtime.http.openai.requests import MOST_CHOICES, Body, ChatBody, TextBody
+
+MOST_ID = 128
+TEXT_MAX_TOKENS = 16  # OpenAI's own default for completions, and for them alone
+GRACE_MS = 10_000  # that a request with a name of its own waits for a retry
+
+
+def starts(body: Body, request_id: str, traceparent: str | None = None) -> list[list[Start]]:
+    """For each prompt its choices, in the order of their indices. The first has the request's own id."""
+    prompts, params = _asked(body)
+    if len(prompts) * body.n > MOST_CHOICES:
+        raise Misfit("n", f"`n` times the number of prompts must be at most {MOST_CHOICES}.")
+    last = _id_of(request_id, len(prompts) * body.n - 1)
+    if len(last) > MOST_ID:
+        raise Misfit(
+            "request_id", f"`request_id` is too long: with all its choices it has {len(last)} characters."
+        )
+    return [
+        [
+            Start(
+                request_id=_id_of(request_id, at * body.n + choice),
+                **prompt,
+                model=body.model,
+                params=_of_choice(params, choice),
+                priority=body.priority,
+                timeout_ms=body.timeout_ms,
+                on_disconnect=body.on_disconnect or ("pause" if body.request_id else "cancel"),
+                grace_ms=GRACE_MS if body.grace_ms is None else body.grace_ms,
+                traceparent=traceparent,
+            )
+            for choice in range(body.n)
+        ]
+        for at, prompt in enumerate(prompts)
+    ]
+
+
+def _asked(body: Body) -> tuple[list[dict[str, Any]], Params]:
+    values = {name: getattr(body, name) for name in Params.__struct_fields__}
+    if isinstance(body, ChatBody):
+        return [{"messages": _messages(body)}], Params(**values | _of_chat(body))
+    assert isinstance(body, TextBody)
+    if body.best_of not in (None, 1, body.n):
+        raise Misfit("best_of", "`best_of` must be as large as `n`: all choices are told.", "unsupported")
+    if values["max_tokens"] is UNSET:
+        values["max_tokens"] = TEXT_MAX_TOKENS
+    prompts = body.prompts
+    if not prompts:
+        raise Misfit("prompt", "`prompt` must not be an empty list.")
+    return [{"prompt": prompt} for prompt in prompts], Params(**values)
+
+
+def _of_chat(body: ChatBody) -> dict[str, Any]:
+    if body.top_logprobs is not None and not body.logprobs:
+        raise Misfit("top_logprobs", "`top_logprobs` says something with `logprobs: true` alone.")
+    most = body.max_tokens if body.max_completion_tokens is UNSET else body.max_completion_tokens
+    if body.max_tokens not in (UNSET, most):
+        raise Misfit("max_tokens", "`max_tokens` and `max_completion_tokens` differ: leave one of them out.")
+    return {"max_tokens": most, "logprobs": (body.top_logprobs or 0) if body.logprobs else UNSET}
+
+
+def _messages(body: ChatBody) -> list[Message]:
+    return [
+        Message(
+            role="system" if turn.role == "developer" else turn.role, content=turn.content, name=turn.name
+        )
+        for turn in body.messages
+    ]
+
+
+def _id_of(request_id: str, index: int) -> str:
+    return f"{request_id}:{index}" if index else request_id
+
+
+def _of_choice(params: Params, choice: int) -> Params:
+    """Choices with the same seed would be the same."""
+    if params.seed is UNSET or not choice:
+        return params
+    values = {name: getattr(params, name) for name in params.__struct_fields__}
+    return Params(**values | {"seed": (params.seed + choice + 2**63) % 2**64 - 2**63})

@@ -1,0 +1,41 @@
+"""The dialect of `/v1/completions`: what a choice and each of its events look like there."""
+
+from __future__ import annotations
+
+from midstream.protocol import Rewound, Token
+from realtime.http.openai.answers import AnyChoice, Rewinding, TextChoice
+from realtime.http.openai.choices import Choice
+from realtime.http.openai.requests import TextBody
+from realtime.http.openai.spelling import text_logprobs
+from realtime.text.tokenizer import Tokenizer
+
+BODY = TextBody
+PREFIX = "cmpl-"
+WHOLE = "text_completion"
+CHUNK = "text_completion"
+
+
+def opening(index: int) -> AnyChoice | None:
+    """Nothing is said before the first text."""
+    return None
+
+
+def more(choice: Choice, text: str, event: Token | None, tokenizer: Tokenizer) -> AnyChoice:
+    """`text` is to be written on. Of an `event` that `choice` has heard; without one it is told again."""
+    logprobs = None
+    if event and event.logprobs:
+        logprobs = text_logprobs(event.logprobs, tokenizer, len(choice.text) - len(text))
+    return TextChoice(index=choice.index, text=text, logprobs=logprobs)
+
+
+def less(choice: Choice, event: Rewound) -> AnyChoice:
+    return TextChoice(index=choice.index, text="", rewound=Rewinding(event.index, event.text_length))
+
+
+def ending(choice: Choice, reason: str) -> AnyChoice:
+    return TextChoice(index=choice.index, text="", finish_reason=reason)
+
+
+def whole(choice: Choice, reason: str, tokenizer: Tokenizer) -> AnyChoice:
+    logprobs = text_logprobs(choice.logprobs, tokenizer, 0) if choice.shows_logprobs else None
+    return TextChoice(index=choice.index, text=choice.text, logprobs=logprobs, finish_reason=reason)

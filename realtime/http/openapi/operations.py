@@ -1,0 +1,75 @@
+"""Every door over HTTP as OpenAPI's path items: what may be asked there, and what is answered.
+
+It knows paths and media types. Schemas and errors have rooms of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from realtime.http.openapi import completions, streams
+from realtime.http.openapi.parts import JSON, KEY, NOT_KEPT, TEXT, as_json, status
+from realtime.http.openapi.refusals import refused
+from realtime.http.openapi.schemas import ref
+
+_DOCUMENT: dict[str, Any] = {
+    "description": "The document.",
+    "content": {JSON: {"schema": {"type": "object"}}},
+}
+
+
+def paths() -> dict[str, Any]:
+    return {
+        **completions.paths(),
+        **streams.paths(),
+        "/v1/realtime/client_secrets": {"post": _secret()},
+        "/healthz": {"get": _open("health", "Whether this process answers.", status("ok"))},
+        "/readyz": {"get": _readiness()},
+        "/metrics": {"get": _metrics()},
+        "/asyncapi.json": {"get": _open("asyncapi", "The WebSocket's interface, as AsyncAPI 3.", _DOCUMENT)},
+        "/openapi.json": {"get": _open("openapi", "This document.", _DOCUMENT)},
+    }
+
+
+def _secret() -> dict[str, Any]:
+    issued = as_json("The secret.", ref("Issued"))
+    return {
+        "operationId": "client_secret",
+        "tags": ["WebSocket"],
+        "summary": "A secret with which one page connects once, within 30 seconds.",
+        "requestBody": {"required": False, "content": {JSON: {"schema": ref("Asked")}}},
+        "responses": {
+            "200": issued | {"headers": NOT_KEPT},
+            **refused(*KEY, "invalid_frame", "too_large", "rate_limited"),
+        },
+    }
+
+
+def _metrics() -> dict[str, Any]:
+    return {
+        "operationId": "metrics",
+        "tags": ["operations"],
+        "summary": "The server's numbers, for Prometheus. With keys, for admins alone.",
+        "responses": {
+            "200": {"description": "The numbers.", "content": {TEXT: {"schema": {"type": "string"}}}},
+            "404": status("this server counts nothing: see --metrics"),
+            **refused(*KEY),
+        },
+    }
+
+
+def _readiness() -> dict[str, Any]:
+    ready = _open("readiness", "Whether a stream started now would run.", status("ready"))
+    ready["responses"]["503"] = status("draining", "engine not ready")
+    return ready
+
+
+def _open(name: str, summary: str, told: dict[str, Any]) -> dict[str, Any]:
+    """An operation for everybody."""
+    return {
+        "operationId": name,
+        "tags": ["operations"],
+        "summary": summary,
+        "security": [],
+        "responses": {"200": told},
+    }

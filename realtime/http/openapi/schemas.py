@@ -1,0 +1,90 @@
+"""What is asked and answered over HTTP as JSON Schema, made from the very types that decode and encode it.
+
+It knows the doors' types and how OpenAPI refers to a schema; it knows no path. The wire's own types stand
+under `stream.`, since OpenAI's have some of their names.
+"""
+
+from __future__ import annotations
+
+import operator
+from functools import reduce
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from midstream import protocol
+from realtime.http.openai.answers import Answer, ChatChoice, ChatChunkChoice, Model, ModelList, TextChoice
+from realtime.http.openai.requests import ChatBody, TextBody
+from realtime.http.secret_door import Asked, Issued
+from realtime.http.stream_door import NO_STEERING
+from realtime.sight.listing import Listing
+from realtime.streams.outbox import Told
+
+_AT = "#/components/schemas/"
+_OF_STREAMS = "stream."
+
+Schema = dict[str, Any]
+
+
+class ChatCompletion(Answer, kw_only=True):
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]  # type: ignore[assignment]  # one kind: nobody writes to it through `Answer`
+
+
+class ChatCompletionChunk(Answer, kw_only=True):
+    object: Literal["chat.completion.chunk"]
+    choices: list[ChatChunkChoice]  # type: ignore[assignment]  # see above
+
+
+class Completion(Answer, kw_only=True):
+    """In chunks it has the same form as whole."""
+
+    object: Literal["text_completion"]
+    choices: list[TextChoice]  # type: ignore[assignment]  # see above
+
+
+_BODIES = [
+    ChatBody,
+    TextBody,
+    ChatCompletion,
+    ChatCompletionChunk,
+    Completion,
+    ModelList,
+    Model,
+    Asked,
+    Issued,
+    Listing,
+]
+_STEERING = [kind for kind in get_args(protocol.StreamFrame) if not issubclass(kind, NO_STEERING)]
+_STEERED = [
+    protocol.Paused,
+    protocol.Resumed,
+    protocol.Adjusted,
+    protocol.Injected,
+    protocol.Rewound,
+    protocol.Final,
+]
+_FOLLOWED = [kind for kind in get_args(protocol.ServerEvent) if issubclass(kind, Told)]
+_PROMPTS = (str, list[str], list[protocol.TokenId], list[list[protocol.TokenId]])
+
+
+def ref(name: str) -> Schema:
+    return {"$ref": _AT + name}
+
+
+def schemas() -> dict[str, Schema]:
+    _, bodies = msgspec.json.schema_components(_BODIES, ref_template=_AT + "{name}")
+    bodies["TextBody"]["properties"]["prompt"] = {"anyOf": [msgspec.json.schema(kind) for kind in _PROMPTS]}
+    return bodies | _of_streams()
+
+
+def _of_streams() -> dict[str, Schema]:
+    unions = {"Frame": _STEERING, "Answer": _STEERED, "Event": _FOLLOWED}
+    told, kinds = msgspec.json.schema_components(
+        [reduce(operator.or_, union) for union in unions.values()], ref_template=_AT + _OF_STREAMS + "{name}"
+    )
+    for frame in _STEERING:
+        del kinds[frame.__name__]["properties"]["request_id"]  # the path says it
+        kinds[frame.__name__]["required"].remove("request_id")
+    named = kinds | dict(zip(unions, told, strict=True))
+    return {_OF_STREAMS + name: schema for name, schema in named.items()}

@@ -1,0 +1,111 @@
+"""Our own operations on streams: which there are, following one, and steering it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from midstream.protocol import MAX_INDEX, RequestId
+from realtime.http.listing_door import MANY, MOST
+from realtime.http.openapi.parts import (
+    JSON,
+    KEY,
+    NOT_KEPT,
+    SSE,
+    X_REQUEST_ID,
+    as_json,
+    events,
+    in_json,
+    in_path,
+)
+from realtime.http.openapi.refusals import refused
+from realtime.http.openapi.schemas import ref
+from realtime.sight.listing import STATES
+
+_OLD = ("unknown_request", "request_finished", "request_taken", "request_expired", "overloaded", "draining")
+_REQUEST_ID = in_path("request_id", msgspec.json.schema(RequestId))
+
+
+def paths() -> dict[str, Any]:
+    return {
+        "/v1/streams": {"get": _streams()},
+        "/v1/streams/{request_id}": {"parameters": [_REQUEST_ID], "get": _follow()},
+        "/v1/streams/{request_id}/control": {"parameters": [_REQUEST_ID], "post": _control()},
+    }
+
+
+def _streams() -> dict[str, Any]:
+    limit = {"type": "integer", "minimum": 1, "maximum": MOST, "default": MANY}
+    return {
+        "operationId": "streams",
+        "tags": ["streams"],
+        "summary": "The streams that live, the youngest first: one's own, or with an admin's key all.",
+        "parameters": [
+            {"name": "limit", "in": "query", "description": "How many at most.", "schema": limit},
+            {
+                "name": "state",
+                "in": "query",
+                "description": "Of this state alone.",
+                "schema": {"enum": [*STATES]},
+            },
+        ],
+        "responses": {
+            "200": as_json("The streams.", ref("Listing")) | {"headers": NOT_KEPT},
+            **refused(*KEY, "invalid_params"),
+        },
+    }
+
+
+def _follow() -> dict[str, Any]:
+    seq = {"type": "integer", "minimum": -1, "maximum": MAX_INDEX}
+    return {
+        "operationId": "follow",
+        "tags": ["streams"],
+        "summary": "A stream's events, from one that the reader names to its end.",
+        "description": "The stream is this reader's from then on. Each event has its `seq` as its id.",
+        "parameters": [
+            {
+                "name": "after",
+                "in": "query",
+                "description": "The `seq` of the last event that the reader has; -1 for none.",
+                "schema": seq | {"default": -1},
+            },
+            {
+                "name": "Last-Event-ID",
+                "in": "header",
+                "description": "The same, from an EventSource that comes again. It goes before `after`.",
+                "schema": seq,
+            },
+        ],
+        "responses": {
+            "200": {
+                "description": "The events.",
+                "headers": X_REQUEST_ID,
+                "content": {
+                    SSE: events(in_json(ref("stream.Event")), id={"type": "string", "pattern": "^[0-9]+$"})
+                },
+            },
+            "204": {"description": "The stream has ended, and this reader has had all of it."},
+            **refused(*KEY, "invalid_params", *_OLD),
+        },
+    }
+
+
+def _control() -> dict[str, Any]:
+    return {
+        "operationId": "control",
+        "tags": ["streams"],
+        "summary": "Steer a stream: one control frame, and what answers it.",
+        "description": "The frame says no `request_id`, or that of the path.",
+        "requestBody": {"required": True, "content": {JSON: {"schema": ref("stream.Frame")}}},
+        "responses": {
+            "200": as_json("The event that answers the frame.", ref("stream.Answer"))
+            | {"headers": X_REQUEST_ID},
+            "204": {"description": "Taken; frames of this kind have no answer.", "headers": X_REQUEST_ID},
+            **refused(
+                *(*KEY, *_OLD, "invalid_frame", "invalid_params", "context_too_long"),
+                *("too_large", "unsupported", "rate_limited", "engine_error"),
+            ),
+        },
+    }

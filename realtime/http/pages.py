@@ -1,0 +1,82 @@
+"""The web page and the JavaScript SDK, as files over HTTP. It knows folders and headers, nothing of streams.
+
+In a checkout the files lie beside the packages, in `web/` and `clients/js/src/`. A wheel brings them as data
+(`tool.setuptools.data-files` in pyproject.toml), which pip lays under `share/midstream/` of the environment.
+A server that has neither has no page, and is complete without it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.staticfiles import PathLike, StaticFiles
+from starlette.types import Message, Receive, Scope, Send
+
+# Named here, since the answer of `mimetypes` depends on the machine; a file of another kind is not there.
+KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; worker-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",  # kept, and asked for again by its ETag
+}
+
+
+def routes() -> list[Route]:
+    """To stand behind all others: the last one matches every path."""
+    checkout = Path(__file__).parents[2]
+    installed = Path(sys.prefix) / "share" / "midstream"
+    places = [(checkout / "web", checkout / "clients" / "js" / "src"), (installed / "web", installed / "sdk")]
+    for web, sdk in places:
+        if (web / "index.html").is_file():
+            return [Route("/sdk/{path:path}", Folder(sdk)), Route("/{path:path}", Folder(web))]
+    return []
+
+
+class Folder(StaticFiles):
+    """The files of a folder that are of a kind we serve: no listings, and no other file that lies there."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(directory=folder, html=True, check_dir=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        try:
+            await super().__call__(scope, receive, send_with_headers)
+        except HTTPException as refused:
+            answer = PlainTextResponse(refused.detail, refused.status_code, headers=refused.headers)
+            await answer(scope, receive, send_with_headers)
+
+    def get_path(self, scope: Scope) -> str:
+        return os.path.normpath(str(scope["path_params"]["path"]))
+
+    def file_response(
+        self, full_path: PathLike, stat_result: os.stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        kind = KINDS.get(Path(full_path).suffix)
+        if kind is None:
+            raise HTTPException(404)
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        if response.status_code == 200:
+            response.headers["content-type"] = kind
+        return response

@@ -1,0 +1,1 @@
+"""Text to tokens and back: templates and tokenizing, whole Unicode and stop strings. Pure."""

@@ -1,0 +1,140 @@
+"""Text to tokens: prompts, chats, and turns put in mid-answer.
+
+The one promise beyond the `tokenizers` library's own: text that a client wrote never becomes a special token,
+whatever it spells (`specials.py` says how). It knows no stream, no torch, and nothing of the model but its
+folder. The other way, from tokens to text, is `text.py`, on the table of `pieces.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from midstream.protocol import Message
+from realtime.text.pieces import Pieces
+from realtime.text.specials import SpecialTokens
+from realtime.text.template import ChatTemplate, TextError, template_source
+
+__all__ = ["TextError", "Tokenizer"]
+
+# The roles of special tokens that chat templates know by name.
+_ROLES = [f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]
+
+
+class Tokenizer:
+    """A model's tokenizer and chat template. Immutable once loaded, and safe to share between threads.
+
+    `vocab` is one more than the largest token; `special` are the tokens that are no text.
+    """
+
+    def __init__(
+        self, definition: dict[str, Any], template: str | None = None, roles: dict[str, str] | None = None
+    ) -> None:
+        """`definition`: a parsed `tokenizer.json`, used up here. `roles`: which token is `bos_token`, etc."""
+        roles = roles or {}
+        self._template = None if template is None else ChatTemplate(template, roles)
+        self._specials = SpecialTokens(definition, roles.values())
+        self._specials.rename(definition)
+        self._library = _library(definition)
+        vocab = self._library.get_vocab(with_added_tokens=True)
+        self.vocab = max(vocab.values(), default=-1) + 1
+        self.special = frozenset(vocab[name] for name in self._specials.names.values())
+        self.pieces = Pieces(definition.get("decoder"), vocab, self.special)
+
+    @classmethod
+    def load(cls, folder: Path) -> Tokenizer:
+        definition = _read_json(folder / "tokenizer.json")
+        if definition is None:
+            raise TextError("The model folder has no tokenizer.json.")
+        config = _read_json(folder / "tokenizer_config.json") or {}
+        roles = _roles(_read_json(folder / "special_tokens_map.json") or {}) | _roles(config)
+        try:
+            return cls(definition, template_source(folder, config), roles)
+        except (KeyError, TypeError, AttributeError, ValueError, OSError):
+            raise TextError("The model's tokenizer files do not have the shape they should have.") from None
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """The text's tokens. `special`: framed as the model expects a prompt, mostly by a first token."""
+        # encode() keeps the interpreter lock, for seconds if the text is long. The batch call lets go of it.
+        try:
+            return self._library.encode_batch_fast([text], add_special_tokens=special)[0].ids
+        except TypeError:
+            raise TextError("The text is not valid Unicode: it contains a lone surrogate.") from None
+
+    def encode_chat(self, messages: list[Message], *, add_generation_prompt: bool = True) -> list[int]:
+        """A conversation by the model's template; the template writes its own first token."""
+        return self.encode(self._render(messages, add_generation_prompt), special=False)
+
+    def encode_turns(self, messages: list[Message]) -> list[int]:
+        """What closes the model's open turn, stands the messages behind it, and opens a turn anew.
+
+        The template is shown a conversation whose answer is a mark; what it writes after the mark is taken.
+        """
+        mark = self._specials.mark
+        opened = [Message(role="user", content="?"), Message(role="assistant", content=mark)]
+        parts = self._render([*opened, *messages], True).split(mark)
+        if len(parts) != 2:
+            raise TextError("The model's chat template cannot put messages behind an unfinished answer.")
+        return self._encode_behind_text(parts[1])
+
+    def token_bytes(self, token: int) -> bytes:
+        """What a token adds to the output: nothing if it is special, or unknown."""
+        return self.pieces.bytes.get(token, b"")
+
+    def _encode_behind_text(self, text: str) -> list[int]:
+        """SentencePiece puts a space before a text's first word, and here the text goes on from another."""
+        before = self.encode("a", special=False)
+        both = self.encode("a" + text, special=False)
+        return both[len(before) :] if both[: len(before)] == before else self.encode(text, special=False)
+
+    def _render(self, messages: list[Message], add_generation_prompt: bool) -> str:
+        if self._template is None:
+            raise TextError("This model has no chat template: send a `prompt` instead of `messages`.")
+        hide = self._specials.hide
+        turns = [{key: hide(value) for key, value in _turn(message).items()} for message in messages]
+        try:
+            rendered = self._template.render(turns, add_generation_prompt=add_generation_prompt)
+        except TextError as error:
+            raise TextError(self._specials.quote(str(error))) from None
+        return self._specials.name(rendered)
+
+
+def _turn(message: Message) -> dict[str, str]:
+    content = message.content
+    text = content if isinstance(content, str) else "".join(part.text for part in content)
+    turn = {"role": message.role, "content": text}
+    return turn if message.name is None else turn | {"name": message.name}
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        content = None
+    if not isinstance(content, dict):
+        raise TextError(f"The model folder's {path.name} cannot be read.")
+    return content
+
+
+def _roles(config: dict[str, Any]) -> dict[str, str]:
+    """The special tokens that a configuration gives a role, each a string or an object with its `content`."""
+    values = {role: config.get(role) for role in _ROLES}
+    texts = {
+        role: value.get("content") if isinstance(value, dict) else value for role, value in values.items()
+    }
+    return {role: text for role, text in texts.items() if isinstance(text, str)}
+
+
+def _library(definition: dict[str, Any]) -> tokenizers.Tokenizer:
+    try:
+        library = tokenizers.Tokenizer.from_str(json.dumps(definition))
+    except Exception:  # noqa: BLE001 - the library raises nothing more exact
+        raise TextError("The tokenizers library cannot read the model folder's tokenizer.json.") from None
+    library.no_truncation()
+    library.no_padding()
+    return library

@@ -1,0 +1,1 @@
+"""The door for WebSockets: a connection as a listener."""

@@ -1,0 +1,244 @@
+"""A WebSocket connection as a listener: frames from the peer to the hub, events from streams to the peer.
+
+It knows one peer, one encoding and the hub. What frames mean is the hub's and the streams' business; how
+bytes travel is the transport's. Nothing here waits for the peer to read: while it does not, events stay
+with their streams, where tokens coalesce and credit bounds them, and control frames are read and acted on
+all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from contextlib import suppress
+from typing import Any, Protocol
+
+from msgspec import Struct
+from starlette.websockets import WebSocket
+
+from midstream import protocol
+from midstream.protocol import SUBPROTOCOLS, CloseCode, Event
+from realtime.frames import Codec
+from realtime.refusal import Refusal
+from realtime.streams.hub import Hub
+from realtime.streams.orders import Answer
+from realtime.streams.stream import Stream
+from realtime.streams.watching import Cause, Route
+from realtime.websocket.endings import cause_of
+from realtime.websocket.positions import Positions
+from realtime.wire.fallback import SendingPeer
+from realtime.wire.peer import PEER
+
+MOST_ANSWERS = 1_000  # errors and pongs that may wait for a peer that sends and does not read
+
+
+class Limits(Struct, frozen=True):
+    """What a connection may ask for; `ready` tells the client."""
+
+    max_message_bytes: int
+    streams_per_connection: int
+    auto_credit_window: int
+    ack_every: int
+
+
+class Peer(Protocol):
+    on_pong: Any
+    on_writable: Any
+
+    @property
+    def writable(self) -> bool: ...
+    def write(self, messages: list[bytes], *, text: bool, ping: bytes | None = None) -> None: ...
+
+
+async def serve(
+    websocket: WebSocket, hub: Hub, tenant: str, limits: Limits, open_now: dict[str, Connection]
+) -> None:
+    """The whole life of one connection, which is in `open_now` for as long as it lasts."""
+    subprotocol = next((known for known in SUBPROTOCOLS if known in websocket.scope["subprotocols"]), None)
+    await websocket.accept(subprotocol)
+    codec = Codec(subprotocol)
+    peer: Peer = websocket.scope.get("extensions", {}).get(PEER) or SendingPeer(websocket, text=codec.text)
+    connection = Connection(websocket, peer, hub, codec, tenant, limits, open_now)
+    open_now[connection.session_id] = connection
+    try:
+        connection.greet()
+        await connection.read()
+    finally:
+        del open_now[connection.session_id]
+        connection.leave()
+        if isinstance(peer, SendingPeer):
+            peer.stop()
+
+
+class Connection:
+    def __init__(
+        self,
+        websocket: WebSocket,
+        peer: Peer,
+        hub: Hub,
+        codec: Codec,
+        tenant: str,
+        limits: Limits,
+        open_now: dict[str, Connection],
+    ) -> None:
+        self.gone = False
+        self.route: Route = "websocket"
+        self._cause: Cause = "lost"  # of its end, if nobody says another
+        self.session_id = secrets.token_hex(16)
+        self.tenant = tenant
+        self._traceparent = websocket.headers.get("traceparent")
+        self._websocket = websocket
+        self._peer = peer
+        self._hub = hub
+        self._codec = codec
+        self._limits = limits
+        self._open_now = open_now
+        self._positions = Positions(limits.ack_every)
+        self._live: set[Stream] = set()
+        self._woken: dict[Stream, None] = {}
+        self._answers: list[Event] = []  # what belongs to no stream's history
+        peer.on_pong = self._acknowledge
+        peer.on_writable = self.flush
+
+    # -- from the peer ---------------------------------------------------------------------------
+
+    def greet(self) -> None:
+        model = self._hub.model
+        self._answer(
+            protocol.Ready(
+                protocol=protocol.VERSION,
+                session_id=self.session_id,
+                models=[] if model is None else [model.name],
+                limits={name: getattr(self._limits, name) for name in self._limits.__struct_fields__}
+                | ({} if model is None else {"context": model.context}),
+            )
+        )
+
+    async def read(self) -> None:
+        while True:
+            message = await self._websocket.receive()
+            if message["type"] == "websocket.disconnect":
+                self._cause = cause_of(message.get("code"), message.get("reason"))
+                return
+            if self.gone:
+                return  # another stands in for it: what it says now has been said there
+            data: str | bytes = message["bytes"] if message.get("text") is None else message["text"]
+            self._receive(data)
+            if len(self._answers) > MOST_ANSWERS:
+                self._cause = "refused"
+                await self._websocket.close(CloseCode.POLICY, "you send, and read none of the answers")
+                return
+
+    async def close_for_good(self) -> None:
+        """The server goes away: everything has been said."""
+        await self._close(CloseCode.DRAINING, "the server is going away")
+
+    def leave(self) -> None:
+        if not self.gone:
+            self.gone = True
+            self._hub.detach(self, self._cause)
+
+    def _replace(self, session_id: str) -> None:
+        """What this client said on its old connection, and was not read yet, must not be heard any more."""
+        other = self._open_now.get(session_id)
+        if other is not None and other is not self and other.tenant == self.tenant:
+            other._cause = "replaced"
+            other.leave()
+            other.end(CloseCode.TAKEN_OVER, "another connection stands in for this one")
+
+    def end(self, code: int, reason: str) -> None:
+        """Close it, and do not wait until that is done."""
+        self._ending = asyncio.get_running_loop().create_task(self._close(code, reason))
+
+    async def _close(self, code: int, reason: str) -> None:
+        with suppress(RuntimeError, ConnectionError):  # it is closed already
+            await self._websocket.close(code, reason)
+
+    def _receive(self, data: bytes | str) -> None:
+        try:
+            if isinstance(data, str) != self._codec.text:
+                kind = "text" if self._codec.text else "binary"
+                raise Refusal(
+                    "invalid_frame", f"This connection speaks {self._codec.name}: send {kind} messages."
+                )
+            frame = self._codec.decode(data)
+            self._check(frame)
+        except Refusal as refusal:
+            self._answer(refusal.event(*self._codec.addressed(data)))
+            return
+        match frame:
+            case protocol.Ping():
+                self._answer(protocol.Pong(ref=frame.ref))
+            case protocol.Replace(session_id=session_id):
+                self._replace(session_id)
+            case _:
+                if isinstance(frame, protocol.Start) and frame.traceparent is None:
+                    frame.traceparent = self._traceparent
+                self._hub.receive(self.tenant, frame, self)
+
+    def _check(self, frame: protocol.ClientFrame) -> None:
+        most = self._limits.streams_per_connection
+        if not isinstance(frame, protocol.Start | protocol.Attach) or len(self._live) < most:
+            return
+        if all(stream.request_id != frame.request_id for stream in self._live):
+            raise Refusal(
+                "too_many_streams", f"This connection has its most of {most} streams.", retry_after_ms=1000
+            )
+
+    def _acknowledge(self, payload: bytes) -> None:
+        if self.gone:
+            return
+        for read in self._positions.answered(payload):
+            self._hub.taken(read.stream, read.index, read.seq)
+        self._hub.settle()
+
+    # -- to the peer -----------------------------------------------------------------------------
+
+    def wake(self, stream: Stream) -> None:
+        self._live.add(stream)
+        self._woken[stream] = None
+
+    def lose(self, stream: Stream) -> None:
+        self._live.discard(stream)
+        self._woken.pop(stream, None)
+        self._positions.forget(stream)
+        taken = Refusal("request_taken", f'Request "{stream.request_id}" is another connection\'s now.')
+        self._answer(taken.event(stream.request_id))
+
+    def answer(self, event: Answer) -> None:
+        self._answer(event)
+
+    def refuse(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
+        self._answer(refusal.event(request_id, ref))
+
+    def say(self, event: Event) -> None:
+        """Something that concerns the connection as a whole."""
+        self._answer(event)
+
+    def flush(self) -> None:
+        """Give the peer all that it is ready for, in one write."""
+        if self.gone or not self._peer.writable or not (self._answers or self._woken):
+            return
+        encode = self._codec.encode
+        messages = [encode(answer) for answer in self._answers]
+        self._answers.clear()
+        for stream in self._woken:
+            messages += self._taken_from(stream)
+        self._woken.clear()
+        ping = self._positions.due()
+        if messages:
+            self._peer.write(messages, text=self._codec.text, ping=ping)
+
+    def _taken_from(self, stream: Stream) -> list[bytes]:
+        events = self._hub.take(stream)
+        if any(isinstance(event, protocol.Attached) for event in events):
+            self._positions.ask(stream)
+        elif tokens := sum(event.count for event in events if isinstance(event, protocol.Token)):
+            self._positions.sent(stream, tokens)
+        if stream.ended:
+            self._live.discard(stream)
+        return [self._codec.encode(event) for event in events]
+
+    def _answer(self, event: Event) -> None:
+        self._answers.append(event)
+        self.flush()
