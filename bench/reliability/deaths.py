@@ -130,7 +130,8 @@ class Watched:
                 break
             stream = await self._start(str(number))
             await stream.until_index(chance.choice(between))
-            victims = self._served.engines[: 2 if number % BOTH_EVERY == BOTH_EVERY - 1 else 1]
+            both = self._blow == signal.SIGKILL and number % BOTH_EVERY == BOTH_EVERY - 1
+            victims = self._served.engines[: 2 if both else 1]
             since = time.perf_counter()
             for victim in victims:
                 os.kill(victim, self._blow)

@@ -29,17 +29,20 @@ def framed(message: bytes) -> bytes:
     return b"\x81" + size + bytes(4) + message
 
 
-async def opened(host: str) -> socket.socket:
+async def opened(host: str, room_bytes: int = 0) -> socket.socket:
+    """`room_bytes`: for what has come and is not read; 0 leaves it to the kernel, which has megabytes."""
     address, _, port = host.rpartition(":")
     sock = socket.socket()
+    if room_bytes:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room_bytes)
     sock.setblocking(False)
     await asyncio.get_running_loop().sock_connect(sock, (address, int(port)))
     return sock
 
 
-async def greeted(host: str) -> socket.socket:
+async def greeted(host: str, room_bytes: int = 0) -> socket.socket:
     """A WebSocket that has been accepted, and whose `ready` has been read."""
-    sock = await opened(host)
+    sock = await opened(host, room_bytes)
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(sock, HANDSHAKE % host.encode())
     answer = b""

@@ -25,6 +25,7 @@ ROUNDS, WINDOW_S = 4, 5.0
 DEADLINE_S = 10.0  # --send-timeout-s: longer than a round's window, and less than is allowed in all
 CREDIT = 300  # tokens whose events, with twenty alternatives each, are more than all buffers on the way hold
 LEAST_KEPT, MOST_FREED_S = 0.95, 10.0
+ROOM_BYTES = 4096  # of their receive buffers: soon their window is zero
 STEP_MS = 10
 _names = itertools.count()
 
@@ -101,7 +102,7 @@ class Crowd:
         self.clogged: list[socket.socket] = []  # more is sent to them than fits the buffers on the way
 
     async def enter(self, host: str, kept: list[socket.socket], fields: dict[str, Any]) -> None:
-        sock, name = await greeted(host), f"hostile {next(_names)}"
+        sock, name = await greeted(host, ROOM_BYTES), f"hostile {next(_names)}"
         params = {"ignore_eos": True, "max_tokens": 4000, "logprobs": 20}
         frame = {"type": "start", "request_id": name, "prompt": name, "params": params}
         await asyncio.get_running_loop().sock_sendall(sock, framed(json.dumps(frame | fields).encode()))
