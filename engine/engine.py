@@ -68,7 +68,11 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Whether a step would do nothing."""
-        return self.scheduler.idle and not self._flights.under_way and not self._moves.under_way
+        return self._nobody_runs and not self._moves.under_way
+
+    @property
+    def _nobody_runs(self) -> bool:
+        return self.scheduler.idle and not self._flights.under_way
 
     def send(self, commands: list[api.AnyCommand]) -> None:
         """From any thread: commands for the end of the step in flight."""
@@ -97,8 +101,7 @@ class Engine:
 
     def _fetch(self) -> None:
         """Who waited for what lay in the host's memory goes on; where nobody else runs, one is waited for."""
-        nobody_runs = self.scheduler.idle and not self._flights.under_way
-        for load in self._moves.arrived(wait=nobody_runs):
+        for load in self._moves.arrived(wait=self._nobody_runs):
             self.scheduler.arrived(load)
 
     def _announce(self, batch: Batch) -> None:
@@ -122,6 +125,9 @@ class Engine:
                     self._commit(row, outcome)
                 rows.append(row)
         self._moves.keep(self.cache)
+        # Where nobody runs there is time for all of it, until somebody asks for something.
+        while self._nobody_runs and self._inbox.empty() and self._moves.keep(self.cache, wait=True):
+            pass
         return rows
 
     # -- commit ----------------------------------------------------------------------------------

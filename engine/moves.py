@@ -27,7 +27,10 @@ class Mover(Protocol):
         """Whether another save would make nobody wait."""
 
     def save(self, moves: list[Move]) -> None:
-        """From the device to the host; the device's blocks may be written to at once."""
+        """From the device to the host, behind the save before it, which is waited for.
+
+        The device's blocks may be written to at once.
+        """
 
     def load(self, moves: list[Move]) -> Arrival:
         """From the host to the device, beside whatever is computed there."""
@@ -56,12 +59,17 @@ class Moves:
             if load.live:
                 self._coming.append((load, self._mover.load(load.still_wanted())))
 
-    def keep(self, cache: BlockCache) -> None:
-        """Behind everything that was launched, and before any load is planned that it could overwrite."""
-        if self._mover is not None and self._mover.may_save():
-            moves = self._host.due(cache, self._mover.most)
-            if moves:
-                self._mover.save(moves)
+    def keep(self, cache: BlockCache, wait: bool = False) -> bool:
+        """Behind everything that was launched, and before any load is planned that it could overwrite.
+
+        False if nothing was to be kept; or if that would have had to wait, and should not.
+        """
+        if self._mover is None or not (wait or self._mover.may_save()):
+            return False
+        moves = self._host.due(cache, self._mover.most)
+        if moves:
+            self._mover.save(moves)
+        return bool(moves)
 
     def arrived(self, wait: bool) -> list[Load]:
         """The loads that are there by now; where there is nothing else to do, one is waited for."""

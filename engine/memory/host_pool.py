@@ -107,7 +107,8 @@ class HostPool:
 
     @torch.inference_mode()
     def save(self, moves: list[Move]) -> None:
-        assert len(moves) <= self.most and self.may_save()
+        assert len(moves) <= self.most
+        self._saved.wait()
         gathered = self._out[: len(moves)]
         torch.index_select(self._blocks, 0, self._numbers(moves, 0), out=gathered)
         with self._beside.behind_what_is_queued():

@@ -75,6 +75,8 @@ class LateMover:
 
     def save(self, moves: list[Move]) -> None:
         self.saved += len(moves)
+        if self.under_way:  # there and back is one queue
+            self.finish(self.under_way[-1])
         self._inner.save(moves)
 
     def load(self, moves: list[Move]) -> Late:

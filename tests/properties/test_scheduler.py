@@ -141,8 +141,9 @@ class Turns(RuleBasedStateMachine):
             return
         self.cache.audit(self.scheduler.sequences.values())
         self.scheduler.host.audit()
-        wanting = sum(sequence.wants > 0 for sequence in self.scheduler.sequences.values())
-        assert self.scheduler.ready == wanting, "who wants something is looked at, and nobody else"
+        sequences = self.scheduler.sequences.values()
+        wanting = sum(sequence.wants > 0 or sequence.launched > 0 for sequence in sequences)
+        assert self.scheduler.ready == wanting, "who wants or awaits something is looked at, and nobody else"
 
     def pick(self, at: int) -> list[Sequence]:
         sequences = list(self.scheduler.sequences.values())
