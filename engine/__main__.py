@@ -2,8 +2,9 @@
 descriptor FD.
 
 What it needs for such a model it loads at once, the model when it has its options: it may be a spare that
-waits for them. The first message down is `EngineOptions`, every further one a list of commands; up go `Hello`
-or `Failed`, then a `StepOutput` a step. When the other end closes, the engine stops.
+waits for them. The first message down is `EngineOptions`, every further one a list of commands; up go
+`Starting` now and then, `Hello` or `Failed`, then a `StepOutput` a step. When the other end closes, the
+engine stops.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import msgspec
 
 from engine import api
 from engine.log_lines import LINE, JsonLines
+from engine.starting import heard
 
 log = logging.getLogger("engine")
 
@@ -48,7 +50,8 @@ def main(argv: list[str]) -> int:
     # The gateway, which hears the same signals, decides when it is over.
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)
-    _warm_up(argv[2])
+    with heard(pipe.send):
+        _warm_up(argv[2])
     options = pipe.receive()
     if options is None:
         return 1
@@ -72,7 +75,8 @@ def serve(pipe: Pipe, options: api.EngineOptions) -> int:
     from engine.model.files import ModelError
 
     try:
-        engine, hello = build(options)
+        with heard(pipe.send):
+            engine, hello = build(options)
     except ModelError as error:
         pipe.send(api.Failed(str(error)))
         return 1

@@ -231,13 +231,17 @@ class Hello(Struct, tag=True, array_like=True):
     weights_bytes: int = 0
 
 
+class Starting(Struct, tag=True, array_like=True):
+    """It is being loaded: it has nothing to say yet, and has not hung."""
+
+
 class Failed(Struct, tag=True, array_like=True):
     """The engine could not start, or cannot go on: one sentence for whoever runs it."""
 
     message: str
 
 
-AnyMessage = Hello | StepOutput | Failed
+AnyMessage = Starting | Hello | StepOutput | Failed
 
 # -- between processes -----------------------------------------------------------------------------
 

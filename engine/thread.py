@@ -9,6 +9,7 @@ from engine import api
 from engine.engine import Engine
 from engine.load import build
 from engine.model.files import ModelError
+from engine.starting import heard
 
 
 class EngineThread:
@@ -43,7 +44,8 @@ class EngineThread:
 
     def _run(self) -> None:
         try:
-            self._engine, hello = build(self._options)
+            with heard(self._on_message):
+                self._engine, hello = build(self._options)
             self._on_message(hello)
             self._engine.run(self._on_message)
         except ModelError as error:

@@ -32,7 +32,7 @@ class ProcessLink(asyncio.Protocol):
         self._decoder = msgspec.msgpack.Decoder(api.AnyMessage)
         self._buffer = bytearray()
         self._opened = False
-        self._heard = False
+        self._loaded = False
         self._transport: asyncio.Transport | None = None
         self._process: asyncio.subprocess.Process | None = None
 
@@ -69,13 +69,13 @@ class ProcessLink(asyncio.Protocol):
             self._process.kill()
 
     async def close(self) -> None:
-        """End the process: it stops when its end of the pair closes, or else it is killed. One that has not
-        said a word yet is loading, and would not notice."""
+        """End the process: it stops when its end of the pair closes, or else it is killed. One that is still
+        loading would not notice."""
         if self._transport is not None:
             self._transport.close()
         if self._process is None:
             return
-        if not self._heard:
+        if not self._loaded:
             self.kill()
         try:
             await asyncio.wait_for(self._process.wait(), timeout=5)
@@ -94,7 +94,6 @@ class ProcessLink(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self._heard = True
         self._buffer += data
         start = 0
         while len(self._buffer) >= start + api.LENGTH_BYTES:
@@ -102,7 +101,9 @@ class ProcessLink(asyncio.Protocol):
             end = head + int.from_bytes(self._buffer[start:head], "big")
             if len(self._buffer) < end:
                 break
-            self._on_message(self._decoder.decode(memoryview(self._buffer)[head:end].tobytes()))
+            message = self._decoder.decode(memoryview(self._buffer)[head:end].tobytes())
+            self._loaded = self._loaded or not isinstance(message, api.Starting)
+            self._on_message(message)
             start = end
         del self._buffer[:start]
 

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 30.0
 YOUNG_S = 1.0
+START_SILENCE_S = 60.0  # libraries that are being loaded may keep all threads of a process waiting
 
 
 class EngineFailed(Exception):
@@ -45,15 +46,24 @@ Connect = Callable[[Callable[[api.AnyMessage], None], Callable[[], None]], Link]
 
 
 class Supervisor:
-    """`silence_s`: an engine that says nothing for so long, although it is asked, has hung. `spare`: whether
-    another stands ready for when it dies."""
+    """`silence_s`: an engine that says nothing for so long, although it is asked, has hung; while it starts
+    it is given `start_silence_s`. `spare`: whether another stands ready for when it dies."""
 
-    def __init__(self, connect: Connect, watcher: Watcher, *, silence_s: float, spare: bool = False) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        watcher: Watcher,
+        *,
+        silence_s: float,
+        start_silence_s: float = START_SILENCE_S,
+        spare: bool = False,
+    ) -> None:
         self.hub: Hub | None = None
         self.hello: api.Hello | None = None
         self._connect = connect
         self._watcher = watcher
         self._silence_s = silence_s
+        self._start_silence_s = start_silence_s
         self._wants_spare = spare
         self._link: Link | None = None
         self._spare: Link | None = None
@@ -68,9 +78,9 @@ class Supervisor:
 
     async def start(self) -> api.Hello:
         """The first engine: whoever starts a server waits for it, and hears why if it cannot be."""
+        self._tasks.append(asyncio.get_running_loop().create_task(self._watch()))
         hello = await self._open()
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._keep()), loop.create_task(self._watch())]
+        self._tasks.append(asyncio.get_running_loop().create_task(self._keep()))
         return hello
 
     def send(self, commands: list[api.AnyCommand]) -> None:
@@ -119,21 +129,31 @@ class Supervisor:
             await self._spare.prepare()
 
     async def _watch(self) -> None:
-        """An engine with nothing to do says nothing, but answers what it is sent, if only an empty list."""
+        """End an engine that has hung. While it starts it says so now and then; later one with nothing to do
+        says nothing, but answers what it is sent, if only an empty list."""
         while True:
+            watched = self._link, self.ready
+            patience_s = (self._silence_s if self.ready else self._start_silence_s) / 2
             self._heard.clear()
-            if await _happens(self._heard, self._silence_s / 2):
+            if await _happens(self._heard, patience_s):
                 await asyncio.sleep(self._silence_s / 2)
-            elif self.ready and self._link is not None:
-                self._link.send([])
-                if not await _happens(self._heard, self._silence_s / 2):
-                    log.error("the engine has said nothing for %g s: it is ended", self._silence_s)
-                    self._link.kill()
+            elif watched == (self._link, self.ready) and not self._closed.is_set():
+                if self.ready:
+                    self.send([])
+                if not await _happens(self._heard, patience_s) and watched == (self._link, self.ready):
+                    log.error("the engine has said nothing for %g s: it is ended", 2 * patience_s)
+                    self._kill()
+
+    def _kill(self) -> None:
+        if self._link is not None:
+            self._link.kill()
 
     def _hear(self, message: api.AnyMessage) -> None:
         assert self.hub is not None and self._greeted is not None
         self._heard.set()
         match message:
+            case api.Starting():
+                pass  # to be heard is all that it is for
             case api.StepOutput():
                 self.hub.hear(message)
             case api.Hello():

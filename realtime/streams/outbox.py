@@ -28,6 +28,7 @@ from midstream.protocol import (
     TokenLogprob,
 )
 
+EVENT_BYTES, LOGPROB_BYTES = 300, 130  # what one costs, as measured
 MOST_KEPT = 512  # events that nobody is known to have read; whoever needs older ones gets a snapshot
 
 
@@ -96,6 +97,12 @@ class Outbox:
         kept = (item for item in self._waiting if not (isinstance(item, Piece) and item.index >= index))
         self._waiting = deque(kept)
         self.sent = min(self.sent, index)
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory the events take that may have to be told again."""
+        logprobs = (one for event in self._given if isinstance(event, Token) for one in event.logprobs or ())
+        return EVENT_BYTES * len(self._given) + LOGPROB_BYTES * sum(1 + len(one.top) for one in logprobs)
 
     # -- again -----------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from realtime.streams.prompts import Model
 from realtime.streams.steering import Steering, asked_of_the_engine, check_index, too_long
 
 GRACE_MS = 30_000  # that a stream waits for somebody to attach
+STREAM_BYTES, TOKEN_BYTES = 4096, 12  # as measured; a token is an id and the end of its text
 
 
 class Stream:
@@ -137,6 +138,11 @@ class Stream:
     def decoded(self) -> int:
         """Output tokens that were made for it, whatever became of them."""
         return len(self.output) + self.discarded
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory it takes here: its tokens, and the events that may be asked for again."""
+        return STREAM_BYTES + TOKEN_BYTES * (self.prompt_tokens + len(self.output)) + self.outbox.bytes
 
     @property
     def prompt_tokens(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from midstream.protocol import CloseCode
 from realtime.streams.watching import Cause
-from realtime.wire.peer import TOOK_NOTHING
+from realtime.wire.peer import TOOK_NOTHING, UNANSWERED
 
 _LOST = 1006  # RFC 6455, 7.1.5: without a close frame
 _CAUSES: dict[int, Cause] = {
@@ -22,4 +22,6 @@ def cause_of(code: int | None, reason: str | None) -> Cause:
     """Any other code was ours: it says what the peer did wrong."""
     if reason == TOOK_NOTHING and code == _LOST:
         return "slow"
+    if reason == UNANSWERED:
+        return "lost"
     return _CAUSES.get(code or _LOST, "refused")

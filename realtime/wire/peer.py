@@ -14,6 +14,9 @@ from realtime.wire.framing import data_frames, ping_frame
 
 PEER = "midstream.peer"
 TOOK_NOTHING = "it took nothing of what was sent"  # the reason of a disconnection that is our own doing
+UNANSWERED = (
+    "keepalive ping timeout"  # the reason of whoever heard no pong, ours or a peer's of the same library
+)
 KEEPALIVE = b"midstream keepalive "  # so begins the payload of a ping that is not the app's
 
 

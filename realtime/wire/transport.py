@@ -26,7 +26,7 @@ from realtime.wire.flow import Inbox, Keepalive, Outflow, cut_off
 from realtime.wire.framing import Assembly, Violation, data_frames, is_pong, ping_frame
 from realtime.wire.handshake import Denial, Message, complete_acceptance, plain_response, request_scope
 from realtime.wire.pace import Pace
-from realtime.wire.peer import KEEPALIVE, PEER, TOOK_NOTHING, Peer, PeerGone
+from realtime.wire.peer import KEEPALIVE, PEER, TOOK_NOTHING, UNANSWERED, Peer, PeerGone
 
 logger = logging.getLogger("uvicorn.error")
 
@@ -90,7 +90,7 @@ class PositionedWebSocket(asyncio.BufferedProtocol):
             interval_s=config.ws_ping_interval,
             timeout_s=config.ws_ping_timeout,
             ping=self._send_keepalive,
-            dead=lambda: self._fail(CloseCode.INTERNAL_ERROR, "keepalive ping timeout"),
+            dead=lambda: self._fail(CloseCode.INTERNAL_ERROR, UNANSWERED),
             listening=lambda: self.inbox.reading,
         )
         self._acceptance: Response | None = None

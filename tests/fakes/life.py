@@ -63,10 +63,17 @@ class Life:
         """It runs for the first time."""
         self.stream.hear(api.News(7, admitted=found), self.now)
 
-    def write(self, text: str, *changes: api.AnyChange, finish: api.Finish | None = None) -> None:
+    def write(
+        self,
+        text: str,
+        *changes: api.AnyChange,
+        finish: api.Finish | None = None,
+        logprob: api.Logprob | None = None,
+    ) -> None:
         """The engine writes a text, a byte a token, and answers what it was asked behind it."""
+        logprobs = None if logprob is None else [logprob]
         for byte in text.encode():
-            self.stream.hear(api.News(7, index=self.index, tokens=[byte]), self.now)
+            self.stream.hear(api.News(7, index=self.index, tokens=[byte], logprobs=logprobs), self.now)
             self.index += 1
         if changes or finish:
             self.answer(*changes, finish=finish)

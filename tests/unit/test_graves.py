@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from engine import api
 from realtime.streams import graves
 from realtime.streams.graves import KEPT_S, MOST_KEPT, REMEMBERED, Graves, Key
 from realtime.streams.stream import Stream
-from tests.fakes.life import PROMPT, RUN_OUT, Life
+from tests.fakes.life import RUN_OUT, Life
 
 NOW = 1000.0
 A: Key = ("tenant", "a")
@@ -60,8 +61,8 @@ def test_the_oldest_goes_when_there_are_too_many() -> None:
     assert all(map(there.remembers, keys))
 
 
-def test_the_oldest_go_when_they_have_too_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graves, "MOST_TOKENS", 3 * (len(PROMPT) + 2))
+def test_the_oldest_go_when_they_take_too_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graves, "MOST_BYTES", 3 * ended("ab").bytes)
     there = Graves()
     keys = named(4)
     for key in keys[:3]:
@@ -69,18 +70,26 @@ def test_the_oldest_go_when_they_have_too_many_tokens(monkeypatch: pytest.Monkey
     assert kept(there, keys) == 3
     there.bury(keys[3], ended("abcdef"), b"", NOW)
     assert [there.find(key, NOW) is not None for key in keys] == [False, False, True, True], (
-        "prompt and output count, and one grave was too little"
+        "the longer weighs more, and one grave was too little"
     )
 
 
+def test_what_may_be_told_again_weighs_too() -> None:
+    plain, told, explained = ended("abc"), ended("abc"), Life(logprobs=2)
+    explained.write("abc", finish=RUN_OUT, logprob=api.Logprob(-0.1, [(1, -0.2), (2, -0.3)]))
+    for stream in (told, explained.stream):
+        stream.outbox.take()
+    assert plain.bytes < told.bytes < explained.stream.bytes
+
+
 def test_one_that_is_too_large_alone_is_only_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graves, "MOST_TOKENS", len(PROMPT))
+    monkeypatch.setattr(graves, "MOST_BYTES", ended().bytes)
     there = Graves()
     there.bury(A, ended("a"), b"", NOW)
     assert there.find(A, NOW) is None
     assert there.remembers(A)
     there.bury(B, ended(), b"", NOW)
-    assert there.find(B, NOW) is not None, "and its tokens count no more"
+    assert there.find(B, NOW) is not None, "and it weighs no more"
 
 
 def test_names_are_forgotten_too_the_oldest_first() -> None:
@@ -105,14 +114,14 @@ def test_a_name_that_is_taken_anew_stands_for_the_new_one() -> None:
 
 
 def test_what_is_forgotten_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graves, "MOST_TOKENS", len(PROMPT) + 2)
+    monkeypatch.setattr(graves, "MOST_BYTES", ended("ab").bytes)
     there = Graves()
     there.bury(A, ended("ab"), b"", NOW)
     there.forget(A)
     there.forget(A)
     assert not there.remembers(A)
     there.bury(B, ended("ab"), b"", NOW)
-    assert there.find(B, NOW) is not None, "its tokens count no more"
+    assert there.find(B, NOW) is not None, "it weighs no more"
     assert there.find(B, NOW + KEPT_S) is None
     there.forget(B)
     assert not there.remembers(B), "nor does its name stand any more"
