@@ -112,13 +112,15 @@ class Terminal:
         os.close(self._master)
 
     async def end(self) -> None:
-        """Whatever state it is in, nothing of it is left afterwards. Again is no mistake."""
+        """Close the window, if it is open: whatever state it is in, it ends by itself. Again is no mistake."""
         if self._closed:
             return
         self._closed = True
         if not self._hung_up:
             self._leave()
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
         os.close(self._master)
-        await asyncio.to_thread(self.process.wait, PATIENCE_S)
+        try:
+            await asyncio.to_thread(self.process.wait, PATIENCE_S)
+        finally:
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, signal.SIGKILL)
