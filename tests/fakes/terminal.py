@@ -112,7 +112,7 @@ class Terminal:
         os.close(self._master)
 
     async def end(self) -> None:
-        """Close the window, if it is open: whatever state it is in, it ends by itself. Again is no mistake."""
+        """Close the window: whatever state the program is in, it ends by itself. Again is no mistake."""
         if self._closed:
             return
         self._closed = True
