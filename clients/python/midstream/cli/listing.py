@@ -25,7 +25,7 @@ PATIENCE_S = 5.0
 
 
 class Listed(Struct):
-    """A stream."""
+    """A stream: what is drawn of it. Words that a newer server has are drawn as they are."""
 
     request_id: str
     tenant: str
