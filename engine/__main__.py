@@ -17,32 +17,19 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from engine import api
-from engine.log_lines import LINE, JsonLines
+from engine.log_lines import set_up
+from engine.pipe import Pipe
 from engine.starting import heard
 
+if TYPE_CHECKING:
+    from engine.load import Join
+
 log = logging.getLogger("engine")
-
-
-class Pipe:
-    """Messages over a socket, each behind its length. Blocking: the engine has threads for that."""
-
-    def __init__(self, connected: socket.socket) -> None:
-        self._file = connected.makefile("rb")
-        self._socket = connected
-        self._encoder = msgspec.msgpack.Encoder()
-
-    def send(self, message: api.AnyMessage) -> None:
-        self._socket.sendall(api.framed(self._encoder.encode(message)))
-
-    def receive(self) -> bytes | None:
-        head = self._file.read(api.LENGTH_BYTES)
-        if len(head) < api.LENGTH_BYTES:
-            return None
-        return self._file.read(int.from_bytes(head, "big"))
 
 
 def main(argv: list[str]) -> int:
@@ -68,15 +55,25 @@ def _warm_up(model: str) -> None:
 
 
 def serve(pipe: Pipe, options: api.EngineOptions) -> int:
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines() if options.log_format == "json" else logging.Formatter(LINE))
-    logging.basicConfig(level=options.log_level.upper(), handlers=[handler])
+    set_up(options.log_level, options.log_format)
+    if options.devices == 1:
+        return _serve(pipe, options, None)
+    from engine.ranks import Leader
+
+    leader = Leader(options)
+    try:
+        return _serve(pipe, options, leader.start)
+    finally:
+        leader.close()
+
+
+def _serve(pipe: Pipe, options: api.EngineOptions, join: Join | None) -> int:
     from engine.load import build
     from engine.model.files import ModelError
 
     try:
         with heard(pipe.send):
-            engine, hello = build(options)
+            engine, hello = build(options, join)
     except ModelError as error:
         pipe.send(api.Failed(str(error)))
         return 1

@@ -52,6 +52,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     toy_step_ms: float = 0.0
     log_level: str = "info"
     log_format: str = "console"
+    devices: int = 1  # that share the model, each in a process of its own
 
 
 # -- down: commands --------------------------------------------------------------------------------

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
 
 from engine import api
 from engine.flights import Flights, Outcome, Runner
+from engine.inbox import Inbox, Incoming
 from engine.lives import Lives
 from engine.moves import Mover, Moves
 from engine.sampling.sampler import Sampler
@@ -38,18 +38,19 @@ class Engine:
         slots: int,
         overlap: bool = False,
         mover: Mover | None = None,
+        inbox: Incoming | None = None,
+        salvage: bool = True,
     ) -> None:
         self.runner = runner
         self.cache = cache
         self.scheduler = scheduler
         self.tokens_total = 0
         self._discarded = 0  # in the last step
-        self._flights = Flights(runner, sampler, overlap=overlap)
+        self._flights = Flights(runner, sampler, overlap=overlap, salvage=salvage)
         self._moves = Moves(scheduler.host, mover)
         self._lives = Lives(scheduler, sampler, slots=slots, context=runner.context)
         self._steering = Steering(self._lives, scheduler, sampler)
-        self._inbox: SimpleQueue[list[api.AnyCommand]] = SimpleQueue()
-        self._arrived: list[api.AnyCommand] = []
+        self._inbox = inbox or Inbox()
         self._stopping = False
 
     # -- the step --------------------------------------------------------------------------------
@@ -84,7 +85,7 @@ class Engine:
             output = self.step()
             emit(output)
             if not output.stats.decode_rows and not output.stats.prefill_tokens and self.idle:
-                self._arrived += self._inbox.get()
+                self._inbox.wait()
 
     def stop(self) -> None:
         """From any thread."""
@@ -126,7 +127,7 @@ class Engine:
                 rows.append(row)
         self._moves.keep(self.cache)
         # Where nobody runs there is time for all of it, until somebody asks for something.
-        while self._nobody_runs and self._inbox.empty() and self._moves.keep(self.cache, wait=True):
+        while self._nobody_runs and self._inbox.empty and self._moves.keep(self.cache, wait=True):
             pass
         return rows
 
@@ -162,14 +163,8 @@ class Engine:
     # -- drain and emit --------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        arrived, self._arrived = self._arrived, []
-        while True:
-            for command in arrived:
-                self._steering.apply(command)
-            try:
-                arrived = self._inbox.get_nowait()
-            except Empty:
-                return
+        for command in self._inbox.take():
+            self._steering.apply(command)
 
     def _emit(self, landed: list[Row], seconds: float) -> api.StepOutput:
         return api.StepOutput(self.scheduler.steps, self._lives.told(), self._stats(landed, seconds))

@@ -56,10 +56,14 @@ class Flight:
 
 
 class Flights:
-    def __init__(self, runner: Runner, sampler: Sampler, *, overlap: bool) -> None:
+    """What fails is computed again in parts, unless others compute in step with this process: they would
+    not, so there nothing is forgiven."""
+
+    def __init__(self, runner: Runner, sampler: Sampler, *, overlap: bool, salvage: bool = True) -> None:
         self._runner = runner
         self._sampler = sampler
         self._overlap = overlap
+        self._forgiven: tuple[type[Exception], ...] = (Exception,) if salvage else ()
         self._flight: Flight | None = None
         self.seconds = 0.0  # that the last step spent on computing and sampling
 
@@ -99,7 +103,7 @@ class Flights:
             return None
         try:
             return Flight(batch.rows, self._launch(batch.rows))
-        except Exception as error:  # noqa: BLE001 - whatever a model raises is its streams' misfortune
+        except self._forgiven as error:  # whatever a model raises is its streams' misfortune
             return Flight(batch.rows, error)
 
     def _landed(self, flight: Flight, outcomes: list[Outcome] | None) -> Landed:
@@ -114,7 +118,7 @@ class Flights:
             return None
         try:
             return self._sound(flight.rows, flight.draw)
-        except Exception as error:  # noqa: BLE001 - of work that was only queued when it was launched
+        except self._forgiven as error:  # of work that was only queued when it was launched
             flight.draw = error
             return None
 
@@ -149,7 +153,7 @@ class Flights:
         alone, and what ran short of memory as a whole may do in parts."""
         try:
             outcomes = self._sound(rows, self._launch(rows))
-        except Exception as error:  # noqa: BLE001
+        except self._forgiven as error:
             return self._halved(rows, error)
         return self._alone(rows) if outcomes is None else outcomes
 

@@ -10,6 +10,12 @@ import msgspec
 LINE = "%(levelname)s %(name)s: %(message)s"  # where it is for people
 
 
+def set_up(level: str, form: str) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if form == "json" else logging.Formatter(LINE))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
 class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = {

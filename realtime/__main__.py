@@ -155,6 +155,7 @@ def _connector(options: Options) -> Connect:
     engine_options = api.EngineOptions(
         model=options.model,
         device=options.device,
+        devices=options.devices,
         dtype=options.dtype,
         attention=options.attention,
         threads=options.threads,

@@ -57,6 +57,7 @@ class Options:
         pattern=r"auto|cpu|cuda(:[0-9]+)?",
         right="auto, cpu, cuda or cuda:N",
     )
+    devices: int = option(1, "devices that share the model, each holding a part of it", least=1, most=64)
     dtype: Dtype = option("auto", "precision of weights and cache; auto chooses by the device")
     attention: Attention = option(
         "auto", "what reads the KV cache; auto takes triton on a CUDA device, else sdpa"

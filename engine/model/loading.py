@@ -55,9 +55,10 @@ def resolve(name: str = DEFAULT_MODEL) -> Path:
 
 
 def load(
-    folder: Path, *, dtype: str = "auto", device: str = "cpu", attention: str = "sdpa"
+    folder: Path, *, dtype: str = "auto", device: str = "cpu", attention: str = "sdpa", devices: int = 1
 ) -> PreTrainedModel:
-    """The model of a folder, in eval mode on `device`.
+    """The model of a folder, in eval mode on `device`; or what this process holds of it, where it is one of
+    several that share a model among `devices`.
 
     `attention` names an attention function known to transformers, registered by us or its own.
     """
@@ -66,18 +67,26 @@ def load(
     number = _dtype(dtype, config, place)
     size = parameters(folder) * number.itemsize
     _check_alone()
-    _check_memory(size, place)
+    _check_memory(size if place.type == "cpu" else size // devices, place)
     log.info("reading %.2f GB of weights to %s in %s", size / 1e9, place, str(number).removeprefix("torch."))
     began = time.perf_counter()
     try:
         with _bars_on_terminals_only():
-            model, report = _read(folder, number, attention, place)
+            model, report = _read(folder, number, attention, _way(place, devices))
         _settle(model, place)
     except Exception as error:  # a broken folder may make transformers raise anything
         raise ModelError(_why_not(folder, place, error)) from error
     _check_complete(folder, report)
     log.info("the weights were read in %.1f s", time.perf_counter() - began)
     return model
+
+
+def _way(place: torch.device, devices: int) -> dict[str, Any]:
+    if devices == 1:
+        return straight_to(place)
+    from engine.model import sharing  # brings torch's distributed tensors with it
+
+    return sharing.way(devices)
 
 
 def straight_to(place: torch.device) -> dict[str, Any]:
@@ -92,7 +101,7 @@ def straight_to(place: torch.device) -> dict[str, Any]:
 
 
 def _read(
-    folder: Path, number: torch.dtype, attention: str, place: torch.device
+    folder: Path, number: torch.dtype, attention: str, way: dict[str, Any]
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     experts = (
         {"experts_implementation": "eager"} if number is torch.float64 else {}
@@ -107,7 +116,7 @@ def _read(
         local_files_only=True,
         output_loading_info=True,
         ignore_mismatched_sizes=True,  # told in the report, and refused there
-        **straight_to(place),
+        **way,
         **experts,
     )
     return model, report
@@ -178,8 +187,8 @@ def _check_alone() -> None:
     """transformers would read the environment of a launcher as an order to share the weights out."""
     if (ranks := os.environ.get("WORLD_SIZE", "1")) != "1":
         raise ModelError(
-            f"this process is one of {ranks} (WORLD_SIZE), and an engine runs on one device: start it "
-            "without torchrun; models that need several devices are not supported"
+            f"this process is one of {ranks} (WORLD_SIZE), and an engine starts its processes itself: start "
+            "it without torchrun, and with --devices where a model needs several"
         )
 
 
@@ -187,8 +196,8 @@ def _check_memory(needed: int, place: torch.device) -> None:
     free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else available_memory()
     if free is not None and needed > free:
         sizes = f"the weights take {needed / GIB:.1f} GiB, {free / GIB:.1f} are free"
-        alone = "; a model is held by one device, however many there are" if place.type == "cuda" else ""
-        raise ModelError(f"there is not enough memory on {place}: {sizes}{alone}")
+        more = "; --devices shares a model among more" if place.type == "cuda" else ""
+        raise ModelError(f"there is not enough memory on {place}: {sizes}{more}")
 
 
 def available_memory(

@@ -36,7 +36,10 @@ def _penalised(s: Sampling) -> bool:
 
 
 class Sampler:
-    """One choice a row; `uniform` makes the random number of each (seed, token index)."""
+    """One choice a row; `uniform` makes the random number of each (seed, token index).
+
+    Where several processes compute the same rows, `agree` makes one of what each of them chose.
+    """
 
     def __init__(
         self,
@@ -46,12 +49,14 @@ class Sampler:
         eos: Iterable[int],
         device: str | torch.device = "cpu",
         uniform: Callable[[Tensor, Tensor], Tensor] = randomness.uniform,
+        agree: Callable[[Tensor], None] | None = None,
     ) -> None:
         if vocab > randomness.MOST_TOKENS:
             raise ValueError(f"{vocab} tokens are too many to draw from; at most {randomness.MOST_TOKENS}")
         self._vocab = vocab
         self._device = torch.device(device)
         self._uniform = uniform
+        self._agree = agree
         self.latest = torch.zeros(slots + 1, dtype=torch.int64, device=device)  # token of each slot
         # A tokenizer may name end tokens that the model has no logits for: they cannot be chosen anyway.
         self._eos = self._integers(sorted(token for token in set(eos) if 0 <= token < vocab))
@@ -122,6 +127,8 @@ class Sampler:
             indices = self._integers([rows[at].index for at in drawn])
             tokens[places] = randomness.pick(weights, self._uniform(self._seeds[slots[places]], indices))
         tokens = tokens.masked_fill(~sound, -1)
+        if self._agree is not None:
+            self._agree(tokens)
         self.latest.index_copy_(0, slots, tokens.clamp(min=0))
         self._count(rows, edited)
         return Draw(Download(tokens), self._logprobs(raw, rows, tokens))

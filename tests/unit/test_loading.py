@@ -1,4 +1,4 @@
-"""Weights go straight to their device where that can be, the log says so, and one device holds a model."""
+"""Weights go straight to their device where that can be, the log says so; what does not fit is refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_log_says_how_much_is_read_and_how_long_it_took(
 
 def test_a_share_of_a_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ModelError, match=r"one of 2 .*start it without torchrun"):
+    with pytest.raises(ModelError, match=r"one of 2 .*start it without torchrun, and with --devices"):
         load(tiny_folder(tmp_path, "llama"))
 
 
@@ -47,6 +47,6 @@ def test_a_model_that_is_too_large_for_its_device_is_refused(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1000, 2000))
     with pytest.raises(
-        ModelError, match=r"not enough memory on cuda: .* is held by one device, however many"
+        ModelError, match=r"not enough memory on cuda: .*; --devices shares a model among more"
     ):
         load(tiny_folder(tmp_path, "llama"), device="cuda")

@@ -180,7 +180,7 @@ def test_an_index_that_maps_nothing_is_refused(folder: Path) -> None:
         ({"device": "cuda:99"}, r"the device cuda:99 is not there: torch sees \d+ CUDA devices"),
     ],
 )
-def test_where_and_as_what_it_cannot_run_is_refused(folder: Path, asked: dict[str, str], why: str) -> None:
+def test_where_and_as_what_it_cannot_run_is_refused(folder: Path, asked: dict[str, Any], why: str) -> None:
     with pytest.raises(ModelError, match=why):
         load(folder, **asked)
 

@@ -1,0 +1,49 @@
+"""Commands on their way into an engine: put by any thread, taken once a step.
+
+It knows lists of commands, and nothing of what they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from engine import api
+
+
+class Incoming(Protocol):
+    @property
+    def empty(self) -> bool: ...
+    def put(self, commands: list[api.AnyCommand]) -> None: ...
+    def wait(self) -> None:
+        """Until there is something to take."""
+
+    def take(self) -> Iterable[api.AnyCommand]:
+        """All that there is, once a step."""
+
+
+class Inbox:
+    def __init__(self) -> None:
+        self._lists: SimpleQueue[list[api.AnyCommand]] = SimpleQueue()
+        self._awaited: list[api.AnyCommand] = []
+
+    @property
+    def empty(self) -> bool:
+        return self._lists.empty()
+
+    def put(self, commands: list[api.AnyCommand]) -> None:
+        self._lists.put(commands)
+
+    def wait(self) -> None:
+        self._awaited += self._lists.get()
+
+    def take(self) -> Iterator[api.AnyCommand]:
+        """Also what is put while the first are dealt with."""
+        commands, self._awaited = self._awaited, []
+        while True:
+            yield from commands
+            try:
+                commands = self._lists.get_nowait()
+            except Empty:
+                return

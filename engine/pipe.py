@@ -1,0 +1,34 @@
+"""Messages over a connected socket, each behind its length. Blocking: whoever reads has a thread for that."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+import msgspec
+
+from engine import api
+
+
+class Pipe:
+    def __init__(self, connected: socket.socket) -> None:
+        self._file = connected.makefile("rb")
+        self._socket = connected
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def send(self, message: msgspec.Struct | list[api.AnyCommand]) -> None:
+        self._socket.sendall(api.framed(self._encoder.encode(message)))
+
+    def receive(self) -> bytes | None:
+        """None once the other end is closed."""
+        head = self._file.read(api.LENGTH_BYTES)
+        if len(head) < api.LENGTH_BYTES:
+            return None
+        return self._file.read(int.from_bytes(head, "big"))
+
+    def hang_up(self) -> None:
+        """The other end receives nothing more."""
+        with contextlib.suppress(OSError):  # it may be gone
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._file.close()
+        self._socket.close()
