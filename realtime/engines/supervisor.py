@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -132,21 +133,26 @@ class Supervisor:
         """End an engine that has hung. While it starts it says so now and then; later one with nothing to do
         says nothing, but answers what it is sent, if only an empty list."""
         while True:
-            watched = self._link, self.ready
+            watched = self._awaited
             patience_s = (self._silence_s if self.ready else self._start_silence_s) / 2
             self._heard.clear()
             if await _happens(self._heard, patience_s):
                 await asyncio.sleep(self._silence_s / 2)
-            elif watched == (self._link, self.ready) and not self._closed.is_set():
+            elif watched is not None and watched == self._awaited:
                 if self.ready:
                     self.send([])
-                if not await _happens(self._heard, patience_s) and watched == (self._link, self.ready):
+                if not await _happens(self._heard, patience_s) and watched == self._awaited:
                     log.error("the engine has said nothing for %g s: it is ended", 2 * patience_s)
-                    self._kill()
+                    watched[0].kill()
 
-    def _kill(self) -> None:
-        if self._link is not None:
-            self._link.kill()
+    @property
+    def _awaited(self) -> tuple[Link, bool] | None:
+        """From whom a word is awaited, and whether it is ready. Between its first word and that it is we
+        ourselves who are busy."""
+        starting = self._greeted is not None and not self._greeted.done()
+        if self._link is None or self._closed.is_set() or not (self.ready or starting):
+            return None
+        return self._link, self.ready
 
     def _hear(self, message: api.AnyMessage) -> None:
         assert self.hub is not None and self._greeted is not None
@@ -177,9 +183,7 @@ def _tokenizer(hello: api.Hello) -> Tokenizer:
 
 
 async def _happens(event: asyncio.Event, within_s: float) -> bool:
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(within_s):
             await event.wait()
-    except TimeoutError:
-        return False
-    return True
+    return event.is_set()

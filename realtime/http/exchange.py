@@ -1,11 +1,12 @@
-"""What every HTTP door does with a request: its body is read, within bounds, and the answer names it; what is
-refused says in headers, too, what is to be done."""
+"""What every HTTP door does with a request: names are found in its path, its body is read within bounds, and
+the answer names it; what is refused says in headers, too, what is to be done."""
 
 from __future__ import annotations
 
 import math
 from urllib.parse import quote
 
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.requests import Request
 
 from realtime.refusal import Refusal
@@ -13,6 +14,15 @@ from realtime.refusal import Refusal
 # Whoever still sends does not read: too large a body is heard out before it is refused, within bounds.
 _HEARD_OUT = 16  # times what it may have
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
+
+
+class Name(PathConvertor):
+    """A name in a path is of any characters, line breaks among them."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("name", Name())
 
 
 def named(request_id: str) -> dict[str, str]:

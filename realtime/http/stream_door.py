@@ -10,7 +10,6 @@ import secrets
 
 import msgspec
 from msgspec.structs import replace
-from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -64,15 +63,6 @@ class StreamDoor:
         except ClientDisconnect:
             return Response()  # to nobody
         return Steered(self._hub, tenant, frame)
-
-
-class Name(PathConvertor):
-    """A name is of any characters, line breaks among them."""
-
-    regex = "(?s:.*)"
-
-
-register_url_convertor("name", Name())
 
 
 def routes(hub: Hub, most_bytes: int, patience: Patience) -> list[Route]:

@@ -126,10 +126,12 @@ def test_a_word_is_chosen_with_the_keyboard(page: Page) -> None:
     answer.locator(".prose").focus()
     page.keyboard.press("Home")
     page.keyboard.press("ArrowRight")
-    expect(answer.locator(".word").nth(1)).to_have_class(re.compile("cursor"))
-    expect(page.locator("#announcements")).to_contain_text("token 1")
+    word = answer.locator(".word").nth(1)
+    expect(word).to_have_class(re.compile("cursor"))
+    index = word.get_attribute("data-index") or ""  # the first may have several tokens
+    expect(page.locator("#announcements")).to_contain_text(f"token {index}")
     page.keyboard.press("Enter")
-    expect(answer.locator(".mark.rewind")).to_have_attribute("data-index", "1")
+    expect(answer.locator(".mark.rewind")).to_have_attribute("data-index", index)
 
 
 def test_words_are_put_into_the_answer(page: Page) -> None:

@@ -101,7 +101,7 @@ DECISIONS = {
     "/v1/completions": For.HOLDERS,
     "/v1/models": For.HOLDERS,
     "/v1/streams": For.HOLDERS,
-    "/v1/models/{model:path}": For.HOLDERS,
+    "/v1/models/{model:name}": For.HOLDERS,
     "/v1/streams/{request_id:name}/control": For.HOLDERS,
     "/v1/streams/{request_id:name}": For.HOLDERS,
     "/metrics": For.ADMINS,

@@ -28,7 +28,7 @@ HELLO = api.Hello(
 
 
 class Link:
-    """To an engine that says hello as soon as it is opened, or nothing at all."""
+    """To an engine that says hello as soon as it is opened, and answers what it is sent; or nothing."""
 
     def __init__(
         self, hear: Callable[[api.AnyMessage], None], closed: Callable[[], None], *, hangs: bool
@@ -44,7 +44,9 @@ class Link:
         if not self.hangs:
             asyncio.get_running_loop().call_soon(self.hear, HELLO)
 
-    def send(self, commands: list[api.AnyCommand]) -> None: ...
+    def send(self, commands: list[api.AnyCommand]) -> None:
+        if not self.hangs:
+            asyncio.get_running_loop().call_soon(self.hear, api.StepOutput(1, [], api.Stats()))
 
     def kill(self) -> None:
         self.killed = True
@@ -68,8 +70,9 @@ class Kept:
         self.links: list[Link] = []
         self.begun = Begun()
         self._hangs = iter(hangs)
-        self.supervisor = Supervisor(self._connect, self.begun, silence_s=60, start_silence_s=0.02)
+        self.supervisor = Supervisor(self._connect, self.begun, silence_s=0.5, start_silence_s=0.02)
         self.supervisor.hub = House(ROOM).hub
+        self.supervisor.hub.lose_engine()  # the house's own
 
     def _connect(self, hear: Callable[[api.AnyMessage], None], closed: Callable[[], None]) -> Link:
         self.links.append(Link(hear, closed, hangs=next(self._hangs)))

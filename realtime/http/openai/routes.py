@@ -18,5 +18,5 @@ def routes(hub: Hub, most_bytes: int, patience: Patience) -> list[Route]:
         Route("/v1/chat/completions", chats, methods=["POST"]),
         Route("/v1/completions", texts, methods=["POST"]),
         Route("/v1/models", listed),
-        Route("/v1/models/{model:path}", one),
+        Route("/v1/models/{model:name}", one),
     ]
