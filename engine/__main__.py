@@ -90,9 +90,8 @@ def _serve(pipe: Pipe, options: api.EngineOptions, join: Join | None) -> int:
 
 
 def _read(pipe: Pipe, send: Callable[[list[api.AnyCommand]], None], stop: Callable[[], None]) -> None:
-    decoder = msgspec.msgpack.Decoder(list[api.AnyCommand])
-    while (message := pipe.receive()) is not None:
-        send(decoder.decode(message))
+    for commands in pipe.commands():
+        send(commands)
     stop()
 
 

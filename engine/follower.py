@@ -18,7 +18,6 @@ from pathlib import Path
 
 import msgspec
 
-from engine import api
 from engine.load import build
 from engine.log_lines import set_up
 from engine.model.files import ModelError
@@ -58,9 +57,8 @@ def _run(place: Place, inbox: Following) -> None:
 
 
 def _read(pipe: Pipe, inbox: Following) -> None:
-    decoder = msgspec.msgpack.Decoder(list[api.AnyCommand])
-    while (message := pipe.receive()) is not None:
-        inbox.put(decoder.decode(message))
+    for commands in pipe.commands():
+        inbox.put(commands)
     os._exit(0)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections.abc import Iterator
 
 import msgspec
 
@@ -25,6 +26,12 @@ class Pipe:
         if len(head) < api.LENGTH_BYTES:
             return None
         return self._file.read(int.from_bytes(head, "big"))
+
+    def commands(self) -> Iterator[list[api.AnyCommand]]:
+        """One list after the other, until the other end is closed."""
+        decoder = msgspec.msgpack.Decoder(list[api.AnyCommand])
+        while (message := self.receive()) is not None:
+            yield decoder.decode(message)
 
     def hang_up(self) -> None:
         """The other end receives nothing more."""

@@ -87,3 +87,24 @@ class Ear:
             self.gone = True
             self._hub.detach(self, cause)
             self._news.set()
+
+
+class Hearing:
+    """A source of server-sent events over an ear, but for what it makes of what it hears."""
+
+    def __init__(self, ear: Ear) -> None:
+        self._ear = ear
+        self._ended = False  # whether all is said
+
+    @property
+    def over(self) -> bool:
+        return self._ended or self._ear.gone
+
+    async def news(self) -> None:
+        await self._ear.news()
+
+    def accepted(self) -> None:
+        self._ear.accepted()
+
+    def leave(self, cause: Cause = "closed") -> None:
+        self._ear.leave(cause)

@@ -19,7 +19,7 @@ from midstream import protocol
 from midstream.protocol import MAX_INDEX, StreamFrame
 from realtime.frames import Codec
 from realtime.http import sse
-from realtime.http.ear import Ear
+from realtime.http.ear import Ear, Hearing
 from realtime.http.exchange import body_of, named
 from realtime.http.guard import answer, holder_of
 from realtime.http.sse import SLOW, Patience
@@ -27,7 +27,6 @@ from realtime.refusal import Refusal
 from realtime.streams.hub import Hub
 from realtime.streams.orders import Answer
 from realtime.streams.outbox import Told
-from realtime.streams.watching import Cause
 
 NO_STEERING = protocol.Start | protocol.Attach
 
@@ -164,31 +163,17 @@ class Followed(Response):
         await none(scope, receive, send)
 
 
-class Following:
+class Following(Hearing):
     """A stream's events as the wire has them, each under its `seq`."""
 
     def __init__(self, ear: Ear) -> None:
-        self._ear = ear
+        super().__init__(ear)
         self._said = b""
-        self._ended = False
 
     def begin(self) -> bool:
         """Whether there is anything to say to this reader, now or later."""
         missed = self._take()
         return not self._ended or any(isinstance(told, protocol.StreamEvent) for told in missed)
-
-    @property
-    def over(self) -> bool:
-        return self._ended or self._ear.gone
-
-    async def news(self) -> None:
-        await self._ear.news()
-
-    def accepted(self) -> None:
-        self._ear.accepted()
-
-    def leave(self, cause: Cause = "closed") -> None:
-        self._ear.leave(cause)
 
     def take(self) -> bytes:
         self._take()

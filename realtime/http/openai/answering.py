@@ -16,7 +16,7 @@ from msgspec import UNSET
 
 from midstream import protocol
 from midstream.protocol import Start
-from realtime.http.ear import Ear
+from realtime.http.ear import Ear, Hearing
 from realtime.http.openai.answers import Answer, AnyChoice, PromptDetails, Usage
 from realtime.http.openai.choices import Choice
 from realtime.http.openai.errors import error_object
@@ -25,7 +25,6 @@ from realtime.http.sse import SLOW, event
 from realtime.refusal import Refusal
 from realtime.streams.hub import Hub
 from realtime.streams.outbox import Told
-from realtime.streams.watching import Cause
 from realtime.text.tokenizer import Tokenizer
 
 _encode = msgspec.json.Encoder().encode
@@ -50,7 +49,7 @@ class Dialect(Protocol):
     def whole(self, choice: Choice, reason: str, tokenizer: Tokenizer) -> AnyChoice: ...
 
 
-class Answering:
+class Answering(Hearing):
     def __init__(
         self, hub: Hub, tenant: str, dialect: Dialect, prompts: list[list[Start]], *, include_usage: bool
     ) -> None:
@@ -67,9 +66,9 @@ class Answering:
             start.request_id: Choice(index, logprobs=isinstance(start.params.logprobs, int))
             for index, start in enumerate(starts)
         }
-        self._opened = self._closed = False
+        self._opened = False
         # A snapshot stands in for text that was sent before, and not for its log probabilities.
-        self._ear = Ear(hub, keeps=any(choice.shows_logprobs for choice in self._choices.values()))
+        super().__init__(Ear(hub, keeps=any(choice.shows_logprobs for choice in self._choices.values())))
 
     # -- its life --------------------------------------------------------------------------------
 
@@ -80,19 +79,6 @@ class Answering:
         while not (self.over or self._ear.failure or self._ear.waiting == len(self._prompts)):
             await self._ear.news()
         return self._ear.failure
-
-    @property
-    def over(self) -> bool:
-        return self._closed or self._ear.gone
-
-    async def news(self) -> None:
-        await self._ear.news()
-
-    def accepted(self) -> None:
-        self._ear.accepted()
-
-    def leave(self, cause: Cause = "closed") -> None:
-        self._ear.leave(cause)
 
     # -- whole -----------------------------------------------------------------------------------
 
@@ -125,7 +111,7 @@ class Answering:
                 choice, before = self._hear(stream.request_id, told)
                 said += self._chunks(self._said_of(choice, before, told))
         if self._ear.failure is not None:
-            self._closed = True
+            self._ended = True
             return said + _error(self._ear.failure)
         return said + self._closing() if self._finished else said
 
@@ -137,7 +123,7 @@ class Answering:
         return self._chunks(self._dialect.opening(choice.index) for choice in self._choices.values())
 
     def _closing(self) -> bytes:
-        self._closed = True
+        self._ended = True
         last = self._chunk([], self._usage()) if self._include_usage else b""
         return last + event(b"[DONE]")
 
