@@ -278,6 +278,10 @@ class Reader:
         }
         for ref in open_there:
             del other.open[ref]
+        # What is under way to the other is for nobody any more, also if it has the stream again one day.
+        other._under_way = deque(
+            item for item in other._under_way if item[0].request_id != account.request_id
+        )
         self.open |= {} if forgotten else open_there
         known = account.forgotten() if forgotten else account
         self._adopt(known)
