@@ -9,7 +9,6 @@ late, perhaps when nobody waits for it any longer.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import random
 import socket
@@ -79,15 +78,19 @@ class CuttingProxy:
     def _cut_one(self) -> None:
         self.done += 1
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a connection in a task of ours. Whatever becomes of that, also before its first step, the
+        client's side is closed: asyncio leaves it open where its own task for it is cancelled."""
         self.connections += 1
         if self.refusing:
             _end(writer, "reset")
             return
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: writer.close())
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             there = await asyncio.open_connection(*self._to)
         except OSError:
@@ -96,13 +99,12 @@ class CuttingProxy:
         wire = Wire((reader, writer), there, next(self._cuts, None), self._cut_one)
         self._open.add(wire)
         try:
-            with contextlib.suppress(asyncio.CancelledError):  # of `__aexit__`; asyncio would log it
-                await wire.carry()
+            await wire.carry()
         finally:
             self._open.discard(wire)
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=BLOCK)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=BLOCK)
         return self
 
     async def __aexit__(
