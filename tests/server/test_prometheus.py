@@ -199,8 +199,11 @@ async def visited(served: Served) -> AsyncIterator[asyncio.Task[None]]:
             await visit(served)
 
     task = asyncio.create_task(come())
-    yield task
-    task.cancel()
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])  # it parts from the server
 
 
 @with_prometheus

@@ -186,8 +186,7 @@ async def test_a_stream_is_followed_event_by_event_and_taken_up_where_it_was_lef
 async def test_whoever_has_had_it_all_is_told_to_come_no_more(server: Served) -> None:
     async with running(server, "done", params={"max_tokens": 2}):
         async with following(server, "/v1/streams/done") as events:
-            final = (await events.rest())[-1]
-        assert final["type"] == "final"
+            final = await events.next("final")
         async with http(server) as client:
             answer = await client.get("/v1/streams/done", headers={"last-event-id": str(final["seq"])})
             assert (answer.status_code, answer.content) == (204, b"")
