@@ -58,8 +58,10 @@ class Parts:
         self._host_gib = options.host_kv_gib if self._on_cuda and ranks is None else 0.0
         self.tokens = self._cache_tokens()
         self.runner, reader = self._runner(self.tokens)
+        if self._on_cuda:
+            self._warm_up()
         if ranks is None:
-            backends.record(self.runner, reader, options.batch_rows)
+            backends.record(self.runner, reader, self._rows)
 
     def host(self) -> HostPool | None:
         """The host's memory for what paused streams leave."""
@@ -67,6 +69,14 @@ class Parts:
             return None
         free, block = available_memory(), self._options.block_size
         return host_pool(self.runner.pool, self.runner, block=block, gib=self._host_gib, free=free)
+
+    def _warm_up(self) -> None:
+        """What has to be compiled is compiled now, and not while somebody waits for tokens."""
+        most = min(self._chunk, self.tokens)
+        blocks = list(range(-(-most // self._options.block_size)))
+        for counts in backends.shapes(most, self._rows):
+            self.runner.forward([sizing.trial_row(slot, count, blocks) for slot, count in enumerate(counts)])
+        self.runner.pool.scrub(slice(0, most))
 
     def _runner(self, tokens: int) -> tuple[ModelRunner, Backend]:
         facts, block = self.facts, self._options.block_size
@@ -98,14 +108,23 @@ class Parts:
     def _bytes_per_token(self) -> int:
         return self.facts.kv_numbers_per_token * self._model.dtype.itemsize
 
+    @property
+    def _rows(self) -> int:
+        """The most streams that decode in one step."""
+        return min(self._options.batch_rows, self._options.max_streams)
+
+    @property
+    def _chunk(self) -> int:
+        """The most tokens of a prompt that one step computes."""
+        return min(step_tokens(self._options.step_tokens, self.device), self._context)
+
     def _left(self) -> int:
         options = self._options
-        most = min(step_tokens(options.step_tokens, self.device), self._context)
         room = sizing.left_on_device(
             lambda tokens: self._runner(tokens)[0],
             self.sampler,
-            chunk=whole_blocks(most, options.block_size, self.device),
-            rows=options.batch_rows,
+            chunk=whole_blocks(self._chunk, options.block_size, self.device),
+            rows=self._rows,
             block=options.block_size,
             fraction=options.gpu_memory_fraction,
             taken=2 * STAGED_BYTES if self._host_gib else 0,

@@ -89,7 +89,14 @@ def make(name: str, pool: Pool, facts: ModelFacts, *, block: int, context: int, 
         return FlashAttn(tables, import_module(name).flash_attn_varlen_func)
     from engine.forward.paged import PagedKernels, launch_for
 
-    return PagedKernels(tables, facts.heads, facts.kv_heads, launch_for(device))
+    launch = launch_for(pool.dtype, pool.keys[0].shape[-1])
+    return PagedKernels(tables, facts.heads, facts.kv_heads, launch)
+
+
+def shapes(chunk: int, rows: int) -> list[list[int]]:
+    """How many tokens each row computes in a few steps for which all is compiled that any step may need: rows
+    that decode, and chunks, each read in parts and in one."""
+    return [[1], [1] * rows, [2], [chunk]]
 
 
 def record(runner: ModelRunner, reader: Backend, rows: int) -> None:

@@ -6,7 +6,8 @@ is read once for all. A tile's context may be split among programs, each of whic
 part's log-sum-exp; with one token a sequence there would be too few programs to keep the memory busy.
 
 These functions know pointers and numbers. What is masked is never loaded, so nobody's numbers, or
-not-numbers, can reach another's.
+not-numbers, can reach another's. What changes from step to step is no reason to compile anew: it is a plain
+argument that nothing is specialized for.
 """
 
 # ruff: noqa: N803 (what is fixed when a kernel is compiled stands in capitals, as in Triton's own code)
@@ -17,7 +18,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["n_tiles", "n_tokens", "splits"])  # type: ignore[untyped-decorator]
 def read(  # type: ignore[no-untyped-def]
     query,
     keys,
@@ -31,6 +32,7 @@ def read(  # type: ignore[no-untyped-def]
     softcap,
     n_tiles,
     n_tokens,
+    splits,
     query_head,
     query_token,
     keys_head,
@@ -41,7 +43,7 @@ def read(  # type: ignore[no-untyped-def]
     size: tl.constexpr,
     value_size: tl.constexpr,
     groups: tl.constexpr,
-    splits: tl.constexpr,
+    SPLIT: tl.constexpr,
     CAPPED: tl.constexpr,
     SINKS: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -123,7 +125,7 @@ def read(  # type: ignore[no-untyped-def]
     result = sums / tl.where(none, 1.0, total)[:, None]
     all_heads = tl.num_programs(1) * groups
     where = rows * all_heads + heads
-    if splits == 1:
+    if not SPLIT:
         if SINKS:
             sink = tl.load(sinks + heads, mask=real, other=0.0).to(WIDE)
             result = result / (1 + tl.exp(sink - lse))[:, None]
@@ -137,20 +139,20 @@ def read(  # type: ignore[no-untyped-def]
     )
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["splits", "first", "stride"])  # type: ignore[untyped-decorator]
 def join(  # type: ignore[no-untyped-def]
     parts,  # [splits, T, H, D]
     lses,  # [splits, T, H]
     sinks,
     out,  # [T, H, D]
+    splits,
     first,  # of the (token, head) pairs to join
     stride,  # T * H
     heads,
     value_size: tl.constexpr,
-    splits: tl.constexpr,
     SINKS: tl.constexpr,
     WIDE: tl.constexpr,
-    S: tl.constexpr,
+    S: tl.constexpr,  # no fewer than splits, a power of two
     V: tl.constexpr,
 ):
     """Each part weighs what its scores weigh; a sink weighs too, and gives nothing."""

@@ -13,6 +13,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 from triton import knobs
+from triton.runtime import driver
 
 from engine.device import upload
 from engine.forward.attention import Look
@@ -21,6 +22,7 @@ from engine.forward.tables import Tables
 from engine.schedule.batch import Row
 
 MOST_SPLITS = 64
+_SIZES = ((128, 64), (64, 64), (64, 32), (32, 32), (16, 16))  # query rows and keys, the largest first
 _NAMES = {torch.float32: tl.float32, torch.float64: tl.float64}
 
 
@@ -28,15 +30,29 @@ _NAMES = {torch.float32: tl.float32, torch.float64: tl.float64}
 class Launch:
     """How large a program is, and how many of them keep the device busy."""
 
-    tile_rows: int = 128  # query rows of a chunk, grouped heads included
-    keys: int = 64  # read in one turn of the loop
-    programs: int = 4
+    tile_rows: int  # query rows of a chunk, grouped heads included
+    keys: int  # read in one turn of the loop
+    programs: int
 
 
-def launch_for(device: torch.device) -> Launch:
-    if device.type != "cuda":
-        return Launch()
-    return Launch(programs=2 * torch.cuda.get_device_properties(device).multi_processor_count)
+def launch_for(dtype: torch.dtype, size: int) -> Launch:
+    """For heads of this size, on the device that this process uses."""
+    about = driver.active.utils.get_device_properties(driver.active.get_current_device())
+    rows, keys = largest(about["max_shared_mem"], dtype, size)
+    return Launch(rows, keys, programs=2 * about["multiprocessor_count"])
+
+
+def largest(shared: int, dtype: torch.dtype, size: int) -> tuple[int, int]:
+    """Query rows and keys of a program that fit into so many bytes of its processor's memory."""
+    width = max(16, _power(size))
+    if dtype.itemsize > 2:
+        # No tensor core multiplies it unrounded: what is multiplied stands in registers, and they are few.
+        return max(16, 4096 // width), max(16, 2048 // width)
+    for rows, keys in _SIZES:
+        # The queries, keys and values of this turn and of the next, and the table of the one after it.
+        if dtype.itemsize * width * (rows + 4 * keys) + 16 * keys <= shared:
+            return rows, keys
+    return _SIZES[-1]
 
 
 @dataclass(slots=True)
@@ -94,6 +110,7 @@ class Paged:
             look.softcap or 1.0,
             count,
             tokens,
+            splits,
             query.stride(0),
             query.stride(1),
             keys.stride(0),
@@ -104,7 +121,7 @@ class Paged:
             size=size,
             value_size=value_size,
             groups=groups,
-            splits=splits,
+            SPLIT=splits > 1,
             CAPPED=look.softcap is not None,
             SINKS=look.sinks is not None,
             PRECISION="ieee",  # of float32, which tensor cores would otherwise round
@@ -116,7 +133,7 @@ class Paged:
             D=max(16, _power(size)),
             V=max(16, _power(value_size)),
             num_warps=4 if matrix <= 64 else 8,
-            num_stages=2,
+            num_stages=3,  # the table is read two turns ahead, so that keys are asked for one turn ahead
         )
         if splits > 1:
             join[(tiles.tokens * heads,)](
@@ -124,14 +141,14 @@ class Paged:
                 lses,
                 sinks,
                 out,
+                splits,
                 tiles.first * heads,
                 tokens * heads,
                 heads,
                 value_size=value_size,
-                splits=splits,
                 SINKS=look.sinks is not None,
                 WIDE=_NAMES[wide],
-                S=_power(splits),
+                S=MOST_SPLITS,
                 V=_power(value_size),
             )
 

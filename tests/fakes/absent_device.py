@@ -1,0 +1,134 @@
+"""Our attention kernels compiled for a device that is not there: `python -m tests.fakes.absent_device` reads
+from its standard input what to compile, and says what each kernel takes of the device.
+
+All but the launch is the engine's own: plans, arguments, and what of them Triton specializes for. A process
+of its own, for tests run in Triton's interpreter, and Triton decides between the two when it is imported.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import torch
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import KernelInterface
+
+from engine.api import Sampling
+from engine.forward.attention import Look, Pool
+from engine.forward.paged import PagedKernels, launch_for
+from engine.forward.tables import Tables
+from engine.schedule.batch import Row
+from engine.schedule.sequence import Sequence
+
+BLOCK, BLOCKS = 16, 256
+
+
+class Case(msgspec.Struct, frozen=True):
+    capability: int  # 90 for 9.0
+    shared: int  # bytes that a program may have
+    dtype: str
+    size: int  # of a head
+    groups: int
+    kv_heads: int = 8
+    processors: int = 100
+    window: int | None = None
+    softcap: float | None = None
+    sinks: bool = False
+
+
+class Kernel(msgspec.Struct, frozen=True):
+    name: str
+    shared: int
+    stack: int  # bytes of memory where registers did not suffice
+
+
+class Absent:
+    """The driver of a device that is not there."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self.utils = self
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self._case.capability, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        return {"max_shared_mem": self._case.shared, "multiprocessor_count": self._case.processors}
+
+
+def compiled(case: Case, batches: list[list[tuple[int, int]]]) -> list[list[Kernel]]:
+    """What has to be compiled for each batch of rows (tokens before, tokens computed), and was not before."""
+    driver.set_active(Absent(case))
+    dtype = getattr(torch, case.dtype)
+    pool = Pool(1, case.kv_heads, case.size, tokens=BLOCK * BLOCKS, dtype=dtype, device="cpu")
+    heads = case.kv_heads * case.groups
+    tables = Tables(max(map(len, batches)), BLOCKS, BLOCK, BLOCKS - 1, torch.device("cpu"))
+    reader = PagedKernels(tables, heads, case.kv_heads, launch_for(dtype, case.size))
+    sinks = torch.zeros(heads, dtype=dtype) if case.sinks else None
+    look = Look(case.size**-0.5, case.window, case.softcap, sinks)
+    known: set[str] = set()
+    return [
+        [about(kernel) for kernel in launched(batch, reader, pool, heads, look, known)] for batch in batches
+    ]
+
+
+def launched(
+    batch: list[tuple[int, int]], reader: PagedKernels, pool: Pool, heads: int, look: Look, known: set[str]
+) -> list[Any]:
+    """The kernels that read the batch, and that nobody knows yet."""
+    _, plan = reader.plan([row(slot, *counts) for slot, counts in enumerate(batch)])
+    tokens, size = sum(count for _, count in batch), pool.keys[0].shape[-1]
+    query = torch.zeros(tokens, heads, size, dtype=pool.dtype).transpose(0, 1)
+    kernels: dict[str, Any] = {}
+
+    def launch(kernel: Any, grid: tuple[int, ...]) -> Callable[..., None]:
+        def compile_only(*args: Any, **named: Any) -> None:
+            made = kernel.run(*args, grid=grid, warmup=True, **named)
+            kernels[made.hash] = made
+
+        return compile_only
+
+    KernelInterface.__getitem__ = launch
+    plan.attend(pool.keys[0], pool.values[0], query, (query, query), look)
+    new = [kernel for name, kernel in kernels.items() if name not in known]
+    known.update(kernels)
+    return new
+
+
+def row(slot: int, before: int, count: int) -> Row:
+    sequence = Sequence(slot, [0] * (before + count), Sampling(), credit=1, context=BLOCK * BLOCKS)
+    sequence.slot = slot
+    sequence.blocks = list(range(-(-(before + count) // BLOCK)))
+    return Row(sequence, before, count, samples=True)
+
+
+def about(kernel: Any) -> Kernel:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        command = [knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
+        usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    stack = re.search(r"STACK:(\d+)", usage)
+    assert stack is not None, usage
+    return Kernel(kernel.metadata.name, kernel.metadata.shared, int(stack[1]))
+
+
+if __name__ == "__main__":
+    case, batches = msgspec.json.decode(
+        sys.stdin.buffer.read(), type=tuple[Case, list[list[tuple[int, int]]]]
+    )
+    sys.stdout.buffer.write(msgspec.json.encode(compiled(case, batches)))
