@@ -19,6 +19,13 @@ def upload(
     return torch.tensor(numbers, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
 
 
+def wait_for_all() -> None:
+    """Wait for whatever is queued. Raises `torch.AcceleratorError` where a kernel has broken the device: then
+    nothing that this process asks of it succeeds any more."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
 class Download:
     """A tensor on its way to the host."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
 from collections.abc import Iterator
 from collections.abc import Sequence as Rows
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from engine.device import wait_for_all
 from engine.sampling.draw import Draw, Next
 from engine.sampling.sampler import Sampler
 from engine.schedule.batch import Batch, Row
@@ -103,8 +105,8 @@ class Flights:
             return None
         try:
             return Flight(batch.rows, self._launch(batch.rows))
-        except self._forgiven as error:  # whatever a model raises is its streams' misfortune
-            return Flight(batch.rows, error)
+        except self._forgiven as error:
+            return Flight(batch.rows, _forgive(error))
 
     def _landed(self, flight: Flight, outcomes: list[Outcome] | None) -> Landed:
         return list(zip(flight.rows, outcomes or self._salvaged(flight), strict=True))
@@ -119,7 +121,7 @@ class Flights:
         try:
             return self._sound(flight.rows, flight.draw)
         except self._forgiven as error:  # of work that was only queued when it was launched
-            flight.draw = error
+            flight.draw = _forgive(error)
             return None
 
     def _sound(self, rows: list[Row], draw: Draw) -> list[Outcome] | None:
@@ -154,7 +156,7 @@ class Flights:
         try:
             outcomes = self._sound(rows, self._launch(rows))
         except self._forgiven as error:
-            return self._halved(rows, error)
+            return self._halved(rows, _forgive(error))
         return self._alone(rows) if outcomes is None else outcomes
 
     def _halved(self, rows: list[Row], error: Exception) -> list[Outcome]:
@@ -163,3 +165,14 @@ class Flights:
             return [error]
         half = len(rows) // 2
         return self._contained(rows[:half]) + self._contained(rows[half:])
+
+
+def _forgive(error: Exception) -> Exception:
+    """Whatever a model raises is its streams' misfortune, and they are tried again; unless the device broke,
+    which is raised. What the failed try computed is let go of: the next may need its memory."""
+    wait_for_all()
+    at: BaseException | None = error
+    while at is not None:
+        traceback.clear_frames(at.__traceback__)
+        at = at.__cause__ or at.__context__
+    return error

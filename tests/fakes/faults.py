@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence as Rows
 
 import torch
@@ -17,7 +18,8 @@ class FaultyRunner:
     """Raises for some streams' rows, spoils the numbers of others, and runs out of memory for large batches.
 
     A spoiled stream is spoiled as by a model that overflows: its keys and values are no numbers either.
-    Faults begin once a stream knows `after` tokens. `copies` counts the blocks that were copied.
+    Faults begin once a stream knows `after` tokens. `copies` counts the blocks that were copied; `held` what a
+    try has computed that failed, for as long as somebody holds it.
     """
 
     def __init__(
@@ -33,6 +35,8 @@ class FaultyRunner:
         self.eos = inner.eos
         self.copies = 0
         self.shortages = 0
+        self.held: weakref.WeakSet[Tensor] = weakref.WeakSet()
+        self.most_held = 0
         self._inner = inner
         self._raises = raises
         self._spoils = spoils
@@ -40,6 +44,9 @@ class FaultyRunner:
         self._most_rows = most_rows
 
     def forward(self, rows: Rows[Row]) -> Tensor:
+        self.most_held = max(self.most_held, len(self.held))
+        computed = torch.zeros(len(rows))
+        self.held.add(computed)
         if self._most_rows is not None and len(rows) > self._most_rows:
             self.shortages += 1
             raise MemoryError

@@ -133,6 +133,28 @@ def test_a_step_that_is_too_large_for_memory_is_done_in_parts(model: str, room: 
         oracle(model).check(told)
 
 
+@pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
+def test_what_a_failed_try_computed_does_not_stand_in_the_way_of_the_next(room: Room) -> None:
+    driver = Driver(engine_of(TOY, room, short_of_memory))
+    driver.settle(*crowd())
+    runner = driver.engine.runner
+    assert isinstance(runner, FaultyRunner)
+    assert runner.shortages
+    assert runner.most_held == 0
+
+
+@pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
+def test_nobody_is_blamed_for_a_device_that_broke(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise torch.AcceleratorError("an illegal memory access was encountered")
+
+    monkeypatch.setattr("engine.flights.wait_for_all", broken)
+    driver = Driver(engine_of(TOY, room, raising(0)))
+    with pytest.raises(torch.AcceleratorError):
+        driver.settle(*crowd())
+    assert all(told.finish is None for told in driver.told.values())
+
+
 def test_it_is_told_in_words_fit_for_a_client_and_logged_with_its_reason(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
