@@ -22,7 +22,7 @@ def upload(
 def wait_for_all() -> None:
     """Wait for whatever is queued. Raises `torch.AcceleratorError` where a kernel has broken the device: then
     nothing that this process asks of it succeeds any more."""
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
 
 

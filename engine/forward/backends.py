@@ -103,11 +103,16 @@ def record(runner: ModelRunner, reader: Backend, rows: int) -> None:
     """Record the decode step where it can be; a model that cannot be recorded decodes all the same."""
     if reader.name != "triton":
         return
-    from engine.forward.captured import Graphs
+    from engine.forward.captured import Graphs, NotRecordable
     from engine.forward.paged import PagedKernels
 
     assert isinstance(reader, PagedKernels)
     try:
         runner.record(reader, rows, Graphs())
-    except RuntimeError as error:
+    except NotRecordable as error:
         log.warning("the decode step is not recorded, and costs the host more: %s", error)
+    except RuntimeError as error:
+        raise ModelError(
+            f"the decode step could not be recorded ({error}): a smaller --gpu-memory-fraction leaves it "
+            "more memory, and --attention sdpa records nothing"
+        ) from error

@@ -27,13 +27,17 @@ from engine.schedule.batch import Row
 
 log = logging.getLogger(__name__)
 
-Replay = Callable[[], None]
+Work = Callable[[], None]
 Forward = Callable[[Tensor, Tensor, Batch], Tensor]  # tokens, positions: logits of every row
 
 
+class NotRecordable(RuntimeError):
+    """The model waits for the device in mid-step: it can decode, but no recording of it can be made."""
+
+
 class Recorder(Protocol):
-    def __call__(self, work: Callable[[], Tensor]) -> tuple[Replay, Tensor]:
-        """Do the work; what comes back does it again, into the same result."""
+    def __call__(self, work: Work) -> Work:
+        """What comes back does the work again, on the same memory."""
 
 
 def sizes(rows: int) -> list[int]:
@@ -50,12 +54,14 @@ class CapturedDecode:
         # Rows of slot, position, and token; a token that the host does not know is -1.
         self._rows = torch.zeros(3, rows, dtype=torch.int64, device=latest.device)
         self._sizes = sizes(rows)
-        self._recordings: dict[int, tuple[Replay, Tensor]] = {}
+        self._logits: Tensor  # of the rows that were computed last, for all sizes
+        self._recordings: dict[int, Work] = {}
 
     def record(self, recorder: Recorder) -> None:
         """Largest first: the smaller ones fit into the memory that it took."""
         started = time.perf_counter()
         self._rows.copy_(self._columns([], self._rows.shape[1]))
+        self._logits = torch.empty_like(self._computed(self._sizes[-1]))
         for done, size in enumerate(reversed(self._sizes), 1):
             self._recordings[size] = recorder(partial(self._step, size))
             log.info("recorded the decode step for %d rows (%d of %d)", size, done, len(self._sizes))
@@ -68,9 +74,8 @@ class CapturedDecode:
         size = next(size for size in self._sizes if size >= len(rows))
         self._attention.tables.write(rows)
         self._rows[:, :size].copy_(self._columns(rows, size))
-        replay, logits = self._recordings[size]
-        replay()
-        return logits[: len(rows)]
+        self._recordings[size]()
+        return self._logits[: len(rows)]
 
     def _columns(self, rows: Rows[Row], size: int) -> Tensor:
         empty = size - len(rows)
@@ -82,7 +87,10 @@ class CapturedDecode:
         ]
         return upload(columns, self._latest.device)
 
-    def _step(self, size: int) -> Tensor:
+    def _step(self, size: int) -> None:
+        self._logits[:size].copy_(self._computed(size))
+
+    def _computed(self, size: int) -> Tensor:
         slots, positions, given = self._rows[:, :size].unbind()
         tokens = torch.where(given < 0, self._latest[slots], given)
         order = torch.arange(size, device=slots.device)
@@ -92,32 +100,35 @@ class CapturedDecode:
         return self._forward(tokens, positions, batch)
 
 
-def eager(work: Callable[[], Tensor]) -> tuple[Replay, Tensor]:
-    """Where nothing can be recorded: the work itself, again, into the same result."""
-    result = work()
-
-    def replay() -> None:
-        result.copy_(work())
-
-    return replay, result
-
-
 class Graphs:
-    """CUDA graphs that share one pool of memory, since only one of them runs at a time."""
-
-    WARM_UPS = 2  # kernels are compiled and workspaces taken before anything is recorded
+    """CUDA graphs that share one pool of memory, since only one of them runs at a time, and one stream, since
+    libraries keep their workspaces for every stream that they have seen."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
-    def __call__(self, work: Callable[[], Tensor]) -> tuple[Replay, Tensor]:
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(self.WARM_UPS):
-                work()
-        torch.cuda.current_stream().wait_stream(stream)
+    def __call__(self, work: Work) -> Work:
+        self._warm_up(work)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            result = work()
-        return graph.replay, result
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            work()
+        return graph.replay
+
+    def _warm_up(self, work: Work) -> None:
+        """Kernels are compiled and workspaces taken before anything is recorded. What waits for the device is
+        found now: a recording that fails half-way leaves torch's memory in disorder."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            work()
+            before = torch.cuda.get_sync_debug_mode()
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                work()
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                raise NotRecordable(str(error)) from error
+            finally:
+                torch.cuda.set_sync_debug_mode(before)
+        torch.cuda.current_stream().wait_stream(self._stream)

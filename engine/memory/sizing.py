@@ -52,7 +52,8 @@ def kv_bytes(device: Device, step: int, fraction: float) -> int:
 
 
 def step_bytes(runner: Runner, sampler: Sampler, *, chunk: int, rows: int, block: int, meter: Meter) -> int:
-    """What the largest steps take: one computed as it comes, and one more that is recorded and stays.
+    """What the largest steps take: one that is computed as it comes, and sampled from; and one more that is
+    recorded and stays, with its logits.
 
     The runner's pool holds `chunk` tokens or more; what it holds is overwritten.
     """
@@ -69,7 +70,8 @@ def step_bytes(runner: Runner, sampler: Sampler, *, chunk: int, rows: int, block
     few = meter(decode)
     for row in batch:
         sampler.release(row.sequence)
-    return max(many, few) + few
+    recorded = meter(lambda: runner.forward(batch).clone())
+    return max(many, few) + recorded
 
 
 def trial_row(slot: int, count: int, blocks: list[int]) -> Row:

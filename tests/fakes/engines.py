@@ -97,10 +97,8 @@ def model_engine(model: PreTrainedModel, room: Room, wrap: Wrap | None = None) -
         eos=frozenset(),
     )
     if room.captured:
-        from engine.forward.captured import eager
-
         assert kernels is not None
-        runner.record(kernels, room.batch_rows, eager)
+        runner.record(kernels, room.batch_rows, lambda work: work)
     return _assembled(runner if wrap is None else wrap(runner), sampler, room, _mover(pool, room))
 
 

@@ -18,8 +18,8 @@ class FaultyRunner:
     """Raises for some streams' rows, spoils the numbers of others, and runs out of memory for large batches.
 
     A spoiled stream is spoiled as by a model that overflows: its keys and values are no numbers either.
-    Faults begin once a stream knows `after` tokens. `copies` counts the blocks that were copied; `held` what a
-    try has computed that failed, for as long as somebody holds it.
+    Faults begin once a stream knows `after` tokens. `copies` counts the blocks that were copied, `most_held`
+    the failed tries whose work was still held when another began.
     """
 
     def __init__(

@@ -4,17 +4,18 @@ never waits for the device."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine import api
-from engine.forward.captured import sizes
+from engine.forward import backends
+from engine.forward.captured import NotRecordable, Work, sizes
+from engine.forward.paged import PagedKernels
 from engine.forward.runner import ModelRunner
+from engine.model.files import ModelError
 from tests.fakes.engines import Driver, Room, engine_of, greedy
 from tests.fakes.kernels import needs_triton
 from tests.fakes.oracle import oracle
@@ -74,15 +75,14 @@ class Recorded:
         self.recorded = 0
         self.replayed = 0
 
-    def __call__(self, work: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+    def __call__(self, work: Work) -> Work:
         self.recorded += 1
-        result = work()
 
         def replay() -> None:
             self.replayed += 1
-            result.copy_(work())
+            work()
 
-        return replay, result
+        return replay
 
 
 def recorded_llama() -> tuple[Driver, Recorded]:
@@ -104,6 +104,40 @@ def test_nothing_that_a_client_may_do_is_recorded_again() -> None:
     driver.settle(api.Resume(1), api.Cancel(0))
     assert recorder.recorded == len(sizes(4))
     assert recorder.replayed > 20
+
+
+def gathering() -> tuple[ModelRunner, PagedKernels]:
+    engine = engine_of("llama", Room(kv_tokens=64, step_tokens=16, batch_rows=4, attention="gathered"))
+    runner = engine._flights._runner
+    assert isinstance(runner, ModelRunner)
+    return runner, runner._attention  # type: ignore[return-value]
+
+
+def failing(error: RuntimeError) -> type[object]:
+    class Recorder:
+        def __call__(self, work: Work) -> Work:
+            raise error
+
+    return Recorder
+
+
+def test_a_model_that_waits_for_the_device_decodes_unrecorded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("engine.forward.captured.Graphs", failing(NotRecordable("it looked at a number")))
+    runner, reader = gathering()
+    backends.record(runner, reader, 4)
+    assert runner._captured is None
+    assert "not recorded" in caplog.text
+    assert "it looked at a number" in caplog.text
+
+
+def test_a_recording_that_fails_ends_the_start_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.forward.captured.Graphs", failing(RuntimeError("out of memory")))
+    with pytest.raises(
+        ModelError, match=r"\(out of memory\): a smaller --gpu-memory-fraction .*--attention sdpa"
+    ):
+        backends.record(*gathering(), 4)
 
 
 class NobodyWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]

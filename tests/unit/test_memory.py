@@ -55,14 +55,14 @@ def watched() -> tuple[Watched, Sampler]:
     return Watched(runner), sampler
 
 
-def test_a_full_chunk_and_a_full_batch_are_tried_and_the_recorded_one_stays() -> None:
+def test_a_full_chunk_and_a_full_batch_are_tried_and_what_is_recorded_stays() -> None:
     runner, sampler = watched()
-    costs = iter([700, 30])
+    costs = iter([700, 30, 20])
 
     def meter(work: Callable[[], object]) -> int:
         work()
         return next(costs)
 
     tried: Runner = runner  # type: ignore[assignment]
-    assert step_bytes(tried, sampler, chunk=40, rows=5, block=4, meter=meter) == 730
-    assert runner.asked == [[40], [1] * 5]
+    assert step_bytes(tried, sampler, chunk=40, rows=5, block=4, meter=meter) == 720
+    assert runner.asked == [[40], [1] * 5, [1] * 5]
