@@ -139,6 +139,17 @@ def _settle(model: PreTrainedModel, place: torch.device) -> None:
     model.requires_grad_(False)
     model.train(False)
     model.to(place)  # type: ignore[arg-type]
+    for module in model.modules():
+        if hasattr(module, "rope_type"):
+            module.rope_type = _steady(module.rope_type)
+
+
+def _steady(rope: Any) -> Any:
+    """The same rope without a look at positions, for which the host would wait in every step: no sequence
+    becomes as long as those for which frequencies change (`facts`)."""
+    if isinstance(rope, dict):
+        return {layers: _steady(kind) for layers, kind in rope.items()}
+    return "default" if rope in ("dynamic", "longrope") else rope
 
 
 def _why_not(folder: Path, place: torch.device, error: Exception) -> str:

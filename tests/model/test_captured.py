@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine import api
 from engine.forward import backends
@@ -20,6 +18,7 @@ from tests.fakes.engines import Driver, Room, engine_of, greedy
 from tests.fakes.kernels import needs_triton
 from tests.fakes.oracle import oracle
 from tests.fakes.tiny import ARCHITECTURES
+from tests.fakes.waits import NobodyWaits
 
 pytestmark = needs_triton
 TEXT = [(at * 37 + 11) % 400 for at in range(60)]
@@ -138,18 +137,6 @@ def test_a_recording_that_fails_ends_the_start_with_a_way_out(monkeypatch: pytes
         ModelError, match=r"\(out of memory\): a smaller --gpu-memory-fraction .*--attention sdpa"
     ):
         backends.record(*gathering(), 4)
-
-
-class NobodyWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Fails on every operation for which the host would wait for the device."""
-
-    WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "_unique", "is_nonzero", "equal.")
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        assert not any(name in str(func) for name in self.WAITS), f"{func} makes the host wait"
-        return func(*args, **(kwargs or {}))
 
 
 ASKED = {

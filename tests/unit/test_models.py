@@ -17,6 +17,7 @@ from engine.model import loading as models
 from engine.model.files import SUPPORTED, inspect, parameters
 from engine.model.loading import DEFAULT_MODEL, ModelError, available_memory, describe, load, resolve
 from tests.fakes.tiny import ARCHITECTURES, WINDOW, tiny_folder, tiny_model
+from tests.fakes.waits import NobodyWaits
 
 
 @pytest.fixture(scope="session")
@@ -71,6 +72,40 @@ def test_greedy_output_of_a_tiny_model_wanders(architecture: str) -> None:
 def test_float64_runs(tmp_path: Path, architecture: str) -> None:
     model = load(tiny_folder(tmp_path, architecture), dtype="float64", attention="eager")
     assert model(torch.tensor([[1, 2, 3]])).logits.dtype is torch.float64
+
+
+ORIGINAL = 64
+ROPES = {
+    "dynamic": ("llama", {"rope_type": "dynamic", "factor": 2.0}),
+    "longrope": (
+        "phi3",
+        {
+            "rope_type": "longrope",
+            "original_max_position_embeddings": ORIGINAL,
+            "short_factor": [1.0 + at / 10 for at in range(8)],
+            "long_factor": [4.0] * 8,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("architecture", "rope"), ROPES.values(), ids=ROPES)
+def test_frequencies_that_would_change_with_length_are_those_of_short_sequences_and_nobody_looks(
+    tmp_path: Path, architecture: str, rope: dict[str, Any]
+) -> None:
+    fields: dict[str, Any] = {
+        "rope_parameters": {"rope_theta": 10_000.0, **rope},
+        "max_position_embeddings": 4 * ORIGINAL,
+        "original_max_position_embeddings": ORIGINAL,
+    }
+    model = load(tiny_folder(tmp_path, architecture, **fields))
+    as_written = tiny_model(architecture, **fields)
+    hidden, positions = torch.zeros(1, ORIGINAL, 16), torch.arange(ORIGINAL)[None]
+    with NobodyWaits():  # type: ignore[no-untyped-call]
+        found = model.model.rotary_emb(hidden, positions)
+    wanted = as_written.model.rotary_emb(hidden, positions)
+    assert all(map(torch.equal, found, wanted))
+    assert describe(model.config).context == (ORIGINAL if architecture == "phi3" else 4 * ORIGINAL)
 
 
 def test_no_progress_is_drawn_where_nobody_looks(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
