@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from engine.device import upload
+
 PADDING = 2.0  # a group may read at most so many times what its rows really see
 SMALL = 64  # tokens of padding a row that are cheaper than another call
 
@@ -152,7 +154,7 @@ class Ragged:
         longest = call.longest
         if min(call.lengths) == longest:
             return None
-        lengths = torch.tensor(call.lengths, device=self.slots.device).view(-1, 1, 1, 1)
+        lengths = upload(call.lengths, self.slots.device).view(-1, 1, 1, 1)
         beyond = torch.arange(longest, device=self.slots.device) >= lengths
         return torch.zeros(beyond.shape, dtype=self.dtype, device=self.slots.device).masked_fill_(
             beyond, -torch.inf

@@ -21,6 +21,7 @@ from engine.forward.attention import Look, Pool, with_sinks
 from engine.forward.ragged import Call, Plan, Ragged, Span, runs_of
 from engine.schedule.batch import Row
 
+MOST_SCORES = 2**26  # at once, where they have to be written down: a long context would take all memory
 Part = tuple[Tensor, Tensor]  # what attention to some keys gave, and its log-sum-exp
 
 
@@ -178,7 +179,13 @@ class Reading:
             mask = _hidden(
                 torch.ones(q.shape[2], keys.shape[2], dtype=torch.bool, device=q.device).triu(1), q.dtype
             )
-        return _plain(q, keys, values, self.scale, self.softcap, mask)
+        step = max(1, MOST_SCORES // (q.shape[0] * q.shape[1] * keys.shape[2]))
+        parts = [
+            _plain(q[:, :, rows], keys, values, self.scale, self.softcap, _of(mask, rows))
+            for rows in (slice(begin, begin + step) for begin in range(0, q.shape[2], step))
+        ]
+        out, lse = (torch.cat(column, 2) for column in zip(*parts, strict=True))
+        return out, lse
 
     def _with_sinks(self, out: Tensor, lse: Tensor) -> Tensor:
         return with_sinks(out, lse, self.sinks)
@@ -195,6 +202,11 @@ def _flash_cpu(
         q, keys, values, 0.0, causal, attn_mask=mask, scale=scale
     )
     return out, lse
+
+
+def _of(mask: Tensor | None, rows: slice) -> Tensor | None:
+    """Of a mask that is one for all queries, or has a row for each."""
+    return mask if mask is None or mask.shape[-2] == 1 else mask[..., rows, :]
 
 
 def _plain(

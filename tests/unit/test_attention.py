@@ -195,6 +195,17 @@ def dense(query: Tensor, keys: Tensor, values: Tensor, kind: Kind, sinks: Tensor
     return scores.softmax(-1)[..., :tokens] @ values
 
 
+@pytest.mark.parametrize("most", [1, 40, 200])
+@pytest.mark.parametrize("kind", [KINDS["softcap"], KINDS["all"]], ids=["softcap", "all"])
+def test_scores_that_are_too_many_at_once_are_computed_in_steps(
+    kind: Kind, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.forward.sdpa.MOST_SCORES", most)
+    for contexts in LAYOUTS.values():
+        out, expected = attended(contexts, kind, torch.float64)
+        torch.testing.assert_close(out, expected)
+
+
 @pytest.mark.parametrize("backend", EVERY_BACKEND)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("contexts", LAYOUTS.values(), ids=LAYOUTS)
