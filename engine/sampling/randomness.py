@@ -17,9 +17,12 @@ SCALE = 2.0**34  # weight of the most likely token
 MOST_TOKENS = 2**19  # SCALE times this is 2**53: up to it float64 holds every whole number
 WIDTH = 512  # up to which torch.topk costs less than a search
 DIGIT = 12  # bits; three digits hold SCALE
+BINS = 2 + (1 << DIGIT)  # one for each value of a digit, and the outer two
 SHIFTS = (24, 12, 0)
 COLDEST = 1e-30  # a temperature that float32 still holds
 BLOCK = 256  # tokens in one step of the coarse search
+LANES = {"cpu": 1, "cuda": 32}  # of a bin: numbers to which as many threads add side by side
+HISTOGRAM_BYTES = 2**26  # that those of one search may take
 
 
 def _signed(value: int) -> int:
@@ -87,18 +90,39 @@ def top_p_floor(weight: Tensor, top_p: Tensor) -> Tensor:
 def _reach(weight: Tensor, measure: Tensor, wanted: Tensor) -> Tensor:
     """The greatest floor at which the measures of the weights not below it add up to what is wanted.
 
-    A radix search, digit by digit from the top, over histograms of the measure: the cost is the same for flat
-    and for peaked rows, and a quarter of a sort's. The first and last bin hold what lies outside of the
+    In groups of rows whose histograms stay small.
+    """
+    lanes = LANES[weight.device.type]
+    group = max(1, HISTOGRAM_BYTES // (BINS * lanes * measure.itemsize))
+    parts = zip(weight.split(group), measure.split(group), wanted.split(group), strict=True)
+    return torch.cat([_search(*part, lanes) for part in parts])
+
+
+def _search(weight: Tensor, measure: Tensor, wanted: Tensor, lanes: int) -> Tensor:
+    """A radix search, digit by digit from the top, over histograms of the measure: the cost is the same for
+    flat and for peaked rows, and a quarter of a sort's. The first and last bin hold what lies outside of the
     digit's range.
     """
-    keys, bins = weight.long(), 1 << DIGIT
+    keys = weight.long()
     floor = torch.zeros(len(weight), dtype=torch.int64, device=weight.device)
     for shift in SHIFTS:
-        places = (keys - (floor - (1 << shift))[:, None]).bitwise_right_shift_(shift).clamp_(0, bins + 1)
-        histogram = measure.new_zeros(len(weight), bins + 2).scatter_add_(1, places, measure)
-        above = (histogram.flip(1).cumsum(1) < wanted[:, None]).sum(1)
-        floor += (bins - above) << shift
+        places = (keys - (floor - (1 << shift))[:, None]).bitwise_right_shift_(shift).clamp_(0, BINS - 1)
+        above = (_histogram(places, measure, lanes).flip(1).cumsum(1) < wanted[:, None]).sum(1)
+        floor += (BINS - 2 - above) << shift
     return floor
+
+
+def _histogram(places: Tensor, measure: Tensor, lanes: int) -> Tensor:
+    """The measure in each bin; writes to `places`.
+
+    In a peaked row nearly every token falls into one bin, and threads that add to one number wait for each
+    other: so neighbouring tokens add to different lanes of their bin.
+    """
+    rows, vocab = places.shape
+    if lanes > 1:
+        places.mul_(lanes).add_(torch.arange(vocab, device=places.device) % lanes)
+    spread = measure.new_zeros(rows, BINS * lanes).scatter_add_(1, places, measure)
+    return spread.view(rows, BINS, lanes).sum(2)
 
 
 def pick(weight: Tensor, u: Tensor) -> Tensor:

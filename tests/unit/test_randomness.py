@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from engine.sampling import randomness
 from engine.sampling.randomness import (
+    BINS,
     SCALE,
     WIDTH,
     pick,
@@ -160,14 +162,31 @@ def test_the_smallest_temperature_leaves_only_the_best() -> None:
 # -- the floors ------------------------------------------------------------------------------------
 
 
+SCORES = {
+    "flat": noise(6, 3000),
+    "peaked": noise(6, 3000) * 8,
+    "tied": noise(6, 3000).round(),
+    "one far ahead": noise(6, 3000).mul(0.01).index_fill(1, integers(1234), 12.0),
+}
+
+
 def rows_of(kind: str) -> Tensor:
-    scores = {"flat": noise(6, 3000), "peaked": noise(6, 3000) * 8, "tied": noise(6, 3000).round()}
-    return weighed(scores[kind])
+    return weighed(SCORES[kind])
 
 
-KINDS = pytest.mark.parametrize("kind", ["flat", "peaked", "tied"])
+@pytest.fixture(params=["as on the CPU", "as on a GPU, four rows at once"])
+def search(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param != "as on the CPU":
+        lanes = randomness.LANES["cuda"]
+        monkeypatch.setitem(randomness.LANES, "cpu", lanes)
+        monkeypatch.setattr(randomness, "HISTOGRAM_BYTES", 4 * BINS * lanes * 8)
 
 
+KINDS = pytest.mark.parametrize("kind", SCORES)
+EITHER_SEARCH = pytest.mark.usefixtures("search")
+
+
+@EITHER_SEARCH
 @KINDS
 @pytest.mark.parametrize("top_p", [1e-9, 0.1, 0.5, 0.9, 0.999999])
 def test_top_p_finds_what_a_full_sort_finds(kind: str, top_p: float) -> None:
@@ -183,6 +202,7 @@ def test_top_p_of_nothing_keeps_the_best() -> None:
     assert (top_p_floor(rows_of("flat"), torch.zeros(6, dtype=torch.float64)) == SCALE).all()
 
 
+@EITHER_SEARCH
 @KINDS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_top_k_finds_the_same_by_topk_and_by_search(kind: str, dtype: torch.dtype) -> None:
@@ -194,6 +214,7 @@ def test_top_k_finds_the_same_by_topk_and_by_search(kind: str, dtype: torch.dtyp
     assert torch.equal(top_k_floor(weight, top_k, most=WIDTH + 1), expected)
 
 
+@EITHER_SEARCH
 def test_a_row_of_no_numbers_disturbs_no_other() -> None:
     weight = rows_of("flat")
     top_p = torch.full((6,), 0.8, dtype=torch.float64)
