@@ -94,8 +94,8 @@ def _reach(weight: Tensor, measure: Tensor, wanted: Tensor) -> Tensor:
     """
     lanes = LANES[weight.device.type]
     group = max(1, HISTOGRAM_BYTES // (BINS * lanes * measure.itemsize))
-    parts = zip(weight.split(group), measure.split(group), wanted.split(group), strict=True)
-    return torch.cat([_search(*part, lanes) for part in parts])
+    groups = [slice(at, at + group) for at in range(0, len(weight), group)]
+    return torch.cat([_search(weight[at], measure[at], wanted[at], lanes) for at in groups])
 
 
 def _search(weight: Tensor, measure: Tensor, wanted: Tensor, lanes: int) -> Tensor:
