@@ -113,7 +113,9 @@ class Supervisor:
             await self._closed.wait()
             log.error("the engine has died; starting another")
             self._watcher.engine_lost()
-            assert self.hub is not None
+            assert self.hub is not None and self._link is not None
+            # The next will look how much memory there is: what this one had is free once it is gone.
+            await self._link.close()
             # One that died young, or before anybody moved on in it, may do so again: give it time.
             well = self.hub.settled and loop.time() - began_s > YOUNG_S
             wait_s = 0.0 if well else min(max(FIRST_WAIT_S, 2 * wait_s), LONGEST_WAIT_S)

@@ -37,6 +37,8 @@ class Link:
         self.closed = closed
         self.hangs = hangs
         self.killed = False
+        self.gone = asyncio.Event()
+        self.gone.set()
 
     async def prepare(self) -> None: ...
 
@@ -52,7 +54,8 @@ class Link:
         self.killed = True
         self.closed()
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        await self.gone.wait()
 
 
 class Begun(Watcher):
@@ -87,6 +90,21 @@ async def test_an_engine_that_hangs_while_it_takes_over_is_ended_for_another() -
     await kept.begun.engines.get()
     assert [link.killed for link in kept.links] == [False, True, False]
     assert kept.supervisor.ready
+    await kept.supervisor.stop()
+
+
+async def test_the_next_engine_is_opened_when_the_last_one_is_gone_and_its_memory_with_it() -> None:
+    kept = Kept(False, False)
+    await kept.supervisor.start()
+    await kept.begun.engines.get()
+    kept.links[0].gone.clear()
+    kept.links[0].closed()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(kept.links) == 1
+    kept.links[0].gone.set()
+    await kept.begun.engines.get()
+    assert len(kept.links) == 2
     await kept.supervisor.stop()
 
 
