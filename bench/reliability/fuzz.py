@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
 
+import torch
+
 from bench.reliability import rebound
 from bench.reliability.memory import resident_mib, slope
 from bench.reliability.mutants import mutants
@@ -69,7 +71,8 @@ async def measure(scale: float) -> dict[str, Any]:
 
 
 def feed(seed: int, count: int, packed: bool) -> Fed:
-    """In a process of its own."""
+    """In a process of its own, of which there are as many as cores: one thread each."""
+    torch.set_num_threads(1)
     return asyncio.run(feeding(seed, count, packed))
 
 
