@@ -1,11 +1,13 @@
 """Blocks on their way between the device and the host's memory, while the device computes.
 
 It launches what the scheduler wants moved, in the order that keeps every block's numbers whole, and says what
-has arrived. It knows moves and loads; the copying is somebody else's.
+has arrived. A long load sets out in parts, one a step: while it is launched, nobody's tokens are. It knows
+moves and loads; the copying is somebody else's.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from engine.schedule.batch import Batch
@@ -21,7 +23,7 @@ class Arrival(Protocol):
 class Mover(Protocol):
     """Copies blocks. What it is told later happens later, there and back."""
 
-    most: int  # blocks that one `save` takes
+    most: int  # blocks that one `save` or `load` takes
 
     def may_save(self) -> bool:
         """Whether another save would make nobody wait."""
@@ -39,11 +41,28 @@ class Mover(Protocol):
         """What is computed from now on begins behind every load."""
 
 
+@dataclass(eq=False, slots=True)
+class Coming:
+    """A load, and when what has set out of it so far is there."""
+
+    load: Load
+    arrival: Arrival | None = None
+
+    @property
+    def there(self) -> bool:
+        return not self.load.moves and (self.arrival is None or self.arrival.done())
+
+    def set_out(self, mover: Mover, now: list[Move], later: list[Move]) -> None:
+        if now:
+            self.arrival = mover.load(now)
+        self.load.moves = later
+
+
 class Moves:
     def __init__(self, host: HostCache, mover: Mover | None) -> None:
         self._host = host
         self._mover = mover
-        self._coming: list[tuple[Load, Arrival]] = []
+        self._coming: list[Coming] = []
 
     @property
     def under_way(self) -> bool:
@@ -55,9 +74,13 @@ class Moves:
             return
         if batch.fence:
             self._mover.fence()
-        for load in batch.loads:
-            if load.live:
-                self._coming.append((load, self._mover.load(load.still_wanted())))
+        self._coming += [Coming(load) for load in batch.loads if load.live]
+        room = self._mover.most
+        for coming in self._coming:
+            if room and coming.load.moves:
+                wanted = coming.load.still_wanted()
+                coming.set_out(self._mover, wanted[:room], wanted[room:])
+                room -= min(room, len(wanted))
 
     def keep(self, cache: BlockCache, wait: bool = False) -> bool:
         """Behind everything that was launched, and before any load is planned that it could overwrite.
@@ -68,13 +91,22 @@ class Moves:
             return False
         moves = self._host.due(cache, self._mover.most)
         if moves:
+            self._make_way(self._mover, {here for _, here in moves})
             self._mover.save(moves)
         return bool(moves)
 
+    def _make_way(self, mover: Mover, taken: set[int]) -> None:
+        """What is still to come from where something else is to be kept sets out before that."""
+        for coming in self._coming:
+            if not taken.isdisjoint(here for here, _ in coming.load.moves):
+                wanted = coming.load.still_wanted()
+                now = [move for move in wanted if move[0] in taken]
+                coming.set_out(mover, now, [move for move in wanted if move[0] not in taken])
+
     def arrived(self, wait: bool) -> list[Load]:
-        """The loads that are there by now; where there is nothing else to do, one is waited for."""
-        if wait and self._coming:
-            self._coming[0][1].wait()
-        there = [load for load, arrival in self._coming if arrival.done()]
-        self._coming = [(load, arrival) for load, arrival in self._coming if load not in there]
-        return there
+        """The loads that are there by now; where there is nothing else to do, the next part is waited for."""
+        if wait and self._coming and (first := self._coming[0].arrival):
+            first.wait()
+        there = [coming for coming in self._coming if coming.there]
+        self._coming = [coming for coming in self._coming if coming not in there]
+        return [coming.load for coming in there]

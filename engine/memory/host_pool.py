@@ -7,19 +7,26 @@ the same moves are plain copies.
 
 Memory from which a device copies by itself is pinned: nobody else can have it. So it is taken once, never
 more than was allowed, in pieces whose sizes are powers of two: torch rounds up what is none.
+
+Each copy costs the host some microseconds in which nobody's step is launched. So blocks that are neighbours
+in the host's memory travel in one.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from itertools import accumulate
 
 import torch
+from torch import Tensor
 
 from engine.device import upload
 from engine.forward.attention import Pool
 from engine.schedule.host_cache import Move
 
-STAGED_BYTES = 2**27  # what one save gathers, and one turn of a load
+STAGED_BYTES = 2**27  # what one save gathers, and one load brings
 PIECE_BYTES = 2**30
 
 
@@ -81,26 +88,21 @@ class HostPool:
         shape = self._blocks.shape[1:]
         self.block_bytes = shape.numel() * pool.dtype.itemsize
         device = self._blocks.device
-        pieces = [
+        flat = [
             torch.empty(size // pool.dtype.itemsize, dtype=pool.dtype, pin_memory=device.type == "cuda")
             for size in pieces_of(limit_bytes, self.block_bytes)
         ]
-        counts = [piece.nbytes // self.block_bytes for piece in pieces]
-        self._held = [
-            held
-            for piece, count in zip(pieces, counts, strict=True)
-            for held in piece[: count * shape.numel()].view(count, *shape).unbind()
+        counts = [piece.nbytes // self.block_bytes for piece in flat]
+        self._pieces = [
+            piece[: count * shape.numel()].view(count, *shape)
+            for piece, count in zip(flat, counts, strict=True)
         ]
+        *self._firsts, self.total = accumulate(counts, initial=0)  # blocks before each piece, and in all
         self.most = max(1, min(self._blocks.shape[0], STAGED_BYTES // self.block_bytes))
         self._out, self._in = self._blocks.new_empty(2, self.most, *shape)
         self._beside = Beside(device)
         self._saved: Mark | There = There()
         self._loaded: Mark | There = There()
-
-    @property
-    def total(self) -> int:
-        """Blocks that it holds."""
-        return len(self._held)
 
     def may_save(self) -> bool:
         return self._saved.done()
@@ -109,26 +111,37 @@ class HostPool:
     def save(self, moves: list[Move]) -> None:
         assert len(moves) <= self.most
         self._saved.wait()
+        numbers, here = zip(*sorted(moves, key=lambda move: move[1]), strict=True)
         gathered = self._out[: len(moves)]
-        torch.index_select(self._blocks, 0, self._numbers(moves, 0), out=gathered)
+        torch.index_select(self._blocks, 0, self._upload(numbers), out=gathered)
         with self._beside.behind_what_is_queued():
-            for at, (_, here) in enumerate(moves):
-                self._held[here].copy_(gathered[at], non_blocking=True)
+            for staged, held in self._runs(here):
+                held.copy_(gathered[staged], non_blocking=True)
             self._saved = self._beside.mark()
 
     @torch.inference_mode()
     def load(self, moves: list[Move]) -> Mark | There:
+        assert len(moves) <= self.most
+        here, numbers = zip(*sorted(moves), strict=True)
         with self._beside.behind_what_is_queued():
-            for begin in range(0, len(moves), self.most):
-                part = moves[begin : begin + self.most]
-                for at, (here, _) in enumerate(part):
-                    self._in[at].copy_(self._held[here], non_blocking=True)
-                self._blocks.index_copy_(0, self._numbers(part, 1), self._in[: len(part)])
+            for staged, held in self._runs(here):
+                self._in[staged].copy_(held, non_blocking=True)
+            self._blocks.index_copy_(0, self._upload(numbers), self._in[: len(moves)])
             self._loaded = self._beside.mark()
         return self._loaded
 
     def fence(self) -> None:
         self._beside.hold_back(self._loaded)
 
-    def _numbers(self, moves: list[Move], side: int) -> torch.Tensor:
-        return upload([move[side] for move in moves], self._blocks.device)
+    def _runs(self, here: tuple[int, ...]) -> Iterator[tuple[slice, Tensor]]:
+        """Where neighbours among these blocks begin and end, and their memory, of one piece."""
+        begin = 0
+        for end in range(1, len(here) + 1):
+            if end == len(here) or here[end] != here[end - 1] + 1 or here[end] in self._firsts:
+                at = bisect_right(self._firsts, here[begin]) - 1
+                first = here[begin] - self._firsts[at]
+                yield slice(begin, end), self._pieces[at][first : first + end - begin]
+                begin = end
+
+    def _upload(self, numbers: tuple[int, ...]) -> Tensor:
+        return upload(list(numbers), self._blocks.device)

@@ -26,7 +26,7 @@ class Load:
     """Blocks on their way to a sequence. It is live for as long as the sequence waits for this very one."""
 
     sequence: Sequence
-    moves: list[Move]  # from the host to the device
+    moves: list[Move]  # from the host to the device, that have not set out yet
 
     @property
     def live(self) -> bool:
@@ -42,7 +42,7 @@ class HostCache:
     def __init__(self, blocks: int = 0) -> None:
         self.total = blocks
         self._numbers: OrderedDict[bytes, int] = OrderedDict()  # least recently used first
-        self._free = list(range(blocks))
+        self._free = deque(range(blocks))  # ascending: neighbours travel together
         self._offered: deque[bytes] = deque(maxlen=blocks)
 
     @property
@@ -69,7 +69,7 @@ class HostCache:
             if digest in self._numbers:
                 self._numbers.move_to_end(digest)
             elif (number := cache.holding(digest)) is not None:
-                here = self._free.pop() if self._free else self._numbers.popitem(last=False)[1]
+                here = self._free.popleft() if self._free else self._numbers.popitem(last=False)[1]
                 self._numbers[digest] = here
                 moves.append((number, here))
         return moves

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.forward.attention import Pool
 from engine.memory.host_pool import HostPool, pieces_of
 
 BLOCK, BLOCKS = 4, 6
 BLOCK_BYTES = 2 * 3 * 2 * BLOCK * 5 * 8  # 1920
+PIECES = 8192 + 4096 + 2048  # for blocks 0 to 3, 4 and 5, and 6
 
 
 def pool() -> Pool:
@@ -22,6 +26,20 @@ def pool() -> Pool:
 def tokens_of(made: Pool, block: int) -> torch.Tensor:
     tokens = slice(block * BLOCK, (block + 1) * BLOCK)
     return torch.stack([tensor[:, tokens] for tensor in (*made.keys, *made.values)]).clone()
+
+
+class Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts them."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.count += func is torch.ops.aten.copy_.default
+        return func(*args, **(kwargs or {}))
 
 
 def test_blocks_come_back_as_they_were_wherever_they_are_put() -> None:
@@ -39,17 +57,28 @@ def test_blocks_come_back_as_they_were_wherever_they_are_put() -> None:
     assert not tokens_of(made, 4).any()
 
 
-def test_a_load_of_more_than_is_staged_comes_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.memory.host_pool.STAGED_BYTES", 2 * BLOCK_BYTES)
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5], [5, 3, 1, 0, 2, 4], [6, 5, 4, 3, 2, 1]])
+def test_blocks_find_their_places_whatever_the_order(order: list[int]) -> None:
     made = pool()
-    host = HostPool(made, BLOCK, 8 * BLOCK_BYTES)
-    assert host.most == 2
-    before = [tokens_of(made, block) for block in range(5)]
-    for begin in (0, 2, 4):
-        host.save([(block, block) for block in range(begin, min(begin + 2, 5))])
+    host = HostPool(made, BLOCK, PIECES)
+    before = [tokens_of(made, block) for block in range(BLOCKS)]
+    host.save(list(enumerate(order)))
     made.scrub(slice(0, BLOCKS * BLOCK))
-    host.load([(block, 5 - block) for block in range(5)])
-    assert all(torch.equal(tokens_of(made, 5 - block), before[block]) for block in range(5))
+    host.load([(here, BLOCKS - 1 - block) for block, here in enumerate(order)])
+    assert all(torch.equal(tokens_of(made, BLOCKS - 1 - block), before[block]) for block in range(BLOCKS))
+
+
+@pytest.mark.parametrize(
+    ("here", "runs"),
+    [([0, 1, 2, 3], 1), ([3, 2, 1, 0], 1), ([0, 2], 2), ([2, 3, 4, 5], 2), ([0, 1, 3, 4, 6], 4)],
+)
+def test_neighbours_of_one_piece_travel_in_one_copy(here: list[int], runs: int) -> None:
+    host = HostPool(pool(), BLOCK, PIECES)
+    with Copies() as saved:
+        host.save([(block, number) for block, number in enumerate(here)])
+    with Copies() as loaded:
+        host.load([(number, block) for block, number in enumerate(here)])
+    assert saved.count == loaded.count == runs
 
 
 @pytest.mark.parametrize("limit", [0, 1, BLOCK_BYTES - 1, 7 * BLOCK_BYTES, 2**30, 3 * 2**30 + 12345])

@@ -5,11 +5,17 @@ from __future__ import annotations
 import pytest
 
 from engine import api
+from engine.memory.host_pool import There
+from engine.moves import Moves
+from engine.schedule.batch import Batch
+from engine.schedule.cache import BlockCache
+from engine.schedule.host_cache import HostCache, Move
+from engine.schedule.sequence import Sequence
 from tests.fakes.engines import TOY, Driver, Room, engine_of, greedy
 from tests.fakes.movers import LateMover
 from tests.fakes.oracle import oracle
 
-ONE, OTHER, FILLER, SMALL = ([first + at for at in range(50)] for first in (0, 100, 200, 150))
+ONE, OTHER, SMALL, FILLER = list(range(50)), list(range(100, 150)), [150, 151], list(range(200, 280))
 ROOM = Room(kv_tokens=64, step_tokens=64, host_blocks=32)
 
 
@@ -19,13 +25,14 @@ def mover_of(driver: Driver) -> LateMover:
     return mover
 
 
-def coming_back(overlap: bool) -> Driver:
-    """Stream 1 lies in the host's memory and nowhere else, while stream 3 runs on."""
-    driver = Driver(engine_of(TOY, Room(kv_tokens=64, step_tokens=64, host_blocks=32, overlap=overlap)))
+def coming_back(overlap: bool, kv_tokens: int = 64) -> Driver:
+    """Stream 1 lies in the host's memory and hardly anywhere else, while stream 3 runs on."""
+    room = Room(kv_tokens=kv_tokens, step_tokens=64, host_blocks=32, overlap=overlap)
+    driver = Driver(engine_of(TOY, room))
     driver.settle(api.Submit(1, ONE, greedy(60), credit=3))
     driver.settle(api.Pause(1, release=True))
-    driver.settle(api.Submit(2, FILLER[:42], greedy(4), credit=9))
-    driver.send(api.Submit(3, SMALL[:2], greedy(14), credit=99))
+    driver.settle(api.Submit(2, FILLER[: kv_tokens - 22], greedy(4), credit=9))
+    driver.send(api.Submit(3, SMALL, greedy(14), credit=99))
     driver.until(driver.has(3, 1))
     assert mover_of(driver).saved >= 12
     driver.send(api.Resume(1), api.Grant(1, 99))
@@ -67,7 +74,7 @@ def test_what_was_rewound_before_it_set_out_does_not_come(overlap: bool) -> None
     driver.settle(api.Submit(1, ONE[:4], greedy(60), credit=49))
     driver.settle(api.Pause(1, release=True))
     driver.settle(api.Submit(2, FILLER[:42], greedy(4), credit=9))
-    driver.send(api.Submit(3, SMALL[:2], greedy(14), credit=99))
+    driver.send(api.Submit(3, SMALL, greedy(14), credit=99))
     driver.until(driver.has(3, 1))
     driver.send(api.Resume(1), api.Truncate(1, 2), api.Submit(4, OTHER[:40], greedy(9), credit=99))
     driver.step(2)
@@ -81,7 +88,84 @@ def test_where_nobody_else_runs_it_is_waited_for() -> None:
     driver.settle(api.Pause(1, release=True))
     driver.settle(api.Submit(2, FILLER[:42], greedy(4), credit=9))
     driver.send(api.Resume(1), api.Grant(1, 99))
-    driver.step(3)
-    assert mover_of(driver).brought
-    assert len(driver.told[1].tokens) == 4
+    driver.step()
+    before = len(driver.outputs)
+    driver.until(driver.has(1, 4))
+    mover = mover_of(driver)
+    assert mover.brought > mover.most
+    assert len(driver.outputs) - before == -(-mover.brought // mover.most) + 1
     check(driver)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_long_load_sets_out_in_parts_while_others_decode(overlap: bool) -> None:
+    driver = coming_back(overlap, kv_tokens=68)
+    mover = mover_of(driver)
+    parts: list[int] = []
+    while len(driver.told[1].tokens) == 3:
+        brought, told = mover.brought, len(driver.told[3].tokens)
+        driver.step()
+        parts.append(mover.brought - brought)
+        assert len(driver.told[3].tokens) == told + 1, "nobody's step waits"
+    assert max(parts) == mover.most
+    assert sum(parts) == mover.brought > 2 * mover.most
+    check(driver)
+
+
+class Log:
+    """A device that writes down what it is told."""
+
+    most = 2
+
+    def __init__(self) -> None:
+        self.loads: list[Move] = []
+        self.saved_over: list[tuple[int, list[Move]]] = []  # a host's block, and what had been loaded by then
+
+    def may_save(self) -> bool:
+        return True
+
+    def save(self, moves: list[Move]) -> None:
+        self.saved_over += [(here, list(self.loads)) for _, here in moves]
+
+    def load(self, moves: list[Move]) -> There:
+        assert len(moves) <= self.most
+        self.loads += moves
+        return There()
+
+    def fence(self) -> None: ...
+
+
+def test_what_is_still_to_come_sets_out_before_something_else_is_kept_in_its_place() -> None:
+    cache, host, log = BlockCache(8, 4), HostCache(7), Log()
+    moves = Moves(host, log)
+    load = host.bring(cache, left(cache, host, moves, 1, 29))
+    assert load is not None
+    wanted, log.saved_over = list(load.moves), []
+    assert len(wanted) == 7
+    moves.launch(Batch(loads=[load]))
+    assert log.loads == wanted[:2]
+    for other in range(2, 6):
+        left(cache, host, moves, other, 5)
+    assert len(log.saved_over) == 4
+    for here, loaded in log.saved_over:
+        assert here in [number for number, _ in loaded]
+    for _ in range(2):
+        assert moves.arrived(wait=False) == []
+        moves.launch(Batch())
+    assert sorted(log.loads) == sorted(wanted)
+    assert moves.arrived(wait=False) == [load]
+
+
+def left(cache: BlockCache, host: HostCache, moves: Moves, stream: int, tokens: int) -> Sequence:
+    """A sequence that computed its tokens, and left them in the host's memory and nowhere else."""
+    known = list(range(100 * stream, 100 * stream + tokens))
+    sequence = Sequence(stream, known, greedy(), credit=9, context=99)
+    assert cache.grow(sequence, tokens - 1)
+    sequence.computed = tokens - 1
+    cache.remember(sequence)
+    host.offer(sequence)
+    while moves.keep(cache):
+        pass
+    cache.disown(sequence)
+    cache.release(sequence)
+    return sequence
