@@ -67,8 +67,10 @@ class Parts:
         """The host's memory for what paused streams leave."""
         if not self._host_gib:
             return None
-        free, block = available_memory(), self._options.block_size
-        return host_pool(self.runner.pool, self.runner, block=block, gib=self._host_gib, free=free)
+        free, block, chunk = available_memory(), self._options.block_size, self._chunk
+        return host_pool(
+            self.runner.pool, self.runner, block=block, chunk=chunk, gib=self._host_gib, free=free
+        )
 
     def _warm_up(self) -> None:
         """What has to be compiled is compiled now, and not while somebody waits for tokens."""

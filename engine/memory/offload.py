@@ -22,8 +22,13 @@ GIB = 2**30
 SHARE = 0.5  # of the host's memory that is free: the rest is everybody's
 
 
-def host_pool(pool: Pool, runner: Runner, *, block: int, gib: float, free: int | None) -> HostPool | None:
-    """Memory for what streams leave when they pause; None where it would not serve."""
+def host_pool(
+    pool: Pool, runner: Runner, *, block: int, chunk: int, gib: float, free: int | None
+) -> HostPool | None:
+    """Memory for what streams leave when they pause; None where it would not serve.
+
+    `chunk`: the most tokens of a prompt that one step computes.
+    """
     limit = int(gib * GIB)
     if free is not None:
         limit = min(limit, int(free * SHARE))
@@ -35,18 +40,18 @@ def host_pool(pool: Pool, runner: Runner, *, block: int, gib: float, free: int |
     if not host.total:
         log.info("nothing of the KV cache is kept in the host's memory: %d bytes hold no block", limit)
         return None
-    return host if _cheaper(host, pool, runner, block) else None
+    return host if _cheaper(host, pool, runner, block, chunk) else None
 
 
-def _cheaper(host: HostPool, pool: Pool, runner: Runner, block: int) -> bool:
-    blocks = min(host.most, host.total, runner.context // block, pool.tokens // block)
-    tokens = blocks * block
+def _cheaper(host: HostPool, pool: Pool, runner: Runner, block: int, chunk: int) -> bool:
+    blocks = min(host.most, host.total, runner.context // block, pool.tokens // block, -(-chunk // block))
+    tokens = min(blocks * block, chunk)  # there is memory for no larger step
     moves = [(number, number) for number in range(blocks)]
     host.save(moves)  # nothing but zeros, which may lie in any block
     bring_s = _seconds(lambda: host.load(moves).wait())
     row = trial_row(0, tokens, list(range(blocks)))
     compute_s = _seconds(lambda: Download(runner.forward([row])).read())
-    pool.scrub(slice(0, tokens))
+    pool.scrub(slice(0, blocks * block))
     log.info(
         "%d tokens come back from the host's memory in %.2f ms, and are computed again in %.2f ms: %s",
         tokens,
