@@ -21,7 +21,7 @@ BINS = 2 + (1 << DIGIT)  # one for each value of a digit, and the outer two
 SHIFTS = (24, 12, 0)
 COLDEST = 1e-30  # a temperature that float32 still holds
 BLOCK = 256  # tokens in one step of the coarse search
-LANES = {"cpu": 1, "cuda": 32}  # of a bin: numbers to which as many threads add side by side
+LANES = {"cuda": 32}  # of a bin: numbers to which as many threads add side by side
 HISTOGRAM_BYTES = 2**26  # that those of one search may take
 
 
@@ -92,7 +92,7 @@ def _reach(weight: Tensor, measure: Tensor, wanted: Tensor) -> Tensor:
 
     In groups of rows whose histograms stay small.
     """
-    lanes = LANES[weight.device.type]
+    lanes = LANES.get(weight.device.type, 1)
     group = max(1, HISTOGRAM_BYTES // (BINS * lanes * measure.itemsize))
     groups = [slice(at, at + group) for at in range(0, len(weight), group)]
     return torch.cat([_search(weight[at], measure[at], wanted[at], lanes) for at in groups])

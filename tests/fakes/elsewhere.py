@@ -1,0 +1,54 @@
+"""A device that is not there: torch's `meta` stands for it. It has shapes and no numbers, so whoever asks it
+for a number, or gives it a tensor of the host's, is found out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+COPY = "aten.copy_.default"
+COPIES = (COPY, "aten._to_copy.default")
+
+
+class Unmixed(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Fails on operations between tensors of the host and the device, but for copies; down comes nothing."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if str(func) == COPY and (args[0].device.type, args[1].device.type) == ("cpu", "meta"):
+            return args[0]
+        if str(func) not in COPIES:
+            given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor) and one.dim()]
+            assert len({tensor.device for tensor in given}) <= 1, f"{func} mixes the host and the device"
+        return func(*args, **(kwargs or {}))
+
+
+class Unpinned(TorchFunctionMode):
+    """There is nothing to pin memory for."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        kwargs.pop("pin_memory", None)
+        return func(*args, **kwargs)
+
+
+class Event:
+    def record(self) -> None: ...
+
+
+@contextmanager
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    with Unpinned(), Unmixed():  # type: ignore[no-untyped-call]
+        yield
