@@ -52,7 +52,8 @@ def _toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
     context = min(options.context or CONTEXT, CONTEXT)
     tokens = whole_blocks(options.kv_tokens or CONTEXTS_HELD * context, options.block_size, "cpu")
     context = min(context, tokens)
-    sampler = Sampler(options.max_streams, toy_model.VOCAB, eos=[toy_model.EOS])
+    rows = min(max(2, options.batch_rows), options.max_streams)
+    sampler = Sampler(options.max_streams, toy_model.VOCAB, eos=[toy_model.EOS], rows=rows)
     runner = ToyRunner(tokens=tokens, block=options.block_size, context=context, step_ms=options.toy_step_ms)
     hello = api.Hello(
         model=TOY,

@@ -50,6 +50,7 @@ class Parts:
             options.max_streams,
             self.facts.vocab,
             eos=self.facts.eos,
+            rows=self._rows,
             device=model.device,
             agree=ranks.agree if ranks else None,
         )
@@ -112,8 +113,8 @@ class Parts:
 
     @property
     def _rows(self) -> int:
-        """The most streams that decode in one step."""
-        return min(self._options.batch_rows, self._options.max_streams)
+        """The most streams that decode in one step; the scheduler never has room for one alone."""
+        return min(max(2, self._options.batch_rows), self._options.max_streams)
 
     @property
     def _chunk(self) -> int:

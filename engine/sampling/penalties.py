@@ -1,10 +1,13 @@
 """What already stands in a stream's context, and what that costs a token: the three penalties.
 
-Kept for the slots that ask for it, as rows of counts that catch up with their sequence's tokens when they are
-next needed. It knows sequences, and nothing of temperatures, seeds or draws.
+Kept as rows of counts, as many as streams are sampled at once: a row belongs to a slot until others need it
+more, catches up with its sequence's tokens when it is next used, and is counted anew where it was lost. It
+knows sequences, and nothing of temperatures, seeds or draws.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,26 +16,33 @@ from engine.device import upload
 from engine.sampling.draw import Next
 
 
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What a row has yet to count."""
+
+    row: int
+    slot: int
+    context: list[int]
+    output: list[int]
+    anew: bool  # whether what it counted before is void
+    coming: bool  # whether there is one token more, which the host does not know yet
+
+
 class History:
-    """Rows of counts over the vocabulary: is a token in the context, and how often was it output."""
+    """Rows of counts over the vocabulary: is a token in the context, and how often was it output.
 
-    def __init__(self, vocab: int, device: str | torch.device) -> None:
-        self._context = torch.zeros(0, vocab, dtype=torch.bool, device=device)
-        self._output = torch.zeros(0, vocab, dtype=torch.int32, device=device)
-        self._rows: dict[int, int] = {}  # of a slot
-        self._free: list[int] = []
+    `latest` is the token that was chosen last for each slot. It is all of a sequence that the host may not
+    know: nobody is sampled while two tokens are on their way.
+    """
+
+    def __init__(self, rows: int, vocab: int, latest: Tensor) -> None:
+        self._latest = latest
+        # Left as they are: a row is emptied when a slot gets it.
+        self._context = torch.empty(rows, vocab, dtype=torch.bool, device=latest.device)
+        self._output = torch.empty(rows, vocab, dtype=torch.int32, device=latest.device)
+        self._free = list(range(rows))
+        self._rows: dict[int, int] = {}  # of a slot, in the order of their last use
         self._counted: dict[int, tuple[int, int]] = {}  # of a slot: tokens counted, and `edits` by then
-
-    def __contains__(self, slot: int) -> bool:
-        return slot in self._rows
-
-    def claim(self, slot: int) -> None:
-        """Give the slot a row, empty until it catches up; nothing changes for a slot that has one."""
-        if slot in self._rows:
-            return
-        if not self._free:
-            self._grow()
-        self._rows[slot] = self._free.pop()
 
     def release(self, slot: int) -> None:
         if slot in self._rows:
@@ -40,11 +50,12 @@ class History:
             self._counted.pop(slot, None)
 
     def penalise(
-        self, scores: Tensor, rows: list[Next], repetition: Tensor, presence: Tensor, frequency: Tensor
+        self, scores: Tensor, asked: list[Next], repetition: Tensor, presence: Tensor, frequency: Tensor
     ) -> Tensor:
         """The scores less the penalties: one row a sequence, and one penalty of each kind a row."""
-        self._catch_up(rows)
-        places = upload([self._rows[row.seq.slot] for row in rows], scores.device)
+        rows = self._held([ask.seq.slot for ask in asked])
+        self._catch_up(asked, rows)
+        places = upload(rows, scores.device)
         repetition, presence, frequency = (
             penalty.to(scores.dtype)[:, None] for penalty in (repetition, presence, frequency)
         )
@@ -53,46 +64,56 @@ class History:
         output = self._output[places]
         return scores.sub_(frequency * output).sub_(presence * (output > 0))
 
-    def _grow(self) -> None:
-        size = len(self._context)
-        more = max(size, 1)
-        self._context = torch.cat([self._context, self._context.new_zeros(more, self._context.shape[1])])
-        self._output = torch.cat([self._output, self._output.new_zeros(more, self._output.shape[1])])
-        self._free += range(size, size + more)
+    def _held(self, slots: list[int]) -> list[int]:
+        """A row for each: its own, or a free one, or that of the slot which used its own longest ago."""
+        assert len(slots) <= len(self._context), "more streams are sampled at once than were announced"
+        for slot in sorted(slots, key=lambda slot: slot not in self._rows):  # who has one is not robbed
+            if slot not in self._rows and not self._free:
+                self.release(next(iter(self._rows)))
+            self._rows[slot] = self._rows.pop(slot) if slot in self._rows else self._free.pop()
+        return [self._rows[slot] for slot in slots]
 
-    def count(self, slots: list[int], tokens: Tensor) -> None:
-        """Each slot's sequence has one token more: the host may not know yet which."""
-        rows = upload([self._rows[slot] for slot in slots], tokens.device)
-        self._context.index_put_((rows, tokens), self._context.new_ones(()))
-        self._output.index_put_((rows, tokens), self._output.new_ones(()), accumulate=True)
-        for slot in slots:
-            counted, edits = self._counted[slot]
-            self._counted[slot] = counted + 1, edits
+    # -- counting ----------------------------------------------------------------------------------
 
-    def _catch_up(self, rows: list[Next]) -> None:
-        context: list[tuple[int, list[int]]] = []
-        output: list[tuple[int, list[int]]] = []
-        for asked in rows:
-            seq = asked.seq
-            row, (counted, edits) = self._rows[seq.slot], self._counted.get(seq.slot, (0, -1))
-            upto = (
-                seq.known + asked.index - seq.outputs
-            )  # with those that are on their way, and counted already
-            if edits == seq.edits and counted <= upto:  # so whatever is new was sampled
-                new = seq.tokens[counted:]
-                context.append((row, new))
-                output.append((row, new))
-            else:
-                self._context[row] = False
-                self._output[row] = 0
-                context.append((row, seq.tokens))
-                output.append((row, seq.output()))
-            self._counted[seq.slot] = upto, seq.edits
-        self._context.index_put_(self._places(context), self._context.new_ones(()))
-        self._output.index_put_(self._places(output), self._output.new_ones(()), accumulate=True)
+    def _catch_up(self, asked: list[Next], rows: list[int]) -> None:
+        """Count all that stands before the tokens asked for. A row where that fails is counted anew."""
+        dues = [self._due(ask, row) for ask, row in zip(asked, rows, strict=True)]
+        void = [due.row for due in dues if due.anew]
+        if void:
+            places = upload(void, self._context.device)
+            self._context.index_fill_(0, places, 0)
+            self._output.index_fill_(0, places, 0)
+        coming = [due for due in dues if due.coming]
+        context = self._places([(due.row, due.context) for due in dues], coming)
+        output = self._places([(due.row, due.output) for due in dues], coming)
+        self._context.index_put_(context, self._context.new_ones(()))
+        self._output.index_put_(output, self._output.new_ones(()), accumulate=True)
+        for ask in asked:
+            self._counted[ask.seq.slot] = _before(ask), ask.seq.edits
 
-    def _places(self, runs: list[tuple[int, list[int]]]) -> tuple[Tensor, Tensor]:
-        rows = [row for row, tokens in runs for _ in tokens]
-        columns = [token for _, tokens in runs for token in tokens]
+    def _due(self, ask: Next, row: int) -> Due:
+        seq, upto = ask.seq, _before(ask)
+        assert upto - seq.known in (0, 1), "two tokens are on their way, or one is chosen again"
+        counted, edits = self._counted.pop(seq.slot, (0, -1))
+        anew = edits != seq.edits or counted > upto
+        if anew:
+            context, output, counted = seq.tokens, seq.output(), 0
+        else:  # whatever is new was sampled
+            context = output = seq.tokens[counted:]
+        return Due(row, seq.slot, context, output, anew, coming=max(counted, seq.known) < upto)
+
+    def _places(self, runs: list[tuple[int, list[int]]], coming: list[Due]) -> tuple[Tensor, Tensor]:
+        """Where tokens are counted: those of each row, and then those that are coming."""
         device = self._context.device
-        return upload(rows, device), upload(columns, device)
+        columns = [token for _, tokens in runs for token in tokens]
+        rows = upload([row for row, _ in runs], device)
+        lengths = upload([len(tokens) for _, tokens in runs], device)
+        known = rows.repeat_interleave(lengths, output_size=len(columns))  # told, so that nobody waits
+        late = upload([due.row for due in coming], device)
+        latest = self._latest[upload([due.slot for due in coming], device)]
+        return torch.cat([known, late]), torch.cat([upload(columns, device), latest])
+
+
+def _before(ask: Next) -> int:
+    """How many tokens stand before the one that is asked for, with what is on its way."""
+    return ask.seq.known + ask.index - ask.seq.outputs

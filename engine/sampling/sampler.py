@@ -38,6 +38,7 @@ def _penalised(s: Sampling) -> bool:
 class Sampler:
     """One choice a row; `uniform` makes the random number of each (seed, token index).
 
+    At most `rows` streams are sampled at once: all slots, where that is not told.
     Where several processes compute the same rows, `agree` makes one of what each of them chose.
     """
 
@@ -47,6 +48,7 @@ class Sampler:
         vocab: int,
         *,
         eos: Iterable[int],
+        rows: int | None = None,
         device: str | torch.device = "cpu",
         uniform: Callable[[Tensor, Tensor], Tensor] = randomness.uniform,
         agree: Callable[[Tensor], None] | None = None,
@@ -63,7 +65,7 @@ class Sampler:
         self._parameters = torch.zeros(slots, NUMBERS, dtype=torch.float64, device=device)
         self._seeds = torch.zeros(slots, dtype=torch.int64, device=device)
         self._bias: dict[int, dict[int, float]] = {}  # of the slots that have any
-        self._history = History(vocab, device)
+        self._history = History(slots if rows is None else rows, vocab, self.latest)
 
     # -- the life of a slot ------------------------------------------------------------------------
 
@@ -83,10 +85,6 @@ class Sampler:
         self._bias[slot] = {
             token: bias for token, bias in sampling.logit_bias.items() if 0 <= token < self._vocab
         }
-        if _penalised(sampling):
-            self._history.claim(slot)
-        else:
-            self._history.release(slot)
 
     def release(self, seq: Sequence) -> None:
         """The slot is free."""
@@ -130,14 +128,7 @@ class Sampler:
         if self._agree is not None:
             self._agree(tokens)
         self.latest.index_copy_(0, slots, tokens.clamp(min=0))
-        self._count(rows, edited)
         return Draw(Download(tokens), self._logprobs(raw, rows, tokens))
-
-    def _count(self, rows: list[Next], edited: list[int]) -> None:
-        """What was chosen stands in its stream's context, which the host may not know yet."""
-        counted = [rows[at].seq.slot for at in edited if rows[at].seq.slot in self._history]
-        if counted:
-            self._history.count(counted, self.latest[self._integers(counted)])
 
     def _integers(self, values: Iterable[int]) -> Tensor:
         return upload(list(values), self._device)
@@ -146,8 +137,7 @@ class Sampler:
         return row.index < row.seq.sampling.min_tokens
 
     def _is_edited(self, row: Next) -> bool:
-        slot = row.seq.slot
-        return bool(self._bias[slot]) or slot in self._history or self._awaits_eos(row)
+        return bool(self._bias[row.seq.slot]) or _penalised(row.seq.sampling) or self._awaits_eos(row)
 
     def _edit(self, scores: Tensor, rows: list[Next], parameters: Tensor) -> Tensor:
         """The scores, which are ours to write to, after bias, penalties and min_tokens."""
@@ -156,7 +146,7 @@ class Sampler:
             places, ids, values = zip(*biases, strict=True)
             bias = upload(list(values), self._device, scores.dtype)
             scores.index_put_((self._integers(places), self._integers(ids)), bias, accumulate=True)
-        penalised = [at for at, row in enumerate(rows) if row.seq.slot in self._history]
+        penalised = [at for at, row in enumerate(rows) if _penalised(row.seq.sampling)]
         if penalised:
             at = self._integers(penalised)
             _, _, _, _, *penalties = parameters[at].unbind(1)

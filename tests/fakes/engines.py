@@ -74,7 +74,7 @@ def model_engine(model: PreTrainedModel, room: Room, wrap: Wrap | None = None) -
     facts = describe(model.config)
     model.set_attn_implementation(NAME)
     context = min(facts.context, room.kv_tokens)
-    sampler = Sampler(SLOTS, facts.vocab, eos=[])
+    sampler = Sampler(SLOTS, facts.vocab, eos=[], rows=room.batch_rows)
     pool = Pool(
         facts.layers,
         facts.kv_heads,
@@ -109,7 +109,7 @@ def _mover(pool: Pool, room: Room) -> LateMover | None:
 
 
 def _toy_engine(room: Room, wrap: Wrap | None) -> Engine:
-    sampler = Sampler(SLOTS, toy_model.VOCAB, eos=[toy_model.EOS])
+    sampler = Sampler(SLOTS, toy_model.VOCAB, eos=[toy_model.EOS], rows=room.batch_rows)
     runner = ToyRunner(tokens=room.kv_tokens, block=room.block, context=room.kv_tokens, latest=sampler.latest)
     mover = LateMover(ToyHost(runner, room.host_blocks)) if room.host_blocks else None
     return _assembled(runner if wrap is None else wrap(runner), sampler, room, mover)

@@ -69,6 +69,15 @@ def test_it_says_the_same_in_a_crowd(model: str) -> None:
     same(driver, alone(model))
 
 
+@pytest.mark.parametrize("overlap", [False, True], ids=["one step at a time", "overlapped"])
+@pytest.mark.parametrize("model", MODELS)
+def test_it_says_the_same_where_more_are_penalised_than_have_a_row(model: str, overlap: bool) -> None:
+    driver = Driver(engine_of(model, Room(kv_tokens=1024, batch_rows=2, overlap=overlap)))
+    driver.settle(watched(), *(api.Submit(stream, PROMPT, SAMPLING, 1000) for stream in range(1, 5)))
+    same(driver, alone(model))
+    assert all(told.tokens == driver.told[WATCHED].tokens for told in driver.told.values())
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_it_says_the_same_when_memory_is_taken_from_it(model: str) -> None:
     driver = Driver(engine_of(model, CROWDED))

@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from engine.api import Logprob, Sampling
+from engine.sampling.draw import Next
 from engine.sampling.randomness import MOST_TOKENS
 from engine.sampling.sampler import Sampler
 from engine.schedule.sequence import Choice, Sequence
@@ -219,6 +220,102 @@ def test_tokens_swapped_for_others_between_two_samples_are_noticed() -> None:
     seq.truncate(0)
     seq.sampled(4)
     assert sampler.sample(logits, [seq])[0].token == 8
+
+
+class Overlapped:
+    """Streams whose tokens the host learns one step late, where there are fewer rows than streams."""
+
+    def __init__(self, streams: int, rows: int) -> None:
+        self.seqs = [
+            sequence(slot, [slot, 4, 4], temperature=0.0, **PENALTIES, max_tokens=999)
+            for slot in range(streams)
+        ]
+        self.sampler = Sampler(streams, 10, eos=[], rows=rows)
+        self._under_way: dict[int, int] = {}  # token of a stream
+        for seq in self.seqs:
+            self.sampler.adopt(seq)
+
+    def step(self, streams: list[int]) -> None:
+        """Choose for these behind what is under way, and only then learn what that was."""
+        asked = [Next(seq, seq.outputs + (seq.slot in self._under_way)) for seq in self._of(streams)]
+        draw = self.sampler.choose(LOGITS[streams, :10], asked)
+        self.land(streams)
+        for seq, choice in zip(self._of(streams), draw.choices(), strict=True):
+            assert choice.token == penalised_by_hand(LOGITS[seq.slot : seq.slot + 1, :10], seq)
+            self._under_way[seq.slot] = choice.token
+
+    def land(self, streams: list[int]) -> None:
+        for seq in self._of(streams):
+            if seq.slot in self._under_way:
+                seq.sampled(self._under_way.pop(seq.slot))
+
+    def recall(self, streams: list[int]) -> None:
+        for seq in self._of(streams):
+            seq.launched = seq.coming = int(self._under_way.pop(seq.slot, None) is not None)
+            seq.recall()
+
+    def adjust(self, streams: list[int]) -> None:
+        """Whoever was penalised is not, and the other way round."""
+        self.recall(streams)
+        for seq in self._of(streams):
+            asked = {} if seq.sampling.presence_penalty else PENALTIES
+            seq.sampling = Sampling(temperature=0.0, **asked)
+            self.sampler.adjust(seq)
+
+    def _of(self, streams: list[int]) -> list[Sequence]:
+        return [self.seqs[stream] for stream in streams]
+
+
+def test_a_row_that_others_took_counts_what_the_host_does_not_know_yet() -> None:
+    streams = Overlapped(2, rows=1)
+    for stream in [0, 1, 0, 1, 1, 0, 0, 1]:
+        streams.step([stream])
+
+
+def test_a_token_that_is_chosen_again_behind_one_under_way_counts_that_once() -> None:
+    logits = torch.zeros(1, VOCAB)
+    logits[0, 8], logits[0, 9] = 1.0, 0.9
+    seq = sequence(temperature=0.0, frequency_penalty=0.08)
+    sampler = sampler_of(seq)
+    sampler.choose(logits, [Next(seq, 0)])
+    again = [sampler.choose(logits, [Next(seq, 1)]).choices()[0].token for _ in range(3)]
+    assert again == [8, 8, 8]
+
+
+DEEDS = st.sampled_from([Overlapped.step] * 4 + [Overlapped.land, Overlapped.recall, Overlapped.adjust])
+SOME = st.lists(st.integers(0, 4), min_size=1, max_size=2, unique=True)
+
+
+@given(st.integers(2, 4), st.lists(st.tuples(DEEDS, SOME), max_size=30))
+def test_penalties_hold_whoever_had_the_row_between(
+    rows: int, story: list[tuple[Callable[[Overlapped, list[int]], None], list[int]]]
+) -> None:
+    streams = Overlapped(5, rows)
+    for deed, some in [*story, (Overlapped.step, [0, 1]), (Overlapped.step, [2, 3])]:
+        deed(streams, some)
+
+
+def test_what_failed_while_it_was_counted_is_counted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    put = Tensor.index_put_
+
+    def fails_later(self: Tensor, *args: Any, **kwargs: Any) -> None:
+        put(self, *args, **kwargs)
+        if kwargs:  # it adds up
+            raise MemoryError
+
+    streams = Overlapped(2, rows=2)
+    streams.step([0, 1])
+    with monkeypatch.context() as short:
+        short.setattr(Tensor, "index_put_", fails_later)
+        with pytest.raises(MemoryError):
+            streams.step([0, 1])
+    for _ in range(4):
+        streams.step([1, 0])
+
+
+def test_more_penalised_streams_at_once_than_announced_are_refused() -> None:
+    with pytest.raises(AssertionError, match="than were announced"):
+        Overlapped(3, rows=2).step([0, 1, 2])
 
 
 def test_a_slot_forgets_who_had_it() -> None:
