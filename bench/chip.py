@@ -37,6 +37,15 @@ def bytes_per_s(device: torch.device, size: int) -> float:
     return 2 * size / seconds_of(lambda: target.copy_(source), device)
 
 
+def pinned_bytes_per_s(device: torch.device, size: int) -> tuple[float, float]:
+    """From the device to the host's memory, and back."""
+    here = torch.zeros(size, dtype=torch.uint8, device=device)
+    there = torch.empty(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    out = seconds_of(lambda: there.copy_(here, non_blocking=True), device)
+    back = seconds_of(lambda: here.copy_(there, non_blocking=True), device)
+    return size / out, size / back
+
+
 def flops_per_s(device: torch.device, dtype: torch.dtype, size: int) -> float:
     """Of one large square product."""
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))

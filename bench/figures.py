@@ -13,21 +13,25 @@ from msgspec import Struct, to_builtins
 
 class Figure(Struct, frozen=True):
     """One number. `goal` says what was asked for, in the same unit; `peer` names the figure that it is a
-    ratio to."""
+    ratio to, or says why there is no value."""
 
     name: str
-    value: float
+    value: float | None
     unit: str
     goal: str = ""
     ratio: float | None = None
     peer: str = ""
 
 
+def shown(figure: Figure) -> str:
+    return "-" if figure.value is None else f"{figure.value:,.4g}"
+
+
 def table(figures: Iterable[Figure]) -> str:
     rows = [("figure", "value", "unit", "goal", "ratio", "to")]
     for figure in figures:
         ratio = "" if figure.ratio is None else f"{figure.ratio:.2f} x"
-        rows.append((figure.name, f"{figure.value:,.4g}", figure.unit, figure.goal, ratio, figure.peer))
+        rows.append((figure.name, shown(figure), figure.unit, figure.goal, ratio, figure.peer))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"

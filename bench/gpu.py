@@ -6,7 +6,6 @@ bench works is then shown, and its figures mean nothing.
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,71 +15,16 @@ import torch
 from transformers import PreTrainedModel
 
 from bench import chip, gpu_peers
-from bench.figures import Figure, table, write
-from bench.gpu_engine import Bench
+from bench.figures import Figure, shown, table, write
+from bench.gpu_engine import Bench, NoRoom
+from bench.gpu_host import transfers
+from bench.gpu_plan import DRY, FULL, Plan
 from bench.random_models import random_model, shape_of
 from bench.roofline import Shape, fraction_of_memory
 from engine import api, toy_model
 from engine.load import around
 
 NO_DEVICE = "make bench-gpu needs a CUDA device, and torch sees none here; --dry runs it on the CPU, for show"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How large everything is."""
-
-    device: torch.device
-    dtype: torch.dtype
-    large: str
-    small: str
-    batches: tuple[int, ...]
-    small_batches: tuple[int, ...]
-    context: int
-    prompt: int
-    listening: int
-    crowd: tuple[int, int]
-    rounds: int  # of controls
-    peer_tokens: int
-    peer_room: dict[str, int]  # what `generate_batch` may take; all that it finds if nothing is said
-    copy_bytes: int
-    product: int
-
-
-FULL = Plan(
-    device=torch.device("cuda"),
-    dtype=torch.bfloat16,
-    large="llama-3.1-8b",
-    small="smollm2-135m",
-    batches=(1, 16, 64, 256),
-    small_batches=(1, 64, 256),
-    context=1024,
-    prompt=8192,
-    listening=32,
-    crowd=(100, 900),
-    rounds=100,
-    peer_tokens=64,
-    peer_room={},
-    copy_bytes=4 * 2**30,
-    product=8192,
-)
-DRY = Plan(
-    device=torch.device("cpu"),
-    dtype=torch.float32,
-    large="tiny",
-    small="tinier",
-    batches=(1, 3),
-    small_batches=(2,),
-    context=24,
-    prompt=512,
-    listening=3,
-    crowd=(4, 12),
-    rounds=3,
-    peer_tokens=4,
-    peer_room={"num_blocks": 32, "max_batch_tokens": 64, "page_size": 16},
-    copy_bytes=2**22,
-    product=128,
-)
 
 
 @dataclass(frozen=True)
@@ -96,7 +40,7 @@ def main(arguments: list[str]) -> int:
         return 1
     figures = []
     for figure in measured(DRY if dry else FULL):
-        print(f"{figure.name}: {figure.value:,.4g} {figure.unit}", file=sys.stderr, flush=True)
+        print(f"{figure.name}: {shown(figure)} {figure.unit}", file=sys.stderr, flush=True)
         figures.append(figure)
     print(table(figures))
     if not dry:
@@ -117,24 +61,25 @@ def measured(plan: Plan) -> Iterator[Figure]:
 
 
 def _speed(plan: Plan, limits: Chip, name: str, batches: tuple[int, ...], whole: bool) -> Iterator[Figure]:
+    gpu_peers.release(plan.device)  # the model before: the other process needs the device's memory
+    peers = gpu_peers.asked(plan, name, batches) if name in plan.peers else {}
     model = random_model(name, plan.device, plan.dtype)
     shape = shape_of(model)
-    peers = _peers(model, plan, batches, shape.facts.vocab)
     bench = _bench(model, plan, shape.facts.vocab)
     for rows in batches:
-        yield from _decoding(bench, plan, limits, shape, f"{name}, {rows} streams", rows, peers.get(rows))
+        of = f"{name}, {rows} streams"
+        figures = _decoding(bench, plan, limits, shape, of, rows, peers.get(rows))
+        yield from _where_it_fits(of, "tok/s", figures)
     if whole:
         yield from _steering(bench, plan, limits, shape)
 
 
 def _bench(model: PreTrainedModel, plan: Plan, vocab: int) -> Bench:
-    gc.collect()
-    if plan.device.type == "cuda":
-        torch.cuda.empty_cache()
+    gpu_peers.release(plan.device)
     held = max(plan.context * max(plan.batches), plan.prompt) + 64 * sum(plan.crowd)
     options = api.EngineOptions(
         model="random",
-        kv_tokens=4 * held if plan.device.type == "cpu" else 0,
+        kv_tokens=plan.kv_tokens or (4 * held if plan.device.type == "cpu" else 0),
         max_streams=2 * sum(plan.crowd),
         context=2 * plan.prompt,
     )
@@ -142,21 +87,12 @@ def _bench(model: PreTrainedModel, plan: Plan, vocab: int) -> Bench:
     return Bench(engine, vocab, plan.device)
 
 
-def _peers(
-    model: PreTrainedModel, plan: Plan, batches: tuple[int, ...], vocab: int
-) -> dict[int, tuple[float, str]]:
-    """Tokens a second of `generate_batch` for each batch, in its best configuration for the second."""
-    prompts = [
-        [(31 * at + 7919 * row) % (vocab - 2) + 2 for at in range(plan.context)]
-        for row in range(max(batches))
-    ]
-    way = gpu_peers.fastest(model, prompts[: batches[min(1, len(batches) - 1)]], 16, plan.peer_room)
-    if way is None:
-        return {}
-    return {
-        rows: (gpu_peers.batch_rate(model, prompts[:rows], plan.peer_tokens, way), str(way))
-        for rows in batches
-    }
+def _where_it_fits(name: str, unit: str, figures: Iterator[Figure]) -> Iterator[Figure]:
+    """These figures, or one that says what they have no room for."""
+    try:
+        yield from figures
+    except NoRoom as lack:
+        yield Figure(name, None, unit, peer=str(lack))
 
 
 def _decoding(
@@ -166,14 +102,15 @@ def _decoding(
     shape: Shape,
     name: str,
     rows: int,
-    peer: tuple[float, str] | None,
+    peer: gpu_peers.Rate | None,
 ) -> Iterator[Figure]:
     seconds = bench.decode_s(rows, plan.context)
     rate = rows / seconds
     if peer is None:
-        yield Figure(name, rate, "tok/s", ">= 1.5 x", None, "generate_batch, which does not run here")
+        yield Figure(name, rate, "tok/s", ">= 1.5 x", None, "generate_batch, which gave no rate here")
     else:
-        yield Figure(name, rate, "tok/s", ">= 1.5 x", rate / peer[0], f"generate_batch ({peer[1]})")
+        ratio = rate / peer.tokens_per_s
+        yield Figure(name, rate, "tok/s", ">= 1.5 x", ratio, f"generate_batch ({peer.way})")
     yield Figure(f"{name}: a step", seconds * 1e3, "ms")
     share = fraction_of_memory(shape.decode_bytes(rows, plan.context), seconds, limits.bytes_per_s)
     goal = {1: ">= 70", 64: ">= 60"}.get(rows, "") if shape.facts.hidden > 1024 else ""
@@ -184,25 +121,46 @@ def _decoding(
 
 
 def _steering(bench: Bench, plan: Plan, limits: Chip, shape: Shape) -> Iterator[Figure]:
-    seconds = bench.prefill_s(plan.prompt)
-    flops = shape.prefill_flops(plan.prompt) / seconds
     name = f"prefill, {plan.prompt} tokens"
+    yield from _where_it_fits(name, "TFLOP/s", _prefill(bench, plan, limits, shape, name))
+    name = f"{plan.listening} streams while prompts arrive, p99 between tokens"
+    yield from _where_it_fits(name, "ms", _listening(bench, plan, name))
+    yield from _where_it_fits("controls, to their effect", "steps", _controls(bench, plan))
+    name = f"a step of {plan.crowd[0]} beside {plan.crowd[1]} paused"
+    yield from _where_it_fits(name, "x", _crowd(bench, plan, name))
+    if plan.device.type == "cuda":
+        name = "times that steps of decoding make the host wait"
+        yield from _where_it_fits(name, "in 64 steps", _waits(bench, plan, name))
+    yield from transfers(bench.engine, plan.device)
+
+
+def _prefill(bench: Bench, plan: Plan, limits: Chip, shape: Shape, name: str) -> Iterator[Figure]:
+    flops = shape.prefill_flops(plan.prompt) / bench.prefill_s(plan.prompt)
     yield Figure(name, flops / 1e12, "TFLOP/s", "", flops / limits.flops_per_s, "a large product")
+
+
+def _listening(bench: Bench, plan: Plan, name: str) -> Iterator[Figure]:
     p99 = bench.intertoken_p99_s(plan.listening, plan.context, plan.prompt, prompts=4)
-    yield Figure(f"{plan.listening} streams while prompts arrive, p99 between tokens", p99 * 1e3, "ms")
+    yield Figure(name, p99 * 1e3, "ms")
+
+
+def _controls(bench: Bench, plan: Plan) -> Iterator[Figure]:
     means, discarded = bench.controls(max(plan.batches[1], 2), plan.context, plan.rounds)
     for kind, steps in means.items():
         yield Figure(f"{kind}, to its effect", steps, "steps")
     yield Figure("discarded by overlap", discarded, "tokens a thousand controls")
+
+
+def _crowd(bench: Bench, plan: Plan, name: str) -> Iterator[Figure]:
     running, paused = plan.crowd
     ratio = bench.crowd_ratio(running, paused, plan.context // 4)
-    yield Figure(
-        f"a step of {running} beside {paused} paused", ratio, "x", "<= 1.02", ratio, f"{running} alone"
-    )
-    if plan.device.type == "cuda":
-        said = bench.syncs(plan.batches[1], plan.context)
-        print(*sorted(set(said)), sep="\n", file=sys.stderr)
-        yield Figure("times that steps of decoding make the host wait", len(said), "in 64 steps", "0")
+    yield Figure(name, ratio, "x", "<= 1.02", ratio, f"{running} alone")
+
+
+def _waits(bench: Bench, plan: Plan, name: str) -> Iterator[Figure]:
+    said = bench.syncs(plan.batches[1], plan.context)
+    print(*sorted(set(said)), sep="\n", file=sys.stderr)
+    yield Figure(name, len(said), "in 64 steps", "0")
 
 
 def _exactness(plan: Plan) -> Iterator[Figure]:

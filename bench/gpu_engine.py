@@ -20,6 +20,10 @@ ENDLESS = api.Sampling(temperature=0, ignore_eos=True)
 WARM, STEPS = 8, 64
 
 
+class NoRoom(Exception):
+    """The KV cache cannot hold what is to be measured: some would wait for ever for those that never end."""
+
+
 @dataclass
 class Bench:
     """An engine, stepped by hand, with fresh stream numbers and prompts that no cache has seen."""
@@ -42,8 +46,19 @@ class Bench:
         )
         waiting = set(streams) if credit else set()
         while waiting:
-            waiting -= {news.stream for news in self.engine.step().news if news.tokens}
+            for news in self.engine.step().news:
+                assert news.finish is None, f"stream {news.stream} has ended: {news.finish}"
+                waiting -= {news.stream} if news.tokens else set()
         return streams
+
+    def need(self, *crowds: tuple[int, int], steps: int = WARM + 2 * STEPS) -> None:
+        """Raise unless so many streams of so many tokens each have room, with what they say in so many steps
+        and, while the others begin, before."""
+        before = sum(rows * tokens for rows, tokens in crowds) // self.engine.scheduler.step_tokens
+        need = sum(rows * (tokens + before + steps) for rows, tokens in crowds)
+        have = self.engine.cache.total * self.engine.cache.block
+        if need > have:
+            raise NoRoom(f"does not fit: {need:,} tokens, and the KV cache has room for {have:,}")
 
     def end(self) -> None:
         live = list(self.engine.scheduler.sequences)
@@ -73,6 +88,7 @@ class Bench:
 
     def decode_s(self, rows: int, context: int) -> float:
         """Seconds of a step that decodes so many streams behind so long a context."""
+        self.need((rows, context))
         self.begin(rows, context)
         seconds = self.step_s()
         self.end()
@@ -82,6 +98,7 @@ class Bench:
         """Seconds of a step in which no kernel ran; None where there is nothing to ask."""
         if self.device.type != "cuda":
             return None
+        self.need((rows, context))
         self.begin(rows, context)
         self.steps(WARM)
         wait(self.device)
@@ -95,6 +112,7 @@ class Bench:
 
     def syncs(self, rows: int, context: int) -> list[str]:
         """What torch says whenever steps of decoding make the host wait for the device."""
+        self.need((rows, context))
         self.begin(rows, context)
         self.steps(WARM)
         torch.cuda.set_sync_debug_mode("warn")
@@ -109,6 +127,7 @@ class Bench:
 
     def prefill_s(self, tokens: int) -> float:
         """Seconds from a prompt's arrival to its first token."""
+        self.need((1, tokens))
         for _ in range(2):  # the first compiles what there is to compile
             wait(self.device)
             began = time.perf_counter()
@@ -120,6 +139,7 @@ class Bench:
 
     def intertoken_p99_s(self, rows: int, context: int, prompt: int, prompts: int) -> float:
         """Between two tokens of streams that decode while long prompts arrive one after the other."""
+        self.need((rows, context), (prompts, prompt))
         watched = set(self.begin(rows, context))
         self.steps(WARM)
         last = dict.fromkeys(watched, time.perf_counter())
@@ -141,6 +161,7 @@ class Bench:
 
     def controls(self, rows: int, context: int, rounds: int) -> tuple[dict[str, float], float]:
         """Steps from a control's arrival to its effect, a kind; and tokens discarded a thousand controls."""
+        self.need((rows, context), steps=WARM + 8 * rounds + 2 * rows)
         streams = self.begin(rows, context)
         self.steps(WARM)
         steps: dict[str, list[int]] = {"pause": [], "adjust": [], "cancel": []}
@@ -176,6 +197,7 @@ class Bench:
     def crowd_ratio(self, running: int, paused: int, context: int) -> float:
         """A step of some streams beside many that are paused in the midst of their text, to a step of them
         alone, measured in turns: contexts grow meanwhile."""
+        self.need((running, context), (paused, 16), steps=3 * WARM + 4 * STEPS + 4)
         self.begin(running, context)
         before = self.step_s()
         waiting = self.begin(paused, 16)

@@ -1,19 +1,30 @@
 """transformers beside the engine, on the same model in the same run: `generate_batch` as fast as it gets, and
-`generate` and the sampler on the CPU as the judges of what is said."""
+`generate` and the sampler on the CPU as the judges of what is said.
+
+`generate_batch` runs in a process of its own, `python -m bench.gpu_peers PLAN MODEL ROWS...`, which prints a
+line of JSON for each rate: what fails while a graph is recorded leaves torch's memory in disorder.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import itertools
 import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from collections.abc import Sequence as Some
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import Struct, json
 from transformers import PreTrainedModel
 from transformers.generation.configuration_utils import ContinuousBatchingConfig, GenerationConfig
 
+from bench.gpu_plan import PLANS, Plan
+from bench.random_models import random_model
 from engine import api
 from engine.sampling.sampler import Sampler
 from engine.schedule.sequence import Sequence
@@ -21,6 +32,16 @@ from engine.schedule.sequence import Sequence
 log = logging.getLogger(__name__)
 
 ATTENTION = ("flash_attention_2", "sdpa")
+TRIAL_TOKENS = 16
+PATIENCE_S = 300
+
+
+class Rate(Struct, frozen=True):
+    """Of so many rows; `way` says how."""
+
+    rows: int
+    tokens_per_s: float
+    way: str
 
 
 @dataclass(frozen=True)
@@ -35,17 +56,61 @@ class Way:
         return f"{self.attention}{', graphs' if self.graphs else ''}"
 
 
-def fastest(model: Any, prompts: list[list[int]], tokens: int, room: dict[str, Any]) -> Way | None:
-    """The best of those that run here; None if none does."""
-    graphs = (True, False) if model.device.type == "cuda" else (False,)
-    found: list[tuple[float, Way]] = []
-    for attention, graph in itertools.product(ATTENTION, graphs):
-        way = Way(attention, graph, room)
-        try:
-            found.append((batch_rate(model, prompts, tokens, way), way))
-        except Exception as error:  # noqa: BLE001 - a kernel that is not installed, or does not know the model
-            log.warning("generate_batch does not run by %s: %s", way, str(error).splitlines()[:1])
-    return max(found, key=lambda entry: entry[0])[1] if found else None
+def asked(plan: Plan, model: str, batches: tuple[int, ...]) -> dict[int, Rate]:
+    """The best rates of `generate_batch`, those that there are, by the number of rows."""
+    command = [sys.executable, "-m", "bench.gpu_peers", plan.name, model, *map(str, batches)]
+    folder = Path(__file__).parent.parent
+    try:
+        done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, timeout=PATIENCE_S, check=False)
+        lines, ended = done.stdout, f"with {done.returncode}" if done.returncode else ""
+    except subprocess.TimeoutExpired as late:
+        lines, ended = late.stdout or b"", f"because {PATIENCE_S} s were over"
+    if ended:
+        log.warning("generate_batch of %s was ended %s", model, ended)
+    return best(json.decode(line, type=Rate) for line in lines.splitlines())
+
+
+def best(rates: Iterator[Rate]) -> dict[int, Rate]:
+    found: dict[int, Rate] = {}
+    for rate in rates:
+        if rate.rows not in found or rate.tokens_per_s > found[rate.rows].tokens_per_s:
+            found[rate.rows] = rate
+    return found
+
+
+def main(arguments: Some[str]) -> None:
+    plan, name, batches = PLANS[arguments[0]], arguments[1], [int(rows) for rows in arguments[2:]]
+    out = sys.stdout
+    with contextlib.redirect_stdout(sys.stderr):  # whatever else is printed
+        for rate in rates(random_model(name, plan.device, plan.dtype), plan, batches):
+            print(json.encode(rate).decode(), file=out, flush=True)
+
+
+def rates(model: PreTrainedModel, plan: Plan, batches: Some[int]) -> Iterator[Rate]:
+    """For each batch; once more with graphs, behind everything else, where they are quicker."""
+    vocab = model.config.vocab_size
+    prompts = [
+        [(31 * at + 7919 * row) % (vocab - 2) + 2 for at in range(plan.context)]
+        for row in range(max(batches))
+    ]
+    trial, quickest = prompts[: batches[min(1, len(batches) - 1)]], 0.0
+    for graphs in (False, True) if model.device.type == "cuda" else (False,):
+        ways = [Way(attention, graphs, plan.peer_room) for attention in ATTENTION]
+        tried = [(rate, way) for way in ways if (rate := _tried(model, trial, TRIAL_TOKENS, way))]
+        most, way = max(tried, key=lambda entry: entry[0], default=(0.0, Way()))
+        if most > quickest:
+            quickest = most
+            for rows in batches:
+                if rate := _tried(model, prompts[:rows], plan.peer_tokens, way):
+                    yield Rate(rows, rate, str(way))
+
+
+def _tried(model: Any, prompts: list[list[int]], tokens: int, way: Way) -> float | None:
+    try:
+        return batch_rate(model, prompts, tokens, way)
+    except Exception as error:  # noqa: BLE001 - a kernel that is not installed, or does not know the model
+        log.warning("generate_batch does not run by %s: %s", way, str(error).splitlines()[:1])
+        return None
 
 
 def batch_rate(model: Any, prompts: list[list[int]], tokens: int, way: Way) -> float:
@@ -68,6 +133,8 @@ def batch_rate(model: Any, prompts: list[list[int]], tokens: int, way: Way) -> f
 
 def decode_rate(stamps: list[list[float]]) -> float:
     since, until = max(times[0] for times in stamps), min(times[-1] for times in stamps)
+    if until <= since:
+        raise ValueError("they never decode all at once")
     return sum(since < at <= until for times in stamps for at in times) / (until - since)
 
 
@@ -106,3 +173,7 @@ def draws_agree(device: torch.device, vocab: int, rows: int) -> float:
         chosen.append([choice.token for choice in sampler.sample(logits.to(place), sequences)])
     equal: int = sum(a == b for a, b in zip(*chosen, strict=True))
     return equal / rows
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

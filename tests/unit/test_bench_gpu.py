@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 
-from bench import gpu
-from bench.gpu_peers import decode_rate
+from bench import gpu, gpu_peers
+from bench.figures import table, write
+from bench.gpu_peers import Rate, decode_rate
+from bench.gpu_plan import DRY
 from bench.roofline import Shape, fraction_of_memory, quantile, uncovered
 from engine.model.facts import ModelFacts
 
@@ -60,14 +65,54 @@ def test_a_peers_rate_counts_while_everybody_decodes() -> None:
     assert decode_rate([first, second]) == 4 / 2  # from 1 to 3: what comes behind 1, up to 3
 
 
+def test_a_peer_that_never_has_all_of_its_rows_has_no_rate() -> None:
+    with pytest.raises(ValueError, match="never decode all at once"):
+        decode_rate([[0.0, 1.0], [2.0, 3.0]])
+
+
+def test_of_a_peers_rates_the_best_counts() -> None:
+    slow, quick = Rate(3, 10.0, "sdpa"), Rate(3, 20.0, "sdpa, graphs")
+    assert gpu_peers.best(iter([slow, quick, Rate(1, 5.0, "sdpa"), slow])) == {
+        3: quick,
+        1: Rate(1, 5.0, "sdpa"),
+    }
+
+
+def test_what_a_peer_said_before_it_died_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    dies = tmp_path / "python"
+    dies.write_text('#!/bin/sh\necho \'{"rows":3,"tokens_per_s":7.0,"way":"sdpa"}\'\nexit 9\n')
+    dies.chmod(0o755)
+    monkeypatch.setattr("bench.gpu_peers.sys.executable", str(dies))
+    assert gpu_peers.asked(DRY, "tiny", (3, 4)) == {3: Rate(3, 7.0, "sdpa")}
+    assert "was ended with 9" in caplog.text
+
+
 def test_all_of_it_runs_on_a_tiny_model() -> None:
-    figures = {figure.name: figure for figure in gpu.measured(gpu.DRY)}
+    figures = {figure.name: figure for figure in gpu.measured(DRY)}
     assert figures["greedy tokens in float32 that are transformers'"].value == 100
     assert figures["seeded draws that are the CPU's"].value == 100
     assert figures["pause, to its effect"].value == 1
     assert figures["tiny, 3 streams"].peer == "generate_batch (sdpa)"
     wanted = ("a large copy", "of the memory's limit", "prefill", "p99", "discarded", "paused", "tinier, 2")
     assert all(any(part in name for name in figures) for part in wanted)
+    assert all(figure.value is not None for figure in figures.values())
+
+
+def test_what_does_not_fit_the_cache_is_left_out_and_says_so(tmp_path: Path) -> None:
+    figures = list(gpu.measured(replace(DRY, kv_tokens=400, peers=())))
+    missing = {figure.name: figure.peer for figure in figures if figure.value is None}
+    assert set(missing) == {
+        "tiny, 3 streams",
+        "prefill, 512 tokens",
+        "3 streams while prompts arrive, p99 between tokens",
+        "a step of 4 beside 12 paused",
+    }
+    assert missing["tiny, 3 streams"] == "does not fit: 480 tokens, and the KV cache has room for 400"
+    assert {"tiny, 1 streams", "tinier, 2 streams", "pause, to its effect"} <= {each.name for each in figures}
+    assert "does not fit" in table(figures)
+    assert '"value": null' in write(figures, tmp_path).read_text()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device here")

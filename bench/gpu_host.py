@@ -1,0 +1,28 @@
+"""How fast the KV cache travels to the host's memory and back, beside a plain copy of as much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from bench import chip
+from bench.figures import Figure
+from engine.engine import Engine
+from engine.forward.runner import ModelRunner
+from engine.memory.host_pool import STAGED_BYTES, HostPool
+
+
+def transfers(engine: Engine, device: torch.device) -> Iterator[Figure]:
+    """As much as the engine moves at once. Nobody runs meanwhile, and each block comes back to its place."""
+    assert isinstance(engine.runner, ModelRunner)
+    host = HostPool(engine.runner.pool, engine.cache.block, STAGED_BYTES)
+    moves = [(number, number) for number in range(host.most)]
+    size = host.most * host.block_bytes
+    out, back = chip.pinned_bytes_per_s(device, size)
+    for name, work, plain in (
+        ("the cache to the host's memory", lambda: host.save(moves), out),
+        ("the cache back from the host's memory", lambda: host.load(moves), back),
+    ):
+        rate = size / chip.seconds_of(work, device)
+        yield Figure(name, rate / 1e9, "GB/s", "", rate / plain, "a plain copy of pinned memory")
