@@ -208,6 +208,7 @@ class Stats(Struct, array_like=True):
     forward_s: float = 0.0  # of `step_s`, computing the model and sampling
     credit_stalls_total: int = 0
     discarded: int = 0  # tokens of this step, for streams that were steered while it was under way
+    kv_host: int = 0  # blocks that lie in the host's memory
 
 
 class StepOutput(Struct, tag=True, array_like=True):

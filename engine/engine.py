@@ -188,4 +188,5 @@ class Engine:
             prefill_rows=len(rows) - decode,
             forward_s=self._flights.seconds,
             credit_stalls_total=scheduler.credit_stalls,
+            kv_host=scheduler.host.used,
         )

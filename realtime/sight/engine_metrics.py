@@ -66,6 +66,8 @@ class EngineMetrics:
         rows = self._stats.decode_rows
         yield GaugeMetricFamily("midstream_batch_rows", "Rows that decoded in the last step", value=rows)
         yield self._blocks()
+        held = self._stats.kv_host
+        yield GaugeMetricFamily("midstream_kv_host_blocks", "Blocks kept in the host's memory", value=held)
         yield self._info()
 
     def _blocks(self) -> Metric:

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Params
+from realtime.sight.engine_metrics import EngineMetrics
 from realtime.sight.metrics import Metrics
 from realtime.sight.usage import MOST_TENANTS, OTHER
 from realtime.streams.watching import CAUSES, RETRIES
@@ -144,6 +145,19 @@ def test_totals_go_on_where_an_engine_was_replaced(counted: Counted) -> None:
     rest(counted.house)
     assert counted.value("midstream_tokens_total") == 5
     assert counted.values("stream_retries_total", "reason")["engine"] == 1
+
+
+def test_blocks_in_the_hosts_memory_are_shown_while_their_engine_lives() -> None:
+    metrics = EngineMetrics()
+
+    def shown() -> list[float]:
+        name = "midstream_kv_host_blocks"
+        return [each.samples[0].value for each in metrics.families() if each.name == name]
+
+    metrics.stepped(api.Stats(kv_host=7))
+    assert shown() == [7]
+    metrics.restarted()
+    assert shown() == [0]
 
 
 def test_there_are_never_more_labels_than_are_bounded_for(counted: Counted) -> None:

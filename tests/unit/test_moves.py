@@ -35,6 +35,7 @@ def coming_back(overlap: bool, kv_tokens: int = 64) -> Driver:
     driver.send(api.Submit(3, SMALL, greedy(14), credit=99))
     driver.until(driver.has(3, 1))
     assert mover_of(driver).saved >= 12
+    assert driver.stats.kv_host == driver.engine.scheduler.host.used >= 12
     driver.send(api.Resume(1), api.Grant(1, 99))
     driver.step()
     return driver
