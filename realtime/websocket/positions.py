@@ -29,10 +29,12 @@ class Positions:
         self._open: deque[tuple[int, list[Position]]] = deque()
 
     def forget(self, stream: Stream) -> None:
-        """It is somebody else's now."""
+        """It is somebody else's now, or all of it was sent: nobody asks any more how far it was read."""
         self._behind.pop(stream, None)
         for _, positions in self._open:
             positions[:] = [position for position in positions if position.stream is not stream]
+        while self._open and not self._open[0][1]:
+            self._open.popleft()
 
     def sent(self, stream: Stream, tokens: int) -> None:
         self._behind[stream] = self._behind.get(stream, 0) + tokens

@@ -101,6 +101,17 @@ def test_a_stream_that_is_anothers_now_is_acknowledged_no_more() -> None:
     assert positions.answered(first) == [Position(kept, 4, 1)]
 
 
+def test_pings_that_ask_about_nobody_any_more_are_forgotten() -> None:
+    positions, one, other = Positions(4), roomy(), roomy()
+    send(positions, one, 4)
+    first = asked(positions)
+    send(positions, other, 4)
+    second = asked(positions)
+    positions.forget(one)
+    assert positions.answered(first) == []
+    assert positions.answered(second) == [Position(other, 4, 1)]
+
+
 def test_forgetting_what_was_never_sent_is_nothing() -> None:
     positions, one, other = Positions(4), roomy(), roomy()
     send(positions, one, 4)
