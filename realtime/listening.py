@@ -18,8 +18,8 @@ class Unable(Exception):
 
 def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Where the protocol is not said, asyncio leaves TCP_NODELAY alone, and each small write waits for the peer
-    # to acknowledge the one before: up to 40 ms.
+    # Where the protocol is not said, asyncio leaves TCP_NODELAY alone, and each small write waits until the
+    # peer has acknowledged the one before: up to 40 ms.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
