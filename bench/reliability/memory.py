@@ -12,6 +12,12 @@ def resident_mib(pid: int) -> float:
     return resident_kb(pid) / 1024
 
 
+def own_mib(pid: int) -> float:
+    """Without the pages of programs and libraries, which come as they are first used."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("RssAnon:")[1].split()[0]) / 1024
+
+
 def open_files(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import httpx2
 
 import midstream
-from bench.reliability.memory import open_files, resident_mib, slope
+from bench.reliability.memory import open_files, own_mib, slope
 from bench.reliability.score import Score, keep_playing, quiet_run
 from bench.reliability.serving import complaints, serving
 from tests.fakes.cutting import CuttingProxy, cuts
@@ -34,7 +34,7 @@ KV_TOKENS = (
 )
 SAMPLES = 600
 DEATHS = 2  # of the engine, before memory is looked at: the next has its own
-WARM = 1 / 3  # of the time: what has ended is kept for minutes, for whoever missed it
+WARM = 1 / 2  # of the time: what has ended is kept for minutes, and thousands of names for longer
 MOST_MIB_AN_HOUR = 1.0
 LOOKS = 20
 CHAT: dict[str, Any] = {
@@ -92,7 +92,7 @@ async def watch(served: Served, for_s: float) -> list[Sample]:
             os.kill(engines[0], signal.SIGKILL)
         elif engines:
             with suppress(OSError, IndexError):  # it may have died in this moment
-                samples.append(Sample(now / 3600, resident_mib(served.process.pid), resident_mib(engines[0])))
+                samples.append(Sample(now / 3600, own_mib(served.process.pid), own_mib(engines[0])))
         await asyncio.sleep(for_s / SAMPLES)
     return samples
 
