@@ -1,5 +1,6 @@
 """Everything at once, for an hour: streams that are read and steered, wires that are cut, clients that hang
-up, chats over HTTP, and two engines that die. What the server holds once it has warmed up, and in the end.
+up, short answers without end, chats over HTTP, and two engines that die. What the server holds once it has
+warmed up, and in the end.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ async def under_load(served: Served, score: Score, for_s: float) -> list[Sample]
                 group.create_task(keep_playing(client, score, EVERYBODY, over.is_set))
             for number in range(RUDE):
                 group.create_task(hang_up_often(served, SEED + number, over))
+            group.create_task(ask_briefly(served, over))
             group.create_task(chat_often(served, score, over))
             samples = await watch(served, for_s)
             over.set()
@@ -107,6 +109,15 @@ async def hang_up_often(served: Served, seed: int, over: asyncio.Event) -> None:
             for _ in range(chance.randrange(40)):
                 await chance.choice(streams).next()
         await client.close()
+
+
+async def ask_briefly(served: Served, over: asyncio.Event) -> None:
+    """Answers of a few tokens, one after the other, on one connection that lasts."""
+    chance = random.Random(SEED)
+    async with midstream.connect(served.http) as client:
+        while not over.is_set():
+            with suppress(midstream.Overloaded):
+                await client.complete(prompt="Hi", max_tokens=chance.randint(1, 8))
 
 
 async def chat_often(served: Served, score: Score, over: asyncio.Event) -> None:
