@@ -1,8 +1,9 @@
 """`make bench`: every measurement, each in a process of its own, one after the other; then one table and a
-JSON file."""
+JSON file. `python -m bench [name ...]` makes some of them."""
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +16,13 @@ MEASUREMENTS = ("gateway", "metrics", "control", "doors", "decode")
 
 
 def main() -> int:
-    chosen = sys.argv[1:] or MEASUREMENTS
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(MEASUREMENTS)}")
+    names = parser.parse_args().names
+    if unknown := set(names) - set(MEASUREMENTS):
+        parser.error(f"no measurement {', '.join(sorted(unknown))}; there are {', '.join(MEASUREMENTS)}")
     figures: list[Figure] = []
-    for name in chosen:
+    for name in names or MEASUREMENTS:
         print(f"measuring: {name}", file=sys.stderr)
         done = subprocess.run([sys.executable, "-m", f"bench.{name}"], stdout=subprocess.PIPE, check=True)
         figures += msgspec.json.decode(done.stdout.splitlines()[-1], type=list[Figure])
