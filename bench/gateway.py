@@ -1,4 +1,5 @@
-"""The gateway alone: events a second beside a server that only sends, and what idle things weigh.
+"""The gateway alone: events a second beside a server that only sends, how soon a short answer is there, and
+what idle things weigh.
 
 The engine is the toy in its own process, so that what is measured is the gateway's core: streams, text,
 encoding, sockets. The peer is a bare `websockets` server that sends ready-made frames of the same size from
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import multiprocessing
+import statistics
 import sys
 import time
 from multiprocessing.connection import Connection
@@ -22,6 +24,7 @@ from bench.figures import Figure
 from bench.server import Served
 
 CONNECTIONS, TOKENS = 50, 1000
+SHORT, TIMES = 3, 300  # tokens of a short answer, and how often it is asked for, one after the other
 PAUSED, IDLE = 500, 500
 
 
@@ -48,8 +51,21 @@ async def read_all(url: str, frame: str, until: int) -> tuple[int, float]:
     return sum(counts), seconds
 
 
-def midstream_rate() -> tuple[float, float]:
-    """Events a second, and CPU seconds of the gateway process a second."""
+async def waits_ms(url: str, frame: str, last: str) -> float:
+    """From asking for a short answer to its last event, at the median."""
+    waits = []
+    async with connect(url, compression=None) as socket:
+        for number in range(TIMES):
+            since = time.perf_counter()
+            await socket.send(frame.replace("NUMBER", str(number)))
+            while last not in await socket.recv(decode=True):
+                pass
+            waits.append(1e3 * (time.perf_counter() - since))
+    return statistics.median(waits)
+
+
+def midstream_rate() -> tuple[float, float, float]:
+    """Events a second, events a CPU second of the gateway process, and how long a short answer takes."""
     params = {"temperature": 0, "ignore_eos": True, "max_tokens": TOKENS}
     start = {
         "type": "start",
@@ -60,34 +76,37 @@ def midstream_rate() -> tuple[float, float]:
     }
     with Served("--model", "toy") as served:
         before = cpu_s(served.process.pid)
-        events, seconds = asyncio.run(read_all(f"ws://{served.host}/v1/realtime", json.dumps(start), 10**9))
-        return events / seconds, events / (cpu_s(served.process.pid) - before)
+        url = f"ws://{served.host}/v1/realtime"
+        events, seconds = asyncio.run(read_all(url, json.dumps(start), 10**9))
+        cpu = cpu_s(served.process.pid) - before
+        short = start | {"request_id": "short NUMBER", "params": params | {"max_tokens": SHORT}}
+        return events / seconds, events / cpu, asyncio.run(waits_ms(url, json.dumps(short), '"final"'))
 
 
-def bare_rate() -> tuple[float, float]:
+def bare_rate() -> tuple[float, float, float]:
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=_serve_bare, args=(theirs,))
     process.start()
     port = ours.recv()
     before = cpu_s(process.pid or 0)
-    events, seconds = asyncio.run(read_all(f"ws://127.0.0.1:{port}/", "go", TOKENS))
-    rate = events / seconds, events / (cpu_s(process.pid or 0) - before)
+    url = f"ws://127.0.0.1:{port}/"
+    events, seconds = asyncio.run(read_all(url, str(TOKENS), TOKENS))
+    cpu = cpu_s(process.pid or 0) - before
+    wait_ms = asyncio.run(waits_ms(url, str(SHORT), f'"index": {SHORT - 1}'))
     process.terminate()
     process.join()
-    return rate
+    return events / seconds, events / cpu, wait_ms
 
 
 def _serve_bare(pipe: Connection) -> None:
     async def run() -> None:
-        frame = json.dumps(
-            {"type": "token", "request_id": "a", "seq": 1000, "index": 999, "count": 1, "delta": " word"}
-        )
+        event = {"type": "token", "request_id": "a", "seq": 1000, "count": 1, "delta": " word"}
+        frames = [json.dumps(event | {"index": index}) for index in range(TOKENS)]
 
         async def send(socket: ServerConnection) -> None:
-            await socket.recv()
-            for _ in range(TOKENS):
-                await socket.send(frame)
-            await socket.wait_closed()
+            async for wanted in socket:
+                for frame in frames[: int(wanted)]:
+                    await socket.send(frame)
 
         async with serve(send, "127.0.0.1", 0, compression=None) as server:
             pipe.send(next(iter(server.sockets)).getsockname()[1])
@@ -142,8 +161,8 @@ async def weights(served: Served) -> tuple[float, float]:
 
 
 def measure() -> list[Figure]:
-    ours, ours_per_cpu = midstream_rate()
-    bare, bare_per_cpu = bare_rate()
+    ours, ours_per_cpu, ours_ms = midstream_rate()
+    bare, bare_per_cpu, bare_ms = bare_rate()
     with Served("--model", "toy", "--streams-per-connection", "2000") as served:
         per_stream, per_connection = asyncio.run(weights(served))
     peer = "bare websockets server"
@@ -159,6 +178,8 @@ def measure() -> list[Figure]:
         ),
         Figure(peer, bare, "events/s"),
         Figure(f"{peer}, a CPU second", bare_per_cpu, "events/s"),
+        Figure(f"a short answer of {SHORT} tokens, p50", ours_ms, "ms", "", ours_ms / bare_ms, peer),
+        Figure(f"{peer}, {SHORT} ready-made ones", bare_ms, "ms"),
         Figure("memory a paused stream", per_stream, "KiB"),
         Figure("memory an idle connection", per_connection, "KiB"),
     ]
