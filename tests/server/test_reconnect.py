@@ -62,6 +62,7 @@ async def test_a_server_started_again_is_found_but_its_streams_are_not(
             assert [chunk async for chunk in stream]
             assert stream.final is not None
             assert stream.final.finish_reason == "cancelled"
+            assert await asyncio.to_thread(first.ended) == 0  # until then it refuses what is new
         assert (await client.complete(prompt="Hi", max_tokens=3)).final.index == 3
         await client.close()
 
