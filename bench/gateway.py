@@ -120,9 +120,9 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / 100
 
 
-def resident_kb(pid: int) -> int:
+def resident_kb(pid: int, kind: str = "VmRSS") -> int:
     status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.split("VmRSS:")[1].split()[0])
+    return int(status.split(f"{kind}:")[1].split()[0])
 
 
 async def weights(served: Served) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""How many tokens: of a step, and of the KV cache where it lies in the host's memory.
+"""How many tokens and rows: of a step, and of the KV cache where it lies in the host's memory.
 
 Numbers alone; it knows no model and no tensor.
 """
@@ -16,6 +16,11 @@ CONTEXTS_HELD = 16  # and no more than so many sequences of full length
 
 def step_tokens(asked: int, device: str) -> int:
     return asked or STEP_TOKENS[device.partition(":")[0]]
+
+
+def decoding_rows(asked: int, streams: int) -> int:
+    """The most streams that decode in one step; the scheduler never has room for one alone."""
+    return min(max(2, asked), streams)
 
 
 def whole_blocks(tokens: int, block: int, device: str) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from engine import api, toy_model
-from engine.amounts import CONTEXTS_HELD, step_tokens, whole_blocks
+from engine.amounts import CONTEXTS_HELD, decoding_rows, step_tokens, whole_blocks
 from engine.engine import Engine
 from engine.flights import Runner
 from engine.forward.toy import CONTEXT, ToyRunner
@@ -52,7 +52,7 @@ def _toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
     context = min(options.context or CONTEXT, CONTEXT)
     tokens = whole_blocks(options.kv_tokens or CONTEXTS_HELD * context, options.block_size, "cpu")
     context = min(context, tokens)
-    rows = min(max(2, options.batch_rows), options.max_streams)
+    rows = decoding_rows(options.batch_rows, options.max_streams)
     sampler = Sampler(options.max_streams, toy_model.VOCAB, eos=[toy_model.EOS], rows=rows)
     runner = ToyRunner(tokens=tokens, block=options.block_size, context=context, step_ms=options.toy_step_ms)
     hello = api.Hello(

@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from engine import api
-from engine.amounts import affordable, step_tokens, whole_blocks
+from engine.amounts import affordable, decoding_rows, step_tokens, whole_blocks
 from engine.forward import backends
 from engine.forward.attention import NAME, Backend, Pool
 from engine.forward.runner import ModelRunner
@@ -37,6 +37,7 @@ class Parts:
         if self._on_cuda:
             torch.cuda.set_device(model.device)  # graphs and streams are made where this says
         self._model, self._options, self._ranks = model, options, ranks
+        self._rows = decoding_rows(options.batch_rows, options.max_streams)
         self.facts = describe(model.config, model.generation_config)
         self.weights_bytes = sum(weight.nbytes for weight in model.parameters())
         self.packed = pack(model)
@@ -110,11 +111,6 @@ class Parts:
     @property
     def _bytes_per_token(self) -> int:
         return self.facts.kv_numbers_per_token * self._model.dtype.itemsize
-
-    @property
-    def _rows(self) -> int:
-        """The most streams that decode in one step; the scheduler never has room for one alone."""
-        return min(max(2, self._options.batch_rows), self._options.max_streams)
 
     @property
     def _chunk(self) -> int:

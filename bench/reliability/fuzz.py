@@ -22,9 +22,9 @@ from bench.reliability.memory import resident_mib, slope
 from bench.reliability.mutants import mutants
 from midstream.protocol import MSGPACK_SUBPROTOCOL, Params, Start
 from realtime.websocket.connection import Limits, serve
-from realtime.wire.peer import PEER
 from tests.fakes.house import House, Room
 from tests.fakes.reader import Account, Reader
+from tests.fakes.wire import Wire
 
 FRAMES, SEED = 10_000_000, 90_000
 OVER_SOCKETS = 0.01  # of them
@@ -95,20 +95,13 @@ async def feeding(seed: int, count: int, packed: bool) -> Fed:
     return Fed(done, steered, good.ended, wrong + good.wrong, slope(weights[len(weights) // 2 :]))
 
 
-class Fake:
-    """What `serve` needs of a WebSocket, and of the peer in its scope: so many frames, and then the end."""
+class Fake(Wire):
+    """So many frames, and then the end."""
 
     def __init__(self, house: House, good: Good, stray: Iterator[bytes], packed: bool) -> None:
-        self.scope = {"subprotocols": [MSGPACK_SUBPROTOCOL] if packed else [], "extensions": {PEER: self}}
-        self.headers: dict[str, str] = {}
-        self.writable = True
-        self.on_pong: Any = None
-        self.on_writable: Any = None
+        super().__init__([MSGPACK_SUBPROTOCOL] if packed else [])
         self._house, self._good, self._stray, self._packed = house, good, stray, packed
         self._left = A_CONNECTION
-
-    async def accept(self, subprotocol: str | None) -> None:
-        """It is."""
 
     async def close(self, code: int, reason: str) -> None:
         self._left = 0

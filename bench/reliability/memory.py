@@ -14,8 +14,7 @@ def resident_mib(pid: int) -> float:
 
 def own_mib(pid: int) -> float:
     """Without the pages of programs and libraries, which come as they are first used."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.split("RssAnon:")[1].split()[0]) / 1024
+    return resident_kb(pid, "RssAnon") / 1024
 
 
 def open_files(pid: int) -> int:

@@ -190,7 +190,7 @@ class Following(Hearing):
         taken = self._ear.take()
         told = [event for _, events in taken for event in events]
         self._said += b"".join(map(_event, told))
-        self._ended = self._ended or any(stream.ended and not stream.outbox.waiting for stream, _ in taken)
+        self._ended = self._ended or any(stream.all_told for stream, _ in taken)
         return told
 
 

@@ -386,7 +386,7 @@ class Hub:
 
     def _let_go(self, stream: Stream) -> None:
         """Whoever listened to a stream that has ended is its listener until all of it is taken."""
-        if stream.ended and not stream.outbox.waiting:
+        if stream.all_told:
             self._audience.release(stream.number)
 
     def _set_quiet(self) -> None:

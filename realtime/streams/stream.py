@@ -97,6 +97,11 @@ class Stream:
     # -- what may be seen ------------------------------------------------------------------------
 
     @property
+    def all_told(self) -> bool:
+        """Whether it has ended, and its listener has been given all of it."""
+        return self.ended and not self.outbox.waiting
+
+    @property
     def state(self) -> State:
         """What is seen of it from outside; `realtime.streams.life` says which state may follow which."""
         if self.ended:

@@ -237,8 +237,8 @@ class Connection:
             self._positions.sent(stream, tokens)
         if stream.ended:
             self._live.discard(stream)
-            if not stream.outbox.waiting:
-                self._positions.forget(stream)
+        if stream.all_told:
+            self._positions.forget(stream)
         return [self._codec.encode(event) for event in events]
 
     def _answer(self, event: Event) -> None:

@@ -15,22 +15,18 @@ from midstream.protocol import Params
 from realtime.streams.graves import KEPT_S
 from realtime.streams.stream import Stream
 from realtime.websocket.connection import Limits, serve
-from realtime.wire.peer import PEER
 from tests.fakes.house import House
 from tests.fakes.visit import ROOM, start
+from tests.fakes.wire import Wire
 
 LIMITS = Limits(max_message_bytes=2**20, streams_per_connection=10, auto_credit_window=64, ack_every=16)
 
 
-class Wire:
-    """What `serve` needs of a WebSocket, and of the peer in its scope; pongs come when the test wants."""
+class Client(Wire):
+    """Says what the test wants, and answers no ping."""
 
     def __init__(self) -> None:
-        self.scope = {"subprotocols": [], "extensions": {PEER: self}}
-        self.headers: dict[str, str] = {}
-        self.writable = True
-        self.on_pong: Any = None
-        self.on_writable: Any = None
+        super().__init__()
         self.started: asyncio.Queue[str] = asyncio.Queue()
         self.ended: set[str] = set()
         self._frames: asyncio.Queue[str | None] = asyncio.Queue()
@@ -40,9 +36,6 @@ class Wire:
 
     def hang_up(self) -> None:
         self._frames.put_nowait(None)
-
-    async def accept(self, subprotocol: str | None) -> None:
-        """It is."""
 
     def write(self, messages: list[bytes], *, text: bool, ping: bytes | None = None) -> None:
         for event in map(msgspec.json.decode, messages):
@@ -58,7 +51,7 @@ class Wire:
         return {"type": "websocket.receive", "text": frame, "bytes": None}
 
 
-async def play(house: House, wire: Wire, frame: protocol.Start) -> weakref.ref[Stream]:
+async def play(house: House, wire: Client, frame: protocol.Start) -> weakref.ref[Stream]:
     """Start a stream and see it end."""
     wire.say(frame)
     assert await wire.started.get() == frame.request_id
@@ -70,7 +63,7 @@ async def play(house: House, wire: Wire, frame: protocol.Start) -> weakref.ref[S
 
 @pytest.mark.parametrize("tokens", [1, 15, 16, 40])
 async def test_a_stream_that_has_ended_is_soon_held_by_nobody(tokens: int) -> None:
-    house, wire = House(ROOM, window=64), Wire()
+    house, wire = House(ROOM, window=64), Client()
     serving = asyncio.create_task(serve(wire, house.hub, "tenant", LIMITS, {}))  # type: ignore[arg-type]
     params = Params(max_tokens=tokens, ignore_eos=True)
     played = [await play(house, wire, start(f"number {number}", params=params)) for number in range(3)]
