@@ -22,8 +22,8 @@ from transformers import AutoModelForCausalLM, DynamicCache, GenerationConfig
 from bench.figures import Figure
 from bench.server import Served
 from engine import api
+from engine.build.build import build
 from engine.engine import Engine
-from engine.load import build
 from engine.model.loading import DEFAULT_MODEL, resolve
 
 CROWDS = (1, 8, 32)

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from bench import chip, gpu_peers
+from bench import gpu_peers, hardware_limits
 from bench.figures import Figure, shown, table, write
 from bench.gpu_engine import Bench, NoRoom
 from bench.gpu_host import transfers
@@ -22,7 +22,7 @@ from bench.gpu_plan import DRY, FULL, Plan
 from bench.random_models import random_model, shape_of
 from bench.roofline import Shape, fraction_of_memory
 from engine import api, toy_model
-from engine.load import around
+from engine.build.build import around
 
 NO_DEVICE = "make bench-gpu needs a CUDA device, and torch sees none here; --dry runs it on the CPU, for show"
 
@@ -50,8 +50,8 @@ def main(arguments: list[str]) -> int:
 
 def measured(plan: Plan) -> Iterator[Figure]:
     limits = Chip(
-        chip.bytes_per_s(plan.device, plan.copy_bytes),
-        chip.flops_per_s(plan.device, plan.dtype, plan.product),
+        hardware_limits.bytes_per_s(plan.device, plan.copy_bytes),
+        hardware_limits.flops_per_s(plan.device, plan.dtype, plan.product),
     )
     yield Figure("memory, a large copy", limits.bytes_per_s / 1e9, "GB/s")
     yield Figure("a large product", limits.flops_per_s / 1e12, "TFLOP/s")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch._C._autograd import DeviceType
 
-from bench.chip import wait
+from bench.hardware_limits import wait
 from bench.roofline import quantile, uncovered
 from engine import api
 from engine.engine import Engine

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import torch
 
-from bench import chip
+from bench import hardware_limits
 from bench.figures import Figure
 from engine.engine import Engine
-from engine.forward.runner import ModelRunner
+from engine.forward.model_runner import ModelRunner
 from engine.memory.host_pool import STAGED_BYTES, HostPool
 
 
@@ -19,10 +19,10 @@ def transfers(engine: Engine, device: torch.device) -> Iterator[Figure]:
     host = HostPool(engine.runner.pool, engine.cache.block, STAGED_BYTES)
     moves = [(number, number) for number in range(host.most)]
     size = host.most * host.block_bytes
-    out, back = chip.pinned_bytes_per_s(device, size)
+    out, back = hardware_limits.pinned_bytes_per_s(device, size)
     for name, work, plain in (
         ("the cache to the host's memory", lambda: host.save(moves), out),
         ("the cache back from the host's memory", lambda: host.load(moves), back),
     ):
-        rate = size / chip.seconds_of(work, device)
+        rate = size / hardware_limits.seconds_of(work, device)
         yield Figure(name, rate / 1e9, "GB/s", "", rate / plain, "a plain copy of pinned memory")

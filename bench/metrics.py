@@ -21,16 +21,16 @@ from bench.server import Served
 from engine import api, toy_model
 from midstream import protocol
 from midstream.protocol import MAX_INDEX, Credit, Params
-from realtime.frames import Codec
+from realtime.codec import Codec
+from realtime.hub.hub import Hub
+from realtime.hub.observers import Route, Watcher, Watchers
+from realtime.observability.listing import Listings
+from realtime.observability.metrics import Metrics
+from realtime.observability.request_log import RequestLog
 from realtime.refusal import Refusal
-from realtime.sight.listing import Listings
-from realtime.sight.metrics import Metrics
-from realtime.sight.request_log import RequestLog
-from realtime.streams.hub import Hub
-from realtime.streams.orders import Answer
-from realtime.streams.prompts import Model
-from realtime.streams.stream import Stream
-from realtime.streams.watching import Route, Watcher, Watchers
+from realtime.stream.pending_commands import Answer
+from realtime.stream.stream import Stream
+from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
 
 PAIRS = 5
@@ -97,7 +97,7 @@ class Gateway:
         watchers = Watchers(Listings(), RequestLog(), *more)
         self._hub = Hub(lambda commands: None, watchers, window=64, max_streams=CONNECTIONS)
         tokenizer = Tokenizer.load(toy_model.FOLDER)
-        self._hub.have_engine(Model("toy", tokenizer, vocab=toy_model.VOCAB, context=MAX_INDEX))
+        self._hub.have_engine(ServedModel("toy", tokenizer, vocab=toy_model.VOCAB, context=MAX_INDEX))
         for number in range(CONNECTIONS):
             start = protocol.Start(
                 request_id=str(number),

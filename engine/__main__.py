@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from engine import api
-from engine.log_lines import set_up
+from engine.loading_heartbeat import heard
+from engine.logs import set_up
 from engine.pipe import Pipe
-from engine.starting import heard
 
 if TYPE_CHECKING:
-    from engine.load import Join
+    from engine.build.build import Join
 
 log = logging.getLogger("engine")
 
@@ -51,14 +51,14 @@ def _warm_up(model: str) -> None:
     # processes.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    importlib.import_module("engine.load" if model == "toy" else "engine.model.loading")
+    importlib.import_module("engine.build.build" if model == "toy" else "engine.model.loading")
 
 
 def serve(pipe: Pipe, options: api.EngineOptions) -> int:
     set_up(options.log_level, options.log_format)
     if options.devices == 1:
         return _serve(pipe, options, None)
-    from engine.ranks import Leader
+    from engine.parallel.ranks import Leader
 
     leader = Leader(options)
     try:
@@ -68,8 +68,8 @@ def serve(pipe: Pipe, options: api.EngineOptions) -> int:
 
 
 def _serve(pipe: Pipe, options: api.EngineOptions, join: Join | None) -> int:
-    from engine.load import build
-    from engine.model.files import ModelError
+    from engine.build.build import build
+    from engine.model.preflight import ModelError
 
     try:
         with heard(pipe.send):

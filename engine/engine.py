@@ -15,16 +15,17 @@ import time
 from collections.abc import Callable
 
 from engine import api
-from engine.flights import Flights, Outcome, Runner
-from engine.inbox import Inbox, Incoming
-from engine.lives import Lives
-from engine.moves import Mover, Moves
+from engine.forward.interface import Runner
 from engine.sampling.sampler import Sampler
 from engine.schedule.batch import Batch, Row
-from engine.schedule.cache import BlockCache
+from engine.schedule.block_cache import BlockCache
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Choice, Sequence
-from engine.steering import Steering
+from engine.step.command_queue import Inbox, Incoming
+from engine.step.executor import Flights, Outcome
+from engine.step.lifecycle import Lives
+from engine.step.steering import Steering
+from engine.step.swapping import Mover, Moves
 
 
 class Engine:

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable
 
 from engine import api
+from engine.build.build import build
 from engine.engine import Engine
-from engine.load import build
-from engine.model.files import ModelError
-from engine.starting import heard
+from engine.loading_heartbeat import heard
+from engine.model.preflight import ModelError
 
 
 class EngineThread:

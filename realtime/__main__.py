@@ -15,32 +15,32 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from engine import api
+from realtime.access.connection_limits import Crowd
 from realtime.access.credentials import Credentials
-from realtime.access.crowd import Crowd
+from realtime.access.key_file import Unreadable
 from realtime.access.keyring import Keyring
-from realtime.access.keys import Unreadable
 from realtime.access.revocation import watch
 from realtime.app import Doors, application
+from realtime.bind import Unable, listen, raise_descriptor_limit, welcome
 from realtime.config import Options, parse
-from realtime.engines.link import ProcessLink
+from realtime.engines.process_link import ProcessLink
 from realtime.engines.supervisor import Connect, EngineFailed, Supervisor
 from realtime.engines.thread_link import ThreadLink
 from realtime.http.sse import Patience
-from realtime.listening import Unable, listen, raise_descriptor_limit, welcome
+from realtime.hub.hub import Hub
+from realtime.hub.observers import Watchers
+from realtime.observability import logs, loop_lag
+from realtime.observability.listing import Listings
+from realtime.observability.metrics import Metrics
+from realtime.observability.request_log import RequestLog
 from realtime.server import Server, let_finish
-from realtime.sight import logs, loop_lag
-from realtime.sight.listing import Listings
-from realtime.sight.metrics import Metrics
-from realtime.sight.request_log import RequestLog
-from realtime.streams.hub import Hub
-from realtime.streams.quota import Gate
-from realtime.streams.tenants import EVERYTHING, Allowance
-from realtime.streams.watching import Watchers
+from realtime.tenants.allowance import EVERYTHING, Allowance
+from realtime.tenants.quota import Gate
+from realtime.transport import http_protocol, websocket_protocol
 from realtime.websocket.connection import Limits
-from realtime.wire import entry, transport
 
 if TYPE_CHECKING:
-    from realtime.sight.trace_export import Exported
+    from realtime.observability.trace_export import Exported
 
 log = logging.getLogger("midstream")
 
@@ -131,7 +131,9 @@ def _everything(tenant: str) -> Allowance:
 
 def _traces() -> Exported:
     try:
-        from realtime.sight.trace_export import Exported  # brings OpenTelemetry: only where it was asked for
+        from realtime.observability.trace_export import (
+            Exported,  # brings OpenTelemetry: only where it was asked for
+        )
     except ModuleNotFoundError:
         raise Unable(
             "--traces on needs OpenTelemetry; install it with: pip install 'midstream-server[otel]'"
@@ -190,8 +192,8 @@ def _patience(options: Options) -> Patience:
     return Patience(heartbeat_s=options.sse_heartbeat_s, stalled_s=0.75 * options.send_timeout_s)
 
 
-def _http_limits(options: Options) -> entry.HttpLimits:
-    return entry.HttpLimits(
+def _http_limits(options: Options) -> http_protocol.HttpLimits:
+    return http_protocol.HttpLimits(
         handshake_timeout_s=options.handshake_timeout_s, send_timeout_s=options.send_timeout_s
     )
 
@@ -199,8 +201,10 @@ def _http_limits(options: Options) -> entry.HttpLimits:
 def _uvicorn_config(options: Options, doors: Doors) -> uvicorn.Config:
     return uvicorn.Config(
         application(doors),
-        http=entry.protocol_class(_http_limits(options)),
-        ws=transport.protocol_class(transport.Limits(send_timeout_s=options.send_timeout_s)),
+        http=http_protocol.protocol_class(_http_limits(options)),
+        ws=websocket_protocol.protocol_class(
+            websocket_protocol.Limits(send_timeout_s=options.send_timeout_s)
+        ),
         ws_max_size=options.max_message_bytes,
         ws_ping_timeout=PEER_SILENCE_S,
         backlog=ACCEPTED_AT_ONCE,

@@ -11,23 +11,23 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from midstream import protocol
+from realtime.access.connection_limits import Crowd
 from realtime.access.credentials import Credentials
-from realtime.access.crowd import Crowd
 from realtime.engines.supervisor import Supervisor
 from realtime.http import asyncapi
+from realtime.http.client_secret_endpoint import secret_door
 from realtime.http.guard import For, answer, guarded, holder_of
-from realtime.http.listing_door import listing_door
+from realtime.http.listing_endpoint import listing_door
 from realtime.http.openai.errors import error_response
 from realtime.http.openai.routes import routes as openai
 from realtime.http.openapi import document as openapi
 from realtime.http.pages import routes as pages
-from realtime.http.secret_door import secret_door
 from realtime.http.sse import Patience
-from realtime.http.stream_door import routes as streams
+from realtime.http.stream_endpoint import routes as streams
+from realtime.hub.hub import Hub
+from realtime.observability.listing import Listings
+from realtime.observability.metrics import Metrics
 from realtime.refusal import Refusal
-from realtime.sight.listing import Listings
-from realtime.sight.metrics import Metrics
-from realtime.streams.hub import Hub
 from realtime.websocket.connection import Connection, Limits, serve
 
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import msgspec
 
-from realtime.access.keys import Book, Entry, Unreadable, digest, new_key, read, text
-from realtime.streams.tenants import HIGHEST, LOWEST, Allowance
+from realtime.access.key_file import Book, Entry, Unreadable, digest, new_key, read, text
+from realtime.tenants.allowance import HIGHEST, LOWEST, Allowance
 
 FILE = "MIDSTREAM_KEYS_FILE"
 LIMITS = ("max_streams", "max_connections", "tokens_per_minute", "prefill_tokens", "priority")

@@ -13,8 +13,8 @@ import uvicorn
 
 from midstream.protocol import GoingAway
 from realtime.app import Doors
-from realtime.listening import BACKLOG
-from realtime.streams.hub import Hub
+from realtime.bind import BACKLOG
+from realtime.hub.hub import Hub
 
 log = logging.getLogger("midstream")
 

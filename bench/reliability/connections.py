@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from bench.gateway import resident_kb
-from bench.reliability.raw import framed, greeted, most_sockets
+from bench.reliability.raw_clients import framed, greeted, most_sockets
 from bench.server import Served
 
 IDLE, STREAMING = 10_000, 1000

@@ -11,11 +11,11 @@ import itertools
 from typing import Any
 
 import midstream
-from bench.reliability.score import Score, keep_playing, quiet_run
-from bench.reliability.serving import complaints, serving
-from tests.fakes.cutting import STALL_S, CuttingProxy, How, cuts
-from tests.fakes.players import EVERYBODY
-from tests.server.served import Served
+from bench.reliability.scoring import Score, keep_playing, quiet_run
+from bench.reliability.trial_server import complaints, serving
+from tests.fakes.cutting_proxy import STALL_S, CuttingProxy, How, cuts
+from tests.fakes.steering_clients import EVERYBODY
+from tests.server.server_process import Served
 
 CUTS, SEED = 10_000, 40_000
 CLIENTS, SEEDS = 20, range(12)

@@ -17,11 +17,11 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import midstream
-from bench.reliability.score import Score, keep_playing, quiet_run, rank
-from bench.reliability.serving import complaints, serving
-from tests.fakes.players import EVERYBODY, Player, pausing, stalling
-from tests.server.served import Served
-from tests.server.stranger import Client, Stream, client_of
+from bench.reliability.scoring import Score, keep_playing, quiet_run, rank
+from bench.reliability.trial_server import complaints, serving
+from tests.fakes.steering_clients import EVERYBODY, Player, pausing, stalling
+from tests.server.independent_client import Client, Stream, client_of
+from tests.server.server_process import Served
 
 DEATHS, SEED = 1000, 20260
 MOST_MINUTES = 55.0  # a new engine takes its time: on a busy machine there are fewer deaths

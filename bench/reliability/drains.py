@@ -16,9 +16,9 @@ from typing import Any
 
 from websockets.exceptions import ConnectionClosed
 
-from bench.reliability.score import rank
-from bench.reliability.serving import complaints, serving
-from tests.server.stranger import Client, Stream, client_of
+from bench.reliability.scoring import rank
+from bench.reliability.trial_server import complaints, serving
+from tests.server.independent_client import Client, Stream, client_of
 
 DRAINS, SEED = 100, 7000
 GRACE_S, MOST_S = 0.5, 10.0

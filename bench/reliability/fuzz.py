@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from bench.reliability import rebound
-from bench.reliability.memory import resident_mib, slope
-from bench.reliability.mutants import mutants
+from bench.reliability import socket_fuzz
+from bench.reliability.mutated_frames import mutants
+from bench.reliability.process_memory import resident_mib, slope
 from midstream.protocol import MSGPACK_SUBPROTOCOL, Params, Start
 from realtime.websocket.connection import Limits, serve
-from tests.fakes.house import House, Room
-from tests.fakes.reader import Account, Reader
-from tests.fakes.wire import Wire
+from tests.fakes.checking_client import Account, Reader
+from tests.fakes.fake_websocket import Wire
+from tests.fakes.simulated_server import House, Room
 
 FRAMES, SEED = 10_000_000, 90_000
 OVER_SOCKETS = 0.01  # of them
@@ -50,7 +50,7 @@ async def measure(scale: float) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
         jobs = [loop.run_in_executor(pool, feed, SEED + at, each, bool(at % 2)) for at in range(WORKERS)]
         fed = await asyncio.gather(*jobs)
-    sent = await rebound.send(max(int(FRAMES * scale * OVER_SOCKETS), 1000), SEED)
+    sent = await socket_fuzz.send(max(int(FRAMES * scale * OVER_SOCKETS), 1000), SEED)
     wrong = [what for one in fed for what in one.wrong] + sent.wrong
     grown = max(one.mib_a_million for one in fed)
     return {

@@ -9,7 +9,7 @@ import statistics
 import time
 from typing import Any
 
-from bench.reliability.raw import HANDSHAKE, greeted, most_sockets, opened
+from bench.reliability.raw_clients import HANDSHAKE, greeted, most_sockets, opened
 from bench.server import Served
 
 HALVES = 5000

@@ -6,8 +6,8 @@ import signal
 from typing import Any
 
 from bench.reliability.deaths import strike
-from bench.reliability.score import rank
-from bench.reliability.serving import serving
+from bench.reliability.scoring import rank
+from bench.reliability.trial_server import serving
 
 HANGS = 100
 STEP_MS = 10

@@ -15,10 +15,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from engine import api
-from engine.flights import Runner
-from tests.fakes.engines import PLENTY, Driver, engine_of, greedy
-from tests.fakes.faults import FaultyRunner
-from tests.fakes.oracle import oracle
+from engine.forward.interface import Runner
+from tests.fakes.engine_driver import PLENTY, Driver, engine_of, greedy
+from tests.fakes.faulty_runner import FaultyRunner
+from tests.fakes.greedy_oracle import oracle
 
 POISONED, SEED = 1000, 60_000
 MODELS = ("llama", "gemma2", "gpt_oss")

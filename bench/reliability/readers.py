@@ -15,10 +15,10 @@ import time
 from typing import Any, NamedTuple
 
 import midstream
-from bench.reliability.memory import resident_mib
-from bench.reliability.raw import framed, greeted
-from bench.reliability.serving import complaints, serving
-from tests.server.served import Served, streams, used
+from bench.reliability.process_memory import resident_mib
+from bench.reliability.raw_clients import framed, greeted
+from bench.reliability.trial_server import complaints, serving
+from tests.server.server_process import Served, streams, used
 
 CROWD, GOOD = 100, 16
 ROUNDS, WINDOW_S = 4, 5.0

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import httpx2
 
 import midstream
-from bench.reliability.memory import open_files, own_mib, slope
-from bench.reliability.score import Score, keep_playing, quiet_run
-from bench.reliability.serving import complaints, serving
-from tests.fakes.cutting import CuttingProxy, cuts
-from tests.fakes.players import EVERYBODY
-from tests.server.served import PATIENCE_S, Served, used
+from bench.reliability.process_memory import open_files, own_mib, slope
+from bench.reliability.scoring import Score, keep_playing, quiet_run
+from bench.reliability.trial_server import complaints, serving
+from tests.fakes.cutting_proxy import CuttingProxy, cuts
+from tests.fakes.steering_clients import EVERYBODY
+from tests.server.server_process import PATIENCE_S, Served, used
 
 MINUTES = 60.0
 SEED, SEEDS = 80_000, range(6)

@@ -15,38 +15,10 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
+from engine.forward.kv_pool import KvPool
 from engine.schedule.batch import Row
 
 NAME = "midstream"
-
-
-class Pool:
-    """Keys and values of every layer, [KV heads, tokens, head size] each, so that a run of one head is one
-    slice."""
-
-    def __init__(
-        self, layers: int, heads: int, size: int, *, tokens: int, dtype: torch.dtype, device: str
-    ) -> None:
-        # In one piece, so that a block's share of all layers can be moved at once.
-        self._all = torch.zeros(2 * layers, heads, tokens, size, dtype=dtype, device=device)
-        self.keys, self.values = list(self._all[:layers]), list(self._all[layers:])
-        self.tokens = tokens
-        self.dtype = dtype
-
-    def blocks(self, block: int) -> Tensor:
-        """The same numbers as [blocks, layers and heads, numbers of a block]."""
-        _, _, tokens, size = self._all.shape
-        return self._all.view(-1, tokens // block, block * size).transpose(0, 1)
-
-    def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        self.keys[layer].index_copy_(1, slots, keys)
-        self.values[layer].index_copy_(1, slots, values)
-
-    def copy(self, source: slice, target: slice) -> None:
-        self._all[:, :, target] = self._all[:, :, source]
-
-    def scrub(self, tokens: slice) -> None:
-        self._all[:, :, tokens] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +74,7 @@ def attention(
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     *,
-    pool: Pool,
+    pool: KvPool,
     batch: Batch,
     **_: Any,
 ) -> tuple[Tensor, None]:

@@ -13,10 +13,11 @@ from importlib.util import find_spec
 
 import torch
 
-from engine.forward.attention import Backend, Pool
-from engine.forward.runner import ModelRunner
+from engine.forward.attention import Backend
+from engine.forward.kv_pool import KvPool
+from engine.forward.model_runner import ModelRunner
 from engine.model.facts import ModelFacts
-from engine.model.files import ModelError
+from engine.model.preflight import ModelError
 
 BLOCK_MULTIPLE = 256  # of flash_attn's pages
 log = logging.getLogger(__name__)
@@ -70,9 +71,9 @@ def spare_tokens(name: str, block: int) -> int:
     return block if name in ("triton", "flash_attn") else 0
 
 
-def make(name: str, pool: Pool, facts: ModelFacts, *, block: int, context: int, slots: int) -> Backend:
+def make(name: str, pool: KvPool, facts: ModelFacts, *, block: int, context: int, slots: int) -> Backend:
     if name == "sdpa":
-        from engine.forward.sdpa import Sdpa
+        from engine.forward.by_sdpa import Sdpa
 
         return Sdpa(pool, block)
     device = pool.keys[0].device
@@ -80,14 +81,14 @@ def make(name: str, pool: Pool, facts: ModelFacts, *, block: int, context: int, 
         from engine.forward.by_flashinfer import FlashInfer
 
         return FlashInfer(block, device, import_module(name).BatchPrefillWithPagedKVCacheWrapper)
-    from engine.forward.tables import Tables
+    from engine.forward.block_tables import Tables
 
     tables = Tables(slots, -(-context // block), block, pool.tokens // block - 1, device)
     if name == "flash_attn":
         from engine.forward.by_flash_attn import FlashAttn
 
         return FlashAttn(tables, import_module(name).flash_attn_varlen_func)
-    from engine.forward.paged import PagedKernels, launch_for
+    from engine.forward.by_triton import PagedKernels, launch_for
 
     launch = launch_for(pool.dtype, pool.keys[0].shape[-1])
     return PagedKernels(tables, facts.heads, facts.kv_heads, launch)
@@ -103,8 +104,8 @@ def record(runner: ModelRunner, reader: Backend, rows: int) -> None:
     """Record the decode step where it can be; a model that cannot be recorded decodes all the same."""
     if reader.name != "triton":
         return
-    from engine.forward.captured import Graphs, NotRecordable
-    from engine.forward.paged import PagedKernels
+    from engine.forward.by_triton import PagedKernels
+    from engine.forward.cuda_graphs import Graphs, NotRecordable
 
     assert isinstance(reader, PagedKernels)
     try:

@@ -14,10 +14,10 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from engine.device import upload
 from engine.forward.attention import Look, with_sinks
-from engine.forward.tables import Tables
+from engine.forward.block_tables import Tables
 from engine.schedule.batch import Row
+from engine.transfer import upload
 
 Varlen = Callable[..., tuple[Tensor, Tensor, object]]
 

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.device import Download, upload
 from engine.forward.attention import Look, with_sinks
 from engine.schedule.batch import Row
+from engine.transfer import Download, upload
 
 WORKSPACE_BYTES = 2**27  # what it recommends
 Wrapper = Any  # flashinfer.BatchPrefillWithPagedKVCacheWrapper, which carries no types

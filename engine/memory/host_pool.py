@@ -22,9 +22,9 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from engine.device import upload
-from engine.forward.attention import Pool
+from engine.forward.kv_pool import KvPool
 from engine.schedule.host_cache import Move
+from engine.transfer import upload
 
 STAGED_BYTES = 2**27  # what one save gathers, and one load brings
 PIECE_BYTES = 2**30
@@ -83,7 +83,7 @@ def pieces_of(limit: int, least: int) -> list[int]:
 
 
 class HostPool:
-    def __init__(self, pool: Pool, block: int, limit_bytes: int) -> None:
+    def __init__(self, pool: KvPool, block: int, limit_bytes: int) -> None:
         self._blocks = pool.blocks(block)  # [blocks, parts, numbers]
         shape = self._blocks.shape[1:]
         self.block_bytes = shape.numel() * pool.dtype.itemsize

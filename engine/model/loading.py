@@ -24,7 +24,7 @@ from transformers.utils import logging
 from engine.model import default_model
 from engine.model.default_model import DEFAULT_MODEL
 from engine.model.facts import ModelFacts, describe
-from engine.model.files import SUPPORTED, ModelError, inspect, parameters
+from engine.model.preflight import SUPPORTED, ModelError, inspect, parameters
 
 log = getLogger(__name__)
 
@@ -84,9 +84,9 @@ def load(
 def _way(place: torch.device, devices: int) -> dict[str, Any]:
     if devices == 1:
         return straight_to(place)
-    from engine.model import sharing  # brings torch's distributed tensors with it
+    from engine.model import tensor_parallel  # brings torch's distributed tensors with it
 
-    return sharing.way(devices)
+    return tensor_parallel.way(devices)
 
 
 def straight_to(place: torch.device) -> dict[str, Any]:

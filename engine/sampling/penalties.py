@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.device import upload
-from engine.sampling.draw import Next
+from engine.sampling.readback import Next
+from engine.transfer import upload
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from engine.api import Sampling
-from engine.device import Download, upload
 from engine.sampling import randomness
-from engine.sampling.draw import Draw, Likely, Next
 from engine.sampling.penalties import History
+from engine.sampling.readback import Draw, Likely, Next
 from engine.schedule.sequence import Choice, Sequence
+from engine.transfer import Download, upload
 
 NUMBERS = 7  # columns of a slot's row, in the order of `_numbers`
 

@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from engine.schedule.cache import BlockCache
+from engine.schedule.block_cache import BlockCache
 from engine.schedule.sequence import Sequence
 
 PLENTY = 4  # a device of which such a part is free, one in so many, has room in plenty

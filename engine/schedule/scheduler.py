@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections import Counter
 
 from engine.schedule.batch import Batch, Row
-from engine.schedule.cache import BlockCache
+from engine.schedule.block_cache import BlockCache
+from engine.schedule.fairness import Turns
 from engine.schedule.host_cache import HostCache, Load
 from engine.schedule.sequence import Sequence
-from engine.schedule.turns import Turns
 from engine.schedule.victims import victim
 
 

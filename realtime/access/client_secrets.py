@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from realtime.access.keys import digest, random_text
+from realtime.access.key_file import digest, random_text
 from realtime.refusal import Refusal
-from realtime.streams.tenants import Holder
+from realtime.tenants.allowance import Holder
 
 LIFE_S = 30
 MOST = 1000  # unused ones of a tenant

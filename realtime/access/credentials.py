@@ -16,7 +16,7 @@ from realtime.access.client_secrets import ClientSecrets
 from realtime.access.keyring import Keyring
 from realtime.access.origin import allowed, own
 from realtime.refusal import Refusal
-from realtime.streams.tenants import Holder
+from realtime.tenants.allowance import Holder
 
 BEARER = "bearer."  # of a subprotocol: what a browser can send with an upgrade, and all it can
 

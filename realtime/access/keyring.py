@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from realtime.access.keys import Book, Entry, Unreadable, digest, read
-from realtime.streams.tenants import Allowance, Holder
+from realtime.access.key_file import Book, Entry, Unreadable, digest, read
+from realtime.tenants.allowance import Allowance, Holder
 
 log = logging.getLogger(__name__)
 

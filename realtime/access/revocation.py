@@ -9,10 +9,10 @@ import asyncio
 from contextlib import suppress
 
 from midstream.protocol import CloseCode
-from realtime.access.crowd import Crowd, Visitor
+from realtime.access.connection_limits import Crowd, Visitor
 from realtime.access.keyring import Keyring
-from realtime.streams.hub import Hub
-from realtime.wire.peer import PeerGone
+from realtime.hub.hub import Hub
+from realtime.transport.websocket_extension import PeerGone
 
 EVERY_S = 1.0
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Protocol
 
 from engine import api
-from realtime.streams.hub import Hub
-from realtime.streams.prompts import Model
-from realtime.streams.watching import Watcher
-from realtime.text.template import TextError
+from realtime.hub.hub import Hub
+from realtime.hub.observers import Watcher
+from realtime.text.chat_template import TextError
+from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class Supervisor:
         tokenizer = await asyncio.to_thread(_tokenizer, hello)
         assert self.hub is not None
         self._watcher.engine_begun(hello)
-        self.hub.have_engine(Model(hello.model, tokenizer, hello.vocab, hello.context))
+        self.hub.have_engine(ServedModel(hello.model, tokenizer, hello.vocab, hello.context))
         return hello
 
     async def _keep(self) -> None:

@@ -18,9 +18,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from realtime.access.credentials import Credentials
-from realtime.http.exchange import advice
+from realtime.http.request_io import advice
 from realtime.refusal import Refusal
-from realtime.streams.tenants import Holder
+from realtime.tenants.allowance import Holder
 
 HOLDER = "midstream.holder"
 

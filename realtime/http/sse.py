@@ -14,8 +14,8 @@ from typing import Protocol
 from msgspec import Struct
 from starlette.types import Receive, Send
 
+from realtime.hub.observers import Cause
 from realtime.refusal import Refusal
-from realtime.streams.watching import Cause
 
 HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",

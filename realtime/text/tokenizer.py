@@ -14,9 +14,9 @@ from typing import Any
 import tokenizers
 
 from midstream.protocol import Message
-from realtime.text.pieces import Pieces
-from realtime.text.specials import SpecialTokens
-from realtime.text.template import ChatTemplate, TextError, template_source
+from realtime.text.chat_template import ChatTemplate, TextError, template_source
+from realtime.text.special_tokens import SpecialTokens
+from realtime.text.token_bytes import Pieces
 
 __all__ = ["TextError", "Tokenizer"]
 

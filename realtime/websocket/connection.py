@@ -18,16 +18,16 @@ from starlette.websockets import WebSocket
 
 from midstream import protocol
 from midstream.protocol import SUBPROTOCOLS, CloseCode, Event
-from realtime.frames import Codec
+from realtime.codec import Codec
+from realtime.hub.hub import Hub
+from realtime.hub.observers import Cause, Route
 from realtime.refusal import Refusal
-from realtime.streams.hub import Hub
-from realtime.streams.orders import Answer
-from realtime.streams.stream import Stream
-from realtime.streams.watching import Cause, Route
-from realtime.websocket.endings import cause_of
-from realtime.websocket.positions import Positions
-from realtime.wire.fallback import SendingPeer
-from realtime.wire.peer import PEER
+from realtime.stream.pending_commands import Answer
+from realtime.stream.stream import Stream
+from realtime.transport.plain_asgi_peer import SendingPeer
+from realtime.transport.websocket_extension import PEER
+from realtime.websocket.close_causes import cause_of
+from realtime.websocket.read_acks import Positions
 
 MOST_ANSWERS = 1_000  # errors and pongs that may wait for a peer that sends and does not read
 

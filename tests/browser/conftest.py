@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
 
-from tests.server.served import Served
+from tests.server.server_process import Served
 
 NAMES = ["chromium", "chromium-browser", "google-chrome"]
 FLAGS = [

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from playwright.sync_api import Page, expect
 
-from tests.browser.reader import ask, open_panel, state
-from tests.server.served import Served
+from tests.browser.page_user import ask, open_panel, state
+from tests.server.server_process import Served
 
 
 def test_a_whole_visit_leaves_no_word_in_the_console(open_page: Callable[[], Page], toy: Served) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.reader import ask, busy, metrics_of, state, turn_dial, until, words_of, written_so_far
-from tests.server.served import Served, decoded, streams
+from tests.browser.page_user import ask, busy, metrics_of, state, turn_dial, until, words_of, written_so_far
+from tests.server.server_process import Served, decoded, streams
 
 
 def idle(server: Served) -> float:

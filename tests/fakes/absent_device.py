@@ -22,9 +22,10 @@ from triton.runtime import driver
 from triton.runtime.jit import KernelInterface
 
 from engine.api import Sampling
-from engine.forward.attention import Look, Pool
-from engine.forward.paged import PagedKernels, launch_for
-from engine.forward.tables import Tables
+from engine.forward.attention import Look
+from engine.forward.block_tables import Tables
+from engine.forward.by_triton import PagedKernels, launch_for
+from engine.forward.kv_pool import KvPool
 from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
 
@@ -74,7 +75,7 @@ def compiled(case: Case, batches: list[list[tuple[int, int]]]) -> list[list[Kern
     """What has to be compiled for each batch of rows (tokens before, tokens computed), and was not before."""
     driver.set_active(Absent(case))
     dtype = getattr(torch, case.dtype)
-    pool = Pool(1, case.kv_heads, case.size, tokens=BLOCK * BLOCKS, dtype=dtype, device="cpu")
+    pool = KvPool(1, case.kv_heads, case.size, tokens=BLOCK * BLOCKS, dtype=dtype, device="cpu")
     heads = case.kv_heads * case.groups
     tables = Tables(max(map(len, batches)), BLOCKS, BLOCK, BLOCKS - 1, torch.device("cpu"))
     reader = PagedKernels(tables, heads, case.kv_heads, launch_for(dtype, case.size))
@@ -87,7 +88,7 @@ def compiled(case: Case, batches: list[list[tuple[int, int]]]) -> list[list[Kern
 
 
 def launched(
-    batch: list[tuple[int, int]], reader: PagedKernels, pool: Pool, heads: int, look: Look, known: set[str]
+    batch: list[tuple[int, int]], reader: PagedKernels, pool: KvPool, heads: int, look: Look, known: set[str]
 ) -> list[Any]:
     """The kernels that read the batch, and that nobody knows yet."""
     _, plan = reader.plan([row(slot, *counts) for slot, counts in enumerate(batch)])

@@ -13,9 +13,9 @@ import torch
 from transformers import AutoTokenizer
 
 from engine import api
-from engine.load import build
+from engine.build.build import build
 from engine.model.loading import DEFAULT_MODEL, load, resolve
-from tests.fakes.engines import Driver, greedy
+from tests.fakes.engine_driver import Driver, greedy
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

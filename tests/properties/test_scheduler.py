@@ -15,12 +15,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from engine.api import Sampling
 from engine.schedule.batch import Batch
-from engine.schedule.cache import BlockCache
+from engine.schedule.block_cache import BlockCache
+from engine.schedule.fairness import PATIENCE_STEPS
 from engine.schedule.host_cache import HostCache
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
-from engine.schedule.turns import PATIENCE_STEPS
-from tests.fakes.steps import Steps
+from tests.fakes.instant_steps import Steps
 
 EXAMPLES = os.environ.get("MIDSTREAM_EXAMPLES")
 SETTINGS = settings(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.keyed import Keyed
-from tests.server.served import Served
-from tests.server.stranger import Client, client_of
+from tests.server.independent_client import Client, client_of
+from tests.server.keyed_server import Keyed
+from tests.server.server_process import Served
 
 JSON, MSGPACK = "midstream.v1.json", "midstream.v1.msgpack"
 

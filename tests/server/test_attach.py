@@ -8,8 +8,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from tests.server.conftest import JSON, MSGPACK
-from tests.server.served import Served
-from tests.server.stranger import Client, Event, client_of
+from tests.server.independent_client import Client, Event, client_of
+from tests.server.server_process import Served
 
 LONG = {"ignore_eos": True, "temperature": 0}
 BOTH = pytest.mark.parametrize("encoding", [JSON, MSGPACK])

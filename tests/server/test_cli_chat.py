@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 import pytest
 
 from midstream.protocol import Attach, Attached, Replace, Rewound, Start
-from tests.fakes.server import FakeServer, Peer, final
-from tests.fakes.terminal import CTRL_C, CTRL_D, DOWN, ENTER, ESCAPE, UP, Terminal
-from tests.server.served import PATIENCE_S, Served, decoded, environment, streams
+from tests.fakes.pseudo_terminal import CTRL_C, CTRL_D, DOWN, ENTER, ESCAPE, UP, Terminal
+from tests.fakes.scripted_server import FakeServer, Peer, final
+from tests.server.server_process import PATIENCE_S, Served, decoded, environment, streams
 
 Open = Callable[..., Awaitable[Terminal]]
 ENDLESS = ("--param", "ignore_eos=true", "--param", "max_tokens=4000")

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.server import FakeServer, final
-from tests.fakes.terminal import CTRL_C, Terminal
-from tests.server.served import PATIENCE_S, Served, environment, streams
+from tests.fakes.pseudo_terminal import CTRL_C, Terminal
+from tests.fakes.scripted_server import FakeServer, final
+from tests.server.server_process import PATIENCE_S, Served, environment, streams
 
 FOOTER = r"\d+ tokens · first after [\d.]+ s · total [\d.]+ s · [\d.]+ tok/s · "
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from realtime.keys_command import main as keys
-from tests.fakes.terminal import CTRL_C, CTRL_D, Terminal
-from tests.server.served import PATIENCE_S, Served, environment
-from tests.server.stranger import client_of
+from tests.fakes.pseudo_terminal import CTRL_C, CTRL_D, Terminal
+from tests.server.independent_client import client_of
+from tests.server.server_process import PATIENCE_S, Served, environment
 
 ENDLESS: dict[str, Any] = {"ignore_eos": True, "temperature": 0}
 

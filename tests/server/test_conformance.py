@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bench.reliability.conformance import BEHAVIOUR, DOCUMENTED, GOOD, verdict, verdicts
 from realtime.config import Options
-from realtime.wire.transport import Limits
+from realtime.transport.websocket_protocol import Limits
 
 
 async def test_every_case_about_behaviour_passes_but_the_documented_one() -> None:

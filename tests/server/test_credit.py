@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.server.served import Metrics, Served, decoded, streams
-from tests.server.stranger import Client, Stream, client_of
+from tests.server.independent_client import Client, Stream, client_of
+from tests.server.server_process import Metrics, Served, decoded, streams
 
 LONG = {"ignore_eos": True, "temperature": 0}
 

@@ -9,8 +9,8 @@ import signal
 from collections.abc import Callable
 
 from bench.reliability import deaths
-from tests.server.served import Served, used
-from tests.server.stranger import Client, Stream, client_of
+from tests.server.independent_client import Client, Stream, client_of
+from tests.server.server_process import Served, used
 
 Serve = Callable[..., Served]
 GREEDY = {"ignore_eos": True, "temperature": 0, "max_tokens": 80}

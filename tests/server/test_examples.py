@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.cutting import Cut, CuttingProxy
-from tests.server.served import PATIENCE_S, Served, environment
+from tests.fakes.cutting_proxy import Cut, CuttingProxy
+from tests.server.server_process import PATIENCE_S, Served, environment
 
 FOLDER = Path(__file__).parents[2] / "docs/examples"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from midstream.protocol import ERRORS
 from realtime.http.openai.errors import error_object
 from realtime.refusal import Refusal
-from tests.server.served import PATIENCE_S, Served, streams
+from tests.server.server_process import PATIENCE_S, Served, streams
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/http.md").read_text()

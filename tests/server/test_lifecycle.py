@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from tests.fakes.tiny import tiny_folder
-from tests.server.served import PATIENCE_S, Served, environment, run
-from tests.server.stranger import Client, client_of
+from tests.fakes.tiny_models import tiny_folder
+from tests.server.independent_client import Client, client_of
+from tests.server.server_process import PATIENCE_S, Served, environment, run
 
 LONG = {"ignore_eos": True, "temperature": 0}
 Serve = Callable[..., Served]

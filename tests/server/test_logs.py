@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.server.served import Served
-from tests.server.stranger import client_of
+from tests.server.independent_client import client_of
+from tests.server.server_process import Served
 
 Serve = Callable[..., Served]
 CANARY = "CANARY"

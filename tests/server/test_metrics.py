@@ -14,8 +14,8 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.server.served import PATIENCE_S, Served
-from tests.server.stranger import client_of
+from tests.server.independent_client import client_of
+from tests.server.server_process import PATIENCE_S, Served
 
 Serve = Callable[..., Served]
 DOCUMENT = Path(__file__).parents[2] / "docs/observability.md"

@@ -16,7 +16,7 @@ import httpx2
 import pytest
 from websockets.asyncio.client import connect
 
-from tests.server.served import PATIENCE_S, Served, streams
+from tests.server.server_process import PATIENCE_S, Served, streams
 
 CONFIGURATION = Path(__file__).parents[2] / "ops/nginx.conf"
 PLACES = os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin"

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 from websockets.asyncio.client import connect
 
-from tests.server.served import PATIENCE_S, Served, streams
+from tests.server.server_process import PATIENCE_S, Served, streams
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
 ENDLESS: dict[str, Any] = {"max_tokens": 4000, "ignore_eos": True}

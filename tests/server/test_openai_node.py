@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.keyed import Keyed
-from tests.server.served import Served
+from tests.server.keyed_server import Keyed
+from tests.server.server_process import Served
 
 FOLDER = Path(__file__).parent / "node"
 DOCUMENT = Path(__file__).parents[2] / "docs/http.md"

@@ -9,8 +9,8 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from tests.server.keyed import Keyed
-from tests.server.served import Served, streams
+from tests.server.keyed_server import Keyed
+from tests.server.server_process import Served, streams
 
 HELLO = [{"role": "user", "content": "Hello"}]
 EXTRA = {"ignore_eos": True}

@@ -17,8 +17,8 @@ from schemathesis.core.failures import FailureGroup
 
 from midstream import protocol
 from realtime.http.openapi.document import document
-from tests.server.keyed import Keyed
-from tests.server.served import PATIENCE_S, Served
+from tests.server.keyed_server import Keyed
+from tests.server.server_process import PATIENCE_S, Served
 from tests.unit.test_access import DECISIONS
 
 EXAMPLES = 20

@@ -19,8 +19,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.server.served import PATIENCE_S, Served
-from tests.server.stranger import Client, client_of
+from tests.server.independent_client import Client, client_of
+from tests.server.server_process import PATIENCE_S, Served
 
 OPS = Path(__file__).parents[2] / "ops"
 RULES = OPS / "prometheus/midstream.rules.yml"

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.server.served import PATIENCE_S, Served
+from tests.server.server_process import PATIENCE_S, Served
 
 README = Path(__file__).parents[2] / "README.md"
 

@@ -14,10 +14,10 @@ import pytest
 
 import midstream
 from bench.reliability.cuts import cut
-from bench.reliability.score import quiet_run
-from tests.fakes.cutting import CuttingProxy, How
-from tests.fakes.players import EVERYBODY
-from tests.server.served import Served
+from bench.reliability.scoring import quiet_run
+from tests.fakes.cutting_proxy import CuttingProxy, How
+from tests.fakes.steering_clients import EVERYBODY
+from tests.server.server_process import Served
 
 CUTS = int(os.environ.get("MIDSTREAM_CUTS", "12"))
 

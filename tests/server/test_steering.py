@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.server.served import Served, streams
-from tests.server.stranger import Client, Stream
+from tests.server.independent_client import Client, Stream
+from tests.server.server_process import Served, streams
 
 LONG = {"ignore_eos": True, "temperature": 0}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.server.served import Served
-from tests.server.stranger import Client, Stream, client_of
+from tests.server.independent_client import Client, Stream, client_of
+from tests.server.server_process import Served
 
 LONG = {"ignore_eos": True, "temperature": 0}
 EMOJI = chr(0x1F642)

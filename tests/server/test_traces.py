@@ -11,8 +11,8 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from tests.server.served import PATIENCE_S, Served
-from tests.server.stranger import client_of
+from tests.server.independent_client import client_of
+from tests.server.server_process import PATIENCE_S, Served
 
 Serve = Callable[..., Served]
 CANARY = "CANARY"

@@ -16,24 +16,24 @@ from starlette.websockets import WebSocket
 from midstream import protocol
 from midstream.protocol import Credit, Params, StreamFrame
 from realtime.access.client_secrets import LIFE_S, ClientSecrets
+from realtime.access.connection_limits import Crowd
 from realtime.access.credentials import Credentials
-from realtime.access.crowd import Crowd
+from realtime.access.key_file import digest
 from realtime.access.keyring import Keyring
-from realtime.access.keys import digest
 from realtime.access.revocation import turn_out
 from realtime.app import Doors, application
 from realtime.engines.supervisor import Supervisor
 from realtime.http.guard import For, Guard
+from realtime.hub.observers import Route
 from realtime.keys_command import main
+from realtime.observability.listing import Listings
+from realtime.observability.metrics import Metrics
 from realtime.refusal import Refusal
-from realtime.sight.listing import Listings
-from realtime.sight.metrics import Metrics
-from realtime.streams.stream import Stream
-from realtime.streams.tenants import LOCAL, Allowance, Holder
-from realtime.streams.watching import Route
+from realtime.stream.stream import Stream
+from realtime.tenants.allowance import LOCAL, Allowance, Holder
 from realtime.websocket.connection import Limits
-from tests.fakes.house import Clock, House, Room
-from tests.fakes.reader import Reader
+from tests.fakes.checking_client import Reader
+from tests.fakes.simulated_server import Clock, House, Room
 
 LIMITS = Limits(max_message_bytes=1024, streams_per_connection=10, auto_credit_window=64, ack_every=16)
 ROOM = Room(kv_tokens=4096, block=16, step_tokens=4096, slots=8)

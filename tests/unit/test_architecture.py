@@ -20,61 +20,78 @@ SOURCES = {"midstream": ROOT / "clients/python", "realtime": ROOT, "engine": ROO
 
 # What each room may import of ours. The longest name that fits a module decides; a room allows itself.
 SPOKEN = ["midstream.protocol", "engine.api", "realtime.refusal"]
-CORE = ["realtime.streams", "realtime.text", *SPOKEN]
+CORE = ["realtime.hub", "realtime.stream", "realtime.text", "realtime.tenants", *SPOKEN]
 OUR_OWN = {
     "midstream": ["midstream"],
     "midstream.protocol": [],
     "midstream.__main__": ["realtime.__main__", "realtime.keys_command"],
     "realtime": ["midstream.protocol", "engine.api"],  # what wires, and what stands in no room
     "realtime.refusal": ["midstream.protocol"],
-    "realtime.frames": SPOKEN,
+    "realtime.codec": SPOKEN,
     "realtime.text": SPOKEN,
-    "realtime.streams": ["realtime.text", *SPOKEN],
-    "realtime.wire": [],
-    "realtime.access": ["realtime.streams", "realtime.wire", *SPOKEN],
+    "realtime.stream": ["realtime.text", *SPOKEN],
+    "realtime.token_bucket": [],
+    "realtime.tenants": ["realtime.token_bucket", *SPOKEN],
+    "realtime.hub": ["realtime.stream", "realtime.tenants", "realtime.text", *SPOKEN],
+    "realtime.transport": ["realtime.token_bucket"],
+    "realtime.access": ["realtime.hub", "realtime.tenants", "realtime.transport", *SPOKEN],
     "realtime.engines": CORE,
     "realtime.engines.thread_link": ["engine.api", "engine.thread"],
-    "realtime.sight": ["realtime.streams", "realtime.config", *SPOKEN],
-    "realtime.websocket": ["realtime.wire", "realtime.frames", *CORE],
-    "realtime.http": ["realtime.access", "realtime.sight", "realtime.frames", *CORE],
+    "realtime.observability": ["realtime.hub", "realtime.stream", "realtime.config", *SPOKEN],
+    "realtime.websocket": ["realtime.transport", "realtime.codec", *CORE],
+    "realtime.http": ["realtime.access", "realtime.observability", "realtime.codec", *CORE],
     "engine": [],
     "engine.api": [],
     "engine.schedule": ["engine.api"],
-    "engine.sampling": ["engine.schedule", "engine.device", "engine.api"],
+    "engine.sampling": ["engine.schedule", "engine.transfer", "engine.api"],
     "engine.model": [],
-    "engine.forward": ["engine.schedule", "engine.model", "engine.device", "engine.toy_model"],
+    "engine.forward": ["engine.schedule", "engine.model", "engine.transfer", "engine.toy_model"],
     "engine.memory": [
         "engine.forward",
         "engine.sampling",
         "engine.schedule",
-        "engine.flights",
-        "engine.device",
+        "engine.transfer",
         "engine.api",
     ],
+    "engine.step": [
+        "engine.forward.interface",
+        "engine.sampling",
+        "engine.schedule",
+        "engine.transfer",
+        "engine.api",
+    ],
+    "engine.parallel": ["engine.step.command_queue", "engine.pipe", "engine.api"],
+    "engine.parallel.follower": ["engine.build", "engine.model.preflight", "engine.logs", "engine.pipe"],
+    "engine.build": ["engine"],  # puts all of it together
 }
 # And of others.
 OTHERS = {
     "midstream": ["msgspec", "websockets"],
-    "midstream.cli.board": ["prompt_toolkit"],
+    "midstream.cli.terminal.board": ["prompt_toolkit"],
     "midstream.cli.chat": ["prompt_toolkit"],
-    "midstream.cli.screen": ["prompt_toolkit"],
+    "midstream.cli.terminal.screen": ["prompt_toolkit"],
     "midstream.protocol": ["msgspec"],
     "realtime": ["msgspec", "starlette", "uvicorn"],
-    "realtime.text": ["jinja2", "tokenizers"],
-    "realtime.streams": ["msgspec"],
+    "realtime.text": ["jinja2", "msgspec", "tokenizers"],
+    "realtime.stream": ["msgspec"],
+    "realtime.tenants": ["msgspec"],
+    "realtime.hub": ["msgspec"],
     "realtime.engines": ["msgspec"],
-    "realtime.wire": ["h11", "starlette", "uvicorn", "websockets"],
-    "realtime.sight": ["msgspec", "prometheus_client", "structlog"],
-    "realtime.sight.trace_export": ["opentelemetry"],
-    "realtime.sight.traces": ["msgspec", "opentelemetry"],
+    "realtime.transport": ["h11", "starlette", "uvicorn", "websockets"],
+    "realtime.observability": ["msgspec", "prometheus_client", "structlog"],
+    "realtime.observability.trace_export": ["opentelemetry"],
+    "realtime.observability.traces": ["msgspec", "opentelemetry"],
     "engine": ["msgspec", "torch", "transformers"],
     "engine.api": ["msgspec"],
     "engine.schedule": [],
     "engine.sampling": ["torch"],
     "engine.memory": ["torch"],
+    "engine.step": ["torch"],
+    "engine.parallel": ["msgspec", "torch"],
+    "engine.build": ["torch", "transformers"],
     "engine.forward": ["torch", "transformers"],
-    "engine.forward.kernels": ["triton"],
-    "engine.forward.paged": ["torch", "triton"],
+    "engine.forward.triton_kernels": ["triton"],
+    "engine.forward.by_triton": ["torch", "triton"],
     "engine.model": [
         "filelock",
         "gguf",
@@ -92,9 +109,9 @@ OPTIONAL = {"prompt_toolkit", "opentelemetry", "triton"}  # behind an extra, or 
 # and the gate has a bucket that leaks by itself.
 PURE = [
     f"realtime.{room}.{path.stem}"
-    for room in ("text", "streams")
+    for room in ("text", "stream", "tenants", "hub")
     for path in sorted((ROOT / "realtime" / room).glob("[!_]*.py"))
-    if path.stem not in ("hub", "lanes", "quota")
+    if path.stem not in ("hub", "serial_queues", "quota")
 ]
 IMPURE = {"asyncio", "logging", "select", "selectors", "socket", "ssl", "threading", "time"}
 

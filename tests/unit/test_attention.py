@@ -12,16 +12,17 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from engine.api import Sampling
-from engine.forward.attention import Backend, Pool, attention
+from engine.forward.attention import Backend, attention
+from engine.forward.block_tables import Tables
 from engine.forward.by_flash_attn import FlashAttn
 from engine.forward.by_flashinfer import FlashInfer
-from engine.forward.ragged import Span, runs_of
-from engine.forward.sdpa import Sdpa
-from engine.forward.tables import Tables
+from engine.forward.by_sdpa import Sdpa
+from engine.forward.kv_pool import KvPool
+from engine.forward.ragged_batch import Span, runs_of
 from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
-from tests.fakes.kernels import needs_triton, paged
-from tests.fakes.packages import BatchPrefillWithPagedKVCacheWrapper, flash_attn_varlen_func
+from tests.fakes.attention_packages import BatchPrefillWithPagedKVCacheWrapper, flash_attn_varlen_func
+from tests.fakes.triton_kernels import needs_triton, paged
 
 BLOCK = 4
 BLOCKS = 64
@@ -122,7 +123,7 @@ LAYOUTS = {
 }
 
 
-BACKENDS: dict[str, Callable[[Pool], Backend]] = {
+BACKENDS: dict[str, Callable[[KvPool], Backend]] = {
     "sdpa": lambda pool: Sdpa(pool, BLOCK),
     "triton": lambda pool: paged(pool, BLOCK, HEADS, slots=8),
     "flash_attn": lambda pool: FlashAttn(tables_of(pool), flash_attn_varlen_func),
@@ -131,7 +132,7 @@ BACKENDS: dict[str, Callable[[Pool], Backend]] = {
 EVERY_BACKEND = ["sdpa", pytest.param("triton", marks=needs_triton), "flash_attn", "flashinfer"]
 
 
-def tables_of(pool: Pool) -> Tables:
+def tables_of(pool: KvPool) -> Tables:
     return Tables(8, BLOCKS, BLOCK, BLOCKS, pool.keys[0].device)
 
 
@@ -144,7 +145,7 @@ def attended(
     def noise(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
-    pool = Pool(2, KV_HEADS, SIZE, tokens=(BLOCKS + 1) * BLOCK, dtype=dtype, device="cpu")
+    pool = KvPool(2, KV_HEADS, SIZE, tokens=(BLOCKS + 1) * BLOCK, dtype=dtype, device="cpu")
     for tensor in (*pool.keys, *pool.values):
         tensor.copy_(1e3 * noise(*tensor.shape))  # whoever reads what is not its own will be seen
     sinks = noise(HEADS) if kind.sinks else None
@@ -200,7 +201,7 @@ def dense(query: Tensor, keys: Tensor, values: Tensor, kind: Kind, sinks: Tensor
 def test_scores_that_are_too_many_at_once_are_computed_in_steps(
     kind: Kind, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.forward.sdpa.MOST_SCORES", most)
+    monkeypatch.setattr("engine.forward.by_sdpa.MOST_SCORES", most)
     for contexts in LAYOUTS.values():
         out, expected = attended(contexts, kind, torch.float64)
         torch.testing.assert_close(out, expected)
@@ -266,7 +267,7 @@ def test_it_is_a_dense_softmax_for_any_batch(contexts: list[Context], kind: Kind
 
 
 def test_blocks_are_copied_and_scrubbed_in_every_layer() -> None:
-    pool = Pool(2, KV_HEADS, SIZE, tokens=4 * BLOCK, dtype=torch.float64, device="cpu")
+    pool = KvPool(2, KV_HEADS, SIZE, tokens=4 * BLOCK, dtype=torch.float64, device="cpu")
     tensors = (*pool.keys, *pool.values)
     for number, tensor in enumerate(tensors, 1):
         tensor[:, :BLOCK] = number

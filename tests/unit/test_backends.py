@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.forward.attention import Pool
 from engine.forward.backends import Need, choose, make
+from engine.forward.kv_pool import KvPool
 from engine.model.facts import describe
-from engine.model.files import ModelError
-from tests.fakes import packages
-from tests.fakes.tiny import tiny_model
+from engine.model.preflight import ModelError
+from tests.fakes import attention_packages
+from tests.fakes.tiny_models import tiny_model
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -76,7 +76,7 @@ def test_a_package_is_used_where_it_is_installed(name: str, monkeypatch: pytest.
 
 @pytest.mark.parametrize("name", ["flash_attn", "flashinfer"])
 def test_what_was_chosen_is_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.forward.backends.import_module", lambda _: packages)
-    pool = Pool(1, 2, 64, tokens=4 * 256, dtype=torch.float16, device="cpu")
+    monkeypatch.setattr("engine.forward.backends.import_module", lambda _: attention_packages)
+    pool = KvPool(1, 2, 64, tokens=4 * 256, dtype=torch.float16, device="cpu")
     facts = describe(tiny_model("llama").config)
     assert make(name, pool, facts, block=256, context=512, slots=2).name == name

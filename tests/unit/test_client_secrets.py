@@ -8,8 +8,8 @@ import pytest
 
 from realtime.access.client_secrets import LIFE_S, MOST, ClientSecrets
 from realtime.refusal import Refusal
-from realtime.streams.tenants import Holder
-from tests.fakes.house import Clock
+from realtime.tenants.allowance import Holder
+from tests.fakes.simulated_server import Clock
 
 ALICE, BOB = Holder("alice", "1"), Holder("bob", "2")
 APP = "https://app.example"

@@ -18,10 +18,10 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 from engine import toy_model
 from engine.model.default_model import GGUF_IN_WHEEL, default_folder, ensure, make
-from engine.model.files import ModelError
 from engine.model.from_gguf import LAYER_NAMES, NAMES, convert
 from engine.model.loading import describe, load
-from tests.fakes.tiny import tiny_model
+from engine.model.preflight import ModelError
+from tests.fakes.tiny_models import tiny_model
 
 CONTENT = b"what a GGUF file would hold"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from engine import api
-from tests.fakes.engines import TOY, Driver, Room, engine_of, greedy
-from tests.fakes.oracle import oracle
+from tests.fakes.engine_driver import TOY, Driver, Room, engine_of, greedy
+from tests.fakes.greedy_oracle import oracle
 
 TEXT = list(range(60))
 TIGHT = Room(kv_tokens=64, step_tokens=16)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.api import Sampling
-from engine.schedule.cache import BlockCache
+from engine.schedule.block_cache import BlockCache
 from engine.schedule.host_cache import HostCache, Load
 from engine.schedule.sequence import Sequence
 

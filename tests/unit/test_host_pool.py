@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from engine.forward.attention import Pool
+from engine.forward.kv_pool import KvPool
 from engine.memory.host_pool import HostPool, pieces_of
 
 BLOCK, BLOCKS = 4, 6
@@ -16,14 +16,14 @@ BLOCK_BYTES = 2 * 3 * 2 * BLOCK * 5 * 8  # 1920
 PIECES = 8192 + 4096 + 2048  # for blocks 0 to 3, 4 and 5, and 6
 
 
-def pool() -> Pool:
-    made = Pool(3, 2, 5, tokens=BLOCKS * BLOCK, dtype=torch.float64, device="cpu")
+def pool() -> KvPool:
+    made = KvPool(3, 2, 5, tokens=BLOCKS * BLOCK, dtype=torch.float64, device="cpu")
     for number, tensor in enumerate((*made.keys, *made.values)):
         tensor.copy_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(number)))
     return made
 
 
-def tokens_of(made: Pool, block: int) -> torch.Tensor:
+def tokens_of(made: KvPool, block: int) -> torch.Tensor:
     tokens = slice(block * BLOCK, (block + 1) * BLOCK)
     return torch.stack([tensor[:, tokens] for tensor in (*made.keys, *made.values)]).clone()
 

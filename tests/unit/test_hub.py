@@ -8,10 +8,10 @@ import pytest
 
 from midstream import protocol
 from midstream.protocol import Credit, Message, Params
-from realtime.streams.hub import LONG_TEXT
-from tests.fakes.house import toy_tokenizer
-from tests.fakes.reader import Reader
-from tests.fakes.visit import LONG, ROOM, due, opened, refused, rest, run_out, settled, start
+from realtime.hub.hub import LONG_TEXT
+from tests.fakes.checking_client import Reader
+from tests.fakes.simulated_client import LONG, ROOM, due, opened, refused, rest, run_out, settled, start
+from tests.fakes.simulated_server import toy_tokenizer
 
 # -- starting --------------------------------------------------------------------------------------
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from midstream import protocol
 from midstream.protocol import Credit, Params
-from realtime.streams.recovery import ALONE_AT_MOST
-from tests.fakes.ear import Ear
-from tests.fakes.house import House
-from tests.fakes.visit import due, endless, opened, rest, run_out, start
+from realtime.hub.engine_recovery import ALONE_AT_MOST
+from tests.fakes.recording_listener import Ear
+from tests.fakes.simulated_client import due, endless, opened, rest, run_out, start
+from tests.fakes.simulated_server import House
 
 SHORT = Params(max_tokens=12, ignore_eos=True, temperature=0)
 

@@ -8,11 +8,10 @@ import pytest
 
 from midstream import protocol
 from midstream.protocol import Credit, Params
-from realtime.streams.graves import KEPT_S
-from realtime.streams.hub import LONG_TEXT
-from tests.fakes.ear import Ear
-from tests.fakes.house import House
-from tests.fakes.visit import (
+from realtime.hub.ended_streams import KEPT_S
+from realtime.hub.hub import LONG_TEXT
+from tests.fakes.recording_listener import Ear
+from tests.fakes.simulated_client import (
     LONG,
     due,
     endless,
@@ -23,6 +22,7 @@ from tests.fakes.visit import (
     settled,
     start,
 )
+from tests.fakes.simulated_server import House
 
 SHORT = Params(max_tokens=3, ignore_eos=True)
 

@@ -16,12 +16,12 @@ from midstream.protocol import Credit, Params
 from realtime.access.credentials import Credentials
 from realtime.access.keyring import Keyring
 from realtime.http.guard import For, guarded
-from realtime.http.listing_door import listing_door
+from realtime.http.listing_endpoint import listing_door
 from realtime.keys_command import main
-from realtime.sight.listing import Listed, Listing, Listings
-from tests.fakes.house import Clock, House
-from tests.fakes.reader import Reader
-from tests.fakes.visit import ROOM, TENANT, endless, rest, run_out, start
+from realtime.observability.listing import Listed, Listing, Listings
+from tests.fakes.checking_client import Reader
+from tests.fakes.simulated_client import ROOM, TENANT, endless, rest, run_out, start
+from tests.fakes.simulated_server import Clock, House
 
 HELLO = api.Hello(
     model="toy",

@@ -10,13 +10,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Params
-from realtime.sight.engine_metrics import EngineMetrics
-from realtime.sight.metrics import Metrics
-from realtime.sight.usage import MOST_TENANTS, OTHER
-from realtime.streams.watching import CAUSES, RETRIES
-from tests.fakes.house import Clock, House
-from tests.fakes.reader import Reader
-from tests.fakes.visit import ROOM, TENANT, endless, rest, run_out, start
+from realtime.hub.observers import CAUSES, RETRIES
+from realtime.observability.engine_metrics import EngineMetrics
+from realtime.observability.metrics import Metrics
+from realtime.observability.tenant_usage import MOST_TENANTS, OTHER
+from tests.fakes.checking_client import Reader
+from tests.fakes.simulated_client import ROOM, TENANT, endless, rest, run_out, start
+from tests.fakes.simulated_server import Clock, House
 
 
 class Counted:

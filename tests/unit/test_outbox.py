@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from midstream.protocol import Adjusted, Error, Params, Paused, Resumed, Rewound, Token
 from realtime.refusal import Refusal
-from realtime.streams.outbox import Outbox, Piece, Told
+from realtime.stream.outbox import Outbox, Piece, Told
 
 ENDLESS = 10_000
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from midstream.protocol import Adjusted, Attached, Params, Paused, Resumed, Rewound, Snapshot, Token
 from realtime.refusal import Refusal
-from realtime.streams.outbox import MOST_KEPT, Outbox, Piece
-from tests.fakes.life import RUN_OUT, Life
+from realtime.stream.outbox import MOST_KEPT, Outbox, Piece
+from tests.fakes.lone_stream import RUN_OUT, Life
 
 
 def filled(events: int) -> Outbox:

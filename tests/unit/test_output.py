@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from realtime.streams.output import Output
-from tests.fakes.house import toy_tokenizer
+from realtime.stream.output import Output
+from tests.fakes.simulated_server import toy_tokenizer
 
 
 def said(text: str, *stop: str) -> Output:

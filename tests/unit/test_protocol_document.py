@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from midstream import protocol
-from realtime.streams.life import picture
+from realtime.stream.states import picture
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 PROSE = re.sub(r"```.*?```", "", DOCUMENT, flags=re.DOTALL)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from midstream.protocol import Start
 from realtime.refusal import Refusal
-from realtime.streams.quota import Gate, Share
-from realtime.streams.tenants import Allowance
+from realtime.tenants.allowance import Allowance
+from realtime.tenants.quota import Gate, Share
 
 
 class Hours:

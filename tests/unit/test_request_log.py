@@ -12,10 +12,10 @@ from structlog.testing import LogCapture
 
 from midstream import protocol
 from midstream.protocol import Credit, Params
-from realtime.sight.request_log import RequestLog
-from tests.fakes.house import Clock, House
-from tests.fakes.reader import Reader
-from tests.fakes.visit import ROOM, TENANT, endless, rest, run_out, start
+from realtime.observability.request_log import RequestLog
+from tests.fakes.checking_client import Reader
+from tests.fakes.simulated_client import ROOM, TENANT, endless, rest, run_out, start
+from tests.fakes.simulated_server import Clock, House
 
 
 class Logged:

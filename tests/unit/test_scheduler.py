@@ -9,10 +9,10 @@ import pytest
 
 from engine.api import Sampling
 from engine.schedule.batch import Batch
-from engine.schedule.cache import BlockCache
+from engine.schedule.block_cache import BlockCache
+from engine.schedule.fairness import PATIENCE_STEPS
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
-from engine.schedule.turns import PATIENCE_STEPS
 
 BLOCK = 4
 

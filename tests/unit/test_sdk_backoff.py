@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midstream.asked import Asked, Fate, repeatable
 from midstream.backoff import BASE_S, CAP_S, Backoff
+from midstream.pending_frames import Asked, Fate, repeatable
 from midstream.protocol import (
     Adjust,
     Adjusted,

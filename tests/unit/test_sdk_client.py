@@ -31,7 +31,7 @@ from midstream.protocol import (
     Start,
     Token,
 )
-from tests.fakes.server import READY, FakeServer, Peer, Speaker, final, spell
+from tests.fakes.scripted_server import READY, FakeServer, Peer, Speaker, final, spell
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from typing import TypeVar
 import pytest
 
 import midstream
-from midstream.line import LineState
 from midstream.protocol import (
     ERRORS,
     Adjust,
@@ -35,8 +34,9 @@ from midstream.protocol import (
     Start,
     Token,
 )
-from tests.fakes.cutting import CuttingProxy
-from tests.fakes.server import FakeServer, Peer, Speaker, final, spell, started
+from midstream.reconnecting import LineState
+from tests.fakes.cutting_proxy import CuttingProxy
+from tests.fakes.scripted_server import FakeServer, Peer, Speaker, final, spell, started
 
 T = TypeVar("T")
 
@@ -772,5 +772,5 @@ async def test_the_synchronous_client_comes_back_too() -> None:
 
 
 def test_credit_to_begin_with_is_no_limit_said_again() -> None:
-    assert midstream.stream.StreamCore(None).limit is None
-    assert midstream.stream.StreamCore(4, credit=Credit(limit=3)).limit == 3
+    assert midstream.stream_core.StreamCore(None).limit is None
+    assert midstream.stream_core.StreamCore(4, credit=Credit(limit=3)).limit == 3

@@ -14,7 +14,7 @@ import pytest
 import midstream
 from midstream import sync
 from midstream.protocol import Cancel, Grant
-from tests.fakes.server import READY, FakeServer, Speaker, final, spell
+from tests.fakes.scripted_server import READY, FakeServer, Speaker, final, spell
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from collections import deque
 from typing import Any
 
 from realtime.http.sse import HEADERS, HEARTBEAT, Patience, event, tell, watched
-from realtime.streams.watching import Cause
+from realtime.hub.observers import Cause
 
 Message = dict[str, Any]
 

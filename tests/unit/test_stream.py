@@ -8,7 +8,7 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Error, Params
 from realtime.refusal import Refusal
-from tests.fakes.life import CANCELLED, CONTEXT, PROMPT, RUN_OUT, WINDOW, Life, kinds, text
+from tests.fakes.lone_stream import CANCELLED, CONTEXT, PROMPT, RUN_OUT, WINDOW, Life, kinds, text
 
 # -- the beginning ---------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Params
 from realtime.refusal import Refusal
-from tests.fakes.life import PROMPT, RUN_OUT, WINDOW, Life, kinds, text
+from tests.fakes.lone_stream import PROMPT, RUN_OUT, WINDOW, Life, kinds, text
 
 
 def reasons(life: Life) -> list[str]:

@@ -8,9 +8,9 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Params
 from realtime.refusal import Refusal
-from realtime.streams.outbox import MOST_KEPT, Told
-from realtime.streams.steering import Steering
-from tests.fakes.life import CANCELLED, RUN_OUT, WINDOW, Life, kinds, seqs, text
+from realtime.stream.engine_commands import Steering
+from realtime.stream.outbox import MOST_KEPT, Told
+from tests.fakes.lone_stream import CANCELLED, RUN_OUT, WINDOW, Life, kinds, seqs, text
 
 # -- one goes --------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Error, Params
 from realtime.refusal import Refusal
-from tests.fakes.life import CANCELLED, CONTEXT, RUN_OUT, Life, text
+from tests.fakes.lone_stream import CANCELLED, CONTEXT, RUN_OUT, Life, text
 
 
 def test_at_rewinds_first_and_the_frame_is_answered_once() -> None:

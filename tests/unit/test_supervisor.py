@@ -9,9 +9,9 @@ import pytest
 
 from engine import api, toy_model
 from realtime.engines.supervisor import EngineFailed, Supervisor
-from realtime.streams.watching import Watcher
-from tests.fakes.house import House
-from tests.fakes.visit import ROOM
+from realtime.hub.observers import Watcher
+from tests.fakes.simulated_client import ROOM
+from tests.fakes.simulated_server import House
 
 HELLO = api.Hello(
     model="toy",

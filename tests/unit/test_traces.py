@@ -16,10 +16,10 @@ from opentelemetry.trace import StatusCode
 from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Params
-from realtime.sight.traces import EVERY_STEPS, Traces
-from tests.fakes.house import House, Room
-from tests.fakes.reader import Reader
-from tests.fakes.visit import ROOM, endless, rest, run_out, start
+from realtime.observability.traces import EVERY_STEPS, Traces
+from tests.fakes.checking_client import Reader
+from tests.fakes.simulated_client import ROOM, endless, rest, run_out, start
+from tests.fakes.simulated_server import House, Room
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 

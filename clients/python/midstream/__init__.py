@@ -36,7 +36,7 @@ from midstream.errors import (
     Unsupported,
 )
 from midstream.handle import Stream
-from midstream.stream import Chunk
+from midstream.stream_core import Chunk
 
 __all__ = [
     "Chunk",

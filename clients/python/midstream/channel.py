@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, TypeVar
 from midstream.backoff import Backoff
 from midstream.errors import MidstreamError, from_code
 from midstream.protocol import Cancel, Event, Frame, Grant, Start, StreamEvent
-from midstream.stream import StreamCore
+from midstream.stream_core import StreamCore
 
 if TYPE_CHECKING:
-    from midstream.exchange import Exchange
+    from midstream.session import Exchange
 
 E = TypeVar("E", bound=Event)
 

@@ -13,7 +13,6 @@ from msgspec import Struct
 from midstream.channel import Channel
 from midstream.dial import Dial, Encoding
 from midstream.handle import Stream
-from midstream.line import Line, LineState
 from midstream.options import DEFAULT_WINDOW, CreditLike, StartOptions, explicit_credit, frame, start_frame
 from midstream.protocol import (
     Attach,
@@ -29,7 +28,8 @@ from midstream.protocol import (
     TokenLogprob,
     Usage,
 )
-from midstream.stream import StreamCore
+from midstream.reconnecting import Line, LineState
+from midstream.stream_core import StreamCore
 
 RECONNECT_S = 60.0
 SILENCE_S = 30.0

@@ -33,7 +33,7 @@ from midstream.protocol import (
     Rewind,
     Rewound,
 )
-from midstream.stream import Chunk, State
+from midstream.stream_core import Chunk, State
 
 FORSAKEN = "the stream was cancelled, because its connection was lost and nobody came back to it in time"
 

@@ -23,10 +23,10 @@ from typing import Any, Literal, Self, TypeVar, Unpack
 from midstream import client, handle
 from midstream.client import RECONNECT_S, SILENCE_S, Completion
 from midstream.dial import Encoding
-from midstream.line import LineState
 from midstream.options import DEFAULT_WINDOW, CreditLike, MessageLike, ParamOptions, StartOptions
 from midstream.protocol import Final, Params, PauseReason, Ready
-from midstream.stream import Chunk, State
+from midstream.reconnecting import LineState
+from midstream.stream_core import Chunk, State
 
 T = TypeVar("T")
 

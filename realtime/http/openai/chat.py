@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from midstream.protocol import Rewound, Token
-from realtime.http.openai.answers import (
+from realtime.http.openai.choices import Choice
+from realtime.http.openai.logprobs import chat_logprobs
+from realtime.http.openai.requests import ChatBody
+from realtime.http.openai.responses import (
     AnyChoice,
     ChatChoice,
     ChatChunkChoice,
@@ -11,9 +14,6 @@ from realtime.http.openai.answers import (
     Delta,
     Rewinding,
 )
-from realtime.http.openai.choices import Choice
-from realtime.http.openai.requests import ChatBody
-from realtime.http.openai.spelling import chat_logprobs
 from realtime.text.tokenizer import Tokenizer
 
 BODY = ChatBody

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from midstream.protocol import Final, Rewound, Snapshot, Token, TokenLogprob
 from realtime.refusal import Refusal
-from realtime.streams.outbox import Told
+from realtime.stream.outbox import Told
 
 
 class Choice:

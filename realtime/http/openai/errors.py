@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from realtime.http.exchange import advice
+from realtime.http.request_io import advice
 from realtime.refusal import Refusal
 
 # Codes that OpenAI's clients look for by name; all others keep ours.

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from midstream.protocol import MAX_INDEX, MAX_MILLISECONDS, Milliseconds, Params, RequestId, TextPart, TokenId
-from realtime.frames import explained
+from realtime.codec import explained
 from realtime.http.openai.errors import Misfit
 from realtime.refusal import Refusal
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from starlette.routing import Route
 
 from realtime.http.openai import chat, text
-from realtime.http.openai.doors import completions, models
+from realtime.http.openai.endpoints import completions, models
 from realtime.http.sse import Patience
-from realtime.streams.hub import Hub
+from realtime.hub.hub import Hub
 
 
 def routes(hub: Hub, most_bytes: int, patience: Patience) -> list[Route]:

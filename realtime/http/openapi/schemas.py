@@ -13,12 +13,12 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from midstream import protocol
-from realtime.http.openai.answers import Answer, ChatChoice, ChatChunkChoice, Model, ModelList, TextChoice
+from realtime.http.client_secret_endpoint import Asked, Issued
 from realtime.http.openai.requests import ChatBody, TextBody
-from realtime.http.secret_door import Asked, Issued
-from realtime.http.stream_door import NO_STEERING
-from realtime.sight.listing import Listing
-from realtime.streams.outbox import Told
+from realtime.http.openai.responses import Answer, ChatChoice, ChatChunkChoice, Model, ModelList, TextChoice
+from realtime.http.stream_endpoint import NO_STEERING
+from realtime.observability.listing import Listing
+from realtime.stream.outbox import Told
 
 _AT = "#/components/schemas/"
 _OF_STREAMS = "stream."

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from midstream.protocol import MAX_INDEX, RequestId
-from realtime.http.listing_door import MANY, MOST
+from realtime.http.listing_endpoint import MANY, MOST
 from realtime.http.openapi.parts import (
     JSON,
     KEY,
@@ -21,7 +21,7 @@ from realtime.http.openapi.parts import (
 )
 from realtime.http.openapi.refusals import refused
 from realtime.http.openapi.schemas import ref
-from realtime.sight.listing import STATES
+from realtime.observability.listing import STATES
 
 _OLD = ("unknown_request", "request_finished", "request_taken", "request_expired", "overloaded", "draining")
 _REQUEST_ID = in_path("request_id", msgspec.json.schema(RequestId))

@@ -11,9 +11,9 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 
-from midstream.cli.inert import inert
-from midstream.cli.keys import Intent
-from midstream.cli.view import TEMPERATURE_STEP, View
+from midstream.cli.answer_view import TEMPERATURE_STEP, View
+from midstream.cli.key_bindings import Intent
+from midstream.cli.sanitize import inert
 from midstream.errors import ConnectionLost, RequestError, RequestFinished
 from midstream.handle import Stream
 

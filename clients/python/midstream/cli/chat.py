@@ -17,14 +17,14 @@ from prompt_toolkit.formatted_text import FormattedText
 
 import midstream
 from midstream.cli.answer import Answer
+from midstream.cli.answer_view import View, status
 from midstream.cli.arguments import add_sampling, add_url, api_key, sampling
-from midstream.cli.footer import footer
-from midstream.cli.inert import inert
-from midstream.cli.keys import CHAT, CHAT_HELP, LEAVING, Intent, chat_help
-from midstream.cli.problems import sentence
-from midstream.cli.screen import STYLE, Screen, say
-from midstream.cli.together import first_of
-from midstream.cli.view import View, status
+from midstream.cli.error_messages import sentence
+from midstream.cli.first_of import first_of
+from midstream.cli.key_bindings import CHAT, CHAT_HELP, LEAVING, Intent, chat_help
+from midstream.cli.sanitize import inert
+from midstream.cli.summary import footer
+from midstream.cli.terminal.screen import STYLE, Screen, say
 from midstream.errors import MidstreamError
 
 NO_TERMINAL = "midstream: chat needs a terminal; for files and pipes there is `midstream run`"

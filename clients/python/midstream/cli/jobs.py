@@ -12,17 +12,17 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from midstream.cli.footer import footer
-from midstream.cli.inert import inert
-from midstream.cli.problems import sentence
-from midstream.cli.requests import Request
-from midstream.cli.together import first_of
-from midstream.cli.view import View
+from midstream.cli.answer_view import View
+from midstream.cli.error_messages import sentence
+from midstream.cli.first_of import first_of
+from midstream.cli.request_file import Request
+from midstream.cli.sanitize import inert
+from midstream.cli.summary import footer
 from midstream.client import Client
 from midstream.errors import MidstreamError, RequestError, StreamFailed
 from midstream.handle import Stream
 from midstream.protocol import Final, Timing, Usage
-from midstream.stream import Chunk
+from midstream.stream_core import Chunk
 
 TITLE_MOST = 60
 WHOLE = 4096  # tokens in a chunk of an answer that nobody sees before its end

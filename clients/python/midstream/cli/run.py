@@ -18,12 +18,12 @@ from typing import Protocol
 
 import midstream
 from midstream.cli.arguments import add_url, api_key, number
+from midstream.cli.error_messages import sentence
+from midstream.cli.first_of import end
 from midstream.cli.jobs import Job, line
-from midstream.cli.keys import LEAVING, Intent
-from midstream.cli.plain import Plain
-from midstream.cli.problems import sentence
-from midstream.cli.requests import BadRequests, Request, read
-from midstream.cli.together import end
+from midstream.cli.key_bindings import LEAVING, Intent
+from midstream.cli.plain_text import Plain
+from midstream.cli.request_file import BadRequests, Request, read
 from midstream.errors import MidstreamError
 
 PARALLEL_MOST = 1000
@@ -104,7 +104,7 @@ def _results(file: str | None) -> Iterator[Callable[[Job], None]]:
 def _page() -> Page:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return Plain(sys.stdout)
-    from midstream.cli.live import Live  # brings the terminal's library with it
+    from midstream.cli.terminal.live import Live  # brings the terminal's library with it
 
     return Live()
 

@@ -12,9 +12,9 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 
 from midstream.cli.arguments import add_url, api_key
+from midstream.cli.error_messages import sentence
 from midstream.cli.listing import Listing, ask
-from midstream.cli.problems import sentence
-from midstream.cli.table import ORDERS, head, rows
+from midstream.cli.streams_table import ORDERS, head, rows
 from midstream.errors import MidstreamError
 
 
@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
         return 1
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return _say(first)
-    from midstream.cli.board import Board  # brings a library that is wanted at a terminal only
+    from midstream.cli.terminal.board import Board  # brings a library that is wanted at a terminal only
 
     try:
         return asyncio.run(Board(first, lambda: ask(url, key), lambda error: sentence(error, url)).run())

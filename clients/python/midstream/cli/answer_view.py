@@ -1,0 +1,170 @@
+"""An answer as it is shown: its text, what was done to it and at which token, its pace and its state.
+
+Pure: it is told what happens and when, and knows neither the stream nor the terminal.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from midstream.cli.sanitize import inert
+from midstream.stream_core import Chunk
+
+Kind = Literal["text", "note", "interjection"]
+State = Literal["waiting", "writing", "paused", "ended"]
+Segment = tuple[Kind, str]
+
+PACE_S = 3.0  # the tokens of how many seconds make the tokens a second
+TEMPERATURE_STEP, TEMPERATURE_MOST = 0.1, 2.0
+SENTENCE_MOST = 40  # tokens: a sentence longer than this is taken back in parts
+STRIDE = 10
+_SENTENCE_ENDS = (".", "!", "?", "。", "\uff01", "\uff1f", "…", "\n")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Something that was done to the answer, and stands before token `index`."""
+
+    index: int
+    kind: Kind
+    label: str
+
+
+class View:
+    def __init__(self) -> None:
+        self.text = ""
+        self.temperature: float | None = None  # what the person wants, or the server has chosen
+        self.since: int | None = None  # the first token sampled with it; None while that is not known
+        self.pause_reason: str | None = None
+        self.away = False  # while there is no connection to the server
+        self.ended = False
+        self.problem: str | None = None  # why the last wish was refused
+        self.marks: list[Mark] = []
+        self._ends: list[int] = []  # length of the text up to and with each token
+        self._arrivals: deque[tuple[float, int]] = deque()
+
+    # -- told ------------------------------------------------------------------------------------------
+
+    def took(self, chunk: Chunk, now: float) -> None:
+        """The next piece of output. One that begins before the last one's end takes the place of it."""
+        self.cut(chunk.index)
+        self.text += chunk.text
+        self._ends += [len(self.text)] * chunk.count
+        self._arrivals.append((now, chunk.count))
+        while self._arrivals[0][0] < now - PACE_S:
+            self._arrivals.popleft()
+
+    def cut(self, index: int) -> None:
+        """Only the output before token `index` stands, and an interjection no further than there."""
+        if index >= len(self._ends):
+            return
+        self.text = self.text[: self._start(index)]
+        del self._ends[index:]
+        self.marks = [
+            replace(mark, index=min(mark.index, index))
+            for mark in self.marks
+            if mark.kind != "interjection" or mark.index <= index
+        ]
+        self._arrivals.clear()
+
+    def mark(self, index: int, kind: Kind, label: str) -> None:
+        self.marks.append(Mark(index, kind, label))
+
+    def adjusted(self, index: int, temperature: float) -> None:
+        """Token `index` is the first at this temperature."""
+        self.since = index
+        self.marks = [mark for mark in self.marks if (mark.kind, mark.index) != ("note", index)]
+        self.mark(index, "note", f"⟨{temperature:.1f}⟩")
+
+    def paused(self, reason: str | None) -> None:
+        if reason is not None:
+            self._arrivals.clear()
+        self.pause_reason = reason
+
+    def warm(self, by: float) -> float:
+        """The temperature that the person wants now."""
+        wanted = round((1.0 if self.temperature is None else self.temperature) + by, 1)
+        self.temperature = min(max(wanted, 0.0), TEMPERATURE_MOST)
+        self.since = None
+        return self.temperature
+
+    # -- asked -----------------------------------------------------------------------------------------
+
+    @property
+    def index(self) -> int:
+        """How many tokens are shown: the index that a person who has read it all steers from."""
+        return len(self._ends)
+
+    @property
+    def state(self) -> State:
+        if self.ended:
+            return "ended"
+        if self.pause_reason is not None:
+            return "paused"
+        return "writing" if self._ends else "waiting"
+
+    def pace(self, now: float) -> float | None:
+        """Tokens a second, of the last few seconds."""
+        recent = [(at, count) for at, count in self._arrivals if at >= now - PACE_S]
+        if len(recent) < 2 or recent[-1][0] == recent[0][0]:
+            return None
+        return sum(count for _, count in recent[1:]) / (recent[-1][0] - recent[0][0])
+
+    def rewind_target(self) -> int:
+        """Where the last sentence begins, if that is near; else a few tokens back."""
+        for index in range(self.index - 2, max(self.index - SENTENCE_MOST, 0) - 1, -1):
+            before = self.text[: self._start(index)].rstrip(" ")
+            if index == 0 or before.endswith(_SENTENCE_ENDS):
+                return index
+        return max(self.index - STRIDE, 0)
+
+    def segments(self) -> list[Segment]:
+        """The text in pieces that are each shown in one way, with the marks where they stand."""
+        pieces: list[Segment] = []
+        shown = 0
+        for mark in sorted(self.marks, key=lambda mark: mark.index):
+            if mark.index > self.index:
+                break  # its token has not come yet
+            at = self._start(mark.index)
+            label = f"\n\n▸ {mark.label}\n\n" if mark.kind == "interjection" else mark.label
+            pieces += [("text", inert(self.text[shown:at])), (mark.kind, inert(label))]
+            shown = at
+        pieces.append(("text", inert(self.text[shown:])))
+        return [piece for piece in pieces if piece[1]]
+
+    def turns(self) -> list[tuple[str, str]]:
+        """The answer as the model has it: its own words, and those that were put in between."""
+        turns: list[tuple[str, str]] = []
+        shown = 0
+        for mark in self.marks:
+            if mark.kind == "interjection":
+                at = self._start(mark.index)
+                turns += [("assistant", self.text[shown:at]), ("user", mark.label)]
+                shown = at
+        return [*turns, ("assistant", self.text[shown:])]
+
+    def _start(self, index: int) -> int:
+        return self._ends[min(index, len(self._ends)) - 1] if index and self._ends else 0
+
+
+def status(view: View, now: float) -> str:
+    """The line below the answer."""
+    words = {
+        "waiting": "… reading the prompt",
+        "writing": "● writing",
+        "paused": "‖ paused" if view.pause_reason == "client" else f"‖ paused ({view.pause_reason})",
+        "ended": "■ ended",
+    }
+    if view.problem is not None:
+        return f"! {view.problem}"
+    away = view.away and not view.ended
+    parts = ["↻ connection lost, coming back" if away else words[view.state], f"{view.index} tokens"]
+    pace = view.pace(now)
+    if not away and view.state == "writing" and pace is not None:
+        parts.append(f"{pace:.1f} tok/s")
+    if view.temperature is not None:
+        since = "" if view.since == 0 else " …" if view.since is None else f" since token {view.since}"
+        parts.append(f"temperature {view.temperature:.1f}{since}")
+    return "  ".join(parts)

@@ -1,0 +1,1 @@
+"""What draws on the terminal, with its library (`prompt_toolkit`)."""

@@ -1,0 +1,157 @@
+"""From options to an engine that can step: the one place where model, memory, scheduler and sampler meet."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from engine import api, toy_model
+from engine.build.budgets import CONTEXTS_HELD, decoding_rows, step_tokens, whole_blocks
+from engine.engine import Engine
+from engine.forward.interface import Runner
+from engine.forward.toy_runner import CONTEXT, ToyRunner
+from engine.model.preflight import ModelError
+from engine.sampling.sampler import Sampler
+from engine.schedule.block_cache import BlockCache
+from engine.schedule.host_cache import HostCache
+from engine.schedule.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transformers import PreTrainedModel
+
+    from engine.memory.host_pool import HostPool
+    from engine.parallel.ranks import Ranks
+
+    Join = Callable[[Path, str], Ranks]
+
+log = logging.getLogger(__name__)
+
+TOY = "toy"
+
+
+def build(options: api.EngineOptions, join: Join | None = None) -> tuple[Engine, api.Hello]:
+    """An engine and what it serves; raises `ModelError` with a sentence for whoever runs it.
+
+    `join` takes this process among those that share the model of a folder, on devices of one kind.
+    """
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    if options.model == TOY:
+        return _toy(options)
+    return _model(options, join)
+
+
+def _toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
+    if options.devices > 1:
+        raise ModelError(f"the toy has no weights to share among {options.devices} devices: --devices 1 does")
+    context = min(options.context or CONTEXT, CONTEXT)
+    tokens = whole_blocks(options.kv_tokens or CONTEXTS_HELD * context, options.block_size, "cpu")
+    context = min(context, tokens)
+    rows = decoding_rows(options.batch_rows, options.max_streams)
+    sampler = Sampler(options.max_streams, toy_model.VOCAB, eos=[toy_model.EOS], rows=rows)
+    runner = ToyRunner(tokens=tokens, block=options.block_size, context=context, step_ms=options.toy_step_ms)
+    hello = api.Hello(
+        model=TOY,
+        folder=str(toy_model.FOLDER),
+        vocab=toy_model.VOCAB,
+        context=context,
+        eos=[toy_model.EOS],
+        kv_tokens=tokens,
+        block=options.block_size,
+        device="cpu",
+        dtype="none",
+        attention="none",
+    )
+    return _assemble(options, runner, sampler, hello), hello
+
+
+def _model(options: api.EngineOptions, join: Join | None) -> tuple[Engine, api.Hello]:
+    # Not before a model is wanted: transformers takes longer to import than the toy to start.
+    from engine.forward.attention import NAME
+    from engine.model.loading import load, resolve
+
+    device = options.device if options.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
+    folder = resolve(options.model)
+    ranks = _joined(join, folder, device, options.devices)
+    place = ranks.device if ranks else device
+    model = load(folder, dtype=options.dtype, device=place, attention=NAME, devices=options.devices)
+    return around(model, folder, options, ranks)
+
+
+def _joined(join: Join | None, folder: Path, device: str, devices: int) -> Ranks | None:
+    """The processes that share the model, once it is known that it can be shared."""
+    if devices == 1:
+        return None
+    if join is None:
+        raise ModelError(f"--devices {devices} needs an engine in a process of its own: --engine process")
+    from engine.model import tensor_parallel
+
+    tensor_parallel.check(folder, device, devices)
+    return join(folder, device)
+
+
+def around(
+    model: PreTrainedModel, folder: Path, options: api.EngineOptions, ranks: Ranks | None = None
+) -> tuple[Engine, api.Hello]:
+    """An engine around a model that is loaded, whose tokenizer lies in `folder`."""
+    from engine.build.components import Parts
+
+    parts = Parts(model, options, ranks)
+    hello = api.Hello(
+        model=Path(options.model).name,
+        folder=str(folder),
+        vocab=parts.facts.vocab,
+        context=parts.runner.context,
+        eos=parts.facts.eos,
+        kv_tokens=parts.tokens,
+        block=options.block_size,
+        device=parts.device,
+        dtype=str(model.dtype).removeprefix("torch."),
+        attention=parts.attention,
+        weights_bytes=parts.weights_bytes,
+    )
+    log.info(
+        "%s on %s in %s: attention by %s; %s; %d tokens of KV cache",
+        hello.model,
+        hello.device if ranks is None else f"{ranks.size} devices",
+        hello.dtype,
+        hello.attention,
+        parts.packed,
+        hello.kv_tokens,
+    )
+    return _assemble(options, parts.runner, parts.sampler, hello, parts.host(), ranks), hello
+
+
+def _assemble(
+    options: api.EngineOptions,
+    runner: Runner,
+    sampler: Sampler,
+    hello: api.Hello,
+    host: HostPool | None = None,
+    ranks: Ranks | None = None,
+) -> Engine:
+    most = step_tokens(options.step_tokens, hello.device)
+    cache = BlockCache(hello.kv_tokens // hello.block, hello.block)
+    scheduler = Scheduler(
+        cache,
+        step_tokens=max(2, most),
+        batch_rows=max(2, min(options.batch_rows, most)),
+        tenant_prefill=max(hello.context, 4 * most),
+        host=HostCache(host.total if host else 0),
+    )
+    return Engine(
+        runner,
+        sampler,
+        cache,
+        scheduler,
+        slots=options.max_streams,
+        overlap=hello.device.startswith("cuda"),
+        mover=host,
+        inbox=ranks.inbox if ranks else None,
+        salvage=ranks is None,
+    )

@@ -1,0 +1,202 @@
+"""Attention by our own kernels, which read through block tables: no plan depends on where blocks lie.
+
+So a plan is a few numbers a row, made without looking at a single block, and a step over such plans can be
+recorded and replayed. It knows rows, tables and the shape of a launch; the arithmetic is in `kernels.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass
+
+import torch
+import triton.language as tl
+from torch import Tensor
+from triton import knobs
+from triton.runtime import driver
+
+from engine.forward.attention import Look
+from engine.forward.block_tables import Tables
+from engine.forward.triton_kernels import join, read
+from engine.schedule.batch import Row
+from engine.transfer import upload
+
+MOST_SPLITS = 64
+_SIZES = ((128, 64), (64, 64), (64, 32), (32, 32), (16, 16))  # query rows and keys, the largest first
+_NAMES = {torch.float32: tl.float32, torch.float64: tl.float64}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How large a program is, and how many of them keep the device busy."""
+
+    tile_rows: int  # query rows of a chunk, grouped heads included
+    keys: int  # read in one turn of the loop
+    programs: int
+
+
+def launch_for(dtype: torch.dtype, size: int) -> Launch:
+    """For heads of this size, on the device that this process uses."""
+    about = driver.active.utils.get_device_properties(driver.active.get_current_device())
+    rows, keys = largest(about["max_shared_mem"], dtype, size)
+    return Launch(rows, keys, programs=2 * about["multiprocessor_count"])
+
+
+def largest(shared: int, dtype: torch.dtype, size: int) -> tuple[int, int]:
+    """Query rows and keys of a program that fit into so many bytes of its processor's memory."""
+    width = max(16, _power(size))
+    if dtype.itemsize > 2:
+        # No tensor core multiplies it unrounded: what is multiplied stands in registers, and they are few.
+        return max(16, 4096 // width), max(16, 2048 // width)
+    for rows, keys in _SIZES:
+        # The queries, keys and values of this turn and of the next, and the table of the one after it.
+        if dtype.itemsize * width * (rows + 4 * keys) + 16 * keys <= shared:
+            return rows, keys
+    return _SIZES[-1]
+
+
+@dataclass(slots=True)
+class Tiles:
+    """Query tokens that one program reads for: [4, tiles] of table row, first token, position, count."""
+
+    numbers: Tensor
+    longest: int  # the most tokens of any tile
+    first: int  # of the batch's tokens that the tiles hold
+    tokens: int
+    splits: int
+
+
+@dataclass(slots=True)
+class Paged:
+    """A batch read through tables."""
+
+    slots: Tensor
+    parts: list[Tiles]
+    tables: Tables
+    launch: Launch
+
+    def attend(
+        self, keys: Tensor, values: Tensor, query: Tensor, own: tuple[Tensor, Tensor], look: Look
+    ) -> Tensor:
+        heads, tokens, _ = query.shape
+        out = query.new_empty(tokens, heads, values.shape[-1])
+        for tiles in self.parts:
+            self._read(tiles, keys, values, query, out, look)
+        return out
+
+    def _read(
+        self, tiles: Tiles, keys: Tensor, values: Tensor, query: Tensor, out: Tensor, look: Look
+    ) -> None:
+        heads, tokens, size = query.shape
+        kv_heads, value_size = keys.shape[0], values.shape[-1]
+        groups, splits, count = heads // kv_heads, tiles.splits, tiles.numbers.shape[1]
+        wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+        sinks = out if look.sinks is None else look.sinks
+        parts, lses = out, out
+        if splits > 1:
+            parts = query.new_empty(splits, tokens, heads, value_size, dtype=wide)
+            lses = query.new_empty(splits, tokens, heads, dtype=wide)
+        matrix = max(16, tiles.longest * _power(groups))
+        read[(count, kv_heads, splits)](
+            query,
+            keys,
+            values,
+            self.tables.numbers,
+            tiles.numbers,
+            sinks,
+            parts,
+            lses,
+            look.scale,
+            look.softcap or 1.0,
+            count,
+            tokens,
+            splits,
+            query.stride(0),
+            query.stride(1),
+            keys.stride(0),
+            values.stride(0),
+            self.tables.numbers.stride(0),
+            window=look.window or 0,
+            block=self.tables.block,
+            size=size,
+            value_size=value_size,
+            groups=groups,
+            SPLIT=splits > 1,
+            CAPPED=look.softcap is not None,
+            SINKS=look.sinks is not None,
+            PRECISION="ieee",  # of float32, which tensor cores would otherwise round
+            WIDE=_NAMES[wide],
+            WIDEN=knobs.runtime.interpret and query.dtype == torch.bfloat16,
+            M=matrix,
+            G=_power(groups),
+            N=self.launch.keys,
+            D=max(16, _power(size)),
+            V=max(16, _power(value_size)),
+            num_warps=4 if matrix <= 64 else 8,
+            num_stages=3,  # the table is read two turns ahead, so that keys are asked for one turn ahead
+        )
+        if splits > 1:
+            join[(tiles.tokens * heads,)](
+                parts,
+                lses,
+                sinks,
+                out,
+                splits,
+                tiles.first * heads,
+                tokens * heads,
+                heads,
+                value_size=value_size,
+                SINKS=look.sinks is not None,
+                WIDE=_NAMES[wide],
+                S=MOST_SPLITS,
+                V=_power(value_size),
+            )
+
+
+class PagedKernels:
+    name = "triton"
+
+    def __init__(self, tables: Tables, heads: int, kv_heads: int, launch: Launch) -> None:
+        self.tables = tables
+        self._kv_heads = kv_heads
+        self.launch = launch
+        self._tile_tokens = max(1, launch.tile_rows // _power(heads // kv_heads))
+
+    def plan(self, rows: Rows[Row]) -> tuple[list[int], Paged]:
+        """Rows of one token first: their context is split among programs, a chunk has programs enough."""
+        order = sorted(range(len(rows)), key=lambda at: rows[at].count > 1)
+        self.tables.write(rows)
+        owners: list[int] = []
+        positions: list[int] = []
+        single: list[tuple[int, int, int, int]] = []
+        chunks: list[tuple[int, int, int, int]] = []
+        for row in (rows[at] for at in order):
+            slot, first = row.sequence.slot, len(owners)
+            for begin in range(0, row.count, self._tile_tokens):
+                count = min(self._tile_tokens, row.count - begin)
+                tile = (slot, first + begin, row.start + begin, count)
+                (single if row.count == 1 else chunks).append(tile)
+            owners += [slot] * row.count
+            positions += range(row.start, row.start + row.count)
+        places = self.tables.places(*upload([owners, positions], self.tables.numbers.device))
+        parts = [self.tiles(self._uploaded(single), 0, len(single))] if single else []
+        if chunks:
+            parts.append(self.tiles(self._uploaded(chunks), len(single), len(owners), self._tile_tokens))
+        return order, self.batch(places, parts)
+
+    def batch(self, places: Tensor, parts: list[Tiles]) -> Paged:
+        return Paged(places, parts, self.tables, self.launch)
+
+    def tiles(self, numbers: Tensor, first: int, end: int, longest: int = 1) -> Tiles:
+        """Tiles that hold the tokens from `first` to `end`."""
+        programs = numbers.shape[1] * self._kv_heads
+        splits = max(1, min(MOST_SPLITS, self.launch.programs // programs))
+        return Tiles(numbers, longest, first, end - first, splits)
+
+    def _uploaded(self, tiles: list[tuple[int, int, int, int]]) -> Tensor:
+        columns = [list(column) for column in zip(*tiles, strict=True)]
+        return upload(columns, self.tables.numbers.device, torch.int32)
+
+
+def _power(number: int) -> int:
+    return 1 << (number - 1).bit_length()

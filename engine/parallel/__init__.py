@@ -1,0 +1,1 @@
+"""The processes that share one model among several devices, in step."""

@@ -1,0 +1,84 @@
+"""What a sampler chose, from the device to the host: tokens, and the logprobs that streams asked for.
+
+It knows tensors on their way and what they mean. It chooses nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.api import Logprob
+from engine.schedule.sequence import Choice, Sequence
+from engine.transfer import Download
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """A sequence whose token at an output index is to be chosen."""
+
+    seq: Sequence
+    index: int
+
+
+class Draw:
+    """Choices under way to the host."""
+
+    def __init__(self, tokens: Download | None, logprobs: list[Likely]) -> None:
+        self._tokens = tokens
+        self._logprobs = logprobs
+
+    def choices(self) -> list[Choice]:
+        """Wait for them; a token is None where the logits were no numbers."""
+        if self._tokens is None:
+            return []
+        choices = [Choice(token if token >= 0 else None) for token in self._tokens.read().tolist()]
+        for likely in self._logprobs:
+            for at, logprob in likely.read():
+                if choices[at].token is not None:
+                    choices[at].logprob = logprob
+        return choices
+
+
+class Likely:
+    """The chosen token's logprob and those of the `count` most likely, for some rows.
+
+    topk leaves open which of several equal tokens it takes at its edge; we take the lowest ids there.
+    """
+
+    def __init__(self, rows: list[int], own: Tensor, logprobs: Tensor, count: int) -> None:
+        self._rows = rows
+        self._own = Download(own)
+        self._vocab = logprobs.shape[1]
+        self._count = min(count, self._vocab)
+        self._top = self._most_likely(logprobs) if count else None
+
+    def _most_likely(self, logprobs: Tensor) -> list[Download]:
+        values, ids = logprobs.topk(self._count)
+        edge = values[:, -1:]
+        everything = torch.arange(self._vocab, device=logprobs.device)
+        tied = torch.where(logprobs == edge, everything, self._vocab).topk(self._count, largest=False).values
+        ids = torch.where(values > edge, ids, self._vocab)
+        return [Download(tensor) for tensor in (ids, values, tied, edge.squeeze(1))]
+
+    def read(self) -> list[tuple[int, Logprob]]:
+        own = self._own.read().tolist()
+        if self._top is None:
+            return [(row, Logprob(logprob)) for row, logprob in zip(self._rows, own, strict=True)]
+        every = zip(*(download.read().tolist() for download in self._top), strict=True)
+        tops = [_merged(*row, vocab=self._vocab, count=self._count) for row in every]
+        return [(row, Logprob(*told)) for row, *told in zip(self._rows, own, tops, strict=True)]
+
+
+def _merged(
+    ids: list[int], values: list[float], tied: list[int], edge: float, *, vocab: int, count: int
+) -> list[tuple[int, float]]:
+    above = sorted(
+        ((token, value) for token, value in zip(ids, values, strict=True) if token < vocab),
+        key=lambda entry: (-entry[1], entry[0]),
+    )
+    equal = [(token, edge) for token in tied if token < vocab]
+    # A token that cannot come is no answer to "which are likely", and -inf is no number in JSON.
+    return [entry for entry in above + equal if entry[1] > -torch.inf][:count]

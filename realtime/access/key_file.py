@@ -1,0 +1,83 @@
+"""What a key is, and what stands in a key file: names, tenants and digests, never a key.
+
+It makes and digests keys, and turns a file's text into a `Book` and back. Who may write the file is the
+business of the command (`keys_command`); what a running server makes of it, of the ring (`keyring`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import string
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from realtime.tenants.allowance import Allowance
+
+ALPHABET = string.ascii_letters + string.digits  # a double click selects all of it, and no URL escapes it
+KEY_LENGTH = 43  # 256 bits
+
+Name = Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$")]
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+HEADER = """\
+# The keys of a Midstream server, as digests (SHA-256). A running server notices when this file changes.
+# `midstream keys` writes it anew: edit values as you like, but comments of yours would be lost.
+"""
+
+
+class Entry(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    tenant: Name
+    digest: Digest
+    admin: bool = False
+
+
+class Book(Struct, kw_only=True, forbid_unknown_fields=True):
+    """All keys and tenants, by name. A tenant that is not named has an `Allowance` as it is by itself."""
+
+    tenants: dict[Name, Allowance] = msgspec.field(default_factory=dict)
+    keys: dict[Name, Entry] = msgspec.field(default_factory=dict)
+
+
+class Unreadable(Exception):
+    """The key file cannot be used; the message is a sentence that says which and why, and quotes nothing."""
+
+
+def new_key() -> str:
+    return "ms_" + random_text(KEY_LENGTH)
+
+
+def random_text(length: int) -> str:
+    return "".join(secrets.choice(ALPHABET) for _ in range(length))
+
+
+def digest(key: str) -> str:
+    """A plain hash, fast and without salt: nobody guesses 256 random bits, however fast the hash, so there is
+    nothing that a slow one would protect. Looking a digest up takes a time that tells at most of digests,
+    and from a digest there is no way back to a key."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def read(path: Path) -> Book:
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Book)
+    except OSError as error:
+        raise Unreadable(f"the key file {path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+        raise Unreadable(f"the key file {path} is not TOML") from None
+    except msgspec.ValidationError as error:
+        raise Unreadable(f"the key file {path} is not right: {error}") from None
+
+
+def text(book: Book) -> str:
+    sections = [HEADER]
+    for kind, rows in (("tenants", book.tenants), ("keys", book.keys)):
+        for name, row in sorted(rows.items()):
+            fields = msgspec.to_builtins(row).items()
+            lines = [f"{field} = {msgspec.json.encode(value).decode()}" for field, value in fields]
+            sections.append("\n".join([f"[{kind}.{name}]", *lines, ""]))
+    return "\n".join(sections)

@@ -1,0 +1,59 @@
+"""`GET /v1/streams`: the streams that live. A tenant is told of its own; an admin of all, and of the server.
+
+It knows HTTP and who asks; what is told lies in `listing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from realtime.access.credentials import Credentials
+from realtime.http.guard import answer, holder_of
+from realtime.observability.listing import STATES, Listings
+from realtime.refusal import Refusal
+from realtime.stream.states import State
+
+MOST, MANY = 1000, 100
+
+
+def listing_door(
+    listings: Listings, credentials: Credentials, connections: Callable[[], int]
+) -> Callable[[Request], Awaitable[Response]]:
+    async def listed(request: Request) -> Response:
+        holder = holder_of(request)
+        try:
+            most, state = _limit(request), _state(request)
+        except Refusal as refusal:
+            return answer(refusal)
+        if credentials.are_admins(holder):
+            listing = listings.of_all(most=most, state=state, connections=connections())
+        else:
+            listing = listings.of_tenant(holder.tenant, most=most, state=state)
+        return Response(
+            msgspec.json.encode(listing),
+            media_type="application/json",
+            headers={"Cache-Control": "no-store"},
+        )
+
+    return listed
+
+
+def _limit(request: Request) -> int:
+    said = request.query_params.get("limit", str(MANY))
+    if not (said.isascii() and said.isdigit() and len(said) <= 4 and 1 <= int(said) <= MOST):
+        raise Refusal("invalid_params", f"`limit` must be a whole number, 1 to {MOST}.")
+    return int(said)
+
+
+def _state(request: Request) -> State | None:
+    said = request.query_params.get("state")
+    for state in STATES:
+        if said == state:
+            return state
+    if said is not None:
+        raise Refusal("invalid_params", f"`state` must be one of {', '.join(STATES)}.")
+    return None

@@ -1,0 +1,409 @@
+"""All streams of this server: it starts them, finds them, steers them, and passes on the engine's news.
+
+The hub knows streams by tenant and request_id, and by the number under which the engine knows them. It
+knows whom to wake when a stream has something to say, but not what a listener is: a WebSocket connection,
+an HTTP response, a test. Listeners come and go, and so do engines; streams stay.
+
+It never blocks the event loop and never waits in it: long texts are tokenized in a thread, and meanwhile
+the frames for that stream, and for no other, queue up behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from msgspec.structs import replace
+
+from engine import api
+from midstream import protocol
+from midstream.protocol import StreamFrame
+from realtime.hub.engine_recovery import Recovery
+from realtime.hub.listener import Listener
+from realtime.hub.observers import Begun, Cause, Retry, Watcher
+from realtime.hub.registry import Roll, Timer
+from realtime.hub.serial_queues import Lanes
+from realtime.hub.starting import Starter
+from realtime.hub.stream_key import StreamKey
+from realtime.hub.subscriptions import Audience
+from realtime.hub.tokenizing import digest, text_length, tokenize
+from realtime.refusal import Refusal
+from realtime.stream.outbox import Told
+from realtime.stream.stream import Stream
+from realtime.tenants.quota import Gate, Share
+from realtime.text.served_model import ServedModel
+
+log = logging.getLogger(__name__)
+
+LONG_TEXT = 2_000  # characters; fewer are tokenized in a millisecond or so, more in a thread
+
+
+def _count(share: Share, news: api.News) -> None:
+    if news.admitted is not None:
+        share.begun()
+    if news.tokens:
+        share.took(len(news.tokens))
+
+
+def _where(error: Exception) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{last.filename}, line {last.lineno}"
+
+
+class Hub:
+    def __init__(
+        self,
+        send: Callable[[list[api.AnyCommand]], None],
+        watcher: Watcher,
+        *,
+        gate: Gate | None = None,
+        window: int,
+        max_streams: int,
+        clock: Callable[[], float] = time.monotonic,
+        call_later: Callable[[float, Callable[[], None]], Timer] | None = None,
+    ) -> None:
+        self.model: ServedModel | None = None  # until the first engine is there
+        self.up = False  # whether there is an engine now
+        self.draining = False
+        self.steps = 0
+        self._send = send
+        self._watcher = watcher
+        self._clock = clock
+        self._call_later = call_later or (
+            lambda delay, call: asyncio.get_running_loop().call_later(delay, call)
+        )
+        self._roll = Roll()
+        self._audience = Audience[Listener]()
+        self._lanes = Lanes[StreamKey, tuple[StreamFrame, Listener]](self._tokenize, self._set_quiet)
+        self._recovery = Recovery()
+        self._outgoing: list[api.AnyCommand] = []
+        self._starter = Starter(gate or Gate(), self._outgoing.append, window=window, max_streams=max_streams)
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+
+    # -- what may be seen ------------------------------------------------------------------------
+
+    @property
+    def streams(self) -> list[Stream]:
+        return [entry.stream for entry in self._roll.entries]
+
+    @property
+    def settled(self) -> bool:
+        """Whether everybody whom the last engine was given moved on in it."""
+        return self._recovery.proven
+
+    def runs(self, tenant: str, request_id: str) -> bool:
+        """Whether there is such a stream, and it has not ended."""
+        return StreamKey(tenant, request_id) in self._roll.keys
+
+    async def quiet(self) -> None:
+        """Wait until no stream is left."""
+        await self._quiet.wait()
+
+    # -- from listeners --------------------------------------------------------------------------
+
+    def receive(self, tenant: str, frame: StreamFrame, listener: Listener) -> None:
+        """Act on a frame, behind those for the same stream that came before it. A refused one changes
+        nothing."""
+        key = StreamKey(tenant, frame.request_id)
+        if self._lanes.join(key, (frame, listener)):
+            return
+        if text_length(frame) > LONG_TEXT:
+            self._quiet.clear()
+            self._lanes.open(key, (frame, listener))
+        else:
+            self._act(key, frame, listener)
+        self._flush_commands()
+
+    def take(self, stream: Stream) -> list[Told]:
+        """What a stream has to say to its listener, who is ready for it."""
+        told = stream.outbox.take()
+        self._let_go(stream)
+        return told
+
+    def taken(self, stream: Stream, index: int, seq: int) -> None:
+        """A peer has taken a stream's output up to `index`, and its events up to `seq`."""
+        if stream.stalled:
+            self._watcher.freed(stream)
+        stream.taken(index, seq)
+
+    def settle(self) -> None:
+        """After any number of `taken`."""
+        self._flush_commands()
+
+    def detach(self, listener: Listener, cause: Cause = "closed") -> None:
+        """The listener is gone; each of its streams does what its start said."""
+        with self._turn() as wake:
+            for number in self._audience.leave(listener):
+                entry = self._roll.numbered(number)
+                if entry is None:
+                    continue  # it has ended
+                stream = entry.stream
+                self._watcher.left(stream, cause)
+                stream.detach(self._clock(), self.steps)
+                if stream.on_disconnect != "cancel":
+                    entry.grace = self._call_later(stream.grace_s, partial(self._give_up, stream))
+                wake(stream)
+
+    # -- from the engine -------------------------------------------------------------------------
+
+    def hear(self, output: api.StepOutput) -> None:
+        """One step's news, to everybody whom it concerns, in one go."""
+        self.steps = output.step
+        now = self._clock()
+        self._watcher.stepped(output, now)
+        with self._turn() as wake:
+            for news in output.news:
+                entry = self._roll.numbered(news.stream)
+                if entry is None:
+                    self._watcher.discarded(len(news.tokens))
+                    continue
+                stream = entry.stream
+                _count(entry.share, news)
+                for asked in stream.hear(news, now):
+                    self._watcher.acted(stream, asked.kind, output.step - asked.step, now - asked.came_s)
+                wake(stream)
+                if news.tokens or news.changes:
+                    self._moved(stream)
+                elif news.admitted is not None and stream.stalled:
+                    self._recovery.preparing(stream.number)
+            if not (output.stats.prefill_rows and output.stats.ready):
+                self._submit(self._recovery.prepared())
+        self._watcher.passed_on(output)
+
+    def cancel_all(self, of: Callable[[str], bool] = lambda tenant: True) -> None:
+        """All streams of such tenants."""
+        with self._turn() as wake:
+            for stream in [entry.stream for entry in self._roll.entries if of(entry.key.tenant)]:
+                stream.cancel(self._clock(), self.steps)
+                wake(stream)
+
+    def lose_engine(self) -> None:
+        """The engine is gone. Its streams wait for another, but one that has killed too many."""
+        self.up = False
+        culprit = self._recovery.died()
+        with self._turn() as wake:
+            for stream in self.streams:
+                if stream.number == culprit:
+                    stream.fail(
+                        "the engine failed again and again while it computed this stream", self._clock()
+                    )
+                else:
+                    stream.lose_engine(self._clock())
+                wake(stream)
+            self._outgoing.clear()  # there is nobody to send it to
+
+    def have_engine(self, model: ServedModel) -> None:
+        """There is an engine, and it knows no stream yet."""
+        self.model, self.up, self.steps = model, True, 0
+        waiting = [stream for stream in self.streams if not stream.concluding]
+        self._submit(stream.number for stream in waiting if not stream.costs)
+        self._submit(self._recovery.begin(stream.number for stream in waiting if stream.costs))
+        self._flush_commands()
+
+    def _submit(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            entry = self._roll.numbered(number)
+            if entry is not None:  # else it ended while it was held back
+                entry.stream.submit()
+                self._watcher.retried(entry.stream, "engine")
+
+    def _moved(self, stream: Stream) -> None:
+        if self.up and not self._recovery.proven:
+            self._submit(self._recovery.moved(stream.number))
+
+    # -- a frame ---------------------------------------------------------------------------------
+
+    def _act(
+        self, key: StreamKey, frame: StreamFrame, listener: Listener, tokens: list[int] | None = None
+    ) -> None:
+        """`tokens` are the frame's text, where that was tokenized before."""
+        try:
+            match frame:
+                case protocol.Attach(after=after):
+                    self._attach(key, after, frame.ref, listener)
+                    return
+                case protocol.Start() if (content := self._roll.content(key, self._clock())) is not None:
+                    self._start_again(key, frame, content, listener)
+                    return
+                case protocol.Start():
+                    stream: Stream | None = self._start(key, frame, listener, tokens)
+                case _:
+                    stream = self._steer(key, frame, listener, tokens)
+        except Refusal as refusal:
+            listener.refuse(refusal, frame.request_id, frame.ref)
+            return
+        if stream is not None:
+            with self._turn() as wake:
+                wake(stream)
+
+    async def _tokenize(self, key: StreamKey, item: tuple[StreamFrame, Listener]) -> None:
+        """A frame of a lane: its text may be long."""
+        frame, listener = item
+        try:
+            if isinstance(frame, protocol.Start) and self._roll.content(key, self._clock()) is None:
+                self._check_start(key, frame)
+            tokens = await asyncio.to_thread(tokenize, frame, self._known_model())
+        except Refusal as refusal:
+            listener.refuse(refusal, frame.request_id, frame.ref)
+        except Exception as error:  # noqa: BLE001 - what it says may quote the text: only its kind is logged
+            log.error("a frame could not be tokenized: %s in %s", type(error).__name__, _where(error))
+            failure = Refusal("engine_error", "The server failed to tokenize this frame's text.")
+            listener.refuse(failure, frame.request_id, frame.ref)
+        else:
+            if not listener.gone:
+                self._act(key, frame, listener, tokens)
+                self._flush_commands()
+
+    # -- starting and attaching ------------------------------------------------------------------
+
+    def _start(
+        self, key: StreamKey, frame: protocol.Start, listener: Listener, tokens: list[int] | None
+    ) -> Stream:
+        model = self._check_start(key, frame)
+        now = self._clock()
+        entry = self._starter.make(key, frame, tokens, model, now)
+        stream = entry.stream
+        if frame.timeout_ms is not None:
+            entry.timeout = self._call_later(frame.timeout_ms / 1000, partial(self._time_out, stream))
+        self._roll.enter(entry)
+        self._audience.give(stream.number, listener)
+        self._quiet.clear()
+        self._watcher.started(stream, Begun(key.tenant, model.name, listener.route, frame.traceparent), now)
+        return stream
+
+    def _start_again(self, key: StreamKey, frame: protocol.Start, content: bytes, listener: Listener) -> None:
+        if digest(frame) != content:
+            raise Refusal(
+                "request_conflict",
+                f'Request "{frame.request_id}" was started with other content: take another id.',
+            )
+        self._attach(key, -1, frame.ref, listener, "start")
+
+    def _attach(
+        self, key: StreamKey, after: int, ref: str | None, listener: Listener, reason: Retry = "attach"
+    ) -> None:
+        stream = self._roll.find(key, self._clock())
+        anew = self._audience.of(stream.number) is not listener
+        stream.attach(after, self.steps, ref, anew=anew)
+        self._watcher.retried(stream, reason)
+        self._hand_over(stream, listener)
+        listener.wake(stream)
+        listener.flush()
+
+    def _hand_over(self, stream: Stream, listener: Listener) -> None:
+        before = self._audience.give(stream.number, listener)
+        if before is not None:
+            before.lose(stream)
+        entry = self._roll.numbered(stream.number)
+        if entry is not None:
+            entry.stop_grace()
+
+    def _give_up(self, stream: Stream) -> None:
+        """Nobody came back."""
+        with self._turn() as wake:
+            stream.forsake(self._clock(), self.steps)
+            wake(stream)
+
+    # -- steering --------------------------------------------------------------------------------
+
+    def _steer(
+        self, key: StreamKey, frame: StreamFrame, listener: Listener, tokens: list[int] | None
+    ) -> Stream | None:
+        entry = self._roll.named(key)
+        if entry is None:
+            self._steer_nothing(key, frame)
+            return None
+        stream = entry.stream
+        elsewhere = self._audience.of(stream.number) is not listener
+        hear = listener.answer if elsewhere and frame.ref is not None else None
+        match frame:
+            case protocol.Grant(limit=limit):
+                if stream.stalled:
+                    self._watcher.freed(stream)
+                stream.credit(limit, self._clock())
+            case protocol.Cancel(ref=ref):
+                stream.cancel(self._clock(), self.steps, ref, hear)
+            case protocol.Inject():
+                made = tokens if tokens is not None else tokenize(frame, self._known_model())
+                stream.steer(replace(frame, tokens=made), self.steps, self._clock(), hear)
+            case protocol.Pause() | protocol.Resume() | protocol.Adjust() | protocol.Rewind():
+                stream.steer(frame, self.steps, self._clock(), hear)
+        return stream
+
+    def _steer_nothing(self, key: StreamKey, frame: StreamFrame) -> None:
+        if not self._roll.remembers(key):
+            raise Refusal("unknown_request", f'There is no request "{frame.request_id}": start it first.')
+        if isinstance(frame, protocol.Grant | protocol.Cancel):
+            return  # it crossed the final on its way; there is nothing left to grant or to end
+        raise Refusal(
+            "request_finished", f'Request "{frame.request_id}" has ended: there is nothing to steer.'
+        )
+
+    def _check_start(self, key: StreamKey, frame: protocol.Start) -> ServedModel:
+        if self.draining:
+            raise Refusal("draining", "The server is going away and starts nothing new.", retry_after_ms=1000)
+        model = self._known_model()
+        if not self.up or self._recovery.suspicious:
+            raise Refusal("overloaded", "The engine is being started.", retry_after_ms=1000)
+        beginning = self._lanes.keys - self._roll.keys - {key}
+        self._starter.check(key.tenant, frame, model, others=len(self._roll) + len(beginning))
+        return model
+
+    def _known_model(self) -> ServedModel:
+        if self.model is None:
+            raise Refusal("overloaded", "The engine is being started.", retry_after_ms=1000)
+        return self.model
+
+    # -- afterwards ------------------------------------------------------------------------------
+
+    @contextmanager
+    def _turn(self) -> Iterator[Callable[[Stream], None]]:
+        """Streams that moved are woken; in the end each listener is flushed once, and commands are sent."""
+        woken: dict[Listener, None] = {}
+        yield lambda stream: self._wake(stream, woken)
+        for listener in woken:
+            listener.flush()
+        self._flush_commands()
+
+    def _wake(self, stream: Stream, woken: dict[Listener, None]) -> None:
+        listener = self._audience.of(stream.number)
+        if listener is not None and stream.outbox.waiting:
+            listener.wake(stream)
+            woken[listener] = None
+        if stream.ended:
+            self._retire(stream)
+
+    def _retire(self, stream: Stream) -> None:
+        entry = self._roll.numbered(stream.number)
+        if entry is None:
+            return
+        self._roll.close(entry, self._clock())
+        self._let_go(stream)
+        self._moved(stream)
+        self._watcher.finished(stream, self._clock())
+        self._set_quiet()
+
+    def _let_go(self, stream: Stream) -> None:
+        """Whoever listened to a stream that has ended is its listener until all of it is taken."""
+        if stream.all_told:
+            self._audience.release(stream.number)
+
+    def _set_quiet(self) -> None:
+        if not len(self._roll) and not self._lanes.keys:
+            self._quiet.set()
+
+    def _time_out(self, stream: Stream) -> None:
+        with self._turn() as wake:
+            stream.time_out(self._clock(), self.steps)
+            wake(stream)
+
+    def _flush_commands(self) -> None:
+        if self._outgoing:
+            commands, self._outgoing[:] = self._outgoing[:], []
+            self._send(commands)

@@ -1,0 +1,34 @@
+"""What whoever hears of streams must be able to do: a WebSocket connection, an HTTP response, a test."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from realtime.hub.observers import Route
+from realtime.refusal import Refusal
+from realtime.stream.pending_commands import Answer
+from realtime.stream.stream import Stream
+
+
+class Listener(Protocol):
+    """Whoever hears of streams. All of these must be quick."""
+
+    gone: bool
+
+    @property
+    def route(self) -> Route:
+        """By which door it came."""
+
+    def wake(self, stream: Stream) -> None:
+        """The stream has something to say; `flush` will follow, once for all that were woken together."""
+
+    def flush(self) -> None:
+        """Take from the hub what those that were woken have to say, if there is room for it now."""
+
+    def lose(self, stream: Stream) -> None:
+        """The stream has another listener now."""
+
+    def refuse(self, refusal: Refusal, request_id: str, ref: str | None) -> None: ...
+
+    def answer(self, event: Answer) -> None:
+        """What answers a frame of this listener's, about a stream that another listens to."""

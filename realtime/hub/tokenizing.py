@@ -1,0 +1,89 @@
+"""What a frame says, in the model's tokens.
+
+Pure, and safe to call from any thread: long texts take their time. It knows what forms text comes in, and
+refuses what has none or does not fit the model; it knows no stream.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import msgspec
+
+from midstream import protocol
+from midstream.protocol import Params, StreamFrame
+from realtime.refusal import Refusal
+from realtime.stream.params import resolved
+from realtime.text.chat_template import TextError
+from realtime.text.served_model import ServedModel
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def digest(frame: protocol.Start) -> bytes:
+    """What a start asks for, whatever `ref` it was asked under, and in whose trace."""
+    asked = msgspec.structs.replace(frame, ref=None, traceparent=None)
+    try:
+        return blake2b(_encode(asked), digest_size=16).digest()
+    except OverflowError:
+        return b""  # of a number beyond 64 bits: it is like no content that was ever accepted
+
+
+def text_length(frame: StreamFrame) -> int:
+    match frame:
+        case protocol.Start(prompt=str() as text) | protocol.Inject(text=str() as text):
+            return len(text)
+        case protocol.Start(messages=list() as messages) | protocol.Inject(messages=list() as messages):
+            return sum(len(part) for message in messages for part in message.texts)
+    return 0
+
+
+def tokenize(frame: StreamFrame, model: ServedModel) -> list[int] | None:
+    """The tokens of whatever text a frame brings."""
+    try:
+        match frame:
+            case protocol.Start(prompt=str() as text):
+                return model.tokenizer.encode(text)
+            case protocol.Start(prompt=list() as tokens):
+                return _known(tokens, "prompt", model)
+            case protocol.Start(messages=list() as messages):
+                return model.tokenizer.encode_chat(messages)
+            case protocol.Inject():
+                return _injection(frame, model)
+    except TextError as error:
+        raise Refusal("invalid_frame", str(error)) from None
+    return None
+
+
+def _injection(frame: protocol.Inject, model: ServedModel) -> list[int]:
+    if sum(given is not None for given in (frame.text, frame.messages, frame.tokens)) != 1:
+        raise Refusal("invalid_frame", "An inject has one of `text`, `messages` and `tokens`.")
+    if frame.tokens is not None:
+        return _known(frame.tokens, "tokens", model)
+    if frame.messages is not None:
+        return model.tokenizer.encode_turns(frame.messages)
+    tokens = model.tokenizer.encode(frame.text or "", special=False)
+    if not tokens:
+        raise Refusal("invalid_frame", "The `text` of the inject is empty: there is nothing to inject.")
+    return tokens
+
+
+def _known(tokens: list[int], field: str, model: ServedModel) -> list[int]:
+    unknown = next((token for token in tokens if token >= model.vocab), None)
+    if unknown is not None:
+        raise Refusal(
+            "invalid_frame", f"`{field}` has token {unknown}; this model's tokens are 0 to {model.vocab - 1}."
+        )
+    return tokens
+
+
+def checked_params(frame: protocol.Start, prompt: list[int], model: ServedModel) -> Params:
+    """The start's parameters, complete, if the prompt leaves room for an answer."""
+    if not prompt:
+        raise Refusal("invalid_frame", "The prompt is empty: a model needs at least one token to go on from.")
+    if len(prompt) >= model.context:
+        raise Refusal(
+            "context_too_long",
+            f"The prompt has {len(prompt)} tokens; the model's context holds {model.context}, with output.",
+        )
+    return resolved(frame.params, context_left=model.context - len(prompt), vocab=model.vocab)

@@ -1,0 +1,85 @@
+"""What an engine says of itself, step by step, as metrics that go on when it is replaced."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from engine import api
+from realtime.observability.histograms import Histogram
+
+_STEP = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+# Totals that an engine counts from its own start on: what each is called, and what it says.
+_TOTALS = {
+    "tokens_total": ("midstream_tokens", "Tokens decoded by the engine"),
+    "evictions_total": ("midstream_kv_evictions", "Idle sequences evicted"),
+    "preemptions_total": ("midstream_preemptions", "Running sequences preempted"),
+    "credit_stalls_total": (
+        "scheduler_credit_stalls",
+        "Times that a stream left the batch for want of credit",
+    ),
+}
+
+
+class EngineMetrics:
+    def __init__(self) -> None:
+        self._stats = api.Stats()
+        self._before = Counter[str]()  # totals of engines that are gone
+        self._restarts = 0
+        self._hello: api.Hello | None = None
+        self._steps = Histogram("midstream_step_seconds", "One step of the engine", _STEP)
+        self._batches = Histogram("scheduler_batch_size", "Rows of a step", _ROWS, ("phase",))
+        self._step = self._steps.of()
+        self._decode, self._prefill = self._batches.of("decode"), self._batches.of("prefill")
+
+    def begun(self, hello: api.Hello) -> None:
+        self._hello = hello
+
+    def stepped(self, stats: api.Stats) -> None:
+        self._stats = stats
+        if stats.decode_rows:
+            self._decode.observe(stats.decode_rows)
+        if stats.prefill_rows:
+            self._prefill.observe(stats.prefill_rows)
+        if stats.decode_rows or stats.prefill_rows:
+            self._step.observe(stats.step_s)
+
+    def restarted(self) -> None:
+        self._restarts += 1
+        for name in _TOTALS:
+            self._before[name] += getattr(self._stats, name)
+        self._stats = api.Stats()
+
+    def families(self) -> Iterable[Metric]:
+        yield self._steps.family()
+        yield self._batches.family()
+        for field, (name, help_) in _TOTALS.items():
+            total = self._before[field] + getattr(self._stats, field)
+            yield CounterMetricFamily(name, help_, value=total)
+        yield CounterMetricFamily(
+            "midstream_engine_restarts", "Times that the engine was started again", value=self._restarts
+        )
+        rows = self._stats.decode_rows
+        yield GaugeMetricFamily("midstream_batch_rows", "Rows that decoded in the last step", value=rows)
+        yield self._blocks()
+        held = self._stats.kv_host
+        yield GaugeMetricFamily("midstream_kv_host_blocks", "Blocks kept in the host's memory", value=held)
+        yield self._info()
+
+    def _blocks(self) -> Metric:
+        blocks = GaugeMetricFamily("midstream_kv_blocks", "Blocks of the KV cache", labels=["state"])
+        stats = self._stats
+        for state, count in (("used", stats.kv_used), ("cached", stats.kv_cached), ("free", stats.kv_free)):
+            blocks.add_metric([state], count)
+        return blocks
+
+    def _info(self) -> Metric:
+        names = ["model", "device", "dtype", "attention"]
+        info = GaugeMetricFamily("midstream_engine_info", "The engine that runs, or ran last", labels=names)
+        if self._hello is not None:
+            info.add_metric([getattr(self._hello, name) for name in names], 1)
+        return info

@@ -1,0 +1,176 @@
+"""The streams that live, as they may be listed: whose they are, how far they have come, what holds them up.
+
+A watcher, that keeps hold of them and of how many tokens each had a moment ago. It tells numbers and names,
+and never anybody's text. It knows no HTTP; the structs below are what is answered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from engine import api
+from midstream.protocol import PauseReason
+from realtime.hub.observers import Begun, Route, Watcher
+from realtime.stream.states import State
+from realtime.stream.stream import Stream
+
+STATES: tuple[State, ...] = ("queued", "running", "paused", "stalled")  # of those that live
+NOTED_EVERY_S = 1.0
+
+
+class Listed(Struct):
+    """A stream. Tokens are those of its output that stand; `context_tokens` are all that it would have in
+    the KV cache: prompt, injections and output."""
+
+    request_id: str
+    tenant: str
+    model: str
+    route: Route
+    state: State
+    paused: PauseReason | None
+    age_s: float
+    prompt_tokens: int
+    tokens: int
+    tokens_per_s: float
+    credit: int
+    context_tokens: int
+
+
+class Totals(Struct):
+    """The server, all tenants together. The cache's tokens are those of whole blocks."""
+
+    model: str | None
+    engine: bool
+    connections: int
+    batch_rows: int
+    tokens_per_s: float
+    kv_used_tokens: int
+    kv_cached_tokens: int
+    kv_free_tokens: int
+
+
+class Listing(Struct):
+    """`streams` are the youngest of `total`; `server` is there for whoever may see all."""
+
+    streams: list[Listed]
+    total: int
+    states: dict[State, int]
+    server: Totals | None
+
+
+class Note(NamedTuple):
+    at: float
+    tokens: int
+
+
+class Pace:
+    """Tokens a second lately: since the note before the last."""
+
+    def __init__(self, now: float) -> None:
+        self._notes = Note(now, 0), Note(now, 0)
+
+    def note(self, now: float, tokens: int) -> None:
+        self._notes = self._notes[1], Note(now, tokens)
+
+    def rate(self, now: float, tokens: int) -> float:
+        before = self._notes[0]
+        return round((tokens - before.tokens) / (now - before.at), 1) if now > before.at else 0.0
+
+
+class Life(Struct):
+    stream: Stream
+    begun: Begun
+    since: float
+    pace: Pace
+
+    def listed(self, now: float) -> Listed:
+        stream, begun = self.stream, self.begun
+        running = stream.state == "running"
+        return Listed(
+            request_id=stream.request_id,
+            tenant=begun.tenant,
+            model=begun.model,
+            route=begun.route,
+            state=stream.state,
+            paused=stream.paused,
+            age_s=round(now - self.since, 3),
+            prompt_tokens=stream.prompt_tokens,
+            tokens=len(stream.output),
+            tokens_per_s=self.pace.rate(now, stream.decoded) if running else 0.0,
+            credit=max(0, stream.outbox.limit - stream.outbox.sent),
+            context_tokens=stream.prompt_tokens + stream.output.injected() + len(stream.output),
+        )
+
+
+class Listings(Watcher):
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lives: dict[int, Life] = {}
+        self._hello: api.Hello | None = None
+        self._up = False
+        self._stats = api.Stats()
+        self._pace = Pace(clock())
+        self._noted = clock()
+
+    # -- told by the hub and the supervisor ------------------------------------------------------
+
+    def engine_begun(self, hello: api.Hello) -> None:
+        self._hello, self._up = hello, True
+        self._pace = Pace(self._clock())
+
+    def engine_lost(self) -> None:
+        self._up, self._stats = False, api.Stats()
+
+    def started(self, stream: Stream, begun: Begun, now: float) -> None:
+        self._lives[stream.number] = Life(stream, begun, now, Pace(now))
+
+    def passed_on(self, output: api.StepOutput) -> None:
+        self._stats, now = output.stats, self._clock()
+        if now - self._noted >= NOTED_EVERY_S:
+            self._noted = now
+            self._pace.note(now, output.stats.tokens_total)
+            for life in self._lives.values():
+                life.pace.note(now, life.stream.decoded)
+
+    def finished(self, stream: Stream, now: float) -> None:
+        del self._lives[stream.number]
+
+    # -- asked -----------------------------------------------------------------------------------
+
+    def of_tenant(self, tenant: str, *, most: int, state: State | None = None) -> Listing:
+        lives = [life for life in self._lives.values() if life.begun.tenant == tenant]
+        return self._listing(lives, most, state)
+
+    def of_all(self, *, most: int, state: State | None = None, connections: int) -> Listing:
+        listing = self._listing([*self._lives.values()], most, state)
+        busy = listing.states["queued"] + listing.states["running"] > 0
+        return replace(listing, server=self._totals(connections, busy=busy))
+
+    def _listing(self, lives: list[Life], most: int, state: State | None) -> Listing:
+        now = self._clock()
+        states = [life.stream.state for life in lives]  # there may be thousands: each is asked once
+        chosen = [life for life, its in zip(lives, states, strict=True) if state in (None, its)]
+        return Listing(
+            streams=[life.listed(now) for life in reversed(chosen[-most:])],
+            total=len(chosen),
+            states={name: states.count(name) for name in STATES},
+            server=None,
+        )
+
+    def _totals(self, connections: int, *, busy: bool) -> Totals:
+        stats, block = self._stats, self._hello.block if self._hello else 0
+        return Totals(
+            model=self._hello.model if self._hello else None,
+            engine=self._up,
+            connections=connections,
+            batch_rows=stats.decode_rows + stats.prefill_rows if busy else 0,
+            tokens_per_s=self._pace.rate(self._clock(), stats.tokens_total) if busy else 0.0,
+            kv_used_tokens=stats.kv_used * block,
+            kv_cached_tokens=stats.kv_cached * block,
+            kv_free_tokens=stats.kv_free * block,
+        )

@@ -1,0 +1,140 @@
+"""What is counted, and how Prometheus asks for it.
+
+It is told what happens to streams, and counts in plain numbers; the metrics are made of them when somebody
+scrapes. What is counted with every token lies in `token_times`, what engines say of themselves in
+`engine_metrics`, what tenants use in `usage`. Label sets are bounded: no request's name is ever one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import get_args
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from engine import api
+from midstream.protocol import FinishReason
+from realtime.hub.observers import CAUSES, RETRIES, Begun, Cause, Retry, Watcher
+from realtime.observability.engine_metrics import EngineMetrics
+from realtime.observability.histograms import Histogram
+from realtime.observability.latency import TokenTimes
+from realtime.observability.tenant_usage import Usage
+from realtime.stream.stream import Stream
+
+STATES = ("queued", "running", "paused", "stalled")
+STEERING = ("pause", "resume", "adjust", "inject", "rewind", "cancel")
+_FEW = (1, 2, 3, 4, 8)
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5)
+
+
+class Metrics(Watcher, Collector):
+    def __init__(self) -> None:
+        self._live: dict[int, tuple[Stream, Begun]] = {}
+        self._times = TokenTimes()
+        self._engine = EngineMetrics()
+        self._usage = Usage()
+        self._steps = Histogram(
+            "midstream_control_steps", "Steps from a control frame's arrival to its effect", _FEW, ("frame",)
+        )
+        self._seconds = Histogram(
+            "midstream_control_seconds", "From a control frame's arrival to its effect", _SECONDS, ("frame",)
+        )
+        self._lag = Histogram(
+            "midstream_event_loop_lag_seconds", "How late the gateway's event loop is", _SECONDS
+        )
+        self.lagged = self._lag.of().observe
+        self.tasks = 0  # of the gateway's event loop
+        self.connections = 0
+        self._discarded = 0
+        self._finished = Counter[str](dict.fromkeys(get_args(FinishReason), 0))
+        self._left = Counter[str](dict.fromkeys(CAUSES, 0))
+        self._retried = Counter[str](dict.fromkeys(RETRIES, 0))
+        for kind in STEERING:
+            self._steps.of(kind)
+            self._seconds.of(kind)
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    # -- told by the hub and the supervisor ------------------------------------------------------
+
+    def engine_begun(self, hello: api.Hello) -> None:
+        self._engine.begun(hello)
+        self._times.engine_begun(hello.model)
+
+    def engine_lost(self) -> None:
+        self._engine.restarted()
+
+    def started(self, stream: Stream, begun: Begun, now: float) -> None:
+        self._live[stream.number] = stream, begun
+        self._times.started(stream.number, begun, stream.prompt_tokens, now)
+        self._usage.started(begun.tenant, stream)
+
+    def stepped(self, output: api.StepOutput, now: float) -> None:
+        self._engine.stepped(output.stats)
+        self._discarded += output.stats.discarded
+        self._times.stepped(output, now)
+
+    def acted(self, stream: Stream, kind: str, steps: int, seconds: float) -> None:
+        self._steps.of(kind).observe(steps)
+        self._seconds.of(kind).observe(seconds)
+
+    def freed(self, stream: Stream) -> None:
+        self._times.freed(stream.number)
+
+    def retried(self, stream: Stream, reason: Retry) -> None:
+        self._retried[reason] += 1
+
+    def left(self, stream: Stream, cause: Cause) -> None:
+        self._left[cause] += 1
+
+    def discarded(self, tokens: int) -> None:
+        self._discarded += tokens
+
+    def finished(self, stream: Stream, now: float) -> None:
+        assert stream.final is not None
+        _, begun = self._live.pop(stream.number)
+        self._finished[stream.final.finish_reason] += 1
+        self._discarded += stream.discarded
+        self._times.finished(stream.number, begun, stream.final.timing.tokens_per_s)
+        self._usage.finished(begun.tenant, stream)
+
+    # -- asked by Prometheus ---------------------------------------------------------------------
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterable[Metric]:
+        yield self._streams()
+        yield from self._times.families()
+        yield from self._engine.families()
+        yield from self._usage.families((begun.tenant, stream) for stream, begun in self._live.values())
+        yield from (histogram.family() for histogram in (self._steps, self._seconds, self._lag))
+        yield CounterMetricFamily(
+            "midstream_tokens_discarded",
+            "Tokens decoded, but rewound or never delivered",
+            value=self._discarded,
+        )
+        yield GaugeMetricFamily("midstream_tasks", "Tasks of the gateway's event loop", value=self.tasks)
+        yield GaugeMetricFamily("midstream_connections", "Open WebSocket connections", value=self.connections)
+        yield _counter("midstream_streams_finished", "Streams that ended", "finish_reason", self._finished)
+        yield _counter("stream_disconnects", "Streams whose listener went", "cause", self._left)
+        yield _counter(
+            "stream_retries", "Streams that were asked for or begun with again", "reason", self._retried
+        )
+
+    def _streams(self) -> Metric:
+        tally = Counter[str](stream.state for stream, _ in self._live.values())
+        live = GaugeMetricFamily("midstream_streams", "Live streams", labels=["state"])
+        for state in STATES:
+            live.add_metric([state], tally[state])
+        return live
+
+
+def _counter(name: str, help_: str, label: str, counts: Counter[str]) -> Metric:
+    family = CounterMetricFamily(name, help_, labels=[label])
+    for value, count in counts.items():
+        family.add_metric([value], count)
+    return family

@@ -1,0 +1,49 @@
+"""What each tenant has used. Names of tenants stand in the key file, and beyond a cap all are `other`.
+
+It counts whole streams when they end, and those that live when somebody asks: nothing a token.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from prometheus_client.core import CounterMetricFamily, Metric
+
+from realtime.stream.stream import Stream
+
+MOST_TENANTS = 100
+OTHER = "other"
+
+
+class Usage:
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}  # the label of each tenant
+        self._streams = Counter[str]()
+        self._prompt = Counter[str]()
+        self._output = Counter[str]()
+
+    def started(self, tenant: str, stream: Stream) -> None:
+        if tenant not in self._names:
+            self._names[tenant] = tenant if len(self._names) < MOST_TENANTS else OTHER
+        name = self._names[tenant]
+        self._streams[name] += 1
+        self._prompt[name] += stream.prompt_tokens
+
+    def finished(self, tenant: str, stream: Stream) -> None:
+        self._output[self._names[tenant]] += stream.decoded
+
+    def families(self, live: Iterable[tuple[str, Stream]]) -> Iterable[Metric]:
+        streams = CounterMetricFamily("midstream_tenant_streams", "Streams started", labels=["tenant"])
+        tokens = CounterMetricFamily(
+            "midstream_tenant_tokens", "Tokens of prompts, and decoded", labels=["tenant", "kind"]
+        )
+        output = self._output.copy()
+        for tenant, stream in live:
+            output[self._names[tenant]] += stream.decoded
+        for name, count in self._streams.items():
+            streams.add_metric([name], count)
+            tokens.add_metric([name, "prompt"], self._prompt[name])
+            tokens.add_metric([name, "output"], output[name])
+        yield streams
+        yield tokens

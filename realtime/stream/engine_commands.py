@@ -1,0 +1,61 @@
+"""What a steering frame asks of the engine, and when it cannot be asked: pure functions of a frame and
+numbers."""
+
+from __future__ import annotations
+
+from engine import api
+from midstream import protocol
+from midstream.protocol import Params
+from realtime.refusal import Refusal
+from realtime.stream.params import sampling
+
+Steering = protocol.Pause | protocol.Resume | protocol.Adjust | protocol.Inject | protocol.Rewind
+
+
+def asked_of_the_engine(number: int, frame: Steering, params: Params | None) -> list[api.AnyCommand]:
+    """Commands, in order. Whatever acts at a token that was read begins with a rewinding to it; `params` are
+    an adjust's, complete, and an inject's text has become tokens."""
+    at = _index(frame)
+    rewinding: list[api.AnyCommand] = [] if at is None else [api.Truncate(number, at)]
+    match frame:
+        case protocol.Pause(kv=kv):
+            return [*rewinding, api.Pause(number, kv == "release")]
+        case protocol.Resume():
+            return [*rewinding, api.Resume(number)]
+        case protocol.Adjust():
+            assert params is not None
+            return [*rewinding, api.Adjust(number, sampling(params))]
+        case protocol.Inject(tokens=tokens):
+            assert tokens is not None
+            return [*rewinding, api.Append(number, tokens)]
+        case protocol.Rewind():
+            return rewinding
+
+
+def check_index(frame: Steering, sent: int) -> None:
+    """Nobody can act at a token that has not been sent."""
+    index = _index(frame)
+    if index is not None and index > sent:
+        field = "to" if isinstance(frame, protocol.Rewind) else "at"
+        raise Refusal(
+            "invalid_params",
+            f"`{field}` is {index}, but only {sent} output tokens have been sent: "
+            f"it must be an index that has been seen, 0 to {sent}.",
+        )
+
+
+def too_long(used: int, more: int, context: int) -> Refusal:
+    return Refusal(
+        "context_too_long",
+        f"{used} tokens stand and {more} more were to be injected, but the model's context holds {context}, "
+        "and one must be left for output.",
+    )
+
+
+def _index(frame: Steering) -> int | None:
+    match frame:
+        case protocol.Rewind(to=to):
+            return to
+        case protocol.Adjust(at=at) | protocol.Inject(at=at):
+            return at
+    return None

@@ -1,0 +1,87 @@
+"""What a stream has said so far, and how to take some of it back.
+
+Output tokens, how much text each of them released, and the injections among them. Pure: it knows the
+tokenizer and stop strings, and nothing of events, credit or the engine.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from realtime.text.detokenizer import TextStream
+from realtime.text.tokenizer import Tokenizer
+
+
+class Output:
+    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...], min_tokens: int) -> None:
+        self.tokens = array("i")  # a number in four bytes: there are many, and streams stay long
+        self.injections: list[tuple[int, array[int]]] = []  # (index of the output token behind it, tokens)
+        self._ends = array("q")  # code points released up to and with each token
+        self._tokenizer = tokenizer
+        self._min_tokens = min_tokens
+        self._text = TextStream(tokenizer, stop, min_tokens)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def stopped(self) -> str | None:
+        """The stop string that was met."""
+        return self._text.stopped
+
+    @property
+    def text_length(self) -> int:
+        """Code points released, of what stands."""
+        return self._text.released
+
+    def add(self, token: int) -> str:
+        """One token more; returns the text that it releases."""
+        delta = self._text.feed(token)
+        self.tokens.append(token)
+        self._ends.append(self._text.released)
+        return delta
+
+    def flush(self) -> str:
+        """The text that was held back for want of a continuation: there is none."""
+        return self._text.flush()
+
+    def set_stop(self, stop: tuple[str, ...], min_tokens: int) -> None:
+        self._min_tokens = min_tokens
+        self._text.set_stop(stop, min_tokens)
+
+    def inject(self, tokens: list[int]) -> None:
+        """These context tokens now stand before the next output token."""
+        self.injections.append((len(self.tokens), array("i", tokens)))
+
+    def injected(self, before: int | None = None) -> int:
+        """Tokens injected; with `before`, only those that stand there or earlier."""
+        return sum(len(tokens) for index, tokens in self.injections if before is None or index <= before)
+
+    def text(self, count: int, *, flushed: bool) -> str:
+        """What was released with the first `count` tokens; `flushed`: and with the stream's end."""
+        again = TextStream(self._tokenizer)
+        text = "".join(map(again.feed, self.tokens[:count])) + (again.flush() if flushed else "")
+        return text[: self.text_length if flushed else self._end(count)]
+
+    def context(self) -> list[int]:
+        """All that stands behind the prompt, in the model's order: the output, and injections among it."""
+        tokens, start = array("i"), 0
+        for index, injected in self.injections:
+            tokens += self.tokens[start:index] + injected
+            start = index
+        return list(tokens + self.tokens[start:])
+
+    def cut(self, index: int, stop: tuple[str, ...]) -> None:
+        """Take back output from `index` on, and injections behind it.
+
+        Text that may begin one of the stop strings, which may be others than when it was sent, does not stand
+        either: it comes again once it is known to be none.
+        """
+        del self.tokens[index:], self._ends[index:]
+        self.injections = [(before, tokens) for before, tokens in self.injections if before <= index]
+        self._text = TextStream(self._tokenizer, stop, self._min_tokens)
+        self._text.replay(self.tokens, self._end(index))
+        self._ends = array("q", (min(end, self._text.released) for end in self._ends))
+
+    def _end(self, count: int) -> int:
+        return self._ends[count - 1] if count else 0

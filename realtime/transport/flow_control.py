@@ -1,0 +1,214 @@
+"""What waits in the two directions of one connection, and for how long.
+
+It knows sizes, bounds and deadlines: messages that the app has not read yet, bytes that the peer has not
+taken yet, and whether anything is heard from the peer at all. It knows nothing of WebSocket frames, and
+neither direction ever waits for the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+
+from realtime.transport.websocket_handshake import Message
+
+
+class Inbox:
+    """Messages on their way to the app. While too much waits, nothing more is read from the socket."""
+
+    def __init__(self, transport: asyncio.Transport, *, max_messages: int, max_bytes: int) -> None:
+        self._transport = transport
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._waiting: deque[tuple[Message, int]] = deque()
+        self._waiting_bytes = 0
+        self._disconnect: Message | None = None
+        self._news = asyncio.Event()
+        self._reading = True
+        self._hold: asyncio.TimerHandle | None = None
+
+    @property
+    def reading(self) -> bool:
+        return self._reading
+
+    @property
+    def ended(self) -> bool:
+        return self._disconnect is not None
+
+    def put(self, message: Message, size: int) -> None:
+        self._waiting.append((message, size))
+        self._waiting_bytes += size
+        self._news.set()
+        self._set_reading()
+
+    def end(self, code: int, reason: str = "") -> None:
+        """Nothing follows what waits now. The first end is the one that counts."""
+        if self._disconnect is None:
+            self._disconnect = {"type": "websocket.disconnect", "code": code, "reason": reason}
+            if self._hold is not None:
+                self._hold.cancel()
+            self._news.set()
+            self._set_reading()
+
+    def hold(self, delay_s: float) -> None:
+        """Read nothing for so long: what the peer sends meanwhile waits at its own end."""
+        if self._hold is None:
+            self._hold = _later(delay_s, self._release)
+            self._set_reading()
+
+    def _release(self) -> None:
+        self._hold = None
+        self._set_reading()
+
+    async def get(self) -> Message:
+        """The next message; once all are taken, the disconnect, as often as it is asked for."""
+        while not self._waiting and self._disconnect is None:
+            self._news.clear()
+            await self._news.wait()
+        if self._waiting:
+            return self._take()
+        assert self._disconnect is not None
+        return self._disconnect
+
+    def _take(self) -> Message:
+        message, size = self._waiting.popleft()
+        self._waiting_bytes -= size
+        self._set_reading()
+        return message
+
+    def _set_reading(self) -> None:
+        # After the end we read on, to throw away: the peer's close frame and its end of stream lie behind.
+        full = len(self._waiting) >= self._max_messages or self._waiting_bytes >= self._max_bytes
+        reading = self.ended or not (full or self._hold)
+        if reading == self._reading or self._transport.is_closing():
+            return
+        self._reading = reading
+        if reading:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+
+class Outflow:
+    """Bytes on their way to the peer. One that takes nothing of them for `timeout_s` is cut off."""
+
+    def __init__(self, transport: asyncio.Transport, *, high_water_bytes: int, timeout_s: float) -> None:
+        transport.set_write_buffer_limits(high=high_water_bytes)
+        self._transport = transport
+        self._timeout_s = timeout_s
+        self._written = 0
+        self._released = asyncio.Event()
+        self._released.set()
+        self._ended = False
+        self.gave_up = False  # whether the peer was cut off, since it took nothing
+        self._deadline: asyncio.TimerHandle | None = None
+
+    @property
+    def writable(self) -> bool:
+        return self._released.is_set() and not self._ended
+
+    def write(self, data: bytes) -> None:
+        self._written += len(data)
+        self._transport.write(data)
+
+    def pause(self) -> None:
+        if not self._ended:
+            self._released.clear()
+            self._watch()
+
+    def resume(self) -> None:
+        self._stop_watching()
+        self._released.set()
+
+    def end(self) -> None:
+        """Nobody need wait any longer: what is still in the buffer has the close timeout to leave it."""
+        self._ended = True
+        self.resume()
+
+    async def released(self) -> None:
+        """Wait until the buffer has room, or this has ended."""
+        while not self._released.is_set():
+            await self._released.wait()
+
+    def _watch(self) -> None:
+        # What was taken, not what is left: a busy writer may refill the buffer faster than it drains.
+        taken = self._written - self._transport.get_write_buffer_size()
+        self._deadline = _later(self._timeout_s, lambda: self._judge(taken))
+
+    def _judge(self, taken_before: int) -> None:
+        if self._written - self._transport.get_write_buffer_size() > taken_before:
+            self._watch()
+        else:
+            self.gave_up = True
+            cut_off(self._transport)
+
+    def _stop_watching(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class Keepalive:
+    """Pings a peer at intervals; one from which nothing at all is heard for `timeout_s` after a ping is dead.
+
+    Anything that comes from the peer proves that it lives, and a peer to which we do not listen just now
+    (`listening` says so) cannot prove it.
+    """
+
+    def __init__(
+        self,
+        *,
+        interval_s: float | None,
+        timeout_s: float | None,
+        ping: Callable[[], None],
+        dead: Callable[[], None],
+        listening: Callable[[], bool],
+    ) -> None:
+        self._interval_s = interval_s
+        self._timeout_s = timeout_s
+        self._send_ping = ping
+        self._dead = dead
+        self._listening = listening
+        self._heard = False
+        self._ping_timer: asyncio.TimerHandle | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        if self._interval_s:
+            self._ping_timer = _later(self._interval_s, self._ping)
+
+    def heard(self) -> None:
+        self._heard = True
+
+    def stop(self) -> None:
+        for timer in (self._ping_timer, self._deadline):
+            if timer is not None:
+                timer.cancel()
+
+    def _ping(self) -> None:
+        self._send_ping()
+        self.start()
+        if self._timeout_s is not None and self._deadline is None:
+            self._heard = False
+            self._deadline = _later(self._timeout_s, self._judge)
+
+    def _judge(self) -> None:
+        self._deadline = None
+        if not self._heard and self._listening():
+            self._dead()
+
+
+def _later(delay_s: float, then: Callable[[], None]) -> asyncio.TimerHandle:
+    return asyncio.get_running_loop().call_later(delay_s, then)
+
+
+def cut_off(transport: asyncio.WriteTransport) -> None:
+    """Abort, by a reset: the kernel would keep what it has for a peer that reads nothing, minutes long."""
+    sock = transport.get_extra_info("socket")
+    with contextlib.suppress(OSError):  # closed already
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()

@@ -1,0 +1,176 @@
+"""The HTTP side of a connection: uvicorn's own protocol class, with an end to its patience.
+
+It knows how long a request may take to arrive, how long an answer may take to leave, that a peer may vanish
+without a word, and how the kernel is to treat such a connection. What requests and answers say is the
+business of uvicorn and the app. An upgrade hands the connection on to the WebSocket's protocol class, and
+nothing here concerns it any longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from realtime.transport.flow_control import Outflow, cut_off
+from realtime.transport.pending_requests import Arrivals, neighbourhood
+
+# Whoever sends rubbish is told so; it is no news for the log. Failures of the app are.
+_logger = logging.getLogger("midstream.http")
+_logger.setLevel(logging.ERROR)
+
+_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+_TCP_OPTIONS = (
+    # The peer's kernel answers for it, however busy it is itself: no answer means that its host is gone.
+    ("TCP_KEEPIDLE", 15),
+    ("TCP_KEEPINTVL", 5),
+    ("TCP_KEEPCNT", 3),
+    # Our own kernel would take megabytes for a reader that reads nothing, and all of it would be stale.
+    ("TCP_NOTSENT_LOWAT", 16 * 1024),
+)
+
+
+@dataclass(frozen=True)
+class HttpLimits:
+    handshake_timeout_s: float = 5.0  # from the first byte, or the connection, to the whole head of a request
+    body_timeout_s: float = 60.0
+    send_timeout_s: float = 20.0  # how long a peer may take nothing of an answer
+    close_timeout_s: float = 5.0  # how long the last bytes may take to leave
+    most_arrivals: int = 1024
+    most_arrivals_of_one: int = 512
+    high_water_bytes: int = 16 * 1024
+
+    @property
+    def unheard_timeout_s(self) -> float:
+        """How long sent bytes may stay unacknowledged: more than a reader that is only slow is given."""
+        return self.send_timeout_s + 10
+
+
+def protocol_class(limits: HttpLimits) -> type[ImpatientHttp]:
+    """What to give to `uvicorn.Config(http=...)`. The connections of one class count together."""
+    arrivals = Arrivals(
+        timeout_s=limits.handshake_timeout_s,
+        most=limits.most_arrivals,
+        most_of_one=limits.most_arrivals_of_one,
+    )
+    return type(ImpatientHttp.__name__, (ImpatientHttp,), {"limits": limits, "arrivals": arrivals})
+
+
+class ImpatientHttp(H11Protocol):
+    limits: ClassVar[HttpLimits]
+    arrivals: ClassVar[Arrivals]
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.logger = _logger
+        self._body_timer: asyncio.TimerHandle | None = None
+        self._close_timer: asyncio.TimerHandle | None = None
+
+    # -- what the transport tells ----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.address = neighbourhood(self.client[0]) if self.client else ""
+        self._outflow = Outflow(
+            transport,
+            high_water_bytes=self.limits.high_water_bytes,
+            timeout_s=self.limits.send_timeout_s,
+        )
+        set_up(transport.get_extra_info("socket"), self.limits.unheard_timeout_s)
+        self.arrivals.enter(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.conn.their_state is h11.IDLE and self not in self.arrivals:
+            self.arrivals.enter(self)  # another request on a connection that was kept
+        super().data_received(data)
+        if self.transport.get_protocol() is not self:
+            return  # it is a WebSocket now, and no body is awaited of it
+        if self.conn.their_state is not h11.IDLE:
+            self.arrivals.leave(self)
+        self._watch_body()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._let_go()
+        self._outflow.end()
+        self._unset_keepalive_if_required()
+        if self._close_timer is not None:
+            self._close_timer.cancel()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._outflow.pause()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._outflow.resume()
+
+    # -- the request -----------------------------------------------------------------------------
+
+    def give_up(self) -> None:
+        """The whole head of a request has not come in time, or there are too many of whom that is true."""
+        if self.conn.trailing_data[0]:
+            self.transport.write(_TOO_SLOW)
+        self._close()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        self._let_go()
+        super().handle_websocket_upgrade(event)
+
+    def _watch_body(self) -> None:
+        awaited = self.conn.their_state is h11.SEND_BODY
+        if awaited and self._body_timer is None:
+            self._body_timer = self.loop.call_later(self.limits.body_timeout_s, self._close)
+        elif not awaited:
+            self._stop_watching_body()
+
+    def _stop_watching_body(self) -> None:
+        if self._body_timer is not None:
+            self._body_timer.cancel()
+            self._body_timer = None
+
+    def _let_go(self) -> None:
+        self.arrivals.leave(self)
+        self._stop_watching_body()
+
+    # -- the answer, and the end -----------------------------------------------------------------
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._bound_closing()
+
+    def send_400_response(self, msg: str) -> None:
+        super().send_400_response(msg)
+        self._bound_closing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        self._close()
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        self._bound_closing()
+
+    def _close(self) -> None:
+        self.transport.close()
+        self._bound_closing()
+
+    def _bound_closing(self) -> None:
+        """A peer that reads nothing would keep its last bytes, and with them the connection, for ever."""
+        if self.transport.is_closing() and self._close_timer is None:
+            self._close_timer = self.loop.call_later(self.limits.close_timeout_s, cut_off, self.transport)
+
+
+def set_up(sock: socket.socket, unheard_timeout_s: float) -> None:
+    """Have the kernel notice a host that is gone, and buffer little. An option that it lacks is left out."""
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (*_TCP_OPTIONS, ("TCP_USER_TIMEOUT", int(unheard_timeout_s * 1000))):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,409 @@
+"""One WebSocket connection: a protocol class for uvicorn that runs an ASGI app, and hands it a `Peer`.
+
+It knows sockets, timers and the WebSocket protocol, the rules of which are those of the sans-IO core of
+`websockets`. It knows nothing of what the messages say. Reading never waits for writing, writing never for
+reading, and nothing that a client sent is logged: requests carry keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+from uvicorn.config import Config
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
+from uvicorn.server import ServerState
+from websockets.exceptions import InvalidMessage
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.http11 import Request, Response
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+
+from realtime.token_bucket import Pace
+from realtime.transport.flow_control import Inbox, Keepalive, Outflow, cut_off
+from realtime.transport.websocket_extension import KEEPALIVE, PEER, TOOK_NOTHING, UNANSWERED, Peer, PeerGone
+from realtime.transport.websocket_framing import Assembly, Violation, data_frames, is_pong, ping_frame
+from realtime.transport.websocket_handshake import (
+    Denial,
+    Message,
+    complete_acceptance,
+    plain_response,
+    request_scope,
+)
+
+logger = logging.getLogger("uvicorn.error")
+
+# The core tells of every connection at INFO, and at DEBUG of every header and frame.
+_core_logger = logging.getLogger("midstream.transport")
+_core_logger.setLevel(logging.WARNING)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one connection may take of the server, beside uvicorn's own `ws_*` settings."""
+
+    send_timeout_s: float = 20.0  # how long a peer may take nothing of what waits for it
+    close_timeout_s: float = 10.0  # how long a closing handshake, or the flushing of the last bytes, may take
+    max_fragments: int = 1024
+    max_unread_bytes: int = 1 << 20
+    high_water_bytes: int = 64 * 1024
+    # What comes in is read at this pace: a frame counts as one, and so does each KiB.
+    pace_per_s: float = 2000.0
+    pace_burst: float = 4000.0
+    pings_per_s: float = 100.0  # beyond this and a burst, no reason to ping is left but to do harm
+    pings_burst: float = 1000.0
+    most_ignored: float = 16 * 1024.0  # of what comes behind a close, counted likewise
+
+
+READ_BYTES = 8 * 1024  # at most in one go: some 1,300 empty frames, or five milliseconds of the loop's time
+
+
+def protocol_class(limits: Limits) -> type[asyncio.Protocol]:
+    """What to give to `uvicorn.Config(ws=...)`: uvicorn makes the connections itself, and knows no limits.
+
+    The connections of one class share a buffer, so they belong to one event loop.
+    """
+    own = {"limits": limits, "received": memoryview(bytearray(READ_BYTES))}
+    made = type(PositionedWebSocket.__name__, (PositionedWebSocket,), own)
+    return cast(type[asyncio.Protocol], made)  # uvicorn's word for either kind of asyncio's protocols
+
+
+class PositionedWebSocket(asyncio.BufferedProtocol):
+    limits: ClassVar[Limits]
+    received: ClassVar[memoryview]
+
+    transport: asyncio.Transport
+    inbox: Inbox
+    outflow: Outflow
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self._config = config
+        self._server_state = server_state
+        self._app_state = app_state
+        self._core = ServerProtocol(max_size=config.ws_max_size, logger=_core_logger)
+        self._assembly = Assembly(self.limits.max_fragments)
+        self._peer = Peer(self)
+        self._keepalive = Keepalive(
+            interval_s=config.ws_ping_interval,
+            timeout_s=config.ws_ping_timeout,
+            ping=self._send_keepalive,
+            dead=lambda: self._fail(CloseCode.INTERNAL_ERROR, UNANSWERED),
+            listening=lambda: self.inbox.reading,
+        )
+        self._acceptance: Response | None = None
+        self._denial: Denial | None = None
+        self._late_pong: bytes | None = None
+        self._ignored = 0.0
+        self._close_timer: asyncio.TimerHandle | None = None
+
+    # -- what the transport tells ------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.inbox = Inbox(
+            self.transport,
+            max_messages=self._config.ws_max_queue,
+            max_bytes=self.limits.max_unread_bytes,
+        )
+        self.outflow = Outflow(
+            self.transport,
+            high_water_bytes=self.limits.high_water_bytes,
+            timeout_s=self.limits.send_timeout_s,
+        )
+        now = asyncio.get_running_loop().time()
+        self._pace = Pace(rate=self.limits.pace_per_s, burst=self.limits.pace_burst, now=now)
+        self._pings = Pace(rate=self.limits.pings_per_s, burst=self.limits.pings_burst, now=now)
+        # uvicorn keeps a set of its own protocol classes, and asks of them no more than `shutdown`.
+        self._server_state.connections.add(self)  # type: ignore[arg-type]
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.received
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(self.received[:nbytes]))
+
+    def data_received(self, data: bytes) -> None:
+        if self._acceptance is not None and self._connecting:
+            # RFC 6455, 4.1: a client must wait for the answer before it sends anything.
+            self.transport.abort()
+            return
+        self._keepalive.heard()
+        ended = self._core.eof_sent
+        self._core.receive_data(data)
+        if isinstance(self._core.handshake_exc, InvalidMessage) and not ended:
+            # The core just hangs up on a request that it cannot read, such as one with a body.
+            self.outflow.write(plain_response(400, "not a websocket request\n").serialize())
+        self._flush()
+        events = self._core.events_received()
+        self._charge(len(events) + len(data) / 1024)
+        for event in events:
+            self._take(event)
+        if self._core.parser_exc is not None:
+            self._end_inbox_as_failed()
+
+    def eof_received(self) -> None:
+        self._core.receive_eof()
+        self._end_inbox_as_failed()
+        self._begin_closing()  # the transport closes itself, once what waits in it has left
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server_state.connections.discard(self)
+        self._core.receive_eof()
+        self.inbox.end(CloseCode.ABNORMAL_CLOSURE, TOOK_NOTHING if self.outflow.gave_up else "")
+        self._stop_waiting()
+        if self._close_timer is not None:
+            self._close_timer.cancel()
+
+    def pause_writing(self) -> None:
+        self.outflow.pause()
+
+    def resume_writing(self) -> None:
+        self.outflow.resume()
+        if self._late_pong is not None:
+            late, self._late_pong = self._late_pong, None
+            self.write(late)
+        if self._peer.on_writable is not None and self.outflow.writable:
+            self._peer.on_writable()
+
+    def shutdown(self) -> None:
+        """uvicorn is stopping: say so, and let the closing handshake take its course."""
+        if self._connecting:
+            self._respond(plain_response(503, "the server is shutting down\n"))
+            self.inbox.end(CloseCode.ABNORMAL_CLOSURE)
+        else:
+            self._close(CloseCode.SERVICE_RESTART)
+
+    # -- what the peer sends -----------------------------------------------------------------------
+
+    def _charge(self, amount: float) -> None:
+        """Who sends fast is read slowly; nothing of it is lost, and nobody else waits for it."""
+        if self.inbox.ended:
+            self._ignored += amount
+            if self._ignored > self.limits.most_ignored:
+                self.abort()
+        elif wait_s := self._pace.spend(amount, asyncio.get_running_loop().time()):
+            self.inbox.hold(wait_s)
+
+    def _take(self, event: Request | Response | Frame) -> None:
+        if isinstance(event, Request):
+            self._request(event)
+        elif isinstance(event, Frame) and not self.inbox.ended:
+            self._frame(event)
+
+    def _request(self, request: Request) -> None:
+        response = self._core.accept(request)
+        if response.status_code != 101:
+            self._respond(response)
+            return
+        self._acceptance = response
+        self.inbox.put({"type": "websocket.connect"}, 0)
+        task = asyncio.get_running_loop().create_task(self._run(self._scope(request)))
+        self._server_state.tasks.add(task)
+        task.add_done_callback(self._server_state.tasks.discard)
+
+    def _frame(self, frame: Frame) -> None:
+        if frame.opcode is Opcode.PONG:
+            self._pong(bytes(frame.data))
+        elif frame.opcode is Opcode.CLOSE:
+            assert self._core.close_rcvd is not None
+            self.inbox.end(self._core.close_rcvd.code, self._core.close_rcvd.reason)
+        elif frame.opcode is Opcode.PING:
+            self._ping()
+        else:
+            self._data(frame)
+
+    def _ping(self) -> None:
+        """The core has answered it already."""
+        if self._pings.spend(1, asyncio.get_running_loop().time()):
+            self._fail(CloseCode.POLICY_VIOLATION, "too many pings")
+
+    def _data(self, frame: Frame) -> None:
+        try:
+            message = self._assembly.add(frame)
+        except Violation as violation:
+            self._fail(violation.code, violation.reason)
+            return
+        if message is not None:
+            kind = "text" if isinstance(message, str) else "bytes"
+            self.inbox.put({"type": "websocket.receive", kind: message}, len(message))
+
+    def _pong(self, payload: bytes) -> None:
+        if self._peer.on_pong is not None and not payload.startswith(KEEPALIVE):
+            self._peer.on_pong(payload)
+
+    # -- what the app does -------------------------------------------------------------------------
+
+    def _scope(self, request: Request) -> dict[str, Any]:
+        return request_scope(request, root_path=self._config.root_path) | {
+            "asgi": {"version": self._config.asgi_version, "spec_version": "2.4"},
+            "scheme": "wss" if is_ssl(self.transport) else "ws",
+            "server": get_local_addr(self.transport),
+            "client": get_remote_addr(self.transport),
+            "state": self._app_state.copy(),
+            "extensions": {"websocket.http.response": {}, PEER: self._peer},
+        }
+
+    async def _run(self, scope: dict[str, Any]) -> None:
+        code = CloseCode.INTERNAL_ERROR
+        try:
+            await cast(Any, self._config.loaded_app)(scope, self.inbox.get, self._send)
+            code = CloseCode.NORMAL_CLOSURE
+        except PeerGone:
+            pass  # the app had more to say to nobody, and need not guard against that
+        except Exception:
+            logger.exception("Exception in ASGI application")
+        finally:
+            self._leave(code)
+
+    def _leave(self, code: CloseCode) -> None:
+        if self._connecting:
+            self._respond(plain_response(500, "Internal Server Error\n"))
+        self._close(code)
+
+    async def _send(self, message: Message) -> None:
+        if self._connecting:
+            self._answer(message)
+        elif message["type"] == "websocket.send":
+            await self.drain()
+            self._send_message(message)
+        elif message["type"] == "websocket.close":
+            self._require_open()
+            self._close(message.get("code", CloseCode.NORMAL_CLOSURE), message.get("reason") or "")
+        else:
+            self._require_open()
+            raise RuntimeError(f"an accepted websocket does not take {message['type']!r}")
+
+    def _send_message(self, message: Message) -> None:
+        data = message.get("bytes")
+        text = data is None
+        self.write(data_frames([message["text"].encode() if data is None else data], text=text))
+
+    def _answer(self, message: Message) -> None:
+        match message["type"]:
+            case "websocket.accept" if self._denial is None:
+                self._accept(message)
+            case "websocket.close" if self._denial is None:
+                self._deny(plain_response(403, ""))
+            case "websocket.http.response.start" if self._denial is None:
+                self._denial = Denial(message, self._server_state.default_headers)
+            case "websocket.http.response.body" if self._denial is not None:
+                if (response := self._denial.add(message)) is not None:
+                    self._deny(response)
+            case unexpected:
+                raise RuntimeError(f"a websocket that is not accepted yet does not take {unexpected!r} here")
+
+    def _accept(self, message: Message) -> None:
+        assert self._acceptance is not None
+        complete_acceptance(self._acceptance, message, self._server_state.default_headers)
+        self._respond(self._acceptance)
+        self._keepalive.start()
+
+    def _deny(self, response: Response) -> None:
+        self._respond(response)
+        self.inbox.end(CloseCode.ABNORMAL_CLOSURE)
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def write(self, frames: bytes) -> None:
+        if self._connecting:
+            raise RuntimeError("nothing can be sent before the websocket is accepted")
+        if self._core.state is State.OPEN:
+            self.outflow.write(frames)
+
+    @property
+    def writable(self) -> bool:
+        return self.outflow.writable
+
+    def abort(self) -> None:
+        cut_off(self.transport)
+
+    async def drain(self) -> None:
+        await self.outflow.released()
+        self._require_open()
+
+    def _require_open(self) -> None:
+        if self._core.state is not State.OPEN:
+            raise PeerGone("the websocket is closed")
+
+    @property
+    def _connecting(self) -> bool:
+        return self._core.state is State.CONNECTING and not self._core.eof_sent
+
+    def _respond(self, response: Response) -> None:
+        self._core.send_response(response)
+        self._flush()
+
+    def _send_keepalive(self) -> None:
+        self.write(ping_frame(KEEPALIVE + os.urandom(4)))
+
+    def _flush(self) -> None:
+        """Send what the core wants sent: answers to pings and to the peer's close, our own close, the end."""
+        waiting: list[bytes] = []
+        for data in self._core.data_to_send():
+            if not data:
+                self._write_all(waiting)
+                self._end_output()
+            elif is_pong(data) and not self.outflow.writable:
+                # A peer that pings and takes no answer would fill our memory with answers. RFC 6455, 5.5.3:
+                # only the latest ping needs one.
+                self._late_pong = data
+            else:
+                waiting.append(data)
+        self._write_all(waiting)
+
+    def _write_all(self, waiting: list[bytes]) -> None:
+        if waiting:
+            self.outflow.write(b"".join(waiting))
+            waiting.clear()
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def _close(self, code: int, reason: str = "") -> None:
+        """Begin the closing handshake, if it has not begun yet."""
+        if self._core.state is State.OPEN:
+            self._core.send_close(code, reason)
+            self._flush()
+            self.inbox.end(code, reason)
+            self._begin_closing()
+
+    def _fail(self, code: int, reason: str) -> None:
+        """RFC 6455, 7.1.7: tell the peer why, and take no more from it."""
+        self._core.fail(code, reason)
+        self._flush()
+        self.inbox.end(code, reason)
+
+    def _end_inbox_as_failed(self) -> None:
+        failure = self._core.close_sent
+        if failure is None:
+            self.inbox.end(CloseCode.ABNORMAL_CLOSURE)
+        else:
+            self.inbox.end(failure.code, failure.reason)
+
+    def _end_output(self) -> None:
+        self._begin_closing()
+        if self._core.close_rcvd is not None or not self.transport.can_write_eof():
+            self.transport.close()
+        else:
+            # Closing with the peer's bytes unread would reset the connection, and our last words might be
+            # lost with it: so end our half only, and throw away what comes until the peer ends its own.
+            self.transport.write_eof()
+
+    def _begin_closing(self) -> None:
+        """The peer has until the timer to go."""
+        self._stop_waiting()
+        if self._close_timer is None:
+            loop = asyncio.get_running_loop()
+            self._close_timer = loop.call_later(self.limits.close_timeout_s, self.abort)
+
+    def _stop_waiting(self) -> None:
+        self._keepalive.stop()
+        self.outflow.end()

@@ -1,0 +1,27 @@
+"""Why a connection ended, in one word of few, from the code that it was closed with."""
+
+from __future__ import annotations
+
+from midstream.protocol import CloseCode
+from realtime.hub.observers import Cause
+from realtime.transport.websocket_extension import TOOK_NOTHING, UNANSWERED
+
+_LOST = 1006  # RFC 6455, 7.1.5: without a close frame
+_CAUSES: dict[int, Cause] = {
+    1000: "closed",
+    1001: "closed",
+    1005: "closed",  # with a close frame that says nothing
+    _LOST: "lost",
+    CloseCode.INTERNAL: "failed",
+    CloseCode.NOT_AUTHENTICATED: "revoked",
+    CloseCode.TAKEN_OVER: "replaced",
+}
+
+
+def cause_of(code: int | None, reason: str | None) -> Cause:
+    """Any other code was ours: it says what the peer did wrong."""
+    if reason == TOOK_NOTHING and code == _LOST:
+        return "slow"
+    if reason == UNANSWERED:
+        return "lost"
+    return _CAUSES.get(code or _LOST, "refused")

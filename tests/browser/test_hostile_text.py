@@ -1,0 +1,67 @@
+"""What a model says is text: markup, scripts and bidi controls in it do nothing to the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, WebSocketRoute, expect
+
+from tests.server.server_process import Served
+
+MARKUP = '<img src=x onerror="window.harmed=1"><script>window.harmed=1</script>'
+REVERSED = "\u202egnp.exe\u2066 \x1b[31mred\x00 \x9b"
+
+
+def served_by_a_liar(socket: WebSocketRoute) -> None:
+    """A server whose model says hostile things."""
+
+    def tell(event: dict[str, Any]) -> None:
+        socket.send(json.dumps(event))
+
+    def hear(data: str | bytes) -> None:
+        frame = json.loads(data)
+        if frame["type"] != "start":
+            return
+        about = {"request_id": frame["request_id"]}
+        events: list[dict[str, Any]] = [
+            {"type": "started", "model": MARKUP, "prompt_tokens": 1, "params": {}, "ref": frame.get("ref")},
+            {"type": "token", "index": 0, "count": 1, "delta": MARKUP, "tokens": [1]},
+            {"type": "token", "index": 1, "count": 1, "delta": f" {REVERSED}", "tokens": [2]},
+            {"type": "final", "index": 2, "finish_reason": "error", "stop_reason": MARKUP}
+            | {"usage": {"discarded_tokens": 0}, "timing": {"ttft_ms": 1, "tokens_per_s": 1}},
+        ]
+        for seq, event in enumerate(events):
+            tell(about | event | {"seq": seq})
+
+    socket.on_message(hear)
+    tell({"type": "ready", "protocol": 1, "session_id": "s", "models": [MARKUP], "limits": {}})
+
+
+@pytest.fixture
+def answered(open_page: Callable[[], Page], toy: Served) -> Page:
+    page = open_page()
+    page.route_web_socket("**/v1/realtime", served_by_a_liar)
+    page.goto(toy.http)
+    page.locator("#question").fill(MARKUP)
+    page.locator("#question").press("Enter")
+    expect(page.locator(".answer .state")).to_have_text("broken off")
+    return page
+
+
+def test_markup_is_shown_and_does_nothing(answered: Page) -> None:
+    expect(answered.locator(".prose")).to_contain_text(MARKUP)
+    expect(answered.locator(".answer .problem")).to_contain_text("<img")
+    expect(answered.locator(".question")).to_have_text(MARKUP)
+    expect(answered.locator("main img, main script, header img")).to_have_count(0)
+    assert answered.evaluate("() => window.harmed") is None
+
+
+def test_controls_are_made_visible_and_the_text_is_isolated(answered: Page) -> None:
+    text = answered.locator(".prose bdi")
+    expect(text).to_contain_text("\u27e8RLO\u27e9gnp.exe\u27e8LRI\u27e9")
+    expect(text).to_contain_text("\u241b[31mred\u2400 \u27e89B\u27e9")
+    assert not set(text.inner_text()) & set("\u202e\u2066\x1b\x00\x9b")
+    assert text.evaluate("(text) => getComputedStyle(text).unicodeBidi") == "isolate"

@@ -1,0 +1,250 @@
+"""An engine in this very process, driven step by step, audited after each, and heard as a gateway hears it.
+
+`engine_of` and `model_engine` put engines together with any amount of memory; `Driver` sends commands, steps,
+and checks what every stream is told: answers in the order of the commands, indices that are the truth, no
+token past the credit or during a pause, nothing after the end. It knows nothing of what the tokens should be.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from transformers import PreTrainedModel
+
+from engine import api, toy_model
+from engine.engine import Engine
+from engine.forward.attention import NAME
+from engine.forward.by_sdpa import Sdpa
+from engine.forward.interface import Runner
+from engine.forward.kv_pool import KvPool
+from engine.forward.model_runner import ModelRunner
+from engine.forward.toy_runner import ToyRunner
+from engine.memory.host_pool import HostPool
+from engine.model.loading import describe
+from engine.sampling.sampler import Sampler
+from engine.schedule.block_cache import BlockCache
+from engine.schedule.host_cache import HostCache
+from engine.schedule.scheduler import Scheduler
+from tests.fakes.late_block_copier import LateMover, ToyHost
+from tests.fakes.tiny_models import tiny_model
+from tests.fakes.triton_kernels import gathered, paged
+
+TOY = "toy"
+SLOTS = 64
+ANSWERS: dict[type[api.Command], tuple[type[api.Change], ...]] = {
+    api.Pause: (api.Paused,),
+    api.Resume: (api.Resumed,),
+    api.Adjust: (api.Adjusted,),
+    api.Truncate: (api.Truncated,),
+    api.Append: (api.Appended, api.Refused),
+}
+Wrap = Callable[[Runner], Runner]
+Injections = list[tuple[int, list[int]]]  # (index of the output token behind it, tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """What an engine may use: small by default, so that memory and steps are always short."""
+
+    kv_tokens: int = 160
+    block: int = 4
+    step_tokens: int = 24
+    batch_rows: int = 8
+    tenant_prefill: int = 1000
+    overlap: bool = False
+    attention: str = "sdpa"
+    captured: bool = False  # needs attention that reads through tables
+    host_blocks: int = 0  # that may lie in the host's memory, or somewhat fewer
+
+
+PLENTY = Room(kv_tokens=4096, step_tokens=512, batch_rows=32)
+
+
+def engine_of(architecture: str, room: Room = PLENTY, wrap: Wrap | None = None) -> Engine:
+    """Around the toy, or a tiny model in float64 that knows no end tokens and writes as long as it is let."""
+    if architecture == TOY:
+        return _toy_engine(room, wrap)
+    return model_engine(tiny_model(architecture, dtype=torch.float64), room, wrap)
+
+
+def model_engine(model: PreTrainedModel, room: Room, wrap: Wrap | None = None) -> Engine:
+    """Around any model, which belongs to the engine from now on."""
+    facts = describe(model.config)
+    model.set_attn_implementation(NAME)
+    context = min(facts.context, room.kv_tokens)
+    sampler = Sampler(SLOTS, facts.vocab, eos=[], rows=room.batch_rows)
+    pool = KvPool(
+        facts.layers,
+        facts.kv_heads,
+        facts.head_dim,
+        tokens=room.kv_tokens + room.block,
+        dtype=model.dtype,
+        device="cpu",
+    )
+    readers = {"triton": paged, "gathered": gathered}
+    kernels = None
+    if room.attention != "sdpa":
+        kernels = readers[room.attention](pool, room.block, facts.heads, SLOTS)
+    runner = ModelRunner(
+        model,
+        pool,
+        kernels or Sdpa(pool, room.block),
+        sampler.latest,
+        block=room.block,
+        context=context,
+        eos=frozenset(),
+    )
+    if room.captured:
+        assert kernels is not None
+        runner.record(kernels, room.batch_rows, lambda work: work)
+    return _assembled(runner if wrap is None else wrap(runner), sampler, room, _mover(pool, room))
+
+
+def _mover(pool: KvPool, room: Room) -> LateMover | None:
+    if not room.host_blocks:
+        return None
+    return LateMover(HostPool(pool, room.block, room.host_blocks * pool.blocks(room.block)[0].nbytes))
+
+
+def _toy_engine(room: Room, wrap: Wrap | None) -> Engine:
+    sampler = Sampler(SLOTS, toy_model.VOCAB, eos=[toy_model.EOS], rows=room.batch_rows)
+    runner = ToyRunner(tokens=room.kv_tokens, block=room.block, context=room.kv_tokens, latest=sampler.latest)
+    mover = LateMover(ToyHost(runner, room.host_blocks)) if room.host_blocks else None
+    return _assembled(runner if wrap is None else wrap(runner), sampler, room, mover)
+
+
+def _assembled(runner: Runner, sampler: Sampler, room: Room, mover: LateMover | None = None) -> Engine:
+    cache = BlockCache(room.kv_tokens // room.block, room.block)
+    scheduler = Scheduler(
+        cache,
+        step_tokens=room.step_tokens,
+        batch_rows=room.batch_rows,
+        tenant_prefill=room.tenant_prefill,
+        host=HostCache(mover.total if mover else 0),
+    )
+    return Engine(runner, sampler, cache, scheduler, slots=SLOTS, overlap=room.overlap, mover=mover)
+
+
+@dataclass
+class Told:
+    """What one stream was told, put together as its reader would."""
+
+    submit: api.Submit
+    credit: int
+    tokens: list[int] = field(default_factory=list)  # those that no rewind took back
+    injections: Injections = field(default_factory=list)
+    changes: list[api.AnyChange] = field(default_factory=list)
+    voided: list[tuple[list[int], Injections]] = field(default_factory=list)  # what stood before each rewind
+    logprobs: list[api.Logprob] = field(default_factory=list)
+    admitted: int | None = None
+    finish: api.Finish | None = None
+    paused: bool = False
+    awaited: deque[api.AnyCommand] = field(default_factory=deque)
+
+    @property
+    def known(self) -> int:
+        """Tokens in its context."""
+        return len(self.submit.tokens) + len(self.tokens) + sum(len(put) for _, put in self.injections)
+
+    def asked(self, command: api.AnyCommand) -> None:
+        if isinstance(command, api.Grant):
+            self.credit = max(self.credit, command.credit)
+        if type(command) in ANSWERS:
+            self.awaited.append(command)
+
+    def hear(self, news: api.News) -> None:
+        assert self.finish is None, "nothing follows the end"
+        for change in news.early:
+            assert isinstance(change, api.Paused | api.Resumed)
+            assert change.reason == "memory"
+            assert self.paused == isinstance(change, api.Resumed), "memory is taken once, and given back once"
+            self._changed(change)
+        if news.tokens:
+            assert news.index == len(self.tokens)
+            assert not self.paused, "no token comes during a pause"
+            self.tokens += news.tokens
+            assert len(self.tokens) <= self.credit
+            self.logprobs += news.logprobs or []
+        for change in news.changes:
+            command = self.awaited.popleft()
+            assert isinstance(change, ANSWERS[type(command)])
+            self._did(command, change)
+        if news.admitted is not None:
+            assert self.admitted is None
+            self.admitted = news.admitted
+        self.finish = news.finish
+
+    def _did(self, command: api.AnyCommand, change: api.AnyChange) -> None:
+        match command, change:
+            case api.Truncate(index=index), api.Truncated():
+                self.voided.append((list(self.tokens), list(self.injections)))
+                del self.tokens[index:], self.logprobs[index:]
+                self.injections = [(before, put) for before, put in self.injections if before <= index]
+            case api.Append(tokens=tokens), api.Appended(count=count):
+                assert count == len(tokens)
+                self.injections.append((len(self.tokens), tokens))
+        self._changed(change)
+
+    def _changed(self, change: api.AnyChange) -> None:
+        assert change.index == len(self.tokens)
+        if isinstance(change, api.Paused | api.Resumed):
+            self.paused = isinstance(change, api.Paused)
+        self.changes.append(change)
+
+
+class Driver:
+    """Steps an engine, and keeps what each stream was told."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.told: dict[int, Told] = {}
+        self.outputs: list[api.StepOutput] = []
+
+    @property
+    def stats(self) -> api.Stats:
+        return self.outputs[-1].stats
+
+    def send(self, *commands: api.AnyCommand) -> None:
+        for command in commands:
+            if isinstance(command, api.Submit):
+                self.told[command.stream] = Told(command, command.credit, paused=command.paused)
+            else:
+                self.told[command.stream].asked(command)
+        self.engine.send(list(commands))
+
+    def step(self, times: int = 1) -> None:
+        for _ in range(times):
+            output = self.engine.step()
+            self.engine.audit()
+            for news in output.news:
+                self.told[news.stream].hear(news)
+            self.outputs.append(output)
+
+    def settle(self, *commands: api.AnyCommand, steps: int = 3000) -> None:
+        """Send, and step until nobody wants anything."""
+        self.send(*commands)
+        for _ in range(steps):
+            self.step()
+            if self.engine.idle:
+                return
+        raise AssertionError(f"somebody still wants something after {steps} steps")
+
+    def until(self, happened: Callable[[], bool], steps: int = 3000) -> None:
+        for _ in range(steps):
+            if happened():
+                return
+            self.step()
+        raise AssertionError(f"it has not happened within {steps} steps")
+
+    def has(self, stream: int, tokens: int) -> Callable[[], bool]:
+        return lambda: len(self.told[stream].tokens) >= tokens
+
+    def ended(self, reason: api.FinishReason = "length") -> list[Told]:
+        return [told for told in self.told.values() if told.finish and told.finish.reason == reason]
+
+
+def greedy(tokens: int = 30) -> api.Sampling:
+    return api.Sampling(temperature=0, max_tokens=tokens, ignore_eos=True)

@@ -1,0 +1,82 @@
+"""A listener that writes down all that it hears, and judges nothing: for tests that look at it themselves."""
+
+from __future__ import annotations
+
+from midstream import protocol
+from realtime.hub.observers import Route
+from realtime.refusal import Refusal
+from realtime.stream.outbox import Told
+from realtime.stream.pending_commands import Answer
+from realtime.stream.stream import Stream
+from tests.fakes.simulated_client import TENANT
+from tests.fakes.simulated_server import House
+
+
+class Ear:
+    """A listener that writes everything down and judges nothing."""
+
+    def __init__(self, house: House, tenant: str = TENANT) -> None:
+        self.gone = False
+        self.ready = True  # whether it takes what it is woken for
+        self.heard: list[Told] = []
+        self.answers: list[Answer] = []
+        self.lost: list[str] = []
+        self.errors: list[protocol.Error] = []
+        self._house = house
+        self._tenant = tenant
+        self._woken: dict[Stream, None] = {}
+
+    def send(self, frame: protocol.StreamFrame) -> None:
+        self._house.hub.receive(self._tenant, frame, self)
+
+    def attach(self, after: int = -1, ref: str | None = None) -> list[str]:
+        """The kinds of all that comes at once."""
+        before = len(self.heard)
+        self.send(protocol.Attach(request_id="a", after=after, ref=ref))
+        return [type(event).__name__ for event in self.heard[before:]]
+
+    def hear_token(self) -> None:
+        """Until it has heard one token more."""
+        before = len(self.heard)
+        while not any(isinstance(event, protocol.Token) for event in self.heard[before:]):
+            assert not self._house.at_rest, "there is none to come"
+            self._house.tick()
+
+    def leave(self) -> None:
+        self.gone = True
+        self._house.hub.detach(self)
+
+    def error(self) -> protocol.Error:
+        return self.errors.pop()
+
+    @property
+    def final(self) -> protocol.Final:
+        last = self.heard[-1]
+        assert isinstance(last, protocol.Final)
+        return last
+
+    # -- as the hub's listener -------------------------------------------------------------------
+
+    @property
+    def route(self) -> Route:
+        return "http"
+
+    def wake(self, stream: Stream) -> None:
+        self._woken[stream] = None
+
+    def flush(self) -> None:
+        if not self.ready:
+            return
+        for stream in self._woken:
+            self.heard += self._house.hub.take(stream)
+        self._woken.clear()
+
+    def lose(self, stream: Stream) -> None:
+        self._woken.pop(stream, None)
+        self.lost.append(stream.request_id)
+
+    def answer(self, event: Answer) -> None:
+        self.answers.append(event)
+
+    def refuse(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
+        self.errors.append(refusal.event(request_id, ref))

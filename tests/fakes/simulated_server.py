@@ -1,0 +1,222 @@
+"""A whole server in one thread and outside of time: hub, streams, engine, toy model, and the pipes between.
+
+Commands and step outputs wait in two queues until somebody delivers them, in order, as a pipe would; the
+clock moves when it is told to. So a test decides what crosses what. It knows no reader and none of the
+rules: `reader.py` does.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine import api, toy_model
+from engine.engine import Engine
+from engine.forward.toy_runner import ToyRunner
+from engine.sampling.sampler import Sampler
+from engine.schedule.block_cache import BlockCache
+from engine.schedule.scheduler import Scheduler
+from midstream.protocol import StreamFrame
+from realtime.hub.hub import Hub
+from realtime.hub.observers import Watcher, Watchers
+from realtime.stream.states import LIFE, State
+from realtime.stream.stream import Stream
+from realtime.text.served_model import ServedModel
+from realtime.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """What an engine may use."""
+
+    kv_tokens: int
+    block: int
+    step_tokens: int
+    batch_rows: int = 16
+    tenant_prefill: int = 1000
+    slots: int = 8
+    overlap: bool = False
+
+
+def toy_engine(room: Room) -> Engine:
+    sampler = Sampler(room.slots, toy_model.VOCAB, eos=[toy_model.EOS])
+    runner = ToyRunner(tokens=room.kv_tokens, block=room.block, context=room.kv_tokens, latest=sampler.latest)
+    cache = BlockCache(room.kv_tokens // room.block, room.block)
+    scheduler = Scheduler(
+        cache,
+        step_tokens=room.step_tokens,
+        batch_rows=room.batch_rows,
+        tenant_prefill=room.tenant_prefill,
+    )
+    return Engine(runner, sampler, cache, scheduler, slots=room.slots, overlap=room.overlap)
+
+
+class Alarm:
+    def __init__(self, due: float, call: Callable[[], None]) -> None:
+        self.due = due
+        self.call = call
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self._alarms: list[Alarm] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    @property
+    def waiting(self) -> int:
+        return sum(not alarm.cancelled for alarm in self._alarms)
+
+    def call_later(self, delay: float, call: Callable[[], None]) -> Alarm:
+        self._alarms.append(Alarm(self.now + delay, call))
+        return self._alarms[-1]
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        for alarm in sorted(self._alarms, key=lambda alarm: alarm.due):
+            if alarm.due <= self.now and not alarm.cancelled:
+                alarm.cancel()
+                alarm.call()
+        self._alarms = [alarm for alarm in self._alarms if not alarm.cancelled]
+
+
+class Tally(Watcher):
+    """What the hub counts, and of how many tokens it was told: by the engine's number of the stream, and of
+    those that ended, until then."""
+
+    def __init__(self) -> None:
+        self.acts: Counter[str] = Counter()
+        self.decoded: Counter[int] = Counter()
+        self.decoded_when_ended: dict[int, int] = {}
+        self.tokens_discarded = 0
+        self.steps = 0
+
+    def stepped(self, output: api.StepOutput, now: float) -> None:
+        self.steps += 1
+
+    def acted(self, stream: Stream, kind: str, steps: int, seconds: float) -> None:
+        assert steps >= 0
+        assert seconds >= 0
+        self.acts[kind] += 1
+
+    def finished(self, stream: Stream, now: float) -> None:
+        assert stream.number not in self.decoded_when_ended, "a stream ends once"
+        self.decoded_when_ended[stream.number] = self.decoded[stream.number]
+
+    def discarded(self, tokens: int) -> None:
+        self.tokens_discarded += tokens
+
+
+ALLOWED = {(passage.before, passage.after) for passage in LIFE}
+
+
+@functools.cache
+def toy_tokenizer() -> Tokenizer:
+    return Tokenizer.load(toy_model.FOLDER)
+
+
+class House:
+    def __init__(
+        self, room: Room, *, window: int = 8, clock: Clock | None = None, watcher: Watcher | None = None
+    ) -> None:
+        self.clock = clock or Clock()
+        self.engine: Engine = toy_engine(room)
+        self.alive = True  # the engine
+        self._room = room
+        self.down: deque[list[api.AnyCommand]] = deque()
+        self.up: deque[api.StepOutput] = deque()
+        self.tally = Tally()
+        self.window = window
+        self.refs = map(str, itertools.count())
+        self.hub = Hub(
+            self.down.append,
+            Watchers(self.tally, watcher or Watcher()),
+            window=window,
+            max_streams=room.slots,
+            clock=self.clock,
+            call_later=self.clock.call_later,
+        )
+        self.frames: dict[str, StreamFrame] = {}  # all that were ever sent, by ref
+        self.foreign: set[str | None] = set()  # refs of frames about a stream that another listens to
+        self.refused: set[str | None] = set()  # refs of frames that some listener was told no about
+        self.passages: set[tuple[State, State]] = set()  # that were seen
+        self._states: dict[Stream, State] = {}
+        self._undrained = False
+        self._introduce()
+
+    def _introduce(self) -> None:
+        self.hub.have_engine(
+            ServedModel("toy", toy_tokenizer(), vocab=toy_model.VOCAB, context=self.engine.runner.context)
+        )
+
+    def kill_engine(self) -> None:
+        """With everything that was under way from it and to it."""
+        self.alive = False
+        self.down.clear()
+        self.up.clear()
+        self._undrained = False
+        self.hub.lose_engine()
+        assert not self.down, "there is nobody to send it to"
+        self.look()
+
+    def revive_engine(self) -> None:
+        self.engine = toy_engine(self._room)
+        self.alive = True
+        self._introduce()
+
+    def look(self) -> None:
+        """Hold every stream's life against the table."""
+        live = set(self.hub.streams)
+        for stream in live | self._states.keys():
+            before, after = self._states.get(stream, "queued"), stream.state
+            if before != after:
+                assert (before, after) in ALLOWED, f"{before} was followed by {after}"
+                self.passages.add((before, after))
+            self._states[stream] = after
+        for stream in self._states.keys() - live:
+            if self._states[stream] == "finished":
+                del self._states[stream]
+
+    def deliver_down(self) -> None:
+        """The oldest commands under way reach the engine's inbox."""
+        if self.down:
+            self.engine.send(self.down.popleft())
+            self._undrained = True
+
+    def step(self) -> None:
+        if not self.alive:
+            return
+        self.up.append(self.engine.step())
+        self._undrained = False
+        self.engine.audit()
+
+    def deliver_up(self) -> None:
+        """The oldest step output under way reaches the hub."""
+        if self.up:
+            output = self.up.popleft()
+            for news in output.news:
+                self.tally.decoded[news.stream] += len(news.tokens)
+            self.hub.hear(output)
+            self.look()
+
+    def tick(self) -> None:
+        """Everything under way arrives, and the engine makes a step of it that arrives too."""
+        while self.down:
+            self.deliver_down()
+        self.step()
+        while self.up:
+            self.deliver_up()
+
+    @property
+    def at_rest(self) -> bool:
+        """Nothing is under way, and the engine would wait for a command."""
+        return self.alive and not (self.down or self.up or self._undrained) and self.engine.idle

@@ -1,0 +1,241 @@
+"""The HTTP side against peers that send half a request, read nothing of the answer, or stay for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import sys
+from typing import Any
+
+import pytest
+from websockets.frames import Opcode
+
+from realtime.transport.http_protocol import HttpLimits
+from tests.server.asgi_app_server import (
+    App,
+    Events,
+    RawPeer,
+    Receive,
+    Scope,
+    Send,
+    raw_peer,
+    raw_socket,
+    serving,
+    upgrade,
+)
+
+pytestmark = pytest.mark.asyncio
+
+HALF = b"GET / HTTP/1.1\r\nHost: local"
+WHOLE = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+HASTY = HttpLimits(handshake_timeout_s=0.05)
+LENIENT = HttpLimits(handshake_timeout_s=3600, close_timeout_s=0.05, body_timeout_s=3600)
+KEPT: dict[str, Any] = {"timeout_keep_alive": 3600, "timeout_graceful_shutdown": 3600}
+
+
+async def hello(scope: Scope, receive: Receive, send: Send) -> None:
+    await answer(send, b"hello")
+
+
+async def answer(send: Send, body: bytes) -> None:
+    headers = [(b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def reading(events: Events, body: bytes = b"read") -> App:
+    """An app that notes all that it receives, to the end of the request, and answers."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        message: dict[str, object] = {"more_body": True}
+        while message.get("more_body"):
+            events.add(message := dict(await receive()))
+        await answer(send, body)
+        events.add(dict(await receive()))
+
+    return app
+
+
+async def ask(peer: RawPeer) -> bytes:
+    await peer.send(WHOLE)
+    head = await peer.read_response()
+    length = re.search(rb"content-length: (\d+)", head)
+    assert length is not None
+    return await peer.read(int(length[1]))
+
+
+# -- requests that do not come -----------------------------------------------------------------------
+
+
+async def test_half_a_request_is_told_that_it_took_too_long() -> None:
+    async with serving(hello, http_limits=HASTY) as server, raw_socket(server) as peer:
+        await peer.send(HALF)
+        assert (await peer.read_rest()).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_half_a_websocket_handshake_is_no_different() -> None:
+    async with serving(hello, http_limits=HASTY) as server, raw_socket(server) as peer:
+        await peer.send(upgrade()[:-2])
+        assert (await peer.read_rest()).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_whoever_says_nothing_is_told_nothing() -> None:
+    async with serving(hello, http_limits=HASTY) as server, raw_socket(server) as peer:
+        assert await peer.read_rest() == b""
+
+
+async def test_bytes_that_come_one_by_one_win_no_time() -> None:
+    async with serving(hello, http_limits=HASTY) as server, raw_socket(server) as peer:
+        end = asyncio.create_task(peer.read_rest())
+        while not end.done():
+            await peer.send(b"G")
+            await asyncio.wait([end], timeout=0.01)
+        assert (await end).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_the_second_request_of_a_connection_has_the_same_time_as_the_first() -> None:
+    async with serving(hello, http_limits=HASTY, **KEPT) as server, raw_socket(server) as peer:
+        assert await ask(peer) == b"hello"
+        await peer.send(HALF)
+        assert (await peer.read_rest()).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_an_answer_may_take_its_time() -> None:
+    asked, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        asked.set()
+        await goes_on.wait()
+        await answer(send, b"at last")
+
+    async with serving(slow, http_limits=HASTY) as server, raw_socket(server) as peer:
+        await peer.send(WHOLE)
+        await asked.wait()
+        async with raw_socket(server) as later:
+            assert await later.read_rest() == b""  # its time is over, and so the first one's would be
+        goes_on.set()
+        assert (await peer.read_response()).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_body_that_does_not_come_ends_the_connection() -> None:
+    events = Events()
+    limits = HttpLimits(body_timeout_s=0.05)
+    async with serving(reading(events), http_limits=limits) as server, raw_socket(server) as peer:
+        await peer.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nhal")
+        assert (await events.next())["body"] == b"hal"
+        assert await peer.read_rest() == b""
+        assert (await events.next())["type"] == "http.disconnect"
+
+
+async def test_of_a_websocket_no_body_is_awaited() -> None:
+    events = Events()
+
+    async def either(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await reading(events)(scope, receive, send)
+        else:
+            await receive()
+            await send({"type": "websocket.accept"})
+            await send({"type": "websocket.send", "text": (await receive())["text"]})
+
+    limits = HttpLimits(body_timeout_s=0.05)
+    async with serving(either, http_limits=limits) as server, raw_peer(server) as peer:
+        async with raw_socket(server) as later:
+            await later.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nhal")
+            assert await later.read_rest() == b""  # its time is over, and so the first one's would be
+        await peer.frame(Opcode.TEXT, b"still here")
+        assert await peer.read_frame() == (Opcode.TEXT, b"still here")
+
+
+async def test_a_head_that_is_too_large_is_refused() -> None:
+    async with serving(hello) as server, raw_socket(server) as peer:
+        await peer.send(b"GET / HTTP/1.1\r\nX: " + b"x" * 40_000)
+        assert (await peer.read_response()).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_when_too_many_wait_the_oldest_goes_and_the_next_is_served() -> None:
+    limits = HttpLimits(handshake_timeout_s=3600, most_arrivals_of_one=2)
+    async with (
+        serving(hello, http_limits=limits) as server,
+        raw_socket(server) as oldest,
+        raw_socket(server) as second,
+        raw_socket(server) as third,
+    ):
+        assert await oldest.read_rest() == b""
+        assert await ask(third) == b"hello"
+        assert await ask(second) == b"hello"
+
+
+# -- answers that are not read -----------------------------------------------------------------------
+
+
+async def test_a_peer_that_reads_nothing_of_an_answer_is_cut_off() -> None:
+    events = Events()
+    app, limits = reading(events, bytes(16 << 20)), HttpLimits(send_timeout_s=0.05)
+    async with serving(app, http_limits=limits) as server, raw_socket(server) as peer:
+        await peer.send(WHOLE)
+        assert (await events.next())["type"] == "http.request"
+        assert (await events.next())["type"] == "http.disconnect"
+
+
+async def test_the_last_bytes_of_an_answer_keep_no_connection_for_ever() -> None:
+    events = Events()
+    app = reading(events, bytes(16 << 20))
+    limits = HttpLimits(close_timeout_s=0.05, high_water_bytes=1 << 30)
+    async with serving(app, http_limits=limits, **KEPT) as server, raw_socket(server) as peer:
+        await peer.send(WHOLE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        await events.next()
+        assert (await events.next())["type"] == "http.disconnect"  # all is said, and nothing of it read
+        await server.stop()
+
+
+# -- the end of the server ---------------------------------------------------------------------------
+
+
+async def test_the_end_of_the_server_waits_for_no_idle_connection() -> None:
+    async with (
+        serving(hello, http_limits=LENIENT, **KEPT) as server,
+        raw_socket(server) as silent,
+        raw_socket(server) as half,
+        raw_socket(server) as kept,
+    ):
+        await half.send(HALF)
+        assert await ask(kept) == b"hello"
+        await server.stop()
+        assert [await peer.read_rest() for peer in (silent, half, kept)] == [b"", b"", b""]
+        assert not server.state.connections
+        assert not server.http.arrivals
+
+
+async def test_the_end_of_the_server_waits_for_an_answer_on_its_way() -> None:
+    asked, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        asked.set()
+        await goes_on.wait()
+        await answer(send, b"at last")
+
+    async with serving(slow, http_limits=LENIENT, **KEPT) as server, raw_socket(server) as peer:
+        await peer.send(WHOLE)
+        await asked.wait()
+        stopping = asyncio.create_task(server.stop())
+        goes_on.set()
+        assert (await peer.read_rest()).endswith(b"at last")
+        await stopping
+
+
+# -- hosts that vanish -------------------------------------------------------------------------------
+
+
+async def test_the_kernel_is_told_to_notice_a_vanished_host_later_than_a_slow_reader() -> None:
+    limits = HttpLimits(send_timeout_s=7)
+    async with serving(hello, http_limits=limits, **KEPT) as server, raw_socket(server) as peer:
+        await ask(peer)
+        [connection] = server.state.connections
+        sock = connection.transport.get_extra_info("socket")
+        kept = sock.getsockopt
+        assert kept(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert kept(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 15
+        if sys.platform == "linux":
+            assert kept(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 17_000

@@ -1,0 +1,118 @@
+"""Peers that send too much too fast: they are read slowly, or closed, and their floods are kept nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tracemalloc
+
+import pytest
+from websockets.frames import Opcode
+
+from realtime.transport.websocket_protocol import Limits
+from tests.server.asgi_app_server import Events, RawPeer, Receive, Scope, Send, masked, raw_peer, serving
+
+pytestmark = pytest.mark.asyncio
+
+FLOOD = 500_000  # frames
+BOUND = 4 << 20  # bytes: what a flood of many times that may take at most
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    await receive()
+    await send({"type": "websocket.accept"})
+    while (message := await receive())["type"] == "websocket.receive":
+        await send({**message, "type": "websocket.send"})
+
+
+async def pour(peer: RawPeer, data: bytes) -> None:
+    """Send as much as the server will have."""
+    with contextlib.suppress(ConnectionError):
+        await peer.send(data)
+
+
+async def test_frames_beyond_the_pace_are_read_later_and_none_is_lost() -> None:
+    limits = Limits(pace_per_s=2000, pace_burst=10, close_timeout_s=2)
+    async with serving(echo, limits) as server, raw_peer(server) as peer:
+        sending = asyncio.create_task(peer.send(b"".join(masked(Opcode.TEXT, b"%d" % n) for n in range(500))))
+        for n in range(500):
+            assert await peer.read_frame() == (Opcode.TEXT, b"%d" % n)
+        await sending
+
+
+async def test_while_a_flood_waits_the_peer_is_written_to_all_the_same() -> None:
+    events = Events()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "websocket.accept"})
+        await receive()
+        events.add(dict(await receive()))
+        await send({"type": "websocket.send", "text": "I hear you"})
+        while (await receive())["type"] != "websocket.disconnect":
+            pass
+
+    limits = Limits(pace_per_s=0.01, pace_burst=2, close_timeout_s=2)
+    async with serving(app, limits) as server, raw_peer(server) as peer:
+        await peer.send(masked(Opcode.TEXT, b"many") * 1000)
+        assert (await events.next())["text"] == "many"
+        assert await peer.read_frame() == (Opcode.TEXT, b"I hear you")
+
+
+@pytest.mark.parametrize(
+    ("frame", "first", "code"),
+    [
+        pytest.param(
+            masked(Opcode.CONT, b"", fin=False), masked(Opcode.TEXT, b"", fin=False), 1008, id="fragments"
+        ),
+        pytest.param(masked(Opcode.PING, b""), b"", 1008, id="pings"),
+        pytest.param(masked(Opcode.PING, bytes(125)), b"", 1008, id="large pings"),
+        pytest.param(b"\x81\x00", b"", 1002, id="not masked"),
+        pytest.param(b"\xf1\x80\x00\x00\x00\x00", b"", 1002, id="reserved bits"),
+        pytest.param(b"\x09\x80\x00\x00\x00\x00", b"", 1002, id="pings in fragments"),
+    ],
+)
+async def test_a_flood_of_what_nobody_needs_is_closed_and_takes_no_memory(
+    frame: bytes, first: bytes, code: int
+) -> None:
+    flood = first + frame * min(FLOOD, (8 << 20) // len(frame))
+    limits = Limits(pace_per_s=1e6, pace_burst=1e6, close_timeout_s=2)
+    async with serving(echo, limits) as server, raw_peer(server) as peer:
+        tracemalloc.start()
+        sending = asyncio.create_task(pour(peer, flood))
+        opcode, data = await peer.read_frame()
+        while opcode == Opcode.PONG:
+            opcode, data = await peer.read_frame()
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert (opcode, int.from_bytes(data[:2], "big")) == (Opcode.CLOSE, code)
+        peer.socket.close()
+        await asyncio.wait([sending])
+    assert most < BOUND
+
+
+async def test_pongs_that_answer_nothing_are_read_at_the_pace_and_kept_nowhere() -> None:
+    limits = Limits(pace_per_s=1e6, pace_burst=1e6, close_timeout_s=2)
+    async with serving(echo, limits) as server, raw_peer(server) as peer:
+        flood = masked(Opcode.PONG, b"of what?") * 50_000 + masked(Opcode.TEXT, b"behind them")
+        tracemalloc.start()
+        await peer.send(flood)
+        assert await peer.read_frame() == (Opcode.TEXT, b"behind them")
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert most < BOUND
+
+
+async def test_a_peer_that_goes_on_and_on_behind_a_close_is_cut_off() -> None:
+    events = Events()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "websocket.accept"})
+        await send({"type": "websocket.close", "code": 1008})
+        events.add("closed")
+
+    limits = Limits(close_timeout_s=3600)
+    async with serving(app, limits) as server, raw_peer(server) as peer:
+        await events.next()
+        await pour(peer, masked(Opcode.BINARY, bytes(4096)) * 10_000)
+        with contextlib.suppress(ConnectionError):  # by a reset, where bytes of ours were not read yet
+            await peer.read_rest()

@@ -1,0 +1,129 @@
+"""The file of `midstream run`, and the sentence for each way in which it may be wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from midstream.cli.error_messages import sentence
+from midstream.cli.request_file import BadRequests, Request, read
+from midstream.errors import ConnectionLost, StreamFailed, connection_closed, from_code
+from midstream.options import start_frame
+from midstream.protocol import Message
+from tests.unit.test_cli_answer_view import final
+
+URL = "http://127.0.0.1:8000"
+
+
+def test_an_array_and_lines_say_the_same() -> None:
+    array = read('[{"prompt": "a"},\n {"prompt": "b", "stream": false}]')
+    lines = read('{"prompt": "a"}\n\n{"prompt": "b", "stream": false}\n')
+    assert array == lines
+    assert [request.stream for request in array] == [True, False]
+
+
+def test_a_request_is_started_with_what_it_says_and_nothing_else() -> None:
+    (request,) = read(
+        '[{"request_id": "r", "messages": [{"role": "user", "content": "Hi"}], "priority": 2,'
+        ' "params": {"temperature": 0, "stop": ["x"]}, "stream": false}]'
+    )
+    frame = start_frame(request.options)
+    assert (frame.request_id, frame.messages, frame.priority) == (
+        "r",
+        [Message(role="user", content="Hi")],
+        2,
+    )
+    assert (frame.params.temperature, frame.params.stop) == (0, ["x"])
+
+
+def test_a_title_is_the_last_that_was_said() -> None:
+    said = read(
+        '[{"prompt": "a"}, {"prompt": [1, 2]}, {"messages": [{"role": "user", "content":'
+        ' [{"type": "text", "text": "b"}, {"type": "text", "text": "c"}]}]}]'
+    )
+    assert [request.title for request in said] == ["a", "2 tokens", "bc"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "there are no requests in it"),
+        ("[]", "there are no requests in it"),
+        (
+            '[{"prompt": "a"},\n {"prompt": }]',
+            "line 2, column 13: this is not JSON: Expecting value",
+        ),
+        ('{"prompt": "a"}\n{"prompt"}', "line 2, column 10: this is not JSON: Expecting ':' delimiter"),
+        ("[" * 100_000, "line 1: it is nested too deep"),
+        ('{"prompt": "a"}\n3', "line 2: Expected `object`, got `int`"),
+        ('[{"prompt": "a"}, {"prompt": 3}]', "request 2: prompt: Expected `str | array | null`, got `int`"),
+        ('{"prompt": "a", "stream": "no"}', "line 1: stream: Expected `bool`, got `str`"),
+        ('{"prompt": "a", "sream": false}', "line 1: there is no field `sream`"),
+        ('{"prompt": "a", "params": {"top_p": 3}}', "line 1: params.top_p: Expected `float` <= 1.0"),
+        ('{"params": {}}', "line 1: it must have either `messages` or `prompt`"),
+        (
+            '{"prompt": "a", "messages": [{"role": "user", "content": "b"}]}',
+            "line 1: it must have either `messages` or `prompt`",
+        ),
+        (
+            '{"prompt": "a", "request_id": "x"}\n{"prompt": "b", "request_id": "x"}',
+            "the request_id 'x' is there twice: each must be another",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_in_a_sentence_that_says_where(text: str, problem: str) -> None:
+    with pytest.raises(BadRequests) as bad:
+        read(text)
+    assert str(bad.value) == problem
+
+
+def test_a_parameter_misspelt_is_told_from_those_that_are() -> None:
+    with pytest.raises(
+        BadRequests, match=r"line 1, params: there is no `temperatur`; there are temperature, "
+    ):
+        read('{"prompt": "a", "params": {"temperatur": 1}}')
+
+
+# -- what went wrong elsewhere ---------------------------------------------------------------------
+
+
+def test_no_server_is_told_with_what_to_do() -> None:
+    assert sentence(ConnectionLost("no", code=None, retryable=True), URL) == (
+        f"no server answers at {URL}: start one with `midstream serve`, or name another with --url"
+    )
+
+
+def test_a_stream_that_was_lost_alone_says_why() -> None:
+    alone = ConnectionLost("the stream could not be taken up again", code=None, retryable=False)
+    assert sentence(alone, URL) == "the stream could not be taken up again"
+
+
+def test_a_lost_connection_says_whether_to_try_again() -> None:
+    assert (
+        sentence(connection_closed(1012, ""), URL)
+        == f"the connection to {URL} was lost (close code 1012): try again"
+    )
+    assert sentence(connection_closed(4403, ""), URL) == f"the connection to {URL} was lost (close code 4403)"
+
+
+def test_a_refusal_is_one_line_with_advice() -> None:
+    refused = from_code("unauthenticated", "A key\nis needed.")
+    assert sentence(refused, URL) == (
+        "A key is needed; put your key into the environment variable MIDSTREAM_API_KEY"
+    )
+    busy = from_code("rate_limited", "Too many.")
+    busy.retry_after_ms = 1500
+    assert sentence(busy, URL) == "Too many; try again in 1.5 s"
+
+
+def test_a_failed_answer_says_so_and_is_disarmed() -> None:
+    failed = StreamFailed(final(finish_reason="error", stop_reason="out of memory\x1b[0m"))
+    assert sentence(failed, URL) == "the answer ended in an error: out of memory␛[0m"
+
+
+def test_the_file_in_the_documentation_is_right() -> None:
+    page = (Path(__file__).parents[2] / "docs/cli.md").read_text()
+    first, second = read(page.partition("```json\n")[2].partition("```")[0])
+    assert (first.stream, second.stream) == (True, False)
+    assert all(f"`{name}`" in page for name in Request.__struct_fields__)

@@ -1,0 +1,28 @@
+"""Why a connection ended, in one word."""
+
+from __future__ import annotations
+
+import pytest
+
+from realtime.hub.observers import Cause
+from realtime.transport.websocket_extension import TOOK_NOTHING, UNANSWERED
+from realtime.websocket.close_causes import cause_of
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "cause"),
+    [
+        (1000, "", "closed"),
+        (1001, "the tab was closed", "closed"),
+        (1005, None, "closed"),
+        (1006, "", "lost"),
+        (None, None, "lost"),
+        (1006, TOOK_NOTHING, "slow"),
+        (1000, TOOK_NOTHING, "closed"),
+        (1011, UNANSWERED, "lost"),
+        (1011, "", "failed"),
+        (1008, "too many pings", "refused"),
+    ],
+)
+def test_a_code_and_a_reason_are_one_cause(code: int | None, reason: str | None, cause: Cause) -> None:
+    assert cause_of(code, reason) == cause

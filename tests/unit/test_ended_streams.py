@@ -1,0 +1,128 @@
+"""Streams that have ended: how long they are kept, how many, and what is known of them after that."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine import api
+from realtime.hub import ended_streams
+from realtime.hub.ended_streams import KEPT_S, MOST_KEPT, REMEMBERED, Graves
+from realtime.hub.stream_key import StreamKey
+from realtime.stream.stream import Stream
+from tests.fakes.lone_stream import RUN_OUT, Life
+
+NOW = 1000.0
+A = StreamKey("tenant", "a")
+B = StreamKey("tenant", "b")
+
+
+def ended(letters: str = "") -> Stream:
+    life = Life()
+    life.write(letters, finish=RUN_OUT)
+    return life.stream
+
+
+def named(count: int) -> list[StreamKey]:
+    return [StreamKey("tenant", str(number)) for number in range(count)]
+
+
+def kept(there: Graves, keys: list[StreamKey], now: float = NOW) -> int:
+    return sum(there.find(key, now) is not None for key in keys)
+
+
+def test_what_was_buried_is_found_with_its_content() -> None:
+    there, stream = Graves(), ended()
+    assert there.find(A, NOW) is None
+    assert not there.remembers(A)
+    there.bury(A, stream, b"what it said", NOW)
+    grave = there.find(A, NOW)
+    assert grave is not None
+    assert (grave.stream, grave.content) == (stream, b"what it said")
+    assert there.remembers(A)
+    assert there.find(StreamKey("another", "a"), NOW) is None
+    assert not there.remembers(StreamKey("another", "a"))
+
+
+def test_it_is_kept_for_so_long_and_its_name_for_longer() -> None:
+    there = Graves()
+    there.bury(A, ended(), b"", NOW)
+    assert there.find(A, NOW + KEPT_S - 0.1) is not None, "being found does not keep it longer"
+    assert there.find(A, NOW + KEPT_S) is None
+    assert there.remembers(A)
+    assert there.find(A, NOW) is None, "what is gone is gone"
+
+
+def test_the_oldest_goes_when_there_are_too_many() -> None:
+    there, stream = Graves(), ended()
+    keys = named(MOST_KEPT + 2)
+    for key in keys:
+        there.bury(key, stream, b"", NOW)
+    assert [there.find(key, NOW) is None for key in keys[:3]] == [True, True, False]
+    assert kept(there, keys) == MOST_KEPT
+    assert all(map(there.remembers, keys))
+
+
+def test_the_oldest_go_when_they_take_too_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ended_streams, "MOST_BYTES", 3 * ended("ab").bytes)
+    there = Graves()
+    keys = named(4)
+    for key in keys[:3]:
+        there.bury(key, ended("ab"), b"", NOW)
+    assert kept(there, keys) == 3
+    there.bury(keys[3], ended("abcdef"), b"", NOW)
+    assert [there.find(key, NOW) is not None for key in keys] == [False, False, True, True], (
+        "the longer weighs more, and one grave was too little"
+    )
+
+
+def test_what_may_be_told_again_weighs_too() -> None:
+    plain, told, explained = ended("abc"), ended("abc"), Life(logprobs=2)
+    explained.write("abc", finish=RUN_OUT, logprob=api.Logprob(-0.1, [(1, -0.2), (2, -0.3)]))
+    for stream in (told, explained.stream):
+        stream.outbox.take()
+    assert plain.bytes < told.bytes < explained.stream.bytes
+
+
+def test_one_that_is_too_large_alone_is_only_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ended_streams, "MOST_BYTES", ended().bytes)
+    there = Graves()
+    there.bury(A, ended("a"), b"", NOW)
+    assert there.find(A, NOW) is None
+    assert there.remembers(A)
+    there.bury(B, ended(), b"", NOW)
+    assert there.find(B, NOW) is not None, "and it weighs no more"
+
+
+def test_names_are_forgotten_too_the_oldest_first() -> None:
+    there, stream = Graves(), ended()
+    keys = named(REMEMBERED + 2)
+    for key in keys:
+        there.bury(key, stream, b"", NOW)
+    assert kept(there, keys, NOW + KEPT_S) == 0
+    assert [there.remembers(key) for key in keys[:3]] == [False, False, True]
+    assert there.remembers(keys[-1])
+
+
+def test_a_name_that_is_taken_anew_stands_for_the_new_one() -> None:
+    there, second = Graves(), ended("b")
+    there.bury(A, ended("a"), b"1", NOW)
+    there.bury(B, ended(), b"", NOW)
+    there.bury(A, second, b"2", NOW + 1)
+    grave = there.find(A, NOW + KEPT_S)
+    assert grave is not None
+    assert (grave.stream, grave.content) == (second, b"2")
+    assert there.find(B, NOW + KEPT_S) is None, "what was buried before it went before it"
+
+
+def test_what_is_forgotten_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ended_streams, "MOST_BYTES", ended("ab").bytes)
+    there = Graves()
+    there.bury(A, ended("ab"), b"", NOW)
+    there.forget(A)
+    there.forget(A)
+    assert not there.remembers(A)
+    there.bury(B, ended("ab"), b"", NOW)
+    assert there.find(B, NOW) is not None, "it weighs no more"
+    assert there.find(B, NOW + KEPT_S) is None
+    there.forget(B)
+    assert not there.remembers(B), "nor does its name stand any more"

@@ -1,0 +1,250 @@
+"""Key files: what the command writes, what the server makes of it, and that no key is ever in one."""
+
+from __future__ import annotations
+
+import logging
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from realtime.access.key_file import Unreadable, digest, new_key, read
+from realtime.access.keyring import Keyring
+from realtime.keys_command import main
+from realtime.tenants.allowance import Allowance, Holder
+
+Capture = pytest.CaptureFixture[str]
+DIGEST = "0" * 64
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "keys.toml"
+
+
+def command(file: Path, *words: str) -> int:
+    return main([*words, "--file", str(file)], {})
+
+
+def added(file: Path, capsys: Capture, *words: str) -> str:
+    """The key that was printed, alone."""
+    assert command(file, "add", *words) == 0
+    return capsys.readouterr().out.removesuffix("\n")
+
+
+def test_a_key_is_long_random_and_says_whose_it_is() -> None:
+    keys = {new_key() for _ in range(100)}
+    assert len(keys) == 100
+    assert all(re.fullmatch(r"ms_[A-Za-z0-9]{43}", key) for key in keys)
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def test_add_prints_a_key_once_and_keeps_its_digest(file: Path, capsys: Capture) -> None:
+    key = added(file, capsys, "alice")
+    assert key not in file.read_text()
+    assert digest(key) in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [path.name for path in file.parent.iterdir()] == ["keys.toml"], "nothing is left lying about"
+    assert Keyring(file).holder(key) == Holder("alice", digest(key))
+
+
+def test_keys_of_one_tenant_share_what_it_may_take(file: Path, capsys: Capture) -> None:
+    limits = "--max-streams 3 --max-connections 4 --tokens-per-minute 500 --prefill-tokens 60 --priority=-2:5"
+    first = added(file, capsys, "alice", "--tenant", "acme", *limits.split())
+    second = added(file, capsys, "bob", "--tenant", "acme", "--max-streams", "9", "--admin")
+    ring = Keyring(file)
+    assert ring.holder(first) == Holder("acme", digest(first))
+    assert ring.holder(second) == Holder("acme", digest(second), admin=True)
+    assert ring.allowance("acme") == Allowance(
+        max_streams=9, max_connections=4, tokens_per_minute=500, prefill_tokens=60, priority=(-2, 5)
+    )
+    assert ring.allowance("nobody") == Allowance()
+
+
+def test_list_names_keys_and_shows_none(file: Path, capsys: Capture) -> None:
+    key = added(file, capsys, "alice", "--tenant", "acme", "--max-streams", "3", "--priority", "2", "--admin")
+    assert command(file, "list") == 0
+    said = capsys.readouterr().out
+    assert said == "alice  tenant=acme  admin  max_streams=3 priority=-8:2\n"
+    assert key not in said
+
+
+def test_a_revoked_key_is_gone_and_its_tenant_with_the_last(file: Path, capsys: Capture) -> None:
+    key = added(file, capsys, "alice", "--tenant", "acme", "--max-streams", "3")
+    other = added(file, capsys, "bob", "--tenant", "acme")
+    assert command(file, "revoke", "alice") == 0
+    ring = Keyring(file)
+    assert ring.holder(key) is None
+    assert ring.holder(other) == Holder("acme", digest(other))
+    assert ring.allowance("acme").max_streams == 3
+    assert command(file, "revoke", "bob") == 0
+    assert (read(file).tenants, read(file).keys) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["add", "alice"], 'there is a key "alice" already'),
+        (["revoke", "bob"], 'there is no key "bob"'),
+    ],
+)
+def test_a_mistake_is_said_in_a_line_and_changes_nothing(
+    file: Path, capsys: Capture, words: list[str], says: str
+) -> None:
+    added(file, capsys, "alice")
+    before = file.read_bytes()
+    assert command(file, *words) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("midstream: ")
+    assert says in captured.err
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("words", [["list"], ["revoke", "alice"]])
+def test_a_file_that_is_not_there_is_said_so(file: Path, capsys: Capture, words: list[str]) -> None:
+    assert command(file, *words) == 1
+    assert "cannot be read: No such file" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_there_is_said_so(tmp_path: Path, capsys: Capture) -> None:
+    assert command(tmp_path / "no" / "keys.toml", "add", "alice") == 1
+    assert "cannot be written: No such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["add", "al.ice"], "'al.ice' is no name"),
+        (["add", "a", "--max-streams", "0"], "a whole number of 1 or more"),
+        (["add", "a", "--priority", "9"], "within -8:8"),
+        (["add", "a", "--priority", "3:1"], "within -8:8"),
+        (["add", "a", "--priority", "high"], "within -8:8"),
+    ],
+)
+def test_words_that_are_not_right_are_refused(
+    file: Path, capsys: Capture, words: list[str], says: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command(file, *words)
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+    assert not file.exists()
+
+
+def test_the_file_may_be_named_by_the_environment_and_must_be_named(file: Path, capsys: Capture) -> None:
+    assert main(["add", "alice"], {"MIDSTREAM_KEYS_FILE": str(file)}) == 0
+    assert list(read(file).keys) == ["alice"]
+    with pytest.raises(SystemExit):
+        main(["list"], {})
+    assert "say --file keys.toml, or set MIDSTREAM_KEYS_FILE" in capsys.readouterr().err
+
+
+def test_a_file_that_others_were_let_read_stays_so_and_a_link_stays_a_link(
+    file: Path, capsys: Capture
+) -> None:
+    added(file, capsys, "alice")
+    file.chmod(0o640)
+    link = file.with_name("link.toml")
+    link.symlink_to(file)
+    added(link, capsys, "bob")
+    assert link.is_symlink()
+    assert list(read(file).keys) == ["alice", "bob"]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+
+
+# -- the ring --------------------------------------------------------------------------------------
+
+
+def test_a_running_server_learns_of_new_and_of_revoked_keys(file: Path, capsys: Capture) -> None:
+    first = added(file, capsys, "alice", "--max-streams", "1")
+    ring = Keyring(file)
+    holder = ring.holder(first)
+    assert holder is not None
+    assert ring.holds(holder)
+    second = added(file, capsys, "bob")
+    assert ring.holder(second) == Holder("bob", digest(second))
+    command(file, "revoke", "alice")
+    assert ring.holder(first) is None
+    assert not ring.holds(holder)
+    assert (ring.has_tenant("alice"), ring.has_tenant("bob")) == (False, True)
+
+
+def test_a_key_that_went_to_another_tenant_is_not_held_any_more(file: Path, capsys: Capture) -> None:
+    key = added(file, capsys, "alice")
+    ring = Keyring(file)
+    holder = ring.holder(key)
+    assert holder is not None
+    file.write_text(file.read_text().replace('tenant = "alice"', 'tenant = "mallory"'))
+    ring.look()
+    assert not ring.holds(holder)
+
+
+def test_a_file_that_became_unreadable_is_reported_once_and_changes_nothing(
+    file: Path, capsys: Capture, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = added(file, capsys, "alice")
+    ring = Keyring(file)
+    whole = file.read_text()
+    for broken in ("", "[keys", None):
+        caplog.clear()
+        if broken is None:
+            file.unlink()
+        else:
+            file.write_text(whole[:-20] + broken)
+        for _ in range(3):
+            assert ring.holder(key) is not None
+        assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 1
+    file.write_text(whole)
+    assert ring.holder(key) is not None
+
+
+def test_a_file_without_keys_lets_nobody_in_and_says_so(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file.write_text("")
+    ring = Keyring(file)
+    assert ring.holder("") is None
+    assert "holds no key: nobody can connect" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("keys", "is not TOML"),
+        ("\udcff", "is not TOML"),
+        ("[keys.a]\ntenant = 'a'", "`digest`"),
+        (f"[keys.a]\ntenant = 'a b'\ndigest = '{DIGEST}'", "tenant"),
+        ("[keys.a]\ntenant = 'a'\ndigest = 'ms_CANARY'", "digest"),
+        (f"[keys.a]\ntenant = 'a'\ndigest = '{DIGEST}'\nadmn = true", "admn"),
+        ("[tenants.a]\nmax_stream = 3", "max_stream"),
+        ("[tenants.a]\nmax_streams = 0", "max_streams"),
+        ("[tenants.a]\npriority = [0, 9]", "priority"),
+        ("[tenants.a]\npriority = [1, 0]", "priority"),
+        ("[tenant.a]\n", "tenant"),
+    ],
+)
+def test_a_file_that_is_not_right_is_refused_where_it_is_wrong(file: Path, content: str, says: str) -> None:
+    file.write_bytes(content.encode(errors="surrogateescape"))
+    with pytest.raises(Unreadable) as caught:
+        read(file)
+    assert str(file) in str(caught.value)
+    assert says in str(caught.value)
+    assert "CANARY" not in str(caught.value)
+
+
+def test_many_who_change_the_file_at_once_lose_nothing(file: Path) -> None:
+    names = [f"k{number}" for number in range(4)]
+    words = [
+        [sys.executable, "-m", "realtime.keys_command", "add", name, "--file", str(file)] for name in names
+    ]
+    adding = [
+        subprocess.Popen(line, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for line in words
+    ]
+    assert [child.wait() for child in adding] == [0, 0, 0, 0]
+    assert sorted(read(file).keys) == names

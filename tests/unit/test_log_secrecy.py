@@ -1,0 +1,48 @@
+"""What fails says so in the log without what it failed on: that is somebody's text."""
+
+from __future__ import annotations
+
+import pytest
+
+from midstream import protocol
+from realtime.hub import hub
+from realtime.text.chat_template import ChatTemplate, TextError
+from tests.fakes.checking_client import Reader
+from tests.fakes.simulated_server import House, Room
+
+CANARY = "CANARY"
+
+
+async def test_a_failure_that_quotes_the_text_is_logged_without_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(frame: protocol.Start, model: object) -> None:
+        raise ValueError(frame.prompt)
+
+    monkeypatch.setattr(hub, "tokenize", fail)
+    house = House(Room(kv_tokens=4096, block=16, step_tokens=4096))
+    reader = Reader(house)
+    reader.send(protocol.Start(request_id="a", prompt=CANARY * hub.LONG_TEXT))
+    await house.hub.quiet()
+    (error,) = reader.errors
+    assert error.code == "engine_error"
+    assert CANARY not in error.message
+    assert "could not be tokenized: ValueError in" in caplog.text
+    assert CANARY not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ raise_exception.__globals__['datetime'] }}",
+        "{{ messages.append({}) }}",
+        "{% for n in range(10 ** 9) %}{% endfor %}",
+    ],
+)
+def test_a_chat_template_reaches_nothing_beyond_its_messages(source: str) -> None:
+    messages = [{"role": "user", "content": CANARY}]
+    with pytest.raises(TextError) as caught:
+        ChatTemplate(source, {}).render(messages, add_generation_prompt=True)
+    assert CANARY not in str(caught.value)
+    assert messages == [{"role": "user", "content": CANARY}]

@@ -1,0 +1,86 @@
+"""Who goes when too many wait, and when."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from realtime.transport.pending_requests import Arrivals, neighbourhood
+
+
+class Knocking:
+    def __init__(self, address: str, gone: list[Knocking]) -> None:
+        self.address = address
+        self._gone = gone
+
+    def give_up(self) -> None:
+        self._gone.append(self)
+
+
+async def test_the_oldest_of_an_address_goes_for_another_of_it() -> None:
+    gone: list[Knocking] = []
+    arrivals = Arrivals(timeout_s=3600, most=100, most_of_one=2)
+    other, first, second, third = (Knocking(address, gone) for address in "baaa")
+    for knocking in (other, first, second, third):
+        arrivals.enter(knocking)
+    assert gone == [first]
+    assert [knocking in arrivals for knocking in (other, first, second, third)] == [True, False, True, True]
+
+
+async def test_the_oldest_of_all_goes_where_all_are_too_many() -> None:
+    gone: list[Knocking] = []
+    arrivals = Arrivals(timeout_s=3600, most=2, most_of_one=2)
+    crowd = [Knocking(address, gone) for address in "abcd"]
+    for knocking in crowd:
+        arrivals.enter(knocking)
+    assert gone == crowd[:2]
+    assert len(arrivals) == 2
+
+
+async def test_who_has_left_is_not_counted_and_may_come_again() -> None:
+    gone: list[Knocking] = []
+    arrivals = Arrivals(timeout_s=3600, most=2, most_of_one=1)
+    one, another = Knocking("a", gone), Knocking("a", gone)
+    for _ in range(3):
+        arrivals.enter(one)
+        arrivals.leave(one)
+        arrivals.leave(one)
+        arrivals.enter(another)
+        arrivals.leave(another)
+    assert not gone
+    assert not arrivals
+
+
+async def test_all_go_when_their_time_is_over_and_in_their_order() -> None:
+    all_gone = asyncio.Event()
+
+    class Gone(list[Knocking]):
+        def append(self, knocking: Knocking) -> None:
+            super().append(knocking)
+            if len(self) == 3:
+                all_gone.set()
+
+    gone = Gone()
+    arrivals = Arrivals(timeout_s=0.01, most=10, most_of_one=10)
+    crowd = [Knocking("a", gone) for _ in range(3)]
+    for knocking in crowd:
+        arrivals.enter(knocking)
+        await asyncio.sleep(0)
+    await asyncio.wait_for(all_gone.wait(), 10)
+    assert gone == crowd
+    assert not arrivals
+
+
+@pytest.mark.parametrize(
+    ("host", "counted_as"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+        ("2001:db8:1:2:ffff::", "2001:db8:1:2::"),
+        ("::1", "::"),
+    ],
+)
+def test_an_address_is_counted_with_all_that_one_subscriber_has(host: str, counted_as: str) -> None:
+    assert neighbourhood(host) == counted_as

@@ -1,0 +1,343 @@
+"""The client's view of a stream, fed with events: no socket, no event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midstream.errors import ProtocolError
+from midstream.options import explicit_credit
+from midstream.protocol import (
+    MAX_INDEX,
+    Adjusted,
+    Credit,
+    Params,
+    Paused,
+    PauseReason,
+    Resumed,
+    Rewound,
+    Snapshot,
+    Started,
+    StreamEvent,
+    Token,
+    TokenLogprob,
+)
+from midstream.stream_core import Chunk, StreamCore
+from tests.fakes.scripted_server import final
+
+Feed = Callable[[StreamEvent], None]
+
+
+def feeding(core: StreamCore) -> Feed:
+    """Give the core events, each with the seq that is due."""
+    seqs = iter(range(MAX_INDEX))
+
+    def feed(event: StreamEvent) -> None:
+        event.seq = next(seqs)
+        core.on(event)
+
+    return feed
+
+
+def token(index: int, delta: str, *, count: int = 1, tokens: list[int] | None = None) -> Token:
+    return Token(request_id="r", index=index, count=count, delta=delta, tokens=tokens)
+
+
+def rewound(index: int, text_length: int) -> Rewound:
+    return Rewound(request_id="r", index=index, text_length=text_length)
+
+
+def snapshot(
+    seq: int, index: int, text: str, *, tokens: list[int] | None = None, paused: PauseReason | None = None
+) -> Snapshot:
+    return Snapshot(
+        request_id="r",
+        seq=seq,
+        index=index,
+        text=text,
+        tokens=tokens,
+        model="m",
+        prompt_tokens=5,
+        params=Params(top_k=3),
+        paused=paused,
+    )
+
+
+def rest(core: StreamCore) -> list[Chunk]:
+    return list(iter(core.take, None))
+
+
+# -- text and chunks -----------------------------------------------------------------------------------
+
+
+def test_tokens_become_chunks_text_and_ids() -> None:
+    core = StreamCore()
+    feed = feeding(core)
+    likely = TokenLogprob(7, -0.5)
+    feed(Token(request_id="r", index=0, count=1, delta="Hel", tokens=[7], logprobs=[likely]))
+    feed(token(1, "lo", count=2, tokens=[8, 9]))
+    assert rest(core) == [Chunk(0, 1, "Hel", [7], [likely]), Chunk(1, 2, "lo", [8, 9])]
+    assert (core.text, core.tokens, core.index, core.consumed) == ("Hello", [7, 8, 9], 3, 3)
+
+
+def test_what_was_received_stands_though_it_was_not_taken() -> None:
+    core = StreamCore()
+    feed = feeding(core)
+    feed(token(0, "a"))
+    feed(token(1, "b"))
+    assert core.take() == Chunk(0, 1, "a")
+    assert (core.text, core.index, core.consumed) == ("ab", 2, 1)
+
+
+def test_started_adjusted_paused_resumed_final() -> None:
+    core = StreamCore()
+    feed = feeding(core)
+    assert not core.started
+    feed(Started(request_id="r", model="m", prompt_tokens=5, params=Params(temperature=1.0, top_k=3)))
+    assert (core.started, core.model, core.prompt_tokens, core.state) == (True, "m", 5, "running")
+    feed(Adjusted(request_id="r", index=0, params=Params(temperature=0.25)))
+    assert (core.params.temperature, core.params.top_k) == (0.25, 3)
+    feed(Paused(request_id="r", index=0, reason="memory"))
+    assert (core.state, core.pause_reason) == ("paused", "memory")
+    feed(Resumed(request_id="r", index=0, recomputed_tokens=4))
+    assert (core.state, core.pause_reason) == ("running", None)
+    feed(Paused(request_id="r", index=0, reason="client"))
+    end = final("r", 0, "cancelled")
+    feed(end)
+    assert (core.state, core.pause_reason, core.final) == ("finished", None, end)
+
+
+# -- rewound -------------------------------------------------------------------------------------------
+
+
+def test_rewound_takes_back_text_ids_and_chunks_that_wait() -> None:
+    core = StreamCore()
+    feed = feeding(core)
+    for index, delta in enumerate("abcd"):
+        feed(token(index, delta, tokens=[index]))
+    core.take()
+    feed(rewound(2, 2))
+    assert (core.text, core.tokens, core.index, core.consumed) == ("ab", [0, 1], 2, 1)
+    feed(token(2, "X", tokens=[9]))
+    assert rest(core) == [Chunk(1, 1, "b", [1]), Chunk(2, 1, "X", [9])]
+    assert (core.text, core.tokens) == ("abX", [0, 1, 9])
+
+
+def test_rewound_behind_the_reader_moves_him_back() -> None:
+    core = StreamCore()
+    feed = feeding(core)
+    for index, delta in enumerate("abc"):
+        feed(token(index, delta))
+    rest(core)
+    feed(rewound(1, 1))
+    feed(token(1, "Z"))
+    assert core.consumed == 1
+    assert rest(core) == [Chunk(1, 1, "Z")]
+    assert core.text == "aZ"
+
+
+def test_rewound_cuts_a_chunk_in_two() -> None:
+    core = StreamCore()
+    feed = feeding(core)
+    likely = [TokenLogprob(i, -1.0) for i in range(3)]
+    feed(Token(request_id="r", index=0, count=3, delta="one two three", tokens=[0, 1, 2], logprobs=likely))
+    feed(rewound(2, 7))
+    assert rest(core) == [Chunk(0, 2, "one two", [0, 1], likely[:2])]
+
+
+def test_text_that_an_earlier_token_held_back_outlives_the_token_that_released_it() -> None:
+    core = StreamCore()
+    feed = feeding(core)
+    feed(token(0, "a"))
+    feed(token(1, ""))  # " fo", which may yet become a stop string
+    feed(token(2, " fox"))
+    rest_of_one = core.take()
+    feed(rewound(2, 4))
+    assert rest_of_one == Chunk(0, 1, "a")
+    assert rest(core) == [Chunk(1, 1, ""), Chunk(2, 0, " fo")]
+    assert (core.text, core.index, core.consumed) == ("a fo", 2, 2)
+
+
+def test_text_length_counts_code_points() -> None:
+    core = StreamCore()
+    feed = feeding(core)
+    feed(token(0, "👋🏽"))
+    feed(token(1, "é"))
+    feed(rewound(1, 2))
+    assert core.text == "👋🏽"
+
+
+@given(st.lists(st.one_of(st.text(max_size=3), st.integers(0, 30), st.none()), max_size=60))
+def test_text_is_that_of_the_tokens_that_stand_whatever_was_rewound_and_taken(
+    moves: list[str | int | None],
+) -> None:
+    """A text is a token that comes, a number a rewind, None a chunk taken."""
+    core = StreamCore()
+    feed = feeding(core)
+    truth: list[str] = []
+    read: list[str] = []  # what a reader has, who heeds each chunk's index
+    for move in [*moves, *[None] * len(moves)]:
+        if isinstance(move, str):
+            feed(token(len(truth), move))
+            truth.append(move)
+        elif move is not None:
+            del truth[move:]
+            feed(rewound(len(truth), len("".join(truth))))
+        elif chunk := core.take():
+            read[chunk.index :] = [chunk.text]
+        assert core.text == "".join(truth)
+        assert core.index == len(truth)
+    assert "".join(read[: len(truth)]) == core.text
+
+
+# -- order ---------------------------------------------------------------------------------------------
+
+
+def test_a_replayed_event_is_passed_over() -> None:
+    core = StreamCore()
+    for seq, index in ((0, 0), (1, 1), (0, 0), (1, 1), (2, 2)):
+        core.on(Token(request_id="r", seq=seq, index=index, count=1, delta="x"))
+    assert core.text == "xxx"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Token(request_id="r", seq=2, index=1, count=1, delta="b"),
+        Token(request_id="r", seq=1, index=2, count=1, delta="b"),
+        Token(request_id="r", index=1, count=1, delta="b"),
+        Rewound(request_id="r", seq=1, index=2, text_length=0),
+        Rewound(request_id="r", seq=1, index=0, text_length=2),
+    ],
+    ids=["seq missing", "token missing", "no seq", "index not reached", "text not reached"],
+)
+def test_an_event_that_cannot_come_here_changes_nothing(event: StreamEvent) -> None:
+    core = StreamCore()
+    feeding(core)(token(0, "a"))
+    with pytest.raises(ProtocolError):
+        core.on(event)
+    assert (core.text, core.index) == ("a", 1)
+
+
+# -- snapshot ------------------------------------------------------------------------------------------
+
+
+def test_snapshot_gives_only_what_was_not_taken() -> None:
+    core = StreamCore()
+    feed = feeding(core)
+    feed(token(0, "a", tokens=[0]))
+    core.take()
+    feed(token(1, "b", tokens=[1]))
+    core.on(snapshot(40, 4, "abcd", tokens=[0, 1, 2, 3]))
+    assert rest(core) == [Chunk(1, 3, "bcd", [1, 2, 3])]
+    core.on(Token(request_id="r", seq=41, index=4, count=1, delta="e", tokens=[4]))
+    assert (core.text, core.tokens) == ("abcde", [0, 1, 2, 3, 4])
+
+
+def test_snapshot_with_nothing_new_gives_nothing() -> None:
+    core = StreamCore()
+    feeding(core)(token(0, "a"))
+    core.take()
+    core.on(snapshot(3, 1, "a"))
+    assert rest(core) == []
+
+
+@pytest.mark.parametrize(("index", "text"), [(3, "aXY"), (1, "a")])
+def test_snapshot_of_another_course_begins_anew(index: int, text: str) -> None:
+    """A rewind was missed: what the reader took no longer stands."""
+    core = StreamCore()
+    feed = feeding(core)
+    feed(token(0, "a"))
+    feed(token(1, "b"))
+    rest(core)
+    core.on(snapshot(9, index, text))
+    assert rest(core) == [Chunk(0, index, text)]
+    assert core.text == text
+
+
+@pytest.mark.parametrize("reason", ["client", None])
+def test_snapshot_tells_of_the_start_the_parameters_and_the_pause(reason: PauseReason | None) -> None:
+    core = StreamCore()
+    core.on(snapshot(12, 1, "a", paused=reason))
+    assert (core.started, core.model, core.prompt_tokens, core.params) == (True, "m", 5, Params(top_k=3))
+    assert (core.state, core.pause_reason) == ("paused" if reason else "running", reason)
+
+
+# -- credit --------------------------------------------------------------------------------------------
+
+
+def credited(window: int, interval: int = 1, credit: Credit | None = None) -> StreamCore:
+    return StreamCore(window, interval, credit or explicit_credit(None, window, interval))
+
+
+def test_pure_pull_grants_one_token_for_each_one_asked_for() -> None:
+    core = credited(1)
+    feed = feeding(core)
+    assert explicit_credit(None, 1, 1) == Credit(limit=0)
+    for index in range(3):
+        assert core.ask() == index + 1
+        assert core.ask() is None  # asking again for the same chunk
+        feed(token(index, "x"))
+        core.take()
+
+
+def test_a_wide_window_is_refilled_by_halves() -> None:
+    core = credited(8)
+    feed = feeding(core)
+    assert explicit_credit(None, 8, 1) == Credit(limit=8)
+    grants = []
+    for index in range(12):
+        grants.append(core.ask())
+        feed(token(index, "x"))
+        core.take()
+    assert grants == [None] * 4 + [12] + [None] * 3 + [16] + [None] * 3
+
+
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_whoever_waits_is_always_granted_a_whole_chunk_and_never_more_than_the_window(
+    window: int, interval: int
+) -> None:
+    core = credited(window, interval)
+    feed = feeding(core)
+    granted = explicit_credit(None, window, interval).limit
+    for start in range(0, 10 * interval, interval):
+        granted = core.ask() or granted
+        assert interval <= granted - core.consumed <= max(window, interval)
+        feed(token(start, "x", count=interval))
+        core.take()
+
+
+def test_old_grants_stand_after_a_rewind() -> None:
+    core = credited(2)
+    feed = feeding(core)
+    for index in range(2):
+        feed(token(index, "x"))
+    rest(core)
+    assert core.ask() == 4
+    feed(rewound(0, 0))
+    assert core.ask() is None
+    for index in range(3):
+        feed(token(index, "y"))
+    rest(core)
+    assert core.ask() == 5
+
+
+def test_nothing_is_granted_after_the_end_nor_when_credit_is_the_servers() -> None:
+    core = credited(1)
+    feeding(core)(final("r", 0, "stop"))
+    assert core.ask() is None
+    assert StreamCore(None).ask() is None
+
+
+def test_credit_to_begin_with_may_be_given() -> None:
+    assert explicit_credit({"prefetch": 4}, 64, 1) == Credit(limit=64, prefetch=4)
+    assert explicit_credit({"limit": 0}, 64, 1) == Credit(limit=0)
+    assert explicit_credit(Credit(limit=9), 64, 1) == Credit(limit=9)
+    assert credited(4, 1, Credit(limit=0)).ask() == 4
+
+
+def test_a_grant_stays_within_what_an_index_may_be() -> None:
+    assert StreamCore(2**31, 1, Credit(limit=0)).ask() == MAX_INDEX

@@ -1,0 +1,77 @@
+"""A WebSocket's connection holds no more than what is alive on it, however long it lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from typing import Any
+
+import msgspec
+import pytest
+
+from midstream import protocol
+from midstream.protocol import Params
+from realtime.hub.ended_streams import KEPT_S
+from realtime.stream.stream import Stream
+from realtime.websocket.connection import Limits, serve
+from tests.fakes.fake_websocket import Wire
+from tests.fakes.simulated_client import ROOM, start
+from tests.fakes.simulated_server import House
+
+LIMITS = Limits(max_message_bytes=2**20, streams_per_connection=10, auto_credit_window=64, ack_every=16)
+
+
+class Client(Wire):
+    """Says what the test wants, and answers no ping."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started: asyncio.Queue[str] = asyncio.Queue()
+        self.ended: set[str] = set()
+        self._frames: asyncio.Queue[str | None] = asyncio.Queue()
+
+    def say(self, frame: protocol.Start) -> None:
+        self._frames.put_nowait(msgspec.json.encode(frame).decode())
+
+    def hang_up(self) -> None:
+        self._frames.put_nowait(None)
+
+    def write(self, messages: list[bytes], *, text: bool, ping: bytes | None = None) -> None:
+        for event in map(msgspec.json.decode, messages):
+            if event["type"] == "started":
+                self.started.put_nowait(event["request_id"])
+            elif event["type"] == "final":
+                self.ended.add(event["request_id"])
+
+    async def receive(self) -> dict[str, Any]:
+        frame = await self._frames.get()
+        if frame is None:
+            return {"type": "websocket.disconnect", "code": 1000}
+        return {"type": "websocket.receive", "text": frame, "bytes": None}
+
+
+async def play(house: House, wire: Client, frame: protocol.Start) -> weakref.ref[Stream]:
+    """Start a stream and see it end."""
+    wire.say(frame)
+    assert await wire.started.get() == frame.request_id
+    (stream,) = (weakref.ref(stream) for stream in house.hub.streams)
+    while frame.request_id not in wire.ended:
+        house.tick()
+    return stream
+
+
+@pytest.mark.parametrize("tokens", [1, 15, 16, 40])
+async def test_a_stream_that_has_ended_is_soon_held_by_nobody(tokens: int) -> None:
+    house, wire = House(ROOM, window=64), Client()
+    serving = asyncio.create_task(serve(wire, house.hub, "tenant", LIMITS, {}))  # type: ignore[arg-type]
+    params = Params(max_tokens=tokens, ignore_eos=True)
+    played = [await play(house, wire, start(f"number {number}", params=params)) for number in range(3)]
+    house.clock.advance(KEPT_S + 1)
+    last = await play(house, wire, start("last", params=params))
+    house.look()
+    gc.collect()
+    assert [stream() for stream in played] == [None] * 3
+    assert last() is not None, "which may be attached to for a while"
+    wire.hang_up()
+    await serving
