@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from engine.api import Sampling
-from engine.sampling import randomness
+from engine.sampling import draw
 from engine.sampling.penalties import History
 from engine.sampling.readback import Draw, Likely, Next
 from engine.schedule.sequence import Choice, Sequence
@@ -50,11 +50,11 @@ class Sampler:
         eos: Iterable[int],
         rows: int | None = None,
         device: str | torch.device = "cpu",
-        uniform: Callable[[Tensor, Tensor], Tensor] = randomness.uniform,
+        uniform: Callable[[Tensor, Tensor], Tensor] = draw.uniform,
         agree: Callable[[Tensor], None] | None = None,
     ) -> None:
-        if vocab > randomness.MOST_TOKENS:
-            raise ValueError(f"{vocab} tokens are too many to draw from; at most {randomness.MOST_TOKENS}")
+        if vocab > draw.MOST_TOKENS:
+            raise ValueError(f"{vocab} tokens are too many to draw from; at most {draw.MOST_TOKENS}")
         self._vocab = vocab
         self._device = torch.device(device)
         self._uniform = uniform
@@ -123,7 +123,7 @@ class Sampler:
             seqs = [rows[at].seq for at in drawn]
             weights = self._weights(scores[places], best[places], seqs, parameters[places])
             indices = self._integers([rows[at].index for at in drawn])
-            tokens[places] = randomness.pick(weights, self._uniform(self._seeds[slots[places]], indices))
+            tokens[places] = draw.pick(weights, self._uniform(self._seeds[slots[places]], indices))
         tokens = tokens.masked_fill(~sound, -1)
         if self._agree is not None:
             self._agree(tokens)
@@ -159,20 +159,20 @@ class Sampler:
     def _weights(self, scores: Tensor, best: Tensor, seqs: list[Sequence], parameters: Tensor) -> Tensor:
         """What each token's share of the draw is, after temperature, top_k, top_p and min_p."""
         temperature, top_k, top_p, min_p, *_ = parameters.unbind(1)
-        weights = randomness.weights(scores, best, temperature)
+        weights = draw.weights(scores, best, temperature)
         by_rank = [row for row, seq in enumerate(seqs) if 0 < seq.sampling.top_k < self._vocab]
         by_mass = [row for row, seq in enumerate(seqs) if seq.sampling.top_p < 1]
         floor = torch.zeros_like(best)
         if by_rank:
             at = self._integers(by_rank)
             most = max(seqs[row].sampling.top_k for row in by_rank)
-            floor[at] = randomness.top_k_floor(weights[at], top_k[at].long(), most)
+            floor[at] = draw.top_k_floor(weights[at], top_k[at].long(), most)
         if by_mass:  # a share of what top_k left
             at = self._integers(by_mass)
             left = weights[at]
             left.masked_fill_(left < floor[at, None], 0)
-            floor[at] = floor[at].maximum(randomness.top_p_floor(left, top_p[at]))
-        floor = floor.maximum((min_p * randomness.SCALE).to(floor.dtype))
+            floor[at] = floor[at].maximum(draw.top_p_floor(left, top_p[at]))
+        floor = floor.maximum((min_p * draw.SCALE).to(floor.dtype))
         if by_rank or by_mass or any(seq.sampling.min_p > 0 for seq in seqs):
             weights.masked_fill_(weights < floor[:, None], 0)
         return weights

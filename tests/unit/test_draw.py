@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.sampling import randomness
-from engine.sampling.randomness import (
+from engine.sampling import draw
+from engine.sampling.draw import (
     BINS,
     SCALE,
     WIDTH,
@@ -177,9 +177,9 @@ def rows_of(kind: str) -> Tensor:
 @pytest.fixture(params=["as on the CPU", "as on a GPU, four rows at once"])
 def search(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param != "as on the CPU":
-        lanes = randomness.LANES["cuda"]
-        monkeypatch.setitem(randomness.LANES, "cpu", lanes)
-        monkeypatch.setattr(randomness, "HISTOGRAM_BYTES", 4 * BINS * lanes * 8)
+        lanes = draw.LANES["cuda"]
+        monkeypatch.setitem(draw.LANES, "cpu", lanes)
+        monkeypatch.setattr(draw, "HISTOGRAM_BYTES", 4 * BINS * lanes * 8)
 
 
 KINDS = pytest.mark.parametrize("kind", SCORES)

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from engine.api import Logprob, Sampling
-from engine.sampling.randomness import MOST_TOKENS
+from engine.sampling.draw import MOST_TOKENS
 from engine.sampling.readback import Next
 from engine.sampling.sampler import Sampler
 from engine.schedule.sequence import Choice, Sequence

@@ -35,7 +35,7 @@ from midstream.errors import (
     UnknownRequest,
     Unsupported,
 )
-from midstream.handle import Stream
+from midstream.stream import Stream
 from midstream.stream_core import Chunk
 
 __all__ = [

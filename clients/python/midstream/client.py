@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from midstream.channel import Channel
 from midstream.dial import Dial, Encoding
-from midstream.handle import Stream
 from midstream.options import DEFAULT_WINDOW, CreditLike, StartOptions, explicit_credit, frame, start_frame
 from midstream.protocol import (
     Attach,
@@ -29,6 +28,7 @@ from midstream.protocol import (
     Usage,
 )
 from midstream.reconnecting import Line, LineState
+from midstream.stream import Stream
 from midstream.stream_core import StreamCore
 
 RECONNECT_S = 60.0

@@ -20,7 +20,7 @@ from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack
 
-from midstream import client, handle
+from midstream import client, stream
 from midstream.client import RECONNECT_S, SILENCE_S, Completion
 from midstream.dial import Encoding
 from midstream.options import DEFAULT_WINDOW, CreditLike, MessageLike, ParamOptions, StartOptions
@@ -78,7 +78,7 @@ async def _told(work: Coroutine[Any, Any, T], answer: Future[T]) -> None:
 class Stream:
     """A running stream of output, made by `Client.start`: see `midstream.Stream`, which it is the twin of."""
 
-    def __init__(self, thread: LoopThread, stream: handle.Stream) -> None:
+    def __init__(self, thread: LoopThread, stream: stream.Stream) -> None:
         self._thread = thread
         self._stream = stream
 
@@ -194,7 +194,7 @@ class Stream:
 class Chunks:
     """One reading of a stream to its end. Where it is dropped before, the stream is cancelled."""
 
-    def __init__(self, thread: LoopThread, chunks: handle.Chunks) -> None:
+    def __init__(self, thread: LoopThread, chunks: stream.Chunks) -> None:
         self._thread = thread
         self._chunks = chunks
 
@@ -312,5 +312,5 @@ async def _await(opening: client.connect) -> client.Client:
     return await opening
 
 
-async def _call(stream: handle.Stream) -> Chunk | None:
+async def _call(stream: stream.Stream) -> Chunk | None:
     return stream.try_next()

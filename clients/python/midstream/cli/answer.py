@@ -15,7 +15,7 @@ from midstream.cli.answer_view import TEMPERATURE_STEP, View
 from midstream.cli.key_bindings import Intent
 from midstream.cli.sanitize import inert
 from midstream.errors import ConnectionLost, RequestError, RequestFinished
-from midstream.handle import Stream
+from midstream.stream import Stream
 
 
 class Answer:

@@ -20,8 +20,8 @@ from midstream.cli.sanitize import inert
 from midstream.cli.summary import footer
 from midstream.client import Client
 from midstream.errors import MidstreamError, RequestError, StreamFailed
-from midstream.handle import Stream
 from midstream.protocol import Final, Timing, Usage
+from midstream.stream import Stream
 from midstream.stream_core import Chunk
 
 TITLE_MOST = 60
