@@ -2,14 +2,14 @@
  * One answer: read from a stream at the reader's pace, steered while it is written, and taken up again after its
  * end. Knows the SDK's stream and the writing; knows no DOM. `onchange` tells that something is different.
  *
- * @typedef {import("./writing.js").Place} Place @typedef {import("./writing.js").Message} Message
+ * @typedef {import("./transcript.js").Place} Place @typedef {import("./transcript.js").Message} Message
  * @typedef {import("./connection.js").Client} Client
  * @typedef {"waiting" | "writing" | "paused" | "ended"} State
  * @typedef {{ params: Record<string, any>, window: number, pace: number, model?: string }} Settings
  */
-import { Meter } from "./meter.js";
-import { explain, explainSteering } from "./problems.js";
-import { Writing, injection } from "./writing.js";
+import { Meter } from "./rate-meter.js";
+import { explain, explainSteering } from "./error-messages.js";
+import { Writing, injection } from "./transcript.js";
 
 export class Answer {
   writing = new Writing();

@@ -2,13 +2,13 @@
  * The conversation: questions, each with one answer or several beside each other, and which of them it goes on
  * with. Knows answers and where they stand on the page; knows no sockets.
  *
- * @typedef {import("./writing.js").Message} Message
+ * @typedef {import("./transcript.js").Message} Message
  * @typedef {{ question: string, cards: Card[], chosen: number, element: HTMLElement }} Turn
  */
 import { Answer } from "./answer.js";
-import { Card } from "./card.js";
-import { button, element } from "./elements.js";
-import { visible } from "./visible.js";
+import { Card } from "./answer-card.js";
+import { button, element } from "./dom.js";
+import { visible } from "./sanitize.js";
 
 /** @typedef {import("./answer.js").Settings} Settings @typedef {import("./connection.js").Client} Client */
 

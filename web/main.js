@@ -1,15 +1,15 @@
 /** The page: puts its parts together. Only this module knows all of them. */
-import { announce } from "./announce.js";
-import { Chart } from "./chart.js";
+import { announce } from "./screen-reader.js";
+import { Chart } from "./throughput-chart.js";
 import { Connection } from "./connection.js";
-import { Controls } from "./controls.js";
+import { Controls } from "./settings-form.js";
 import { Conversation } from "./conversation.js";
-import { the } from "./elements.js";
-import { follow } from "./follow.js";
-import * as keys from "./keys.js";
-import { Streams } from "./streams.js";
-import { Typing } from "./typing.js";
-import { Unlock } from "./unlock.js";
+import { the } from "./dom.js";
+import { follow } from "./autoscroll.js";
+import * as keys from "./shortcuts.js";
+import { Streams } from "./streams-panel.js";
+import { Typing } from "./autocomplete.js";
+import { Unlock } from "./key-prompt.js";
 
 const STATES = { connecting: "connecting", open: "connected", reconnecting: "reconnecting\u2026", waiting: "no connection", locked: "wants a key", refused: "refused" };
 

@@ -47,7 +47,7 @@ def _installed() -> None:
 
 def constants() -> dict[str, object]:
     """What `wire.js` says of the protocol beside its types."""
-    show = "import('./src/wire.js').then((wire) => console.log(JSON.stringify(wire)))"
+    show = "import('./src/protocol.js').then((wire) => console.log(JSON.stringify(wire)))"
     said: dict[str, object] = json.loads(run("node", "-e", show))
     return said
 

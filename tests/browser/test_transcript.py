@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page
 
 SETUP = """async (script) => {
-    const { Writing } = await import("/writing.js");
+    const { Writing } = await import("/transcript.js");
     const writing = new Writing();
     const ids = (count) => [...Array(count).keys()];
     const say = (index, text, count = 1) => writing.add({ run: 0, index, count, text, tokens: ids(count) });

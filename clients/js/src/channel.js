@@ -4,13 +4,13 @@
  * The connection holds channels, and a channel does not know the object that the user holds: when that is
  * dropped, it goes, and the stream is cancelled.
  * @module
- * @import { Chunk, Reading } from "./stream.js"
- * @import { Answer, Opening, Question, Steering, StreamEvent } from "./wire.js"
+ * @import { Chunk, Reading } from "./stream-core.js"
+ * @import { Answer, Opening, Question, Steering, StreamEvent } from "./protocol.js"
  */
 
 import { MidstreamError, finished } from "./errors.js";
-import { StreamCore } from "./stream.js";
-import { tell } from "./waiting.js";
+import { StreamCore } from "./stream-core.js";
+import { tell } from "./abortable.js";
 
 /**
  * @typedef {object} Line A stream's way to the server: a connection, or a worker that has one.

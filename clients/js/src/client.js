@@ -4,18 +4,18 @@
  * @import { Channel } from "./channel.js"
  * @import { Close } from "./errors.js"
  * @import { AttachOptions, ClientOptions, StartOptions } from "./options.js"
- * @import { ApiKey, SocketClass } from "./socket.js"
- * @import { Reading } from "./stream.js"
- * @import { State } from "./wires.js"
- * @import { Answer, Final, GoingAway, Opening, Params, Question, Ready } from "./wire.js"
- * @import { StartFields, TokenLogprob } from "./wire.js"
+ * @import { ApiKey, SocketClass } from "./dial.js"
+ * @import { Reading } from "./stream-core.js"
+ * @import { State } from "./reconnecting.js"
+ * @import { Answer, Final, GoingAway, Opening, Params, Question, Ready } from "./protocol.js"
+ * @import { StartFields, TokenLogprob } from "./protocol.js"
  */
 
 import { Stream } from "./handle.js";
 import { DEFAULT_WINDOW, attachFrame, checkPatience, checkWindow, startFrame } from "./options.js";
-import { openConnection } from "./socket.js";
+import { openConnection } from "./dial.js";
 import { pageAddress, websocketUrl } from "./url.js";
-import { tell, unlessAborted } from "./waiting.js";
+import { tell, unlessAborted } from "./abortable.js";
 
 /**
  * @typedef {object} Link A connection as a client sees it: here, or in a worker.

@@ -1,10 +1,10 @@
 /**
  * What can go wrong, as exceptions. Knows the wire's errors and close codes, and which are worth a retry.
  * @module
- * @import { ErrorEvent, Final } from "./wire.js"
+ * @import { ErrorEvent, Final } from "./protocol.js"
  */
 
-import { RETRYABLE_CLOSE_CODES } from "./wire.js";
+import { RETRYABLE_CLOSE_CODES } from "./protocol.js";
 
 const NO_CLOSE_FRAME = 1006; // RFC 6455, 7.1.5
 

@@ -5,13 +5,13 @@
  * connection's.
  * @module
  * @import { Channel } from "./channel.js"
- * @import { Chunk } from "./stream.js"
- * @import { Final, Injection, Kv, Params, Steering } from "./wire.js"
+ * @import { Chunk } from "./stream-core.js"
+ * @import { Final, Injection, Kv, Params, Steering } from "./protocol.js"
  */
 
 import { StreamFailed } from "./errors.js";
 import { adjustment } from "./options.js";
-import { unlessAborted } from "./waiting.js";
+import { unlessAborted } from "./abortable.js";
 
 /** Where the object that a user held is gone, and nobody listens either, nobody wants the stream. */
 const dropped = new FinalizationRegistry((/** @type {Channel} */ channel) => {

@@ -12,19 +12,19 @@
 export { Client, connect } from "./client.js";
 export { ConnectionLost, MidstreamError, ProtocolError, StreamFailed } from "./errors.js";
 export { Stream } from "./handle.js";
-export { connectWorker } from "./remote.js";
-export { clientSecret } from "./secret.js";
+export { connectWorker } from "./worker-client.js";
+export { clientSecret } from "./client-secret.js";
 export { exposeInWorker } from "./worker.js";
 
 /** @typedef {import("./client.js").Completion} Completion */
 /** @typedef {import("./client.js").ConnectOptions} ConnectOptions */
 /** @typedef {import("./errors.js").Close} Close */
-/** @typedef {import("./secret.js").SecretOptions} SecretOptions */
-/** @typedef {import("./socket.js").ApiKey} ApiKey */
+/** @typedef {import("./client-secret.js").SecretOptions} SecretOptions */
+/** @typedef {import("./dial.js").ApiKey} ApiKey */
 /** @typedef {import("./options.js").StartOptions} StartOptions */
-/** @typedef {import("./stream.js").Chunk} Chunk */
-/** @typedef {import("./wire.js").Final} Final */
-/** @typedef {import("./wire.js").Message} Message */
-/** @typedef {import("./wire.js").Params} Params */
-/** @typedef {import("./wire.js").Ready} Ready */
-/** @typedef {import("./wire.js").StreamEvent} StreamEvent */
+/** @typedef {import("./stream-core.js").Chunk} Chunk */
+/** @typedef {import("./protocol.js").Final} Final */
+/** @typedef {import("./protocol.js").Message} Message */
+/** @typedef {import("./protocol.js").Params} Params */
+/** @typedef {import("./protocol.js").Ready} Ready */
+/** @typedef {import("./protocol.js").StreamEvent} StreamEvent */

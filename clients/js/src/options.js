@@ -1,12 +1,12 @@
 /**
  * What `start` and `adjust` take, side by side, and the frames made of them. Pure.
  * @module
- * @import { Had } from "./stream.js"
- * @import { Patience } from "./wires.js"
- * @import { Attach, Credit, Params, Start, StartFields, StreamEvent } from "./wire.js"
+ * @import { Had } from "./stream-core.js"
+ * @import { Patience } from "./reconnecting.js"
+ * @import { Attach, Credit, Params, Start, StartFields, StreamEvent } from "./protocol.js"
  */
 
-import { PARAMS, START_FIELDS } from "./wire.js";
+import { PARAMS, START_FIELDS } from "./protocol.js";
 
 export const DEFAULT_WINDOW = 64;
 const DEFAULT_RECONNECT_MS = 60_000;

@@ -2,8 +2,8 @@
  * How streams come to a connection, and what becomes of a frame that was asked for and not answered when its
  * stream comes to another. Pure: it knows frames, not how they travel.
  * @module
- * @import { Waiting } from "./questions.js"
- * @import { Opening, Question } from "./wire.js"
+ * @import { Waiting } from "./pending-frames.js"
+ * @import { Opening, Question } from "./protocol.js"
  */
 
 import { Backoff } from "./backoff.js";

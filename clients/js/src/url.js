@@ -4,7 +4,7 @@
  * @module
  */
 
-import { SUBPROTOCOL } from "./wire.js";
+import { SUBPROTOCOL } from "./protocol.js";
 
 const PATH = "/v1/realtime";
 /** @type {Record<string, string>} */

@@ -4,17 +4,17 @@
  * Streams run here. The page sees their events as they come, but the streams move on here, and so in the
  * engine, only when the page asks for the next chunk: one question at a time.
  * @module
- * @import { Connection } from "./connection.js"
- * @import { FromPage, FromWorker, Hello, Port } from "./ports.js"
- * @import { SocketClass } from "./socket.js"
- * @import { Reading } from "./stream.js"
- * @import { Answer, Opening, Question } from "./wire.js"
+ * @import { Connection } from "./session.js"
+ * @import { FromPage, FromWorker, Hello, Port } from "./worker-messages.js"
+ * @import { SocketClass } from "./dial.js"
+ * @import { Reading } from "./stream-core.js"
+ * @import { Answer, Opening, Question } from "./protocol.js"
  */
 
 import { finished, packed, unpacked } from "./errors.js";
 import { Stream } from "./handle.js";
-import { listen, listenFor } from "./ports.js";
-import { openConnection } from "./socket.js";
+import { listen, listenFor } from "./worker-messages.js";
+import { openConnection } from "./dial.js";
 
 /**
  * Serve the page that made this worker: the other side of `connectWorker`.

@@ -9,12 +9,12 @@ import { WebSocket } from "ws";
 
 import { connect, connectWorker } from "../src/midstream.js";
 import { Pulse } from "../src/liveness.js";
-import { attached, nextSocket, said } from "./cuts.js";
-import { started, token } from "./events.js";
-import { serve } from "./served.js";
-import { silentProxy } from "./silent.js";
-import { FakeSocket, READY } from "./socket.js";
-import { startWorker } from "./ways.js";
+import { attached, nextSocket, said } from "./scripted-server.js";
+import { started, token } from "./sample-events.js";
+import { serve } from "./server-process.js";
+import { silentProxy } from "./silent-proxy.js";
+import { FakeSocket, READY } from "./fake-socket.js";
+import { startWorker } from "./with-and-without-worker.js";
 
 const THIRD_MS = 10_000;
 const PING = { type: "ping" };

@@ -10,7 +10,7 @@ import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 
-import { idle, serve, until } from "./served.js";
+import { idle, serve, until } from "./server-process.js";
 
 const PACKAGE = fileURLToPath(new URL("..", import.meta.url));
 const readme = await readFile(`${PACKAGE}README.md`, "utf-8");

@@ -7,10 +7,10 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { ConnectionLost, connect } from "../src/midstream.js";
-import { attached, connected, nextSocket, recut, refuse, running, said } from "./cuts.js";
-import { final, snapshot, started, token } from "./events.js";
-import { eventually } from "./patience.js";
-import { FakeSocket, READY } from "./socket.js";
+import { attached, connected, nextSocket, recut, refuse, running, said } from "./scripted-server.js";
+import { final, snapshot, started, token } from "./sample-events.js";
+import { eventually } from "./eventually.js";
+import { FakeSocket, READY } from "./fake-socket.js";
 
 const UNKNOWN = { status: 404, code: "unknown_request", message: "there is no such stream" };
 

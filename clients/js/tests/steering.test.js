@@ -7,8 +7,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { decoded, idle, metrics, streams, until } from "./served.js";
-import { onEachWay } from "./ways.js";
+import { decoded, idle, metrics, streams, until } from "./server-process.js";
+import { onEachWay } from "./with-and-without-worker.js";
 
 const LONG = { prompt: "Once", ignore_eos: true, max_tokens: 4000, temperature: 0 };
 

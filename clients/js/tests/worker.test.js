@@ -9,12 +9,12 @@ import { Worker } from "node:worker_threads";
 import { WebSocket } from "ws";
 
 import { connectWorker, exposeInWorker } from "../src/midstream.js";
-import { attached, nextSocket, recut, refuse } from "./cuts.js";
-import { final, started, token } from "./events.js";
-import { eventually } from "./patience.js";
-import { decoded, idle, metrics, serve, streams, until } from "./served.js";
-import { FakeSocket, READY } from "./socket.js";
-import { startWorker } from "./ways.js";
+import { attached, nextSocket, recut, refuse } from "./scripted-server.js";
+import { final, started, token } from "./sample-events.js";
+import { eventually } from "./eventually.js";
+import { decoded, idle, metrics, serve, streams, until } from "./server-process.js";
+import { FakeSocket, READY } from "./fake-socket.js";
+import { startWorker } from "./with-and-without-worker.js";
 
 const LONG = { prompt: "Once", ignore_eos: true, max_tokens: 4000 };
 

@@ -78,12 +78,12 @@ export type Line = {
      */
     request: (frame: Question) => Promise<Answer>;
 };
-import type { Opening } from "./wire.js";
-import type { Reading } from "./stream.js";
-import { StreamCore } from "./stream.js";
+import type { Opening } from "./protocol.js";
+import type { Reading } from "./stream-core.js";
+import { StreamCore } from "./stream-core.js";
 import { MidstreamError } from "./errors.js";
-import type { StreamEvent } from "./wire.js";
-import type { Chunk } from "./stream.js";
-import type { Steering } from "./wire.js";
-import type { Answer } from "./wire.js";
-import type { Question } from "./wire.js";
+import type { StreamEvent } from "./protocol.js";
+import type { Chunk } from "./stream-core.js";
+import type { Steering } from "./protocol.js";
+import type { Answer } from "./protocol.js";
+import type { Question } from "./protocol.js";

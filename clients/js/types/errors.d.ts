@@ -119,5 +119,5 @@ export type Loss = {
     retryable: boolean;
     requestId?: string | null | undefined;
 };
-import type { ErrorEvent } from "./wire.js";
-import type { Final } from "./wire.js";
+import type { ErrorEvent } from "./protocol.js";
+import type { Final } from "./protocol.js";

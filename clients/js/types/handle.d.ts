@@ -38,12 +38,12 @@ export class Stream {
      * Why it is paused: "client" (somebody asked), "memory" (the server is short of it), "engine" (it failed, and is
      * started anew) or "detached" (its connection was lost).
      */
-    get pauseReason(): import("./wire.js").PauseReason | null;
+    get pauseReason(): import("./protocol.js").PauseReason | null;
     /** How it ended, with usage and timing; null until it has. @returns {Final | null} */
     get final(): Final | null;
-    set onevent(call: ((event: import("./wire.js").StreamEvent) => void) | null);
+    set onevent(call: ((event: import("./protocol.js").StreamEvent) => void) | null);
     /** Called with every event of this stream, as on the wire, after it has been applied. */
-    get onevent(): ((event: import("./wire.js").StreamEvent) => void) | null;
+    get onevent(): ((event: import("./protocol.js").StreamEvent) => void) | null;
     /**
      * The next chunk, or null at the end. Throws StreamFailed if the stream ended in an error, and
      * ConnectionLost if the connection broke: after the chunks that came before.
@@ -97,9 +97,9 @@ export class Stream {
     [Symbol.asyncIterator](): AsyncIterableIterator<Chunk>;
     #private;
 }
-import type { Params } from "./wire.js";
-import type { Final } from "./wire.js";
-import type { Chunk } from "./stream.js";
-import type { Kv } from "./wire.js";
-import type { Injection } from "./wire.js";
+import type { Params } from "./protocol.js";
+import type { Final } from "./protocol.js";
+import type { Chunk } from "./stream-core.js";
+import type { Kv } from "./protocol.js";
+import type { Injection } from "./protocol.js";
 import type { Channel } from "./channel.js";

@@ -42,6 +42,6 @@ export type Whereabouts = {
      */
     retold: boolean;
 };
-import type { Opening } from "./wire.js";
-import type { Waiting } from "./questions.js";
-import type { Question } from "./wire.js";
+import type { Opening } from "./protocol.js";
+import type { Waiting } from "./pending-frames.js";
+import type { Question } from "./protocol.js";

@@ -6,5 +6,5 @@ export function exposeInWorker({ WebSocket, scope }?: {
     WebSocket?: SocketClass;
     scope?: Port;
 }): void;
-import type { SocketClass } from "./socket.js";
-import type { Port } from "./ports.js";
+import type { SocketClass } from "./dial.js";
+import type { Port } from "./worker-messages.js";

@@ -1,0 +1,28 @@
+/**
+ * From a wire's text to events. It knows what every event has, not what any of them means.
+ * @module
+ * @import { Ready, ServerEvent } from "./protocol.js"
+ */
+
+import { ProtocolError, fromEvent } from "./errors.js";
+import { VERSION } from "./protocol.js";
+
+/** The server's first words. Throws what is wrong with them. @param {string} text @returns {Ready} */
+export function greeting(text) {
+  const event = parsed(text);
+  if (event.type === "error") throw fromEvent(event);
+  if (event.type === "ready" && event.protocol === VERSION) return event;
+  throw new ProtocolError(`expected "ready" of protocol ${VERSION}, got ${text.slice(0, 100)}`);
+}
+
+/** @param {string} text @returns {ServerEvent} */
+export function parsed(text) {
+  let event;
+  try {
+    event = JSON.parse(text);
+  } catch {
+    throw new ProtocolError(`an event that cannot be read: ${String(text).slice(0, 100)}`);
+  }
+  if (typeof event?.type === "string") return event;
+  throw new ProtocolError(`an event without a type: ${text.slice(0, 100)}`);
+}

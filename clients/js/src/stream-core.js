@@ -1,0 +1,250 @@
+/**
+ * One stream as its reader knows it: events in, chunks out, and how much credit to grant for them.
+ *
+ * Pure: no socket, no clock, no waiting. It keeps the text right through `rewound` and `snapshot`, leaves out
+ * events that it has seen before, and refuses a sequence of events that the protocol does not allow. It does
+ * not know who waits for a chunk, nor how a grant is sent.
+ * @module
+ * @import { Credit, Final, Params, PauseReason } from "./protocol.js"
+ * @import { Rewound, Snapshot, Started, StreamEvent, Token, TokenLogprob } from "./protocol.js"
+ */
+
+import { ProtocolError } from "./errors.js";
+import { MAX_INDEX } from "./protocol.js";
+
+/**
+ * @typedef {object} Chunk A piece of output, and the text that became whole with it. `text` may be empty: a
+ *   token may end within a character. Chunks join without a gap; where one begins before the last one's
+ *   `end`, the output from its `index` on was rewound, and this chunk stands in its place.
+ * @property {number} index the first of its tokens
+ * @property {number} count how many tokens it is of
+ * @property {string} text
+ * @property {number[] | null} tokens their ids, if the stream was started with `return_tokens: true`
+ * @property {TokenLogprob[] | null} logprobs
+ * @property {number} end the index after its last token: what `rewind` and `at` take to go on right behind it
+ */
+
+/** @typedef {{text: string, index: number, tokens?: number[]}} Had What somebody has of a stream already. */
+/** @typedef {{window: number | null, had?: Had}} Reading How a stream is read. */
+
+/** The output of one stream so far, and what of it has been taken. */
+export class StreamCore {
+  /** @type {string | null} */ model = null;
+  /** @type {number | null} */ promptTokens = null;
+  /** @type {Params} */ params = {};
+  /** @type {Final | null} */ final = null;
+  /** @type {PauseReason | null} */ pauseReason = null;
+  /** All text that has come and still stands, taken or not. */
+  text = "";
+  /** @type {number[]} The ids of the tokens that have come and still stand. */
+  tokens = [];
+  /** The output tokens that have come and still stand; */
+  index = 0;
+  /** those of them that were taken. */
+  consumed = 0;
+
+  #consumedLength = 0;
+  /** @type {{start: number, chunk: Chunk}[]} each with the length of the text before it */
+  #waiting = [];
+  #seq = -1;
+  /** @type {number | null} */ #window;
+  #interval;
+  #granted;
+
+  /**
+   * @param {number | null} window tokens that may be decoded beyond those taken; null leaves credit to the
+   *   server. A window no larger than one chunk is pure pull: what is asked for is granted, nothing ahead.
+   * @param {number} interval tokens in a chunk
+   * @param {Credit} [credit] what was granted at the start
+   */
+  constructor(window = null, interval = 1, credit = {}) {
+    this.#window = window;
+    this.#interval = interval;
+    this.#granted = credit.limit ?? 0;
+  }
+
+  /**
+   * Begin in the middle, behind event `seq`: what stood then has been taken.
+   * @param {number} seq @param {Had} had
+   */
+  standAt(seq, { text, index, tokens = [] }) {
+    this.#seq = seq;
+    this.text = text;
+    this.index = this.consumed = index;
+    this.tokens = [...tokens];
+    this.#consumedLength = text.length;
+  }
+
+  /** The last event that has come; -1 for none. */
+  get seq() {
+    return this.#seq;
+  }
+
+  /** The limit that was granted last; 0 where credit is the server's. */
+  get granted() {
+    return this.#granted;
+  }
+
+  /** @returns {"running" | "paused" | "finished"} */
+  get state() {
+    if (this.final) return "finished";
+    return this.pauseReason ? "paused" : "running";
+  }
+
+  // -- out ------------------------------------------------------------------------------------------------
+
+  /**
+   * One more chunk is asked for: the limit to grant for it, or null where enough was granted before.
+   * @returns {number | null}
+   */
+  ask() {
+    if (this.#window === null || this.final) return null;
+    // Half a window at a time, so that a grant is not sent for every token; but never less than one chunk.
+    const enough = Math.max(Math.floor(this.#window / 2), this.#interval - 1);
+    if (this.#granted - this.consumed > enough) return null;
+    this.#granted = Math.min(this.consumed + Math.max(this.#window, this.#interval), MAX_INDEX);
+    return this.#granted;
+  }
+
+  /** The next chunk, if one has come. @returns {Chunk | null} */
+  take() {
+    const next = this.#waiting.shift();
+    if (!next) return null;
+    this.consumed = next.chunk.end;
+    this.#consumedLength = next.start + next.chunk.text.length;
+    return next.chunk;
+  }
+
+  // -- in -------------------------------------------------------------------------------------------------
+
+  /**
+   * Take the stream's next event. Throws ProtocolError for one that cannot come here.
+   * @param {StreamEvent} event
+   * @returns {boolean} whether it was news
+   */
+  on(event) {
+    if (!this.#isNews(event)) return false;
+    switch (event.type) {
+      case "token": this.#onToken(event); break;
+      case "rewound": this.#onRewound(event); break;
+      case "snapshot": this.#onSnapshot(event); break;
+      case "started": this.#onStarted(event); break;
+      case "adjusted": this.params = { ...this.params, ...event.params }; break;
+      case "paused": this.pauseReason = event.reason; break;
+      case "resumed": this.pauseReason = null; break;
+      case "final":
+        this.final = event;
+        this.pauseReason = null;
+    }
+    this.#seq = event.seq;
+    return true;
+  }
+
+  /**
+   * Events count from 0 without a gap; a replay repeats some, and a snapshot stands for many.
+   * @param {StreamEvent} event
+   */
+  #isNews({ seq, type }) {
+    if (!Number.isInteger(seq)) throw new ProtocolError(`a ${type} event without a seq`);
+    if (seq <= this.#seq) return false;
+    if (seq !== this.#seq + 1 && type !== "snapshot") {
+      throw new ProtocolError(`event ${this.#seq + 1} is missing: event ${seq} followed ${this.#seq}`);
+    }
+    return true;
+  }
+
+  /** @param {Started | Snapshot} event */
+  #onStarted(event) {
+    this.model = event.model;
+    this.promptTokens = event.prompt_tokens;
+    this.params = event.params;
+  }
+
+  /** @param {Token} event */
+  #onToken(event) {
+    const { index, count, delta: text } = event;
+    if (index !== this.index) {
+      throw new ProtocolError(`token ${index} came where token ${this.index} was due`);
+    }
+    const { tokens = null, logprobs = null } = event;
+    this.#waiting.push({
+      start: this.text.length,
+      chunk: { index, count, text, tokens, logprobs, end: index + count },
+    });
+    this.index += count;
+    this.text += text;
+    if (tokens) this.tokens.push(...tokens);
+  }
+
+  /** @param {Rewound} event */
+  #onRewound(event) {
+    const length = utf16Length(this.text, event.text_length);
+    if (event.index > this.index || length === null) {
+      throw new ProtocolError(`rewound to token ${event.index} of ${this.index}, which has not come yet`);
+    }
+    this.text = this.text.slice(0, length);
+    this.index = event.index;
+    this.tokens = this.tokens.slice(0, event.index);
+    this.consumed = Math.min(this.consumed, event.index);
+    this.#consumedLength = Math.min(this.#consumedLength, length);
+    this.#waiting = this.#waiting
+      .map(({ start, chunk }) => ({ start, chunk: cut(chunk, event.index, length - start) }))
+      .filter(({ chunk }) => chunk.count || chunk.text);
+  }
+
+  /**
+   * The whole output anew. What was taken of it before is not given out again, if it still stands.
+   * @param {Snapshot} event
+   */
+  #onSnapshot(event) {
+    const { index, text, tokens } = event;
+    this.#onStarted(event);
+    this.pauseReason = event.paused ?? null;
+    const taken = this.text.slice(0, this.#consumedLength);
+    if (index < this.consumed || !text.startsWith(taken)) this.consumed = this.#consumedLength = 0;
+    this.text = text;
+    this.index = index;
+    this.tokens = [...(tokens ?? [])];
+    const start = this.#consumedLength;
+    const rest = {
+      index: this.consumed,
+      count: index - this.consumed,
+      text: text.slice(start),
+      tokens: tokens?.slice(this.consumed) ?? null,
+      logprobs: null,
+      end: index,
+    };
+    this.#waiting = rest.count || rest.text ? [{ start, chunk: rest }] : [];
+  }
+}
+
+/**
+ * What stands of a chunk before token `end`. Its text may outlive it: it was held back before.
+ * @param {Chunk} chunk @param {number} end @param {number} length
+ * @returns {Chunk}
+ */
+function cut(chunk, end, length) {
+  const count = Math.min(Math.max(end - chunk.index, 0), chunk.count);
+  const index = count ? chunk.index : end;
+  return {
+    index,
+    count,
+    text: chunk.text.slice(0, Math.max(length, 0)),
+    tokens: chunk.tokens && chunk.tokens.slice(0, count),
+    logprobs: chunk.logprobs && chunk.logprobs.slice(0, count),
+    end: index + count,
+  };
+}
+
+/**
+ * The wire counts text in code points, JavaScript in UTF-16 units: the length in units of the first `points`
+ * code points, or null if there are not so many.
+ * @param {string} text @param {number} points
+ */
+function utf16Length(text, points) {
+  let length = 0;
+  for (; points > 0 && length < text.length; points--) {
+    length += /** @type {number} */ (text.codePointAt(length)) > 0xffff ? 2 : 1;
+  }
+  return points > 0 ? null : length;
+}

@@ -1,0 +1,265 @@
+/**
+ * The connection against a socket played by the test: what no well-behaved server would do, and how it ends.
+ * @module
+ */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { ConnectionLost, MidstreamError, ProtocolError, StreamFailed, connect } from "../src/midstream.js";
+import { final, started, token } from "./sample-events.js";
+import { FakeSocket, READY } from "./fake-socket.js";
+
+async function connected() {
+  const connecting = connect("http://host", { WebSocket: FakeSocket, reconnectMs: 0 });
+  const socket = FakeSocket.last;
+  socket.hear(READY);
+  return { client: await connecting, socket };
+}
+
+/** A stream named "r" that has started. @param {object} [options] */
+async function running(options) {
+  const { client, socket } = await connected();
+  const starting = client.start({ prompt: "Hi", request_id: "r", ...options });
+  socket.hear({ ...started(), ref: socket.sent[0].ref });
+  return { client, socket, stream: await starting };
+}
+
+/** @param {string} code */
+const is = (code) => (/** @type {unknown} */ error) => error instanceof MidstreamError && error.code === code;
+
+// -- connecting -------------------------------------------------------------------------------------------
+
+test("it connects with the encoding, and the key if there is one", async () => {
+  connect("https://host", { WebSocket: FakeSocket, apiKey: "k" }).catch(() => {});
+  assert.equal(FakeSocket.last.url, "wss://host/v1/realtime");
+  assert.deepEqual(FakeSocket.last.protocols, ["midstream.v1.json", "bearer.aw"]);
+});
+
+test("the server's first words are there to be read", async () => {
+  const { client } = await connected();
+  assert.deepEqual([client.ready.models, client.state, client.draining], [["m"], "open", false]);
+});
+
+test("first words that are not right are refused, and the socket closed", async () => {
+  for (const words of [{ ...READY, protocol: 2 }, token(0, "x"), "no json", "null", "{}"]) {
+    const connecting = connect("http://host", { WebSocket: FakeSocket });
+    FakeSocket.last.hear(words);
+    await assert.rejects(connecting, ProtocolError);
+    assert.notEqual(FakeSocket.last.closedWith, null);
+  }
+});
+
+test("a refusal in place of the greeting is that error", async () => {
+  const connecting = connect("http://host", { WebSocket: FakeSocket });
+  const error = { status: 503, code: "draining", message: "bye", retryable: true, retry_after_ms: 9 };
+  FakeSocket.last.hear({ type: "error", ...error });
+  const expected = { name: "MidstreamError", code: "draining", status: 503, retryAfterMs: 9 };
+  await assert.rejects(connecting, expected);
+});
+
+test("no connection to be had is ConnectionLost, and worth a retry", async () => {
+  const connecting = connect("http://host", { WebSocket: FakeSocket });
+  FakeSocket.last.dispatchEvent(Object.assign(new Event("error"), { message: "refused" }));
+  FakeSocket.last.end(1006);
+  const expected = { name: "ConnectionLost", message: /refused/, closeCode: null, retryable: true };
+  await assert.rejects(connecting, expected);
+});
+
+test("a signal gives up connecting", async () => {
+  const abort = new AbortController();
+  const connecting = connect("http://host", { WebSocket: FakeSocket, signal: abort.signal });
+  abort.abort(new Error("enough"));
+  await assert.rejects(connecting, /enough/);
+  assert.notEqual(FakeSocket.last.closedWith, null);
+  await assert.rejects(connect("http://host", { WebSocket: FakeSocket, signal: abort.signal }), /enough/);
+});
+
+// -- the end of a connection ------------------------------------------------------------------------------
+
+test("a connection that ends is told to everybody, after the chunks that came before", async () => {
+  const { client, socket, stream } = await running();
+  /** @type {(object | string)[]} */ const told = [];
+  client.onclose = (close) => told.push(close);
+  client.onstate = (state) => told.push(state);
+  const pausing = stream.pause();
+  socket.hear({ ...token(0, "last"), seq: 1 });
+  socket.end(1012, "restart");
+  const close = { code: 1012, reason: "restart", retryable: true };
+  assert.deepEqual(await client.closed, close);
+  await assert.rejects(pausing, ConnectionLost);
+  assert.equal((await stream.next())?.text, "last");
+  await assert.rejects(stream.next(), { code: "connection_lost", closeCode: 1012, retryable: true });
+  await assert.rejects(client.start({ prompt: "Hi" }), ConnectionLost);
+  assert.equal(client.state, "closed");
+  assert.deepEqual(told, ["closed", close]);
+});
+
+const RETRYABLE = [1001, 1006, 1011, 1012, 1013];
+for (const code of [1000, 1007, 1008, 1009, 4401, 4403, 4408, 4409, 4429, ...RETRYABLE]) {
+  const retryable = RETRYABLE.includes(code);
+  test(`close code ${code} is ${retryable ? "" : "not "}worth a retry`, async () => {
+    const { client, socket } = await connected();
+    socket.end(code);
+    assert.equal((await client.closed).retryable, retryable);
+  });
+}
+
+test("closing is the end of its streams, and no longer waits for the server", async () => {
+  const { client, socket, stream } = await running();
+  const waiting = stream.next();
+  assert.deepEqual(await client.close(), { code: 1000, reason: "", retryable: false });
+  await assert.rejects(waiting, ConnectionLost);
+  assert.equal(socket.closedWith, 1000);
+  await client.close();
+});
+
+for (const [what, event] of /** @type {[string, object | string][]} */ ([
+  ["no JSON", "{"],
+  ["an event without a type", {}],
+  ["a token out of turn", { ...token(7, "x"), seq: 1 }],
+  ["a hole in the sequence", { ...token(0, "x"), seq: 3 }],
+])) {
+  test(`a server that breaks the protocol is left: ${what}`, async () => {
+    const { client, socket, stream } = await running();
+    socket.hear(event);
+    assert.deepEqual([(await client.closed).code, (await client.closed).retryable], [1002, false]);
+    assert.notEqual(socket.closedWith, null);
+    await assert.rejects(stream.next(), ConnectionLost);
+  });
+}
+
+test("an event of a kind that is not known yet is passed over", async () => {
+  const { client, socket } = await connected();
+  socket.hear({ type: "applause" });
+  socket.hear({ ...token(0, "x"), request_id: "unknown" });
+  assert.equal(client.state, "open");
+});
+
+test("a server that goes away says so", async () => {
+  const { client, socket } = await connected();
+  /** @type {number[]} */ const told = [];
+  client.ongoingaway = (event) => told.push(event.deadline_ms);
+  socket.hear({ type: "going_away", deadline_ms: 5 });
+  assert.deepEqual([told, client.draining, client.state], [[5], true, "open"]);
+});
+
+// -- answers ----------------------------------------------------------------------------------------------
+
+test("a frame with `at` is answered by its own event, not by the rewound before it", async () => {
+  const { socket, stream } = await running();
+  let answered = false;
+  const adjusting = stream.adjust({ at: 0, temperature: 0.5 }).finally(() => (answered = true));
+  await new Promise((resolve) => setImmediate(resolve));
+  const { ref, ...frame } = /** @type {any} */ (socket.sent.at(-1));
+  assert.deepEqual(frame, { type: "adjust", request_id: "r", params: { temperature: 0.5 }, at: 0 });
+  socket.hear({ type: "rewound", request_id: "r", seq: 1, ref, index: 0, text_length: 0 });
+  await new Promise((resolve) => setImmediate(resolve));
+  assert.equal(answered, false);
+  socket.hear({ type: "adjusted", request_id: "r", seq: 2, ref, index: 0, params: { temperature: 0.5 } });
+  assert.equal(await adjusting, 0);
+  assert.deepEqual(stream.params, { temperature: 0.5 });
+});
+
+test("what a stream's end overtakes is refused, and a cancel has its answer in it", async () => {
+  const { socket, stream } = await running();
+  const [pausing, cancelling] = [stream.pause(), stream.cancel()];
+  socket.hear({ ...final("stop"), seq: 1 });
+  await assert.rejects(pausing, is("request_finished"));
+  assert.equal(await cancelling, 0);
+  await assert.rejects(stream.resume(), is("request_finished"));
+  assert.equal(await stream.cancel(), 0);
+});
+
+test("an error is that of the frame that it answers, with all that the server said", async () => {
+  const { socket, stream } = await running();
+  const rewinding = stream.rewind(9);
+  const error = { status: 429, code: "rate_limited", message: "slower", retryable: true, retry_after_ms: 70 };
+  socket.hear({ type: "error", request_id: "r", ref: socket.sent.at(-1).ref, ...error });
+  const expected = { code: "rate_limited", status: 429, retryable: true, retryAfterMs: 70, requestId: "r" };
+  await assert.rejects(rewinding, { message: "slower", ...expected });
+  assert.equal(stream.state, "running");
+});
+
+test("a start that is refused leaves its name free", async () => {
+  const { client, socket } = await connected();
+  const starting = client.start({ prompt: "Hi", request_id: "r" });
+  const error = { status: 503, code: "overloaded", message: "full", retryable: true };
+  socket.hear({ type: "error", request_id: "r", ref: socket.sent[0].ref, ...error });
+  await assert.rejects(starting, is("overloaded"));
+  client.start({ prompt: "Hi", request_id: "r" }).catch(() => {});
+  assert.equal(socket.sent.length, 2);
+});
+
+test("a stream that has ended leaves its name free", async () => {
+  const { client, socket } = await running();
+  socket.hear({ ...final("stop"), seq: 1 });
+  client.start({ prompt: "Hi", request_id: "r" }).catch(() => {});
+  assert.equal(socket.sent.at(-1).type, "start");
+  assert.equal(socket.sent.length, 2);
+});
+
+test("a name that runs already is refused before anything is sent", async () => {
+  const { client, socket } = await running();
+  await assert.rejects(client.start({ prompt: "Hi", request_id: "r" }), is("request_conflict"));
+  assert.equal(socket.sent.length, 1);
+});
+
+test("a stream that ends in an error throws after its last chunk, and again", async () => {
+  const { socket, stream } = await running();
+  socket.hear({ ...token(0, "last"), seq: 1 });
+  socket.hear({ ...final("error", "the engine failed"), seq: 2 });
+  assert.equal((await stream.next())?.text, "last");
+  for (const _ of [1, 2]) {
+    await assert.rejects(stream.next(), (error) => {
+      assert.ok(error instanceof StreamFailed);
+      assert.equal(error.final.stop_reason, "the engine failed");
+      return error.message === "the engine failed";
+    });
+  }
+});
+
+// -- those who listen, and those who stop ------------------------------------------------------------------
+
+test("events are told after they were applied, from `started` on, and once", async () => {
+  /** @type {string[]} */ const told = [];
+  const { socket, stream } = await running({ onevent: (/** @type {any} */ event) => told.push(event.type) });
+  stream.onevent = (event) => told.push(`${event.type} ${stream.text}`);
+  socket.hear({ ...token(0, "a"), seq: 1 });
+  socket.hear({ ...token(0, "a"), seq: 1 });
+  assert.deepEqual(told, ["started", "token a"]);
+});
+
+test("a listener's mistake is reported as any uncaught one, and stops nothing", async () => {
+  const { socket, stream } = await running();
+  const uncaught = new Promise((resolve) => process.setUncaughtExceptionCaptureCallback(resolve));
+  stream.onevent = () => {
+    throw new Error("a mistake");
+  };
+  socket.hear({ ...token(0, "a"), seq: 1 });
+  assert.match(String(await uncaught), /a mistake/);
+  process.setUncaughtExceptionCaptureCallback(null);
+  assert.equal((await stream.next())?.text, "a");
+});
+
+test("a loop that is left while a chunk is under way does not wait for it", async () => {
+  const { socket, stream } = await running();
+  const chunks = stream[Symbol.asyncIterator]();
+  const waiting = chunks.next();
+  await chunks.return?.();
+  await chunks.return?.();
+  assert.deepEqual(socket.sent.slice(1), [{ type: "cancel", request_id: "r", ref: "1" }]);
+  socket.hear({ ...final("cancelled"), seq: 1 });
+  assert.equal((await waiting).done, true);
+});
+
+test("an aborted start is cancelled, whatever becomes of it", async () => {
+  const { client, socket } = await connected();
+  const abort = new AbortController();
+  const starting = client.start({ prompt: "Hi", request_id: "r", signal: abort.signal });
+  abort.abort();
+  await assert.rejects(starting, { name: "AbortError" });
+  assert.deepEqual(socket.sent.map(({ type }) => type), ["start", "cancel"]);
+  await assert.rejects(client.start({ prompt: "Hi", signal: abort.signal }), { name: "AbortError" });
+  assert.equal(socket.sent.length, 2);
+});

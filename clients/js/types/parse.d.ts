@@ -1,6 +1,0 @@
-/** The server's first words. Throws what is wrong with them. @param {string} text @returns {Ready} */
-export function greeting(text: string): Ready;
-/** @param {string} text @returns {ServerEvent} */
-export function parsed(text: string): ServerEvent;
-import type { Ready } from "./wire.js";
-import type { ServerEvent } from "./wire.js";

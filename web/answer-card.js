@@ -1,0 +1,134 @@
+/**
+ * An answer on the page: its text, its buttons, its numbers, and a line to put something in. Knows DOM and one
+ * `Answer`; does not know the conversation that it stands in.
+ */
+import { announce } from "./screen-reader.js";
+import { button, element } from "./dom.js";
+import { Prose } from "./answer-text.js";
+
+/** @typedef {import("./answer.js").Answer} Answer @typedef {import("./answer.js").Settings} Settings */
+
+const REASONS = /** @type {Record<string, string>} */ ({
+  stop: "finished", length: "reached its limit", cancelled: "stopped", error: "broken off",
+});
+
+export class Card {
+  #drawing = false;
+  #resumeAfter = false;
+
+  /** @param {Answer} answer @param {() => Settings} settings @param {() => void} onchange */
+  constructor(answer, settings, onchange) {
+    this.answer = answer;
+    this.prose = new Prose(answer.writing, (word) => answer.goOnFrom(word, settings()), announce);
+    this.state = element("span", "state");
+    this.numbers = element("p", "numbers");
+    this.problem = element("p", "problem");
+    this.pause = button("Pause", () => this.toggle(), "pause");
+    this.stop = button("Stop", () => answer.stop(), "stop");
+    this.interject = button("Interject", () => this.open(), "interject");
+    this.goOn = button("Go on", () => answer.write(settings()), "go-on");
+    this.line = this.#line();
+    this.element = element("article", "answer");
+    this.element.setAttribute("aria-label", answer.label);
+    const tools = element("div", "tools");
+    tools.append(this.pause, this.interject, this.stop, this.goOn);
+    const head = element("header");
+    head.append(element("h3", "", answer.label), this.state, tools);
+    this.element.append(head, this.prose.element, this.line, this.problem, this.numbers);
+    answer.onchange = (news) => {
+      if (news) announce(`${answer.label}: ${news}`);
+      if (!answer.running) this.#close();
+      this.draw();
+      onchange();
+    };
+    this.draw();
+  }
+
+  /** At most once a frame, however many tokens it brought. */
+  draw() {
+    if (this.#drawing) return;
+    this.#drawing = true;
+    requestAnimationFrame(() => {
+      this.#drawing = false;
+      this.#draw();
+    });
+  }
+
+  toggle() {
+    return this.answer.state === "paused" ? this.answer.resume() : this.answer.pause();
+  }
+
+  /** Open the line for an interjection; what is read meanwhile does not run away. */
+  open() {
+    if (!this.answer.running) return;
+    this.#resumeAfter = this.answer.state !== "paused";
+    this.answer.pause();
+    this.line.hidden = false;
+    this.line.querySelector("input")?.focus();
+  }
+
+  #draw() {
+    const { answer } = this;
+    const { state, running, final } = answer;
+    this.prose.draw();
+    this.element.dataset.state = state;
+    this.prose.element.setAttribute("aria-busy", String(state === "writing"));
+    this.state.textContent = running ? state : REASONS[final?.finish_reason] ?? "broken off";
+    this.pause.textContent = state === "paused" ? "Resume" : "Pause";
+    for (const tool of [this.pause, this.stop, this.interject]) tool.hidden = !running;
+    this.goOn.hidden = running || final?.finish_reason === "stop";
+    this.problem.textContent = answer.problem;
+    this.problem.hidden = !answer.problem;
+    this.numbers.textContent = this.#figures().join("  \u00b7  ");
+  }
+
+  #figures() {
+    const { meter, running, final, index } = this.answer;
+    const first = final?.timing.ttft_ms ?? meter.firstMs;
+    const rate = running ? meter.rate : final?.timing.tokens_per_s;
+    const figures = [];
+    if (final || index) figures.push(`${final?.index ?? index} tokens`);
+    if (rate) figures.push(`${rate.toFixed(rate < 10 ? 1 : 0)} a second`);
+    if (first !== null && first !== undefined) figures.push(`first after ${Math.round(first)} ms`);
+    if (final?.usage.discarded_tokens) figures.push(`${final.usage.discarded_tokens} forgotten`);
+    return figures;
+  }
+
+  #line() {
+    const line = element("form", "line");
+    const text = element("input");
+    text.setAttribute("aria-label", "What to put in");
+    text.placeholder = "Put in\u2026";
+    const as = element("select");
+    as.setAttribute("aria-label", "As whose words");
+    as.append(new Option("as its own words", "text"), new Option("as a message of yours", "messages"));
+    const put = element("button", "", "Put in");
+    line.append(text, as, put, button("Leave", () => this.#close(), "leave"));
+    line.hidden = true;
+    line.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (text.value) this.#put(text.value, as.value);
+      text.value = "";
+      this.#close();
+    });
+    line.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      event.stopPropagation();
+      this.#close();
+    });
+    return line;
+  }
+
+  /** Its own words stand apart from what is before them, as words do. @param {string} value @param {string} as */
+  #put(value, as) {
+    if (as === "messages") return this.answer.inject({ messages: [{ role: "user", content: value }] });
+    return this.answer.inject({ text: /^[\s\p{P}]/u.test(value) ? value : ` ${value}` });
+  }
+
+  #close() {
+    if (this.line.hidden) return;
+    this.line.hidden = true;
+    if (this.#resumeAfter) this.answer.resume();
+    this.interject.focus({ preventScroll: true });
+  }
+}

@@ -1,0 +1,102 @@
+/**
+ * The sliders: what an answer starts with, and what changes in one that runs. Knows names, ranges and the page's
+ * form; what is done with a change is `onadjust`'s business.
+ */
+import { element } from "./dom.js";
+
+/** @typedef {{ name: string, label: string, value: number, min: number, max: number, step: number, says: string }} Dial */
+
+/** @type {Dial[]} */
+const DIALS = [
+  { name: "temperature", label: "Temperature", value: 0.7, min: 0, max: 2, step: 0.05, says: "0 always takes the likeliest" },
+  { name: "top_p", label: "Top-p", value: 0.95, min: 0.05, max: 1, step: 0.01, says: "the likeliest, up to this much probability" },
+  { name: "top_k", label: "Top-k", value: 0, min: 0, max: 200, step: 1, says: "the likeliest, so many; 0 is all" },
+  { name: "min_p", label: "Min-p", value: 0, min: 0, max: 0.5, step: 0.01, says: "none less likely than this share of the likeliest" },
+  { name: "repetition_penalty", label: "Repetition", value: 1.1, min: 1, max: 2, step: 0.01, says: "against what was said; 1 is off" },
+  { name: "presence_penalty", label: "Presence", value: 0, min: -2, max: 2, step: 0.05, says: "towards new words" },
+  { name: "frequency_penalty", label: "Frequency", value: 0, min: -2, max: 2, step: 0.05, says: "against words said often" },
+];
+const SETTLED_MS = 160; // a slider that is being dragged is heard when it rests
+
+export class Controls {
+  /** @type {(params: Record<string, number>) => void} */ onadjust = () => {};
+  /** @type {(pace: number) => void} */ onpace = () => {};
+  /** @type {Map<string, HTMLInputElement>} */ #inputs = new Map();
+  /** @type {Record<string, number>} */ #changed = {};
+  /** @type {ReturnType<typeof setTimeout> | undefined} */ #timer;
+  #form;
+
+  /** @param {HTMLFormElement} form */
+  constructor(form) {
+    this.#form = form;
+    form.querySelector(".dials")?.append(...DIALS.map((dial) => this.#dial(dial)));
+    form.addEventListener("submit", (event) => event.preventDefault());
+    const pace = this.#field("pace");
+    pace.addEventListener("input", () => this.onpace(Number(pace.value) || 0));
+  }
+
+  /** What an answer starts with. */
+  get settings() {
+    /** @type {Record<string, any>} */
+    const params = Object.fromEntries([...this.#inputs].map(([name, input]) => [name, input.valueAsNumber]));
+    const most = this.#field("max_tokens").valueAsNumber;
+    const least = this.#field("min_tokens").valueAsNumber;
+    const seed = this.#field("seed").valueAsNumber;
+    const stop = this.#field("stop").value;
+    if (most) params.max_tokens = most;
+    if (least) params.min_tokens = least;
+    if (!Number.isNaN(seed)) params.seed = seed;
+    if (stop) params.stop = [stop];
+    const window = Math.max(this.#field("window").valueAsNumber || 64, 1);
+    return { params, window, pace: this.#field("pace").valueAsNumber || 0 };
+  }
+
+  /** A step up or down, as by a key. @param {string} name @param {number} steps */
+  nudge(name, steps) {
+    const input = this.#inputs.get(name);
+    if (!input) return;
+    steps > 0 ? input.stepUp(steps) : input.stepDown(-steps);
+    input.dispatchEvent(new Event("input", { bubbles: true }));
+  }
+
+  /** @param {string} name */
+  #field(name) {
+    return /** @type {HTMLInputElement} */ (this.#form.elements.namedItem(name));
+  }
+
+  /** @param {Dial} dial */
+  #dial({ name, label, says, ...range }) {
+    const input = element("input");
+    Object.assign(input, { type: "range", id: `dial-${name}`, name, ...pick(range) });
+    input.setAttribute("aria-describedby", `says-${name}`);
+    const shown = element("output", "", input.value);
+    const title = element("label", "", label);
+    title.htmlFor = shown.htmlFor.value = input.id;
+    const note = element("small", "", says);
+    note.id = `says-${name}`;
+    input.addEventListener("input", () => {
+      shown.textContent = input.value;
+      this.#change(name, input.valueAsNumber);
+    });
+    this.#inputs.set(name, input);
+    const row = element("div", "dial");
+    row.append(title, shown, input, note);
+    return row;
+  }
+
+  /** @param {string} name @param {number} value */
+  #change(name, value) {
+    this.#changed[name] = value;
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => {
+      const params = this.#changed;
+      this.#changed = {};
+      this.onadjust(params);
+    }, SETTLED_MS);
+  }
+}
+
+/** A range's ends must stand before its value, or the value is bent to others. @param {Omit<Dial, "name" | "label" | "says">} range */
+function pick({ min, max, step, value }) {
+  return { min: String(min), max: String(max), step: String(step), value: String(value) };
+}
