@@ -11,7 +11,7 @@
  * @import { StartFields, TokenLogprob } from "./protocol.js"
  */
 
-import { Stream } from "./handle.js";
+import { Stream } from "./stream.js";
 import { DEFAULT_WINDOW, attachFrame, checkPatience, checkWindow, startFrame } from "./options.js";
 import { openConnection } from "./dial.js";
 import { pageAddress, websocketUrl } from "./url.js";

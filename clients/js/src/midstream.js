@@ -11,7 +11,7 @@
 
 export { Client, connect } from "./client.js";
 export { ConnectionLost, MidstreamError, ProtocolError, StreamFailed } from "./errors.js";
-export { Stream } from "./handle.js";
+export { Stream } from "./stream.js";
 export { connectWorker } from "./worker-client.js";
 export { clientSecret } from "./client-secret.js";
 export { exposeInWorker } from "./worker.js";

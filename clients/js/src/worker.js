@@ -12,7 +12,7 @@
  */
 
 import { finished, packed, unpacked } from "./errors.js";
-import { Stream } from "./handle.js";
+import { Stream } from "./stream.js";
 import { listen, listenFor } from "./worker-messages.js";
 import { openConnection } from "./dial.js";
 

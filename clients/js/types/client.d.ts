@@ -154,7 +154,7 @@ import type { State } from "./reconnecting.js";
 import type { GoingAway } from "./protocol.js";
 import type { Ready } from "./protocol.js";
 import type { StartOptions } from "./options.js";
-import { Stream } from "./handle.js";
+import { Stream } from "./stream.js";
 import type { AttachOptions } from "./options.js";
 import type { StartFields } from "./protocol.js";
 import type { Params } from "./protocol.js";

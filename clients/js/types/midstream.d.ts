@@ -1,4 +1,4 @@
-export { Stream } from "./handle.js";
+export { Stream } from "./stream.js";
 export { connectWorker } from "./worker-client.js";
 export { clientSecret } from "./client-secret.js";
 export { exposeInWorker } from "./worker.js";
