@@ -67,9 +67,9 @@ OUR_OWN = {
 # And of others.
 OTHERS = {
     "midstream": ["msgspec", "websockets"],
-    "midstream.cli.terminal.board": ["prompt_toolkit"],
+    "midstream.cli.terminal.streams_screen": ["prompt_toolkit"],
     "midstream.cli.chat": ["prompt_toolkit"],
-    "midstream.cli.terminal.screen": ["prompt_toolkit"],
+    "midstream.cli.terminal.answer_screen": ["prompt_toolkit"],
     "midstream.protocol": ["msgspec"],
     "realtime": ["msgspec", "starlette", "uvicorn"],
     "realtime.text": ["jinja2", "msgspec", "tokenizers"],

@@ -16,7 +16,7 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.formatted_text import FormattedText
 
 import midstream
-from midstream.cli.answer import Answer
+from midstream.cli.answer_controller import Answer
 from midstream.cli.answer_view import View, status
 from midstream.cli.arguments import add_sampling, add_url, api_key, sampling
 from midstream.cli.error_messages import sentence
@@ -24,7 +24,7 @@ from midstream.cli.first_of import first_of
 from midstream.cli.key_bindings import CHAT, CHAT_HELP, LEAVING, Intent, chat_help
 from midstream.cli.sanitize import inert
 from midstream.cli.summary import footer
-from midstream.cli.terminal.screen import STYLE, Screen, say
+from midstream.cli.terminal.answer_screen import STYLE, Screen, say
 from midstream.errors import MidstreamError
 
 NO_TERMINAL = "midstream: chat needs a terminal; for files and pipes there is `midstream run`"

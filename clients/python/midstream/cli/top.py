@@ -27,7 +27,9 @@ def main(argv: Sequence[str]) -> int:
         return 1
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return _say(first)
-    from midstream.cli.terminal.board import Board  # brings a library that is wanted at a terminal only
+    from midstream.cli.terminal.streams_screen import (
+        Board,  # brings a library that is wanted at a terminal only
+    )
 
     try:
         return asyncio.run(Board(first, lambda: ask(url, key), lambda error: sentence(error, url)).run())

@@ -9,7 +9,7 @@ from midstream.cli.answer_view import status
 from midstream.cli.first_of import first_of
 from midstream.cli.jobs import Job
 from midstream.cli.key_bindings import LEAVING, RUN, RUN_HELP, Intent
-from midstream.cli.terminal.screen import Screen, say
+from midstream.cli.terminal.answer_screen import Screen, say
 
 
 class Live:
