@@ -1,9 +1,9 @@
-"""A Midstream server for testing clients: real WebSockets on loopback, played by the test.
+"""A scripted server for testing clients: real WebSockets on loopback, and a test says what the server sends.
 
 The sessions of its connections are "s1", "s2" and so on.
 
-`FakeServer.peer` hands the test the server's side of the next connection. `Speaker` plays a whole server
-instead: it answers every frame by the protocol's rules, with a model that is infinitely fast and says its
+`FakeServer.peer` hands the test the server's side of the next connection. A `Responder` takes the test's
+place: it answers every frame by the protocol's rules, with a model that is infinitely fast and writes its
 token numbers.
 """
 
@@ -100,19 +100,19 @@ class Peer:
 
     def __init__(self, socket: ServerConnection) -> None:
         self.socket = socket
-        self._packed = socket.subprotocol == MSGPACK_SUBPROTOCOL
-        self._codec: Any = msgspec.msgpack if self._packed else msgspec.json
+        self._binary = socket.subprotocol == MSGPACK_SUBPROTOCOL
+        self._codec: Any = msgspec.msgpack if self._binary else msgspec.json
         self.seqs: Counter[str] = Counter()
 
-    async def frame(self) -> ClientFrame:
+    async def receive_frame(self) -> ClientFrame:
         data = await self.socket.recv(decode=False)
         return self._codec.decode(data, type=ClientFrame)  # type: ignore[no-any-return]
 
     async def receive(self, kind: type[F]) -> F:
         """The next frame, which is of this kind. Grants come when they come: they are passed over."""
-        frame = await self.frame()
+        frame = await self.receive_frame()
         while isinstance(frame, Grant) and kind is not Grant:
-            frame = await self.frame()
+            frame = await self.receive_frame()
         assert isinstance(frame, kind), frame
         return frame
 
@@ -120,22 +120,22 @@ class Peer:
         if isinstance(event, StreamEvent):
             event.seq = self.seqs[event.request_id]
             self.seqs[event.request_id] += 1
-        await self.socket.send(self._codec.encode(event), text=not self._packed)
+        await self.socket.send(self._codec.encode(event), text=not self._binary)
 
-    async def start(self) -> Start:
+    async def accept_start(self) -> Start:
         """Receive a `start`, and accept it."""
         frame = await self.receive(Start)
         await self.send(started(frame))
         return frame
 
-    async def say(self, start: Start, index: int, *deltas: str) -> None:
+    async def send_tokens(self, start: Start, index: int, *deltas: str) -> None:
         for place, delta in enumerate(deltas, index):
             await self.send(Token(request_id=start.request_id, index=place, count=1, delta=delta))
 
 
 @dataclass
-class Spoken:
-    """A stream as the Speaker sees it: the numbers that say whether it may go on."""
+class ResponderStream:
+    """A stream of the Responder: the numbers that say whether it may go on."""
 
     limit: int
     length: int
@@ -147,76 +147,76 @@ class Spoken:
         return self.index if may else None
 
 
-class Speaker:
+class Responder:
     """Answers every frame as the protocol says. `decoded` counts the tokens it was made to decode."""
 
     def __init__(self) -> None:
         self.decoded: Counter[str] = Counter()
         self.finals: dict[str, Final] = {}
-        self._streams: dict[str, Spoken] = {}
+        self._streams: dict[str, ResponderStream] = {}
 
     async def __call__(self, peer: Peer) -> None:
         while True:
-            frame = await peer.frame()
+            frame = await peer.receive_frame()
             if isinstance(frame, Ping):
                 await peer.send(Pong(ref=frame.ref))
             elif isinstance(frame, Start):
-                await self._begin(peer, frame)
+                await self._receive_start(peer, frame)
             elif isinstance(frame, Replace):
                 pass  # it has no other connection
-            elif spoken := self._streams.get(frame.request_id):
-                await self._steer(peer, frame, spoken)
+            elif stream := self._streams.get(frame.request_id):
+                await self._receive_steering(peer, frame, stream)
             elif not isinstance(frame, Grant | Cancel):
                 await peer.send(_finished(frame.request_id, frame.ref))
 
-    async def _begin(self, peer: Peer, start: Start) -> None:
+    async def _receive_start(self, peer: Peer, start: Start) -> None:
         length = start.params.max_tokens
-        spoken = Spoken(
+        stream = ResponderStream(
             limit=start.credit.limit if start.credit else MAX_INDEX,
             length=1000 if isinstance(length, msgspec.UnsetType) else length,
         )
-        self._streams[start.request_id] = spoken
+        self._streams[start.request_id] = stream
         await peer.send(started(start))
-        await self._speak(peer, start.request_id, spoken)
+        await self._send_tokens(peer, start.request_id, stream)
 
-    async def _steer(self, peer: Peer, frame: ClientFrame, spoken: Spoken) -> None:
+    async def _receive_steering(self, peer: Peer, frame: ClientFrame, stream: ResponderStream) -> None:
         assert not isinstance(frame, Ping | Replace)
         name, ref = frame.request_id, frame.ref
         at = frame.at if isinstance(frame, Adjust | Inject) else None
         if at is not None:
-            await self._rewind(peer, name, ref, spoken, at)
-        index = spoken.index
+            await self._rewind(peer, name, ref, stream, at)
+        index = stream.index
         match frame:
             case Grant():
-                spoken.limit = max(spoken.limit, frame.limit)
+                stream.limit = max(stream.limit, frame.limit)
             case Pause():
-                spoken.paused = True
+                stream.paused = True
                 await peer.send(Paused(request_id=name, ref=ref, index=index, reason="client"))
             case Resume():
-                spoken.paused = False
+                stream.paused = False
                 await peer.send(Resumed(request_id=name, ref=ref, index=index, recomputed_tokens=0))
             case Adjust():
                 await peer.send(Adjusted(request_id=name, ref=ref, index=index, params=frame.params))
             case Inject():
                 await peer.send(Injected(request_id=name, ref=ref, index=index, count=2))
             case Rewind():
-                await self._rewind(peer, name, ref, spoken, frame.to)
+                await self._rewind(peer, name, ref, stream, frame.to)
             case Cancel():
                 await self._end(peer, final(name, index, "cancelled", ref=ref))
         if name in self._streams:
-            await self._speak(peer, name, spoken)
+            await self._send_tokens(peer, name, stream)
 
-    async def _rewind(self, peer: Peer, name: str, ref: str | None, spoken: Spoken, to: int) -> None:
-        spoken.index = to
-        await peer.send(Rewound(request_id=name, ref=ref, index=to, text_length=len(spell(to))))
+    async def _rewind(self, peer: Peer, name: str, ref: str | None, stream: ResponderStream, to: int) -> None:
+        stream.index = to
+        await peer.send(Rewound(request_id=name, ref=ref, index=to, text_length=len(responder_text(to))))
 
-    async def _speak(self, peer: Peer, name: str, spoken: Spoken) -> None:
-        while (index := spoken.next()) is not None:
-            spoken.index += 1
+    async def _send_tokens(self, peer: Peer, name: str, stream: ResponderStream) -> None:
+        while (index := stream.next()) is not None:
+            stream.index += 1
             self.decoded[name] += 1
             await peer.send(Token(request_id=name, index=index, count=1, delta=f"{index} ", tokens=[index]))
-        if spoken.index == spoken.length:
-            await self._end(peer, final(name, spoken.index, "length"))
+        if stream.index == stream.length:
+            await self._end(peer, final(name, stream.index, "length"))
 
     async def _end(self, peer: Peer, end: Final) -> None:
         del self._streams[end.request_id]
@@ -224,8 +224,8 @@ class Speaker:
         await peer.send(end)
 
 
-def spell(count: int) -> str:
-    """The text of the Speaker's first tokens."""
+def responder_text(count: int) -> str:
+    """The text of the Responder's first tokens."""
     return "".join(f"{index} " for index in range(count))
 
 
@@ -239,14 +239,14 @@ class FakeServer:
     """`async with FakeServer() as server`, then `midstream.connect(server.url)` and `await server.peer()`."""
 
     def __init__(
-        self, speaker: Speaker | None = None, *, greet: Event | None = READY, status: int = 101
+        self, responder: Responder | None = None, *, first_event: Event | None = READY, status: int = 101
     ) -> None:
         self.requests: list[Request] = []
         self.status = status  # which connections are answered with; any but 101 refuses them
         self.headers: dict[str, str] = {}  # of a refusal
-        self._speaker = speaker
-        self._greet = greet
-        self._greeted = 0
+        self._responder = responder
+        self._first_event = first_event
+        self._sessions = 0
         self._peers: asyncio.Queue[Peer] = asyncio.Queue()
         self._refused: asyncio.Queue[None] = asyncio.Queue()
         self._server: Server
@@ -275,15 +275,15 @@ class FakeServer:
 
     async def _serve(self, socket: ServerConnection) -> None:
         peer = Peer(socket)
-        if isinstance(self._greet, Ready):
-            self._greeted += 1
-            await peer.send(msgspec.structs.replace(self._greet, session_id=f"s{self._greeted}"))
-        elif self._greet is not None:
-            await peer.send(self._greet)
+        if isinstance(self._first_event, Ready):
+            self._sessions += 1
+            await peer.send(msgspec.structs.replace(self._first_event, session_id=f"s{self._sessions}"))
+        elif self._first_event is not None:
+            await peer.send(self._first_event)
         self._peers.put_nowait(peer)
-        if self._speaker is not None:
+        if self._responder is not None:
             try:
-                await self._speaker(peer)
+                await self._responder(peer)
             except ConnectionClosed:
                 return
         await socket.wait_closed()

@@ -178,7 +178,7 @@ async def begun(fake: FakeServer, terminal: Terminal, words: str) -> tuple[Peer,
     """Say these words: the connection on which they are to be answered, and the start."""
     terminal.type(words + ENTER)
     peer = await fake.peer()
-    return peer, await peer.start()
+    return peer, await peer.accept_start()
 
 
 async def test_the_conversation_is_remembered_as_the_model_had_it(opened: Open) -> None:
@@ -187,7 +187,7 @@ async def test_the_conversation_is_remembered_as_the_model_had_it(opened: Open) 
         await fake.peer()
         peer, start = await begun(fake, terminal, "Hi")
         assert start.params.temperature == 0.5
-        await peer.say(start, 0, "Hel", "lo.")
+        await peer.send_tokens(start, 0, "Hel", "lo.")
         await peer.send(final(start.request_id, 2, "stop"))
         await terminal.until("Hello.", "· stop")
         _, start = await begun(fake, terminal, "Who?")
@@ -204,7 +204,9 @@ async def test_what_a_model_writes_is_seen_and_never_obeyed(opened: Open) -> Non
         terminal = await opened(fake.url)
         await fake.peer()
         peer, start = await begun(fake, terminal, "Hi")
-        await peer.say(start, 0, "\x1b[2J\x1b]0;owned\x07", "\x1b", "[8m\u202etxt.exe\r", "\x9b2J end")
+        await peer.send_tokens(
+            start, 0, "\x1b[2J\x1b]0;owned\x07", "\x1b", "[8m\u202etxt.exe\r", "\x9b2J end"
+        )
         await peer.send(final(start.request_id, 4, "stop"))
         await terminal.until("␛[2J␛]0;owned␇␛[8m<202E>txt.exe␍<009B>2J end", "· stop")
         assert terminal.screen.title != "owned"
@@ -217,7 +219,7 @@ async def test_an_answer_longer_than_the_screen_can_be_scrolled_back_to_its_begi
         peer, start = await begun(fake, terminal, "Hi")
         lines = [f"line {number}\n" for number in range(40)]
         for index, line in enumerate(lines):
-            await peer.say(start, index, line)
+            await peer.send_tokens(start, index, line)
             await terminal.until(line.strip())
         await peer.send(final(start.request_id, 40, "stop"))
         seen = await terminal.until("· stop")
@@ -230,10 +232,10 @@ async def test_what_was_scrolled_away_and_is_taken_back_is_said_to_be(opened: Op
         await fake.peer()
         peer, start = await begun(fake, terminal, "Hi")
         lines = [f"line {number}\n" for number in range(20)]
-        await peer.say(start, 0, *lines)
+        await peer.send_tokens(start, 0, *lines)
         await terminal.until("line 0", "line 19")
         await peer.send(Rewound(request_id=start.request_id, index=5, text_length=len("".join(lines[:5]))))
-        await peer.say(start, 5, "another line")
+        await peer.send_tokens(start, 5, "another line")
         await peer.send(final(start.request_id, 6, "stop"))
         seen = await terminal.until("· stop")
         assert re.search(r"line 4\n(line \d+\n)+⟨taken back; it goes on from here⟩\nanother line\n", seen)
@@ -253,7 +255,7 @@ async def test_a_connection_lost_in_an_answer_comes_back_unnoticed(opened: Open)
         terminal = await opened(fake.url)
         await fake.peer()
         peer, start = await begun(fake, terminal, "Hi")
-        await peer.say(start, 0, "Half an ans")
+        await peer.send_tokens(start, 0, "Half an ans")
         await terminal.until("Half an ans")
         fake.status = 503
         await peer.socket.close(1012)
@@ -264,7 +266,7 @@ async def test_a_connection_lost_in_an_answer_comes_back_unnoticed(opened: Open)
         frame = await peer.receive(Attach)
         peer.seqs[start.request_id] = frame.after + 1
         await peer.send(Attached(request_id=start.request_id, ref=frame.ref))
-        await peer.say(start, 1, "wer")
+        await peer.send_tokens(start, 1, "wer")
         await peer.send(final(start.request_id, 2, "stop"))
         await terminal.until("Half an answer")
         await terminal.until_so(lambda seen: seen.rstrip().endswith("▸"), "the next prompt")
@@ -275,7 +277,7 @@ async def test_a_connection_lost_for_good_is_one_line_and_the_conversation_goes_
         terminal = await opened(fake.url)
         await fake.peer()
         peer, start = await begun(fake, terminal, "Hi")
-        await peer.say(start, 0, "Half an ans")
+        await peer.send_tokens(start, 0, "Half an ans")
         await terminal.until("Half an ans")
         await peer.socket.close(4403)
         await terminal.until("was lost (close code 4403)", "Half an ans")

@@ -101,10 +101,10 @@ async def test_answers_that_run_beside_one_another_are_shown_in_their_order(tmp_
             asyncio.to_thread(piped, "--url", fake.url, "--input", requests, "--parallel", "2")
         )
         peer = await fake.peer()
-        first, second = await peer.start(), await peer.start()
-        await peer.say(second, 0, "later")
+        first, second = await peer.accept_start(), await peer.accept_start()
+        await peer.send_tokens(second, 0, "later")
         await peer.send(final(second.request_id, 1, "stop"))
-        await peer.say(first, 0, "sooner\x1b[31m")
+        await peer.send_tokens(first, 0, "sooner\x1b[31m")
         await peer.send(final(first.request_id, 1, "stop"))
         shown = (await running).stdout
     assert re.findall(r"sooner.*|later", shown) == ["sooner␛[31m", "later"]
@@ -124,8 +124,8 @@ async def test_a_stream_that_fails_in_the_middle_keeps_what_came(tmp_path: Path)
             asyncio.to_thread(piped, "--url", fake.url, "--input", requests, "--output", str(output))
         )
         peer = await fake.peer()
-        start = await peer.start()
-        await peer.say(start, 0, "half")
+        start = await peer.accept_start()
+        await peer.send_tokens(start, 0, "half")
         await peer.send(final(start.request_id, 1, "error", stop_reason="out of memory"))
         done = await running
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""When to try again, and what becomes of a frame that was not answered: no clock, no socket."""
+"""Backoff and pending frames: when to try again, and what becomes of a frame that was not answered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midstream.backoff import BASE_S, CAP_S, Backoff
-from midstream.pending_frames import Asked, Fate, repeatable
+from midstream.pending_frames import PendingFrame, ReconnectAction, idempotent
 from midstream.protocol import (
     Adjust,
     Adjusted,
@@ -35,13 +35,13 @@ def test_the_span_doubles_up_to_the_cap() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=2000), st.floats(0, 30))
-def test_chance_says_which_part_of_it_and_the_server_what_comes_before(
-    chances: list[float], after_s: float
+def test_jitter_says_which_part_of_it_and_the_server_what_comes_before(
+    jitters: list[float], after_s: float
 ) -> None:
     backoff = Backoff(100.0)
-    for tries, chance in enumerate(chances):
-        wait_s = backoff.wait_s(0, chance, after_s)
-        assert wait_s == after_s + chance * min(CAP_S, BASE_S * 2.0 ** min(tries, 16))
+    for tries, jitter in enumerate(jitters):
+        wait_s = backoff.wait_s(0, jitter, after_s)
+        assert wait_s == after_s + jitter * min(CAP_S, BASE_S * 2.0 ** min(tries, 16))
 
 
 @pytest.mark.parametrize(
@@ -66,26 +66,27 @@ def test_no_wait_goes_beyond_the_deadline(now: float, after_s: float, wait_s: fl
     ],
 )
 def test_what_does_no_harm_twice(frame: Frame, twice: bool) -> None:
-    assert repeatable(frame) == twice
+    assert idempotent(frame) == twice
 
 
-def cases() -> Iterator[tuple[bool, str | None, bool, bool, Fate]]:
-    """repeatable, said on, pending, retold: what becomes of it."""
-    for twice, said_on, pending, retold in itertools.product(
+def cases() -> Iterator[tuple[bool, str | None, bool, bool, ReconnectAction]]:
+    """idempotent, sent on, pending at the server, after a snapshot: what is done."""
+    for twice, sent_on, pending, after_snapshot in itertools.product(
         (True, False), (None, "old", "new"), (True, False), (True, False)
     ):
-        fate: Fate = "again"
-        if pending or said_on == "new":
-            fate = "underway"
-        elif retold and said_on == "old" and not twice:
-            fate = "unknown"
-        yield twice, said_on, pending, retold, fate
+        action: ReconnectAction = "resend"
+        if pending or sent_on == "new":
+            action = "wait"
+        elif after_snapshot and sent_on == "old" and not twice:
+            action = "fail"
+        yield twice, sent_on, pending, after_snapshot, action
 
 
-@pytest.mark.parametrize(("twice", "said_on", "pending", "retold", "fate"), list(cases()))
-async def test_the_fate_of_a_frame(
-    twice: bool, said_on: str | None, pending: bool, retold: bool, fate: Fate
+@pytest.mark.parametrize(("twice", "sent_on", "pending", "after_snapshot", "action"), list(cases()))
+async def test_what_is_done_with_a_frame_after_a_reconnect(
+    twice: bool, sent_on: str | None, pending: bool, after_snapshot: bool, action: ReconnectAction
 ) -> None:
     frame = Adjust(request_id="r", params=WARM, ref="7", at=None if twice else 3)
-    asked = Asked(frame, Adjusted, asyncio.get_running_loop().create_future(), said_on)
-    assert asked.fate("new", ["6", "7"] if pending else ["6"], retold=retold) == fate
+    waiting = PendingFrame(frame, Adjusted, asyncio.get_running_loop().create_future(), sent_on)
+    refs = ["6", "7"] if pending else ["6"]
+    assert waiting.reconnect_action("new", refs, after_snapshot=after_snapshot) == action

@@ -1,4 +1,4 @@
-"""The asynchronous client against a server played by the test, over real WebSockets."""
+"""The asynchronous client against a scripted server, over real WebSockets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from midstream.protocol import (
     Start,
     Token,
 )
-from tests.fakes.scripted_server import READY, FakeServer, Peer, Speaker, final, spell
+from tests.fakes.scripted_server import READY, FakeServer, Peer, Responder, final, responder_text
 
 
 @pytest.fixture
@@ -53,19 +53,19 @@ async def peer(server: FakeServer, client: midstream.Client) -> Peer:
 
 
 @pytest.fixture
-def speaker() -> Speaker:
-    return Speaker()
+def responder() -> Responder:
+    return Responder()
 
 
 @pytest.fixture
-async def talking(speaker: Speaker) -> AsyncIterator[midstream.Client]:
+async def responder_client(responder: Responder) -> AsyncIterator[midstream.Client]:
     """A client of a server that follows the protocol by itself."""
-    async with FakeServer(speaker) as server, midstream.connect(server.url) as client:
+    async with FakeServer(responder) as server, midstream.connect(server.url) as client:
         yield client
 
 
 async def begin(client: midstream.Client, peer: Peer, window: int = 64) -> tuple[midstream.Stream, Start]:
-    stream, start = await asyncio.gather(client.start(prompt="Hi", window=window), peer.start())
+    stream, start = await asyncio.gather(client.start(prompt="Hi", window=window), peer.accept_start())
     return stream, start
 
 
@@ -84,10 +84,10 @@ def error(code: str, request_id: str | None = None, ref: str | None = None) -> E
 
 @pytest.mark.parametrize("encoding", ["json", "msgpack"])
 async def test_a_connection_from_greeting_to_farewell(encoding: Encoding) -> None:
-    async with FakeServer(Speaker()) as server:
+    async with FakeServer(Responder()) as server:
         async with midstream.connect(server.url, api_key="k", encoding=encoding) as client:
             assert client.ready == READY
-            assert (await client.complete(prompt="Hi", max_tokens=3)).text == spell(3)
+            assert (await client.complete(prompt="Hi", max_tokens=3)).text == responder_text(3)
         (request,) = server.requests
         peer = await server.peer()
         await peer.socket.wait_closed()
@@ -133,19 +133,19 @@ async def test_nobody_there() -> None:
 
 
 async def test_a_server_that_says_nothing() -> None:
-    async with FakeServer(greet=None) as server:
+    async with FakeServer(first_event=None) as server:
         with pytest.raises(midstream.ConnectionLost, match="did not answer"):
             await midstream.connect(server.url, open_timeout=0.05)
 
 
 async def test_an_error_instead_of_a_greeting() -> None:
-    async with FakeServer(greet=error("draining")) as server:
+    async with FakeServer(first_event=error("draining")) as server:
         with pytest.raises(midstream.Draining):
             await midstream.connect(server.url)
 
 
 async def test_another_version_of_the_protocol() -> None:
-    async with FakeServer(greet=Ready(protocol=9, session_id="s", models=[], limits={})) as server:
+    async with FakeServer(first_event=Ready(protocol=9, session_id="s", models=[], limits={})) as server:
         with pytest.raises(midstream.ProtocolError, match="protocol 1"):
             await midstream.connect(server.url)
 
@@ -167,7 +167,7 @@ async def test_a_server_about_to_go_says_so(client: midstream.Client, peer: Peer
     stream, start = await begin(client, peer)
     assert not client.draining
     await peer.send(GoingAway(deadline_ms=1000))
-    await peer.say(start, 0, "x")
+    await peer.send_tokens(start, 0, "x")
     assert await stream.next()
     assert client.draining
 
@@ -179,7 +179,7 @@ async def test_fields_and_params_are_plain_keywords(client: midstream.Client, pe
     turn = {"role": "user", "content": "Hi"}
     stream, start = await asyncio.gather(
         client.start(messages=[turn], model=None, temperature=0.5, stop=("a", "b"), seed=7, priority=2),
-        peer.start(),
+        peer.accept_start(),
     )
     assert start.messages == [midstream.protocol.Message(role="user", content="Hi")]
     assert start.params == Params(temperature=0.5, stop=["a", "b"], seed=7)
@@ -189,13 +189,13 @@ async def test_fields_and_params_are_plain_keywords(client: midstream.Client, pe
 
 
 async def test_automatic_credit_grants_nothing(client: midstream.Client, peer: Peer) -> None:
-    stream, start = await asyncio.gather(client.start(prompt=[1, 2], credit="auto"), peer.start())
+    stream, start = await asyncio.gather(client.start(prompt=[1, 2], credit="auto"), peer.accept_start())
     assert start.credit is None
-    await peer.say(start, 0, "a", "b")
+    await peer.send_tokens(start, 0, "a", "b")
     await stream.next()
     await stream.next()
     pausing = asyncio.create_task(stream.pause())
-    assert isinstance(await peer.frame(), Pause)  # and no grant before it
+    assert isinstance(await peer.receive_frame(), Pause)  # and no grant before it
     await peer.send(final(start.request_id, 2, "stop"))
     with pytest.raises(midstream.RequestFinished):
         await pausing
@@ -225,11 +225,11 @@ async def test_a_refused_start_raises_and_leaves_nothing(client: midstream.Clien
     with pytest.raises(midstream.TooManyStreams) as caught:
         await asyncio.gather(client.start(prompt="Hi", request_id="r"), refuse())
     assert caught.value.retry_after_ms == 40
-    await asyncio.gather(client.start(prompt="Hi", request_id="r"), peer.start())
+    await asyncio.gather(client.start(prompt="Hi", request_id="r"), peer.accept_start())
 
 
 async def test_a_name_in_use(client: midstream.Client, peer: Peer) -> None:
-    stream, _ = await asyncio.gather(client.start(prompt="Hi", request_id="r"), peer.start())
+    stream, _ = await asyncio.gather(client.start(prompt="Hi", request_id="r"), peer.accept_start())
     with pytest.raises(midstream.RequestConflict):
         await client.start(prompt="Hi", request_id="r")
     assert stream.state == "running"
@@ -240,7 +240,7 @@ async def test_a_name_in_use(client: midstream.Client, peer: Peer) -> None:
 
 async def test_a_stream_from_start_to_end(client: midstream.Client, peer: Peer) -> None:
     stream, start = await begin(client, peer)
-    await peer.say(start, 0, "Hel", "lo")
+    await peer.send_tokens(start, 0, "Hel", "lo")
     end = final(start.request_id, 2, "stop", stop_reason="eos")
     await peer.send(end)
     assert [chunk.text async for chunk in stream] == ["Hel", "lo"]
@@ -248,36 +248,40 @@ async def test_a_stream_from_start_to_end(client: midstream.Client, peer: Peer) 
     assert (stream.state, await stream.cancel(), await stream.next()) == ("finished", 2, None)
 
 
-async def test_complete(talking: midstream.Client) -> None:
-    done = await talking.complete(prompt="Hi", max_tokens=5)
-    assert (done.text, done.tokens, done.model) == (spell(5), [0, 1, 2, 3, 4], "toy")
+async def test_complete(responder_client: midstream.Client) -> None:
+    done = await responder_client.complete(prompt="Hi", max_tokens=5)
+    assert (done.text, done.tokens, done.model) == (responder_text(5), [0, 1, 2, 3, 4], "toy")
     assert (done.finish_reason, done.usage, done.timing) == ("length", done.final.usage, done.final.timing)
 
 
 async def test_pure_pull_decodes_one_token_for_each_one_asked_for(
-    talking: midstream.Client, speaker: Speaker
+    responder_client: midstream.Client, responder: Responder
 ) -> None:
-    stream = await talking.start(prompt="Hi", window=1)
+    stream = await responder_client.start(prompt="Hi", window=1)
     for asked in range(4):
-        await talking.ping()  # whatever the server was to decode, it has decoded before it answers
-        assert speaker.decoded[stream.request_id] == asked
+        await responder_client.ping()  # whatever the server was to decode, it has decoded before it answers
+        assert responder.decoded[stream.request_id] == asked
         assert (await stream.next() or stream).index == asked
 
 
-async def test_a_slow_loop_slows_its_own_decoding(talking: midstream.Client, speaker: Speaker) -> None:
-    stream = await talking.start(prompt="Hi", window=8, max_tokens=100)
+async def test_a_slow_loop_slows_its_own_decoding(
+    responder_client: midstream.Client, responder: Responder
+) -> None:
+    stream = await responder_client.start(prompt="Hi", window=8, max_tokens=100)
     async for chunk in stream:
-        await talking.ping()
-        assert speaker.decoded[stream.request_id] <= chunk.end + 8
-    assert stream.text == spell(100)
+        await responder_client.ping()
+        assert responder.decoded[stream.request_id] <= chunk.end + 8
+    assert stream.text == responder_text(100)
 
 
-async def test_an_unread_stream_delays_nobody(talking: midstream.Client, speaker: Speaker) -> None:
-    unread = await talking.start(prompt="Hi", window=4)
+async def test_an_unread_stream_delays_nobody(
+    responder_client: midstream.Client, responder: Responder
+) -> None:
+    unread = await responder_client.start(prompt="Hi", window=4)
     async with asyncio.TaskGroup() as group:
-        done = [group.create_task(talking.complete(prompt="Hi", max_tokens=n)) for n in range(1, 20)]
-    assert [task.result().text for task in done] == [spell(n) for n in range(1, 20)]
-    assert speaker.decoded[unread.request_id] == 4
+        done = [group.create_task(responder_client.complete(prompt="Hi", max_tokens=n)) for n in range(1, 20)]
+    assert [task.result().text for task in done] == [responder_text(n) for n in range(1, 20)]
+    assert responder.decoded[unread.request_id] == 4
 
 
 async def test_next_waits_no_longer_than_it_is_told_and_the_stream_lives_on(
@@ -287,7 +291,7 @@ async def test_next_waits_no_longer_than_it_is_told_and_the_stream_lives_on(
     with pytest.raises(TimeoutError):
         await stream.next(timeout=0.01)
     assert stream.try_next() is None
-    await peer.say(start, 0, "a", "b")
+    await peer.send_tokens(start, 0, "a", "b")
     chunk = await stream.next(timeout=60)
     assert chunk == midstream.Chunk(0, 1, "a")
     await peer.send(final(start.request_id, 2, "stop"))
@@ -298,7 +302,7 @@ async def test_try_next_grants_what_it_asks_for(client: midstream.Client, peer: 
     stream, start = await begin(client, peer, window=1)
     assert (stream.try_next(), stream.try_next()) == (None, None)
     assert (await peer.receive(Grant)).limit == 1
-    await peer.say(start, 0, "a")
+    await peer.send_tokens(start, 0, "a")
     assert await stream.next()
     assert stream.try_next() is None
     assert (await peer.receive(Grant)).limit == 2
@@ -306,7 +310,7 @@ async def test_try_next_grants_what_it_asks_for(client: midstream.Client, peer: 
 
 async def test_a_stream_that_fails_keeps_its_text(client: midstream.Client, peer: Peer) -> None:
     stream, start = await begin(client, peer)
-    await peer.say(start, 0, "so far")
+    await peer.send_tokens(start, 0, "so far")
     await peer.send(final(start.request_id, 1, "error", stop_reason="engine_error"))
     seen: list[str] = []
     with pytest.raises(midstream.StreamFailed, match="engine_error") as caught:
@@ -331,28 +335,28 @@ async def pong(peer: Peer) -> None:
 # -- steering ------------------------------------------------------------------------------------------
 
 
-async def test_every_way_of_steering_returns_its_index(talking: midstream.Client) -> None:
-    stream = await talking.start(prompt="Hi", window=10)
+async def test_every_way_of_steering_returns_its_index(responder_client: midstream.Client) -> None:
+    stream = await responder_client.start(prompt="Hi", window=10)
     assert await stream.pause(kv="release") == 10
     assert stream.state == "paused"
     assert await stream.adjust(temperature=0.25) == 10
     assert stream.params.temperature == 0.25
     assert await stream.rewind(6) == 6
-    assert (stream.text, stream.tokens, stream.index) == (spell(6), list(range(6)), 6)
+    assert (stream.text, stream.tokens, stream.index) == (responder_text(6), list(range(6)), 6)
     assert await stream.adjust(top_k=5, at=4) == 4
     assert await stream.inject(text="oh", at=2) == 2
     assert await stream.inject(messages=[{"role": "user", "content": "hm"}]) == 2
     assert await stream.inject(tokens=[1, 2]) == 2
-    assert stream.text == spell(2)
+    assert stream.text == responder_text(2)
     assert await stream.resume() == 2
     assert await stream.cancel() == 10
     assert await stream.cancel() == 10
-    assert stream.text == spell(10)
+    assert stream.text == responder_text(10)
 
 
 async def test_the_rewind_that_at_caused_is_not_the_answer(client: midstream.Client, peer: Peer) -> None:
     stream, start = await begin(client, peer)
-    await peer.say(start, 0, "a", "b")
+    await peer.send_tokens(start, 0, "a", "b")
     adjusting = asyncio.create_task(stream.adjust(temperature=0, at=1))
     frame = await peer.receive(Adjust)
     await peer.send(Rewound(request_id=start.request_id, ref=frame.ref, index=1, text_length=1))
@@ -369,7 +373,7 @@ async def test_a_refused_frame_raises_and_the_stream_goes_on(client: midstream.C
     await peer.send(error("context_too_long", start.request_id, frame.ref))
     with pytest.raises(midstream.ContextTooLong):
         await injecting
-    await peer.say(start, 0, "on")
+    await peer.send_tokens(start, 0, "on")
     assert await stream.next() == midstream.Chunk(0, 1, "on")
 
 
@@ -408,7 +412,7 @@ async def test_a_lost_connection_wakes_everybody(
     stream, start = await begin(client, peer)
     waiting = [asyncio.create_task(call) for call in (stream.adjust(temperature=0), client.ping())]
     await peer.receive(Adjust)
-    await peer.say(start, 0, "last words")
+    await peer.send_tokens(start, 0, "last words")
     await peer.socket.close(code, "so be it")
     outcomes = await asyncio.gather(*waiting, stream.cancel(), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [midstream.ConnectionLost] * 3
@@ -453,7 +457,7 @@ async def test_events_about_nobody_are_passed_over(client: midstream.Client, pee
     stream, start = await begin(client, peer)
     await peer.send(error("request_finished", "long gone"))
     await peer.send(Paused(request_id="long gone", index=0, reason="client"))
-    await peer.say(start, 0, "x")
+    await peer.send_tokens(start, 0, "x")
     assert await stream.next() == midstream.Chunk(0, 1, "x")
 
 
@@ -471,7 +475,7 @@ async def test_a_connection_that_closes_ends_its_streams(server: FakeServer) -> 
 
 async def test_break_cancels_though_the_stream_is_still_held(client: midstream.Client, peer: Peer) -> None:
     stream, start = await begin(client, peer)
-    await peer.say(start, 0, "a", "b")
+    await peer.send_tokens(start, 0, "a", "b")
     async for _ in stream:
         break
     await peer.receive(Cancel)
@@ -482,7 +486,7 @@ async def test_break_cancels_though_the_stream_is_still_held(client: midstream.C
 
 async def test_an_exception_in_the_loop_cancels(client: midstream.Client, peer: Peer) -> None:
     stream, start = await begin(client, peer)
-    await peer.say(start, 0, "a")
+    await peer.send_tokens(start, 0, "a")
 
     async def fail() -> None:
         async for chunk in stream:
@@ -504,7 +508,7 @@ async def test_a_cancelled_task_cancels(client: midstream.Client, peer: Peer) ->
 
 async def test_closing_a_generator_around_the_loop_cancels(client: midstream.Client, peer: Peer) -> None:
     stream, start = await begin(client, peer)
-    await peer.say(start, 0, "a", "b")
+    await peer.send_tokens(start, 0, "a", "b")
 
     async def words() -> AsyncIterator[str]:
         async for chunk in stream:
@@ -541,11 +545,13 @@ async def test_a_start_given_up_while_it_waits_is_cancelled(client: midstream.Cl
     assert (await peer.receive(Cancel)).request_id == start.request_id
 
 
-async def test_leaving_a_with_block_waits_for_the_end(talking: midstream.Client, speaker: Speaker) -> None:
-    async with await talking.start(prompt="Hi", window=3) as stream:
+async def test_leaving_a_with_block_waits_for_the_end(
+    responder_client: midstream.Client, responder: Responder
+) -> None:
+    async with await responder_client.start(prompt="Hi", window=3) as stream:
         async for _ in stream:
             break
-    assert stream.final == speaker.finals[stream.request_id]
+    assert stream.final == responder.finals[stream.request_id]
     assert stream.final.finish_reason == "cancelled"
 
 
@@ -573,7 +579,7 @@ async def test_a_finished_stream_is_dropped_without_a_word(client: midstream.Cli
 async def test_what_was_dropped_before_the_connection_closes_is_cancelled_first(server: FakeServer) -> None:
     async with midstream.connect(server.url) as client:
         peer = await server.peer()
-        accepting = asyncio.create_task(peer.start())
+        accepting = asyncio.create_task(peer.accept_start())
         stream = await client.start(prompt="Hi")
         cancelled = asyncio.create_task(peer.receive(Cancel))
         del stream

@@ -1,4 +1,4 @@
-"""The client's typed errors mirror the wire's, and its addresses are forgiving."""
+"""The client's typed errors mirror the protocol's, and its addresses are forgiving."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from midstream.protocol import ERRORS, CloseCode, Error
 from midstream.url import websocket_url
 
 
-def test_each_code_of_the_wire_has_a_class_of_its_own() -> None:
+def test_each_code_of_the_protocol_has_a_class_of_its_own() -> None:
     assert BY_CODE.keys() == ERRORS.keys()
     assert len(set(BY_CODE.values())) == len(ERRORS)
     assert all(getattr(midstream, kind.__name__) is kind for kind in BY_CODE.values())

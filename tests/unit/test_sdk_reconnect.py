@@ -1,4 +1,4 @@
-"""The client comes back: a server played by the test, over real WebSockets that it cuts."""
+"""The client reconnects: against a scripted server, over real WebSockets that the test cuts."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ from midstream.protocol import (
     Start,
     Token,
 )
-from midstream.reconnecting import LineState
+from midstream.reconnecting import ClientState
 from tests.fakes.cutting_proxy import CuttingProxy
-from tests.fakes.scripted_server import FakeServer, Peer, Speaker, final, spell, started
+from tests.fakes.scripted_server import FakeServer, Peer, Responder, final, responder_text, started
 
 T = TypeVar("T")
 
 
-class Told:
-    """What the client says of its state, in order."""
+class StateRecorder:
+    """The states that the client reports, in order."""
 
     def __init__(self) -> None:
-        self.states: list[LineState] = []
-        self._news = asyncio.Event()
+        self.states: list[ClientState] = []
+        self._changed = asyncio.Event()
 
-    def __call__(self, state: LineState) -> None:
+    def __call__(self, state: ClientState) -> None:
         self.states.append(state)
-        self._news.set()
+        self._changed.set()
 
-    async def until(self, state: LineState) -> None:
+    async def until(self, state: ClientState) -> None:
         while state not in self.states:
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
 
 @pytest.fixture
@@ -65,13 +65,13 @@ async def server() -> AsyncIterator[FakeServer]:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def recorder() -> StateRecorder:
+    return StateRecorder()
 
 
 @pytest.fixture
-async def client(server: FakeServer, told: Told) -> AsyncIterator[midstream.Client]:
-    async with midstream.connect(server.url, on_state=told) as client:
+async def client(server: FakeServer, recorder: StateRecorder) -> AsyncIterator[midstream.Client]:
+    async with midstream.connect(server.url, on_state=recorder) as client:
         yield client
 
 
@@ -84,12 +84,12 @@ async def begin(
     client: midstream.Client, peer: Peer, request_id: str = "r", window: int = 64
 ) -> midstream.Stream:
     stream, _ = await asyncio.gather(
-        client.start(prompt="Hi", request_id=request_id, window=window), peer.start()
+        client.start(prompt="Hi", request_id=request_id, window=window), peer.accept_start()
     )
     return stream
 
 
-async def back(server: FakeServer, *sessions: str) -> Peer:
+async def reconnected(server: FakeServer, *sessions: str) -> Peer:
     """The next connection, which stands in for these sessions."""
     peer = await server.peer()
     for session_id in sessions:
@@ -98,7 +98,7 @@ async def back(server: FakeServer, *sessions: str) -> Peer:
 
 
 async def attach(peer: Peer, after: int, request_id: str = "r", pending: list[str] | None = None) -> None:
-    """Hear the next `attach`, which has all events up to `after`, and say that there was nothing since."""
+    """Receive the next `attach`, which has all events up to `after`, and answer that nothing came since."""
     frame = await peer.receive(Attach)
     assert (frame.request_id, frame.after) == (request_id, after)
     peer.seqs[request_id] = after + 1
@@ -135,7 +135,7 @@ def token(index: int, delta: str, request_id: str = "r") -> Token:
 
 
 async def test_a_loop_notices_nothing(
-    server: FakeServer, client: midstream.Client, peer: Peer, told: Told
+    server: FakeServer, client: midstream.Client, peer: Peer, recorder: StateRecorder
 ) -> None:
     stream = await begin(client, peer)
     await peer.send(token(0, "a"))
@@ -143,7 +143,7 @@ async def test_a_loop_notices_nothing(
     assert await stream.next()
     reading = asyncio.create_task(_read(stream))
     cut(peer)
-    peer = await back(server, "s1")
+    peer = await reconnected(server, "s1")
     assert (client.state, stream.state) == ("reconnecting", "running")
     await attach(peer, 2)
     await pong(peer)
@@ -151,7 +151,11 @@ async def test_a_loop_notices_nothing(
     await peer.send(final("r", 3, "stop"))
     assert await reading == ["b", "c"]
     assert stream.text == "abc"
-    assert (client.ready.session_id, client.state, told.states) == ("s2", "open", ["reconnecting", "open"])
+    assert (client.ready.session_id, client.state, recorder.states) == (
+        "s2",
+        "open",
+        ["reconnecting", "open"],
+    )
 
 
 async def _read(stream: midstream.Stream) -> list[str]:
@@ -163,7 +167,7 @@ async def test_what_was_missed_comes_before_the_rest(
 ) -> None:
     stream = await begin(client, peer)
     cut(peer)
-    peer = await back(server, "s1")
+    peer = await reconnected(server, "s1")
     frame = await peer.receive(Attach)
     peer.seqs["r"] = 1
     await peer.send(token(0, "missed"))
@@ -177,7 +181,7 @@ async def test_the_end_may_be_what_was_missed(
 ) -> None:
     stream = await begin(client, peer)
     cut(peer)
-    peer = await back(server, "s1")
+    peer = await reconnected(server, "s1")
     frame = await peer.receive(Attach)
     peer.seqs["r"] = 1
     await peer.send(final("r", 0, "stop"))
@@ -194,7 +198,7 @@ async def test_the_latest_limit_is_said_again(
     reading = asyncio.create_task(stream.next())
     assert (await peer.receive(Grant)).limit == 1
     cut(peer)
-    peer = await back(server, "s1")
+    peer = await reconnected(server, "s1")
     await attach(peer, 0)
     await pong(peer)
     assert (await peer.receive(Grant)).limit == 1
@@ -205,28 +209,28 @@ async def test_the_latest_limit_is_said_again(
 async def test_automatic_credit_says_no_limit(
     server: FakeServer, client: midstream.Client, peer: Peer
 ) -> None:
-    await asyncio.gather(client.start(prompt="Hi", request_id="r", credit="auto"), peer.start())
+    await asyncio.gather(client.start(prompt="Hi", request_id="r", credit="auto"), peer.accept_start())
     cut(peer)
-    peer = await back(server, "s1")
-    frame = await peer.frame()
+    peer = await reconnected(server, "s1")
+    frame = await peer.receive_frame()
     assert isinstance(frame, Attach)
     await peer.send(Attached(request_id="r", ref=frame.ref))
-    assert isinstance(await peer.frame(), Ping)
+    assert isinstance(await peer.receive_frame(), Ping)
 
 
 async def test_cut_again_before_it_is_back(
-    server: FakeServer, client: midstream.Client, peer: Peer, told: Told
+    server: FakeServer, client: midstream.Client, peer: Peer, recorder: StateRecorder
 ) -> None:
     """The server may still hold any session open of which it is not known that it was replaced."""
     stream = await begin(client, peer)
     cut(peer)
     cut(await server.peer())
-    peer = await back(server, "s1", "s2")
+    peer = await reconnected(server, "s1", "s2")
     await attach(peer, 0)
     await pong(peer)
-    await told.until("open")
+    await recorder.until("open")
     cut(peer)
-    peer = await back(server, "s3")
+    peer = await reconnected(server, "s3")
     await attach(peer, 0)
     await peer.send(token(0, "a"))
     assert await stream.next() == midstream.Chunk(0, 1, "a")
@@ -245,7 +249,7 @@ async def test_a_server_that_restarts_is_waited_for(
     await server.refused()
     await server.refused()
     server.status = 101
-    peer = await back(server, "s1")
+    peer = await reconnected(server, "s1")
     await attach(peer, 1)
     assert not client.draining
 
@@ -259,10 +263,10 @@ async def test_an_unanswered_start_is_said_again(
     starting = asyncio.create_task(client.start(prompt="Hi"))
     first = await peer.receive(Start)
     cut(peer)
-    peer = await back(server, "s1")
-    again = await peer.start()
+    peer = await reconnected(server, "s1")
+    again = await peer.accept_start()
     assert again == first
-    await peer.say(again, 0, "a")
+    await peer.send_tokens(again, 0, "a")
     assert await (await starting).next() == midstream.Chunk(0, 1, "a")
 
 
@@ -272,13 +276,13 @@ async def test_a_start_that_was_heard_is_answered_by_what_was_missed(
     starting = asyncio.create_task(client.start(prompt="Hi"))
     await peer.receive(Start)
     cut(peer)
-    peer = await back(server, "s1")
-    again = await peer.start()
+    peer = await reconnected(server, "s1")
+    again = await peer.accept_start()
     stream = await starting
     await pong(peer)
     pausing = asyncio.create_task(stream.pause())
     pause = await peer.receive(Pause)
-    await peer.say(again, 0, "a")
+    await peer.send_tokens(again, 0, "a")
     await peer.send(Attached(request_id=again.request_id, ref=again.ref))
     assert await stream.next()
     pinging = asyncio.create_task(client.ping())
@@ -294,7 +298,7 @@ async def test_a_start_that_was_heard_long_ago_is_answered_by_a_snapshot(
     starting = asyncio.create_task(client.start(prompt="Hi", request_id="r"))
     await peer.receive(Start)
     cut(peer)
-    peer = await back(server, "s1")
+    peer = await reconnected(server, "s1")
     again = await peer.receive(Start)
     peer.seqs["r"] = 7
     await peer.send(snapshot("r", 4, "long ago"))
@@ -304,14 +308,14 @@ async def test_a_start_that_was_heard_long_ago_is_answered_by_a_snapshot(
 
 
 async def test_a_start_asked_for_meanwhile_waits(
-    server: FakeServer, client: midstream.Client, peer: Peer, told: Told
+    server: FakeServer, client: midstream.Client, peer: Peer, recorder: StateRecorder
 ) -> None:
     cut(peer)
-    await told.until("reconnecting")
+    await recorder.until("reconnecting")
     names = ["a", "b", "c"]
     starting = [asyncio.create_task(client.start(prompt="Hi", request_id=name)) for name in names]
-    peer = await back(server, "s1")
-    heard = [(await peer.start()).request_id for _ in names]
+    peer = await reconnected(server, "s1")
+    heard = [(await peer.accept_start()).request_id for _ in names]
     await asyncio.gather(*starting)
     assert heard == names
 
@@ -323,11 +327,11 @@ async def test_a_start_said_again_is_tried_while_there_is_time(
     starting = asyncio.create_task(client.start(prompt="Hi", request_id="r"))
     await peer.receive(Start)
     cut(peer)
-    peer = await back(server, "s1")
+    peer = await reconnected(server, "s1")
     start = await peer.receive(Start)
     await peer.send(error(code, "r", start.ref))
     await pong(peer)
-    await peer.start()
+    await peer.accept_start()
     assert (await starting).state == "running"
 
 
@@ -337,7 +341,7 @@ async def test_a_start_said_again_is_refused_at_last(server: FakeServer) -> None
         starting = asyncio.create_task(client.start(prompt="Hi", request_id="r"))
         await peer.receive(Start)
         cut(peer)
-        peer = await back(server, "s1")
+        peer = await reconnected(server, "s1")
         answering = asyncio.create_task(_refuse_all(peer))
         with pytest.raises(midstream.Overloaded):
             await starting
@@ -347,7 +351,7 @@ async def test_a_start_said_again_is_refused_at_last(server: FakeServer) -> None
 
 async def _refuse_all(peer: Peer) -> None:
     while True:
-        match await peer.frame():
+        match await peer.receive_frame():
             case Start() as start:
                 await peer.send(error("overloaded", start.request_id, start.ref))
             case Ping() as ping:
@@ -362,7 +366,7 @@ async def test_a_start_given_up_meanwhile_is_cancelled(
     cut(peer)
     starting.cancel()
     await asyncio.wait([starting])
-    peer = await back(server, "s1")
+    peer = await reconnected(server, "s1")
     await attach(peer, -1)
     await pong(peer)
     assert (await peer.receive(Cancel)).request_id == "r"
@@ -380,7 +384,7 @@ async def test_exactly_what_was_never_heard_is_said_again_in_order_and_by_its_na
     frames = [await peer.receive(kind) for kind in (Pause, Adjust, Inject, Rewind)]
     pause, adjust, inject, rewind = frames
     cut(peer)
-    peer = await back(server, "s1")
+    peer = await reconnected(server, "s1")
     frame = await peer.receive(Attach)
     peer.seqs["r"] = 1
     await peer.send(Paused(request_id="r", ref=pause.ref, index=0, reason="client"))
@@ -405,7 +409,7 @@ async def test_after_a_snapshot_only_what_does_no_harm_twice_is_said_again(
     steering = [asyncio.create_task(call) for call in calls]
     frames = [await peer.receive(kind) for kind in (Inject, Adjust, Rewind, Adjust)]
     cut(peer)
-    peer = await back(server, "s1")
+    peer = await reconnected(server, "s1")
     frame = await peer.receive(Attach)
     peer.seqs["r"] = 9
     await peer.send(snapshot("r", 2, "hm"))
@@ -429,7 +433,7 @@ async def test_a_snapshot_and_the_end_leave_an_injection_unknown(
     injecting = asyncio.create_task(stream.inject(text="x"))
     await peer.receive(Inject)
     cut(peer)
-    peer = await back(server, "s1")
+    peer = await reconnected(server, "s1")
     await peer.receive(Attach)
     peer.seqs["r"] = 9
     await peer.send(snapshot("r", 2, "hm"))
@@ -440,16 +444,16 @@ async def test_a_snapshot_and_the_end_leave_an_injection_unknown(
 
 
 async def test_frames_asked_for_meanwhile_wait_for_their_stream(
-    server: FakeServer, client: midstream.Client, peer: Peer, told: Told
+    server: FakeServer, client: midstream.Client, peer: Peer, recorder: StateRecorder
 ) -> None:
     stream = await begin(client, peer)
     sent = asyncio.create_task(stream.pause())
     refs = [(await peer.receive(Pause)).ref]
     cut(peer)
-    await told.until("reconnecting")
+    await recorder.until("reconnecting")
     steering = [sent, asyncio.create_task(stream.inject(text="x")), asyncio.create_task(client.ping())]
     await asyncio.sleep(0)
-    peer = await back(server, "s1")
+    peer = await reconnected(server, "s1")
     frame = await peer.receive(Attach)
     refs += [frame.ref, (await peer.receive(Ping)).ref, (ping := await peer.receive(Ping)).ref]
     steering.append(asyncio.create_task(stream.rewind(0)))
@@ -480,7 +484,7 @@ async def test_a_forgotten_stream_fails_alone(
     pausing = asyncio.create_task(lost.pause())
     await peer.receive(Pause)
     cut(peer)
-    peer = await back(server, "s1")
+    peer = await reconnected(server, "s1")
     await peer.send(error(code, "lost", (await peer.receive(Attach)).ref))
     await attach(peer, 0, "kept")
     await peer.send(token(0, "b", "kept"))
@@ -495,7 +499,7 @@ async def test_a_stream_cancelled_because_nobody_came_back_does_not_seem_whole(
 ) -> None:
     stream = await begin(client, peer)
     cut(peer)
-    peer = await back(server, "s1")
+    peer = await reconnected(server, "s1")
     await peer.receive(Attach)
     peer.seqs["r"] = 1
     await peer.send(token(0, "a"))
@@ -516,7 +520,7 @@ async def test_a_stream_that_another_client_took_over_fails_here(
     assert again.state == "running"
 
 
-# -- lines that do not come back -----------------------------------------------------------------------
+# -- connections that do not come back -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [CloseCode.POLICY, CloseCode.TOO_LARGE, CloseCode.TAKEN_OVER, 4401, 1000])
@@ -531,8 +535,8 @@ async def test_what_is_not_worth_a_try_fails_at_once(
     assert len(server.requests) == 1
 
 
-async def test_trying_has_an_end(server: FakeServer, told: Told) -> None:
-    async with midstream.connect(server.url, reconnect_s=0.3, on_state=told) as client:
+async def test_trying_has_an_end(server: FakeServer, recorder: StateRecorder) -> None:
+    async with midstream.connect(server.url, reconnect_s=0.3, on_state=recorder) as client:
         peer = await server.peer()
         stream = await begin(client, peer)
         server.status = 502
@@ -541,9 +545,9 @@ async def test_trying_has_an_end(server: FakeServer, told: Told) -> None:
             await stream.next()
         with pytest.raises(midstream.ConnectionLost):
             await client.ping()
-        await told.until("closed")
+        await recorder.until("closed")
     assert (caught.value.code, caught.value.retryable) == (1006, True)
-    assert told.states == ["reconnecting", "closed"]
+    assert recorder.states == ["reconnecting", "closed"]
     assert len(server.requests) > 1
 
 
@@ -581,7 +585,7 @@ async def test_a_refused_client_is_told_when_to_come_again(server: FakeServer) -
 
 
 async def test_another_protocol_behind_the_address(server: FakeServer) -> None:
-    async with FakeServer(greet=error("forbidden")) as other, CuttingProxy(port(server)) as proxy:
+    async with FakeServer(first_event=error("forbidden")) as other, CuttingProxy(port(server)) as proxy:
         client = await midstream.connect(proxy.url)
         peer = await server.peer()
         stream = await begin(client, peer)
@@ -601,7 +605,7 @@ async def test_a_silent_server_is_lost() -> None:
         client = await midstream.connect(proxy.url, silence_s=0.3)
         stream = await begin(client, await server.peer())
         proxy.cut("silence")
-        peer = await back(server, "s1")
+        peer = await reconnected(server, "s1")
         await attach(peer, 0)
         await peer.send(token(0, "a"))
         assert await stream.next() == midstream.Chunk(0, 1, "a")
@@ -621,7 +625,7 @@ async def test_a_stream_waits_for_its_client_as_long_as_that_tries(server: FakeS
         default = asyncio.create_task(client.start(prompt="Hi"))
         named = asyncio.create_task(client.start(prompt="Hi", on_disconnect="continue"))
         graced = asyncio.create_task(client.start(prompt="Hi", grace_ms=5))
-        starts = [await peer.start() for _ in range(3)]
+        starts = [await peer.accept_start() for _ in range(3)]
         await asyncio.gather(default, named, graced)
     asked = [(start.on_disconnect, start.grace_ms) for start in starts]
     assert asked == [("pause", 12300), ("continue", None), ("pause", 5)]
@@ -630,7 +634,7 @@ async def test_a_stream_waits_for_its_client_as_long_as_that_tries(server: FakeS
 async def test_a_client_that_does_not_come_back_asks_for_nothing(server: FakeServer) -> None:
     async with midstream.connect(server.url, reconnect_s=0) as client:
         peer = await server.peer()
-        _, start = await asyncio.gather(client.start(prompt="Hi"), peer.start())
+        _, start = await asyncio.gather(client.start(prompt="Hi"), peer.accept_start())
     assert (start.on_disconnect, start.grace_ms) == ("cancel", None)
 
 
@@ -638,7 +642,7 @@ async def test_closing_cancels_what_nobody_asked_to_keep(server: FakeServer) -> 
     async with midstream.connect(server.url) as client:
         peer = await server.peer()
         kept = client.start(prompt="Hi", request_id="kept", on_disconnect="pause")
-        streams = [(await asyncio.gather(kept, peer.start()))[0], await begin(client, peer, "dropped")]
+        streams = [(await asyncio.gather(kept, peer.accept_start()))[0], await begin(client, peer, "dropped")]
         hearing = asyncio.create_task(_all(peer))
     assert await hearing == [Cancel(request_id="dropped")]
     assert peer.socket.close_code == 1000
@@ -649,19 +653,19 @@ async def _all(peer: Peer) -> list[object]:
     heard: list[object] = []
     try:
         while True:
-            heard.append(await peer.frame())
+            heard.append(await peer.receive_frame())
     except Exception as end:  # noqa: BLE001 - looked at
         assert type(end).__name__ == "ConnectionClosedOK"  # noqa: PT017 - it is the way out
     return heard
 
 
-async def test_a_client_can_be_closed_while_it_tries(server: FakeServer, told: Told) -> None:
-    client = await midstream.connect(server.url, on_state=told)
+async def test_a_client_can_be_closed_while_it_tries(server: FakeServer, recorder: StateRecorder) -> None:
+    client = await midstream.connect(server.url, on_state=recorder)
     peer = await server.peer()
     stream = await begin(client, peer)
     server.status = 503
     cut(peer)
-    await told.until("reconnecting")
+    await recorder.until("reconnecting")
     await client.close()
     with pytest.raises(midstream.ConnectionLost) as caught:
         await stream.next()
@@ -672,27 +676,27 @@ async def test_a_client_can_be_closed_while_it_tries(server: FakeServer, told: T
 
 
 async def test_a_stream_dropped_meanwhile_is_cancelled_when_it_is_back(
-    server: FakeServer, client: midstream.Client, peer: Peer, told: Told
+    server: FakeServer, client: midstream.Client, peer: Peer, recorder: StateRecorder
 ) -> None:
     stream = await begin(client, peer)
     cut(peer)
-    await told.until("reconnecting")
+    await recorder.until("reconnecting")
     del stream
-    peer = await back(server, "s1")
+    peer = await reconnected(server, "s1")
     await attach(peer, 0)
     await peer.receive(Ping)
     assert (await peer.receive(Cancel)).request_id == "r"
 
 
 async def test_leaving_a_with_block_meanwhile_waits_for_nobody(
-    server: FakeServer, client: midstream.Client, peer: Peer, told: Told
+    server: FakeServer, client: midstream.Client, peer: Peer, recorder: StateRecorder
 ) -> None:
     stream = await begin(client, peer)
     async with stream:
         cut(peer)
-        await told.until("reconnecting")
+        await recorder.until("reconnecting")
     assert stream.final is None
-    peer = await back(server, "s1")
+    peer = await reconnected(server, "s1")
     await attach(peer, 0)
     await peer.receive(Ping)
     assert (await peer.receive(Cancel)).request_id == "r"
@@ -714,7 +718,7 @@ async def test_a_stream_is_taken_over_from_its_first_token_on(
     assert (stream.text, stream.model, await stream.next()) == ("a", "toy", midstream.Chunk(0, 1, "a"))
     assert (await peer.receive(Grant)).limit == 8
     cut(peer)
-    await attach(await back(server, "s1"), 1)
+    await attach(await reconnected(server, "s1"), 1)
 
 
 async def test_one_that_has_ended_can_be_had_too(client: midstream.Client, peer: Peer) -> None:
@@ -742,7 +746,7 @@ async def test_taking_over_survives_a_loss(server: FakeServer, client: midstream
     frame = await peer.receive(Attach)
     await peer.send(started(Start(request_id="r", prompt="Hi")))
     cut(peer)
-    peer = await back(server, "s1")
+    peer = await reconnected(server, "s1")
     again = await peer.receive(Attach)
     assert (again.ref, again.after) == (frame.ref, 0)
     peer.seqs["r"] = 1
@@ -758,7 +762,7 @@ async def test_the_synchronous_client_comes_back_too() -> None:
 
     def script(url: str) -> tuple[str, str]:
         with midstream.sync.connect(url, on_state=states.append) as client:
-            assert client.complete(prompt="Hi", max_tokens=3).text == spell(3)
+            assert client.complete(prompt="Hi", max_tokens=3).text == responder_text(3)
             loop.call_soon_threadsafe(proxy.cut, "reset")
             client.ping()
             while client.ready.session_id == "s1":
@@ -766,8 +770,8 @@ async def test_the_synchronous_client_comes_back_too() -> None:
             return client.complete(prompt="Hi", max_tokens=4).text, client.state
 
     loop = asyncio.get_running_loop()
-    async with FakeServer(Speaker()) as server, CuttingProxy(port(server)) as proxy:
-        assert await asyncio.to_thread(script, proxy.url) == (spell(4), "open")
+    async with FakeServer(Responder()) as server, CuttingProxy(port(server)) as proxy:
+        assert await asyncio.to_thread(script, proxy.url) == (responder_text(4), "open")
     assert states == ["reconnecting", "open", "closed"]
 
 

@@ -1,4 +1,4 @@
-"""The client's view of a stream, fed with events: no socket, no event loop."""
+"""The client's state machine of a stream, fed with events: no socket, no event loop."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def feeding(core: StreamCore) -> Feed:
 
     def feed(event: StreamEvent) -> None:
         event.seq = next(seqs)
-        core.on(event)
+        core.receive(event)
 
     return feed
 
@@ -199,7 +199,7 @@ def test_text_is_that_of_the_tokens_that_stand_whatever_was_rewound_and_taken(
 def test_a_replayed_event_is_passed_over() -> None:
     core = StreamCore()
     for seq, index in ((0, 0), (1, 1), (0, 0), (1, 1), (2, 2)):
-        core.on(Token(request_id="r", seq=seq, index=index, count=1, delta="x"))
+        core.receive(Token(request_id="r", seq=seq, index=index, count=1, delta="x"))
     assert core.text == "xxx"
 
 
@@ -218,7 +218,7 @@ def test_an_event_that_cannot_come_here_changes_nothing(event: StreamEvent) -> N
     core = StreamCore()
     feeding(core)(token(0, "a"))
     with pytest.raises(ProtocolError):
-        core.on(event)
+        core.receive(event)
     assert (core.text, core.index) == ("a", 1)
 
 
@@ -231,9 +231,9 @@ def test_snapshot_gives_only_what_was_not_taken() -> None:
     feed(token(0, "a", tokens=[0]))
     core.take()
     feed(token(1, "b", tokens=[1]))
-    core.on(snapshot(40, 4, "abcd", tokens=[0, 1, 2, 3]))
+    core.receive(snapshot(40, 4, "abcd", tokens=[0, 1, 2, 3]))
     assert rest(core) == [Chunk(1, 3, "bcd", [1, 2, 3])]
-    core.on(Token(request_id="r", seq=41, index=4, count=1, delta="e", tokens=[4]))
+    core.receive(Token(request_id="r", seq=41, index=4, count=1, delta="e", tokens=[4]))
     assert (core.text, core.tokens) == ("abcde", [0, 1, 2, 3, 4])
 
 
@@ -241,7 +241,7 @@ def test_snapshot_with_nothing_new_gives_nothing() -> None:
     core = StreamCore()
     feeding(core)(token(0, "a"))
     core.take()
-    core.on(snapshot(3, 1, "a"))
+    core.receive(snapshot(3, 1, "a"))
     assert rest(core) == []
 
 
@@ -253,7 +253,7 @@ def test_snapshot_of_another_course_begins_anew(index: int, text: str) -> None:
     feed(token(0, "a"))
     feed(token(1, "b"))
     rest(core)
-    core.on(snapshot(9, index, text))
+    core.receive(snapshot(9, index, text))
     assert rest(core) == [Chunk(0, index, text)]
     assert core.text == text
 
@@ -261,7 +261,7 @@ def test_snapshot_of_another_course_begins_anew(index: int, text: str) -> None:
 @pytest.mark.parametrize("reason", ["client", None])
 def test_snapshot_tells_of_the_start_the_parameters_and_the_pause(reason: PauseReason | None) -> None:
     core = StreamCore()
-    core.on(snapshot(12, 1, "a", paused=reason))
+    core.receive(snapshot(12, 1, "a", paused=reason))
     assert (core.started, core.model, core.prompt_tokens, core.params) == (True, "m", 5, Params(top_k=3))
     assert (core.state, core.pause_reason) == ("paused" if reason else "running", reason)
 
@@ -278,8 +278,8 @@ def test_pure_pull_grants_one_token_for_each_one_asked_for() -> None:
     feed = feeding(core)
     assert explicit_credit(None, 1, 1) == Credit(limit=0)
     for index in range(3):
-        assert core.ask() == index + 1
-        assert core.ask() is None  # asking again for the same chunk
+        assert core.extend_credit() == index + 1
+        assert core.extend_credit() is None  # asking again for the same chunk
         feed(token(index, "x"))
         core.take()
 
@@ -290,7 +290,7 @@ def test_a_wide_window_is_refilled_by_halves() -> None:
     assert explicit_credit(None, 8, 1) == Credit(limit=8)
     grants = []
     for index in range(12):
-        grants.append(core.ask())
+        grants.append(core.extend_credit())
         feed(token(index, "x"))
         core.take()
     assert grants == [None] * 4 + [12] + [None] * 3 + [16] + [None] * 3
@@ -304,7 +304,7 @@ def test_whoever_waits_is_always_granted_a_whole_chunk_and_never_more_than_the_w
     feed = feeding(core)
     granted = explicit_credit(None, window, interval).limit
     for start in range(0, 10 * interval, interval):
-        granted = core.ask() or granted
+        granted = core.extend_credit() or granted
         assert interval <= granted - core.consumed <= max(window, interval)
         feed(token(start, "x", count=interval))
         core.take()
@@ -316,28 +316,28 @@ def test_old_grants_stand_after_a_rewind() -> None:
     for index in range(2):
         feed(token(index, "x"))
     rest(core)
-    assert core.ask() == 4
+    assert core.extend_credit() == 4
     feed(rewound(0, 0))
-    assert core.ask() is None
+    assert core.extend_credit() is None
     for index in range(3):
         feed(token(index, "y"))
     rest(core)
-    assert core.ask() == 5
+    assert core.extend_credit() == 5
 
 
 def test_nothing_is_granted_after_the_end_nor_when_credit_is_the_servers() -> None:
     core = credited(1)
     feeding(core)(final("r", 0, "stop"))
-    assert core.ask() is None
-    assert StreamCore(None).ask() is None
+    assert core.extend_credit() is None
+    assert StreamCore(None).extend_credit() is None
 
 
 def test_credit_to_begin_with_may_be_given() -> None:
     assert explicit_credit({"prefetch": 4}, 64, 1) == Credit(limit=64, prefetch=4)
     assert explicit_credit({"limit": 0}, 64, 1) == Credit(limit=0)
     assert explicit_credit(Credit(limit=9), 64, 1) == Credit(limit=9)
-    assert credited(4, 1, Credit(limit=0)).ask() == 4
+    assert credited(4, 1, Credit(limit=0)).extend_credit() == 4
 
 
 def test_a_grant_stays_within_what_an_index_may_be() -> None:
-    assert StreamCore(2**31, 1, Credit(limit=0)).ask() == MAX_INDEX
+    assert StreamCore(2**31, 1, Credit(limit=0)).extend_credit() == MAX_INDEX

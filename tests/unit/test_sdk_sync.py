@@ -14,19 +14,19 @@ import pytest
 import midstream
 from midstream import sync
 from midstream.protocol import Cancel, Grant
-from tests.fakes.scripted_server import READY, FakeServer, Speaker, final, spell
+from tests.fakes.scripted_server import READY, FakeServer, Responder, final, responder_text
 
 T = TypeVar("T")
 
 
 @pytest.fixture
-def speaker() -> Speaker:
-    return Speaker()
+def responder() -> Responder:
+    return Responder()
 
 
 @pytest.fixture
-async def url(speaker: Speaker) -> AsyncIterator[str]:
-    async with FakeServer(speaker) as server:
+async def url(responder: Responder) -> AsyncIterator[str]:
+    async with FakeServer(responder) as server:
         yield server.url
 
 
@@ -45,7 +45,7 @@ async def test_a_loop_to_the_end(url: str) -> None:
         assert client.ready == READY
         assert not client.draining
         stream = client.start(prompt="Hi", max_tokens=100, temperature=0.5)
-        assert "".join(chunk.text for chunk in stream) == stream.text == spell(100)
+        assert "".join(chunk.text for chunk in stream) == stream.text == responder_text(100)
         assert (stream.model, stream.prompt_tokens, stream.params.temperature) == ("toy", 3, 0.5)
         assert (stream.tokens[-1], stream.index, stream.consumed, stream.state) == (99, 100, 100, "finished")
         assert stream.final is not None
@@ -55,12 +55,12 @@ async def test_a_loop_to_the_end(url: str) -> None:
     await with_client(url, script)
 
 
-async def test_pure_pull(url: str, speaker: Speaker) -> None:
+async def test_pure_pull(url: str, responder: Responder) -> None:
     def script(client: sync.Client) -> None:
         stream = client.start(prompt="Hi", window=1)
         for asked in range(4):
             client.ping()  # whatever the server was to decode, it has decoded before it answers
-            assert speaker.decoded[stream.request_id] == asked
+            assert responder.decoded[stream.request_id] == asked
             assert stream.next() == midstream.Chunk(asked, 1, f"{asked} ", [asked])
 
     await with_client(url, script)
@@ -74,7 +74,7 @@ async def test_steering(url: str) -> None:
         assert stream.adjust(temperature=0.25) == 10
         assert stream.inject(text="oh", at=4) == 4
         assert stream.rewind(2) == 2
-        assert stream.text == spell(2)
+        assert stream.text == responder_text(2)
         assert [stream.next(), stream.next()] == [midstream.Chunk(i, 1, f"{i} ", [i]) for i in range(2)]
         assert stream.try_next() is None
         assert stream.resume() == 2
@@ -84,7 +84,7 @@ async def test_steering(url: str) -> None:
     await with_client(url, script)
 
 
-async def test_break_cancels(url: str, speaker: Speaker) -> None:
+async def test_break_cancels(url: str, responder: Responder) -> None:
     def script(client: sync.Client) -> sync.Stream:
         stream = client.start(prompt="Hi", window=4)
         for _ in stream:
@@ -92,15 +92,15 @@ async def test_break_cancels(url: str, speaker: Speaker) -> None:
         return stream
 
     stream = await with_client(url, script)
-    assert speaker.finals[stream.request_id].finish_reason == "cancelled"
+    assert responder.finals[stream.request_id].finish_reason == "cancelled"
 
 
-async def test_dropping_the_stream_cancels(url: str, speaker: Speaker) -> None:
+async def test_dropping_the_stream_cancels(url: str, responder: Responder) -> None:
     def script(client: sync.Client) -> str:
         return client.start(prompt="Hi", window=4).request_id
 
     name = await with_client(url, script)
-    assert speaker.finals[name].finish_reason == "cancelled"
+    assert responder.finals[name].finish_reason == "cancelled"
 
 
 async def test_leaving_a_with_block_waits_for_the_end(url: str) -> None:
@@ -133,7 +133,7 @@ async def test_many_threads_on_one_connection(url: str) -> None:
         with ThreadPoolExecutor(8) as pool:
             return list(pool.map(lambda n: client.complete(prompt="Hi", max_tokens=n).text, range(1, 9)))
 
-    assert await with_client(url, script) == [spell(n) for n in range(1, 9)]
+    assert await with_client(url, script) == [responder_text(n) for n in range(1, 9)]
 
 
 async def test_a_closed_client_may_be_closed_again_and_leaves_no_thread(url: str) -> None:
@@ -156,7 +156,7 @@ def test_an_interrupt_while_waiting_cancels_the_stream() -> None:
 
     async def play() -> None:
         peer = await server.peer()
-        await peer.start()
+        await peer.accept_start()
         await peer.receive(Grant)  # the reader waits now
         ident = threading.main_thread().ident
         assert ident is not None

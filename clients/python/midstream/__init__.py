@@ -1,11 +1,11 @@
-"""Midstream's client: stream from a language model, and steer it while it speaks.
+"""Midstream's Python client: stream from a language model, and steer it while it writes.
 
     async with midstream.connect("http://127.0.0.1:8000") as client:
         stream = await client.start(messages=[{"role": "user", "content": "Hi"}], temperature=0.7)
         async for chunk in stream:
             print(chunk.text, end="")
 
-`midstream.sync.connect` is the same without `async` and `await`. `midstream.protocol` is the wire, as types.
+`midstream.sync.connect` is the same without `async` and `await`. `midstream.protocol` has the types.
 """
 
 from midstream import sync

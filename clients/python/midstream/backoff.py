@@ -1,4 +1,7 @@
-"""When to try again. Pure: it has no clock and does not wait; it is told the time, and a random number."""
+"""Exponential backoff with full jitter: when to try again.
+
+Pure: it has no clock and does not wait; it is told the time, and a random number.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ class Backoff:
         self.deadline = deadline
         self._tries = 0
 
-    def wait_s(self, now: float, chance: float, retry_after_s: float = 0.0) -> float | None:
+    def wait_s(self, now: float, jitter: float, retry_after_s: float = 0.0) -> float | None:
         """How long to wait before the next try; None where the time does not reach for one.
 
-        `chance` is the part to take of a span that doubles with every try ("full jitter"), so that clients
+        `jitter` is the part to take of a span that doubles with every try ("full jitter"), so that clients
         who lost the same server do not come back as one crowd. A server that says when is asked no sooner.
         """
         left = self.deadline - now
@@ -25,4 +28,4 @@ class Backoff:
             return None
         span = min(CAP_S, BASE_S * 2.0 ** min(self._tries, _DOUBLINGS))
         self._tries += 1
-        return min(retry_after_s + chance * span, left)
+        return min(retry_after_s + jitter * span, left)

@@ -1,4 +1,4 @@
-"""Connecting, and starting and taking over streams."""
+"""The client: connects to a server, starts streams, and attaches to those that were started elsewhere."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Any, Literal, Self, Unpack
 from msgspec import Struct
 
 from midstream.channel import Channel
-from midstream.dial import Dial, Encoding
+from midstream.dial import Dialer, Encoding
 from midstream.options import DEFAULT_WINDOW, CreditLike, StartOptions, explicit_credit, frame, start_frame
 from midstream.protocol import (
+    MAX_MILLISECONDS,
     Attach,
     Attached,
     Event,
@@ -27,13 +28,12 @@ from midstream.protocol import (
     TokenLogprob,
     Usage,
 )
-from midstream.reconnecting import Line, LineState
+from midstream.reconnecting import ClientState, Reconnecting
 from midstream.stream import Stream
 from midstream.stream_core import StreamCore
 
 RECONNECT_S = 60.0
 SILENCE_S = 30.0
-LONGEST_GRACE_MS = 86_400_000
 
 
 class Completion(Struct, frozen=True, kw_only=True):
@@ -59,27 +59,27 @@ class Completion(Struct, frozen=True, kw_only=True):
 
 
 class Client:
-    """A line to a server. Any number of streams may run on it at once, and they outlive its connections."""
+    """A client of a server. Any number of streams may run on it at once, and they outlive its connections."""
 
-    def __init__(self, line: Line, reconnect_s: float) -> None:
-        self._line = line
-        self._exchange = line.exchange
+    def __init__(self, reconnecting: Reconnecting, reconnect_s: float) -> None:
+        self._reconnecting = reconnecting
+        self._session = reconnecting.session
         self._reconnect_s = reconnect_s
 
     @property
     def ready(self) -> Ready:
-        """What the server said of itself when it last greeted: `models`, `limits`, `session_id`."""
-        return self._line.connection.ready
+        """What the server said of itself in its last `ready`: `models`, `limits`, `session_id`."""
+        return self._reconnecting.connection.ready
 
     @property
-    def state(self) -> LineState:
+    def state(self) -> ClientState:
         """ "open", "reconnecting" or "closed": for ever, by `close` or because it could not be helped."""
-        return self._line.state
+        return self._reconnecting.state
 
     @property
     def draining(self) -> bool:
         """Whether the server has said that it is going away: running streams go on, new ones are refused."""
-        return self._exchange.draining
+        return self._session.draining
 
     async def start(
         self,
@@ -98,18 +98,18 @@ class Client:
         Raises one of the RequestErrors if the server, or the definition of the protocol, refuses it.
         """
         window = _positive(window)
-        start = self._survivable(start_frame(options), options)
+        start = self._with_grace(start_frame(options), options)
         start.credit = None if credit == "auto" else explicit_credit(credit, window, start.stream_interval)
         core = StreamCore(None if credit == "auto" else window, start.stream_interval, start.credit)
-        channel = Channel(self._exchange, start.request_id, core, start, kept="on_disconnect" in options)
-        return await self._begin(channel, start, Started)
+        channel = Channel(self._session, start.request_id, core, start, kept="on_disconnect" in options)
+        return await self._open(channel, start, Started)
 
-    def _survivable(self, start: Start, options: StartOptions) -> Start:
+    def _with_grace(self, start: Start, options: StartOptions) -> Start:
         """Where we come back after a loss, the stream waits for us as long as we try."""
         if self._reconnect_s > 0 and "on_disconnect" not in options:
             start.on_disconnect = "pause"
             if start.grace_ms is None:
-                start.grace_ms = min(math.ceil(self._reconnect_s * 1000), LONGEST_GRACE_MS)
+                start.grace_ms = min(math.ceil(self._reconnect_s * 1000), MAX_MILLISECONDS)
         return start
 
     async def attach(
@@ -124,13 +124,13 @@ class Client:
         Raises UnknownRequest or RequestExpired if the server knows nothing of it.
         """
         core = StreamCore(None if credit == "auto" else _positive(window))
-        channel = Channel(self._exchange, request_id, core, None, kept=True)
-        return await self._begin(channel, frame(Attach, request_id=request_id, after=-1), Attached)
+        channel = Channel(self._session, request_id, core, None, kept=True)
+        return await self._open(channel, frame(Attach, request_id=request_id, after=-1), Attached)
 
-    async def _begin(self, channel: Channel, opening: Start | Attach, answer: type[Event]) -> Stream:
-        self._exchange.add(channel)
+    async def _open(self, channel: Channel, first_frame: Start | Attach, answer: type[Event]) -> Stream:
+        self._session.add(channel)
         try:
-            await channel.request(opening, answer)
+            await channel.request(first_frame, answer)
         except BaseException:
             channel.abandon()
             raise
@@ -149,14 +149,14 @@ class Client:
 
     async def ping(self) -> None:
         """Ask the server for a sign of life, and wait for it."""
-        await self._exchange.request(Ping(), Pong)
+        await self._session.request(Ping(), Pong)
 
     async def close(self) -> None:
         """Close the connection. Streams still running end in ConnectionLost here.
 
         There they are cancelled, but for those that were started with `on_disconnect` or taken over.
         """
-        await self._line.close()
+        await self._reconnecting.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -171,8 +171,7 @@ class connect:  # noqa: N801 - used as the verb that it is
     """Connect to a server: `async with midstream.connect(url) as client`, or `client = await connect(url)`.
 
     `url` may be ws, wss, http or https, with or without the path. `api_key` is sent in a header. `encoding`
-    is how frames are written on the wire. `open_timeout` is in seconds; `ssl` replaces the default TLS
-    settings.
+    is that of the frames. `open_timeout` is in seconds; `ssl` replaces the default TLS settings.
 
     A connection that is lost is made anew for up to `reconnect_s` seconds, and its streams go on as if
     nothing had been; 0 turns that off. A server that says nothing at all for `silence_s` seconds counts as
@@ -191,21 +190,23 @@ class connect:  # noqa: N801 - used as the verb that it is
         open_timeout: float | None = 10,
         reconnect_s: float = RECONNECT_S,
         silence_s: float | None = SILENCE_S,
-        on_state: Callable[[LineState], object] | None = None,
+        on_state: Callable[[ClientState], object] | None = None,
         ssl: SSLContext | None = None,
     ) -> None:
         if reconnect_s < 0:
             raise ValueError(f"reconnect_s must be 0 or more, not {reconnect_s}")
         self._reconnect_s = reconnect_s
         self._on_state = on_state
-        self._dial = Dial(
+        self._dialer = Dialer(
             url, api_key=api_key, encoding=encoding, open_timeout=open_timeout, silence_s=silence_s, ssl=ssl
         )
         self._client: Client
 
     async def _open(self) -> Client:
-        connection = await self._dial.open()
-        return Client(Line(self._dial, connection, self._reconnect_s, self._on_state), self._reconnect_s)
+        connection = await self._dialer.dial()
+        return Client(
+            Reconnecting(self._dialer, connection, self._reconnect_s, self._on_state), self._reconnect_s
+        )
 
     def __await__(self) -> Generator[Any, None, Client]:
         return self._open().__await__()

@@ -1,4 +1,4 @@
-"""One WebSocket, from its greeting to its end: frames out in order, events in.
+"""One WebSocket connection, from the server's `ready` to its end: frames out in order, events in.
 
 The only module that touches a socket. One task reads and one writes. The reader never waits for anybody: a
 stream with explicit credit can only be sent what was granted, so an unread stream cannot delay its
@@ -34,16 +34,16 @@ class Connection:
     def __init__(self, socket: ClientConnection) -> None:
         self.ready: Ready
         self._socket = socket
-        self._packed = socket.subprotocol == MSGPACK_SUBPROTOCOL
-        codec: Any = msgspec.msgpack if self._packed else msgspec.json
+        self._binary = socket.subprotocol == MSGPACK_SUBPROTOCOL
+        codec: Any = msgspec.msgpack if self._binary else msgspec.json
         self._encode: Callable[[Frame], bytes] = codec.Encoder().encode
         self._decode: Callable[[bytes], ServerEvent] = codec.Decoder(ServerEvent).decode
-        self._outgoing: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._send_queue: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._close_code = NORMAL_CLOSURE
         self._writer: asyncio.Task[None]
 
-    async def greet(self) -> None:
-        """Wait for the server's first word."""
+    async def receive_ready(self) -> None:
+        """Wait for the server's first event."""
         first = await self._receive()
         if isinstance(first, Error):
             raise from_event(first)
@@ -52,35 +52,35 @@ class Connection:
         self.ready = first
 
     def send(self, frame: Frame) -> None:
-        """Put a frame in line for sending."""
-        self._outgoing.put_nowait(self._encode(frame))
+        """Queue a frame."""
+        self._send_queue.put_nowait(self._encode(frame))
 
-    def finish(self) -> None:
-        """Send what is in line, then close."""
-        self._outgoing.put_nowait(None)
+    def close(self) -> None:
+        """Send what is queued, then close."""
+        self._send_queue.put_nowait(None)
 
-    async def carry(self, take: Callable[[ServerEvent], None]) -> ConnectionLost:
-        """Send what is in line and give every event to `take`, until the connection ends. Returns why."""
+    async def run(self, receive: Callable[[ServerEvent], None]) -> ConnectionLost:
+        """Send what is queued and give every event to `receive`, until the connection ends. Returns why."""
         self._writer = asyncio.create_task(self._write())
         try:
             while True:
-                take(await self._receive())
+                receive(await self._receive())
         except ConnectionLost as lost:
             return lost
         except ProtocolError as error:
             self._close_code = PROTOCOL_VIOLATION
             return ConnectionLost(str(error), code=PROTOCOL_VIOLATION, retryable=False)
         finally:
-            self.finish()  # closing is the writer's last act
+            self.close()  # closing is the writer's last act
 
-    async def closed(self) -> None:
-        """Wait until both sides have parted."""
+    async def wait_closed(self) -> None:
+        """Wait until both sides have closed."""
         await asyncio.wait([self._writer])
 
     async def _write(self) -> None:
         try:
-            while (data := await self._outgoing.get()) is not None:
-                await self._socket.send(data, text=not self._packed)
+            while (data := await self._send_queue.get()) is not None:
+                await self._socket.send(data, text=not self._binary)
             await self._socket.close(self._close_code)
         except ConnectionClosed:
             pass  # the reader sees it too, and says so

@@ -1,6 +1,6 @@
-"""To a greeted connection, or why there is none.
+"""Dialing: opens a WebSocket and waits for the server's `ready`, or says why there is no connection.
 
-Knows addresses, handshakes and HTTP's answers to them. Tries once: whether to try again is the line's.
+Knows addresses, handshakes and HTTP's answers to them. Tries once: whether to try again is not decided here.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Encoding = Literal["json", "msgpack"]
 # A snapshot carries a whole output in one message. The server is trusted this far, and not without end.
 MAX_EVENT_BYTES = 64 * 2**20
 
-_REFUSALS = {401: "unauthenticated", 403: "forbidden", 429: "rate_limited", 503: "overloaded"}
+_ERROR_CODES = {401: "unauthenticated", 403: "forbidden", 429: "rate_limited", 503: "overloaded"}
 
 
-class Dial:
+class Dialer:
     """An address, and how to connect to it."""
 
     def __init__(
@@ -56,11 +56,11 @@ class Dial:
             "close_timeout": third or 10,
         }
 
-    async def open(self) -> Connection:
+    async def dial(self) -> Connection:
         """Raises a RequestError if the server refuses, and ConnectionLost if there is none to be had."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await _greet(await self._handshake())
+                return await _wait_ready(await self._handshake())
         except TimeoutError:
             message = f"{self._url} did not answer within {self._timeout_s} s"
             raise ConnectionLost(message, code=None, retryable=True) from None
@@ -72,33 +72,33 @@ class Dial:
                 self._url, compression=None, max_size=MAX_EVENT_BYTES, open_timeout=None, **self._options
             )
         except InvalidStatus as refusal:
-            raise _refused(self._url, refusal.response) from refusal
+            raise _refusal(self._url, refusal.response) from refusal
         except (OSError, WebSocketException) as error:
             raise ConnectionLost(
-                f"no connection to {self._url}: {error}", code=None, retryable=_of_the_moment(error)
+                f"no connection to {self._url}: {error}", code=None, retryable=_is_transient(error)
             ) from error
 
 
-async def _greet(socket: ClientConnection) -> Connection:
+async def _wait_ready(socket: ClientConnection) -> Connection:
     connection = Connection(socket)
     try:
-        await connection.greet()
+        await connection.receive_ready()
     except BaseException:
-        socket.transport.abort()  # a peer that did not greet need not be waited for to part
+        socket.transport.abort()  # a peer that did not say `ready` need not be waited for to close
         raise
     return connection
 
 
-def _of_the_moment(error: Exception) -> bool:
+def _is_transient(error: Exception) -> bool:
     """The network's troubles may pass; a peer that speaks no WebSocket will not learn to."""
     return isinstance(error, OSError) or isinstance(error.__cause__, OSError | EOFError)
 
 
-def _refused(url: str, response: Response) -> MidstreamError:
+def _refusal(url: str, response: Response) -> MidstreamError:
     status = response.status_code
-    if status in _REFUSALS:
+    if status in _ERROR_CODES:
         message = f"{url} refused the connection with HTTP {status}"
-        return from_code(_REFUSALS[status], message, retry_after_ms=_retry_after_ms(response))
+        return from_code(_ERROR_CODES[status], message, retry_after_ms=_retry_after_ms(response))
     return ConnectionLost(f"{url} answered with HTTP {status}", code=None, retryable=status >= 500)
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong, as exceptions: one class for each error code of the wire, and the client's own.
+"""Exceptions: one class for each error code of the protocol, and the client's own.
 
 Knows the codes and the close codes, and which of them are worth a retry. Knows no socket.
 """
@@ -93,7 +93,7 @@ class RateLimited(RequestError):
 
 
 class TooManyStreams(RequestError):
-    """429: as many streams as are allowed at once are running already."""
+    """429: the limit of streams at once is reached."""
 
 
 class EngineError(RequestError):
@@ -190,7 +190,7 @@ def connection_closed(code: int, reason: str) -> ConnectionLost:
     )
 
 
-def forgotten(event: Error) -> ConnectionLost:
+def stream_lost(event: Error) -> ConnectionLost:
     """The exception for a stream that did not survive the loss of its connection."""
     why = "was the server started again, or did the stream wait too long for its client?"
     message = f"the stream could not be taken up again after its connection was lost: {event.message}"

@@ -1,4 +1,4 @@
-"""What `start` and `adjust` take, as keywords, and the frames made of them.
+"""Options of `start` and `adjust`, as typed keywords, and the frames made of them.
 
 The asynchronous and the synchronous client share these definitions. What a field means and which values are
 in range is said by `midstream.protocol`; a value that the server would refuse is refused here, by the same
@@ -73,7 +73,7 @@ CreditLike = Literal["auto"] | CreditOptions | Credit
 
 
 def frame(kind: type[F], **fields: object) -> F:
-    """A frame of the wire from plain values. None stands for a field left out."""
+    """A frame of the protocol from plain values. None stands for a field left out."""
     return _convert({name: value for name, value in fields.items() if value is not None}, kind)
 
 
@@ -94,7 +94,7 @@ def explicit_credit(credit: CreditOptions | Credit | None, window: int, interval
 
 
 def check_names(method: str, given: Mapping[str, object], known: Mapping[str, object]) -> None:
-    """A name misspelt must not pass in silence: the wire ignores fields that it does not know."""
+    """A name misspelt must not pass in silence: the protocol ignores fields that it does not know."""
     for name in given:
         if name not in known:
             raise TypeError(f"{method}() got an unexpected keyword argument {name!r}")

@@ -1,6 +1,6 @@
-"""Frames that wait for their answers, and what becomes of them when a connection is lost. Pure.
+"""Pending frames: those that wait for their answers, and what to do with each after a reconnect. Pure.
 
-Knows no stream and no socket: a connection is whatever a frame was last said on.
+Knows no stream and no socket: a connection is whatever a frame was last sent on.
 """
 
 from __future__ import annotations
@@ -13,47 +13,49 @@ from typing import Literal
 from midstream.errors import ConnectionLost
 from midstream.protocol import Adjust, Cancel, Event, Frame, Pause, Resume
 
-Fate = Literal["underway", "again", "unknown"]
+ReconnectAction = Literal["wait", "resend", "fail"]
 
 
 @dataclass(eq=False)
-class Asked:
+class PendingFrame:
     """A frame that waits for its answer: an event of this kind with the frame's ref, or an error."""
 
     frame: Frame
     answer: type[Event]
     future: asyncio.Future[Event]
-    said_on: object | None = None  # the connection that it was last put in line for
+    sent_on: object | None = None  # the last connection that it was queued on
 
     @property
     def request_id(self) -> str | None:
         return getattr(self.frame, "request_id", None)
 
-    def fate(self, connection: object, pending: Collection[str], *, retold: bool) -> Fate:
-        """What becomes of it when its stream has come to a new connection, and no replay has answered it.
+    def reconnect_action(
+        self, connection: object, pending_refs: Collection[str], *, after_snapshot: bool
+    ) -> ReconnectAction:
+        """What to do when its stream is attached to a new connection, and no replay has answered it.
 
-        `pending` are the refs that the server has and will answer. Whether it heard any other can be seen
-        from the replay: what is not in it was not heard. After a snapshot, which has no answers in it
-        (`retold`), only what does no harm twice can be said again.
+        `pending_refs` are those that the server has and will answer. Whether it received any other can be
+        seen from the replay: what is not in it was not received. After a snapshot, which has no answers in
+        it, only what is idempotent can be sent again.
         """
-        if self.said_on is connection or self.frame.ref in pending:
-            return "underway"
-        if retold and self.said_on is not None and not repeatable(self.frame):
-            return "unknown"
-        return "again"
+        if self.sent_on is connection or self.frame.ref in pending_refs:
+            return "wait"
+        if after_snapshot and self.sent_on is not None and not idempotent(self.frame):
+            return "fail"
+        return "resend"
 
     def fail(self, error: Exception) -> None:
         if not self.future.done():
             self.future.set_exception(error)
 
 
-def repeatable(frame: Frame) -> bool:
+def idempotent(frame: Frame) -> bool:
     """Whether doing it twice is the same as doing it once."""
     return isinstance(frame, Pause | Resume | Cancel) or (isinstance(frame, Adjust) and frame.at is None)
 
 
-def unknown_outcome(asked: Asked) -> ConnectionLost:
-    kind = type(asked.frame).__name__.lower()
+def unknown_outcome(pending: PendingFrame) -> ConnectionLost:
+    kind = type(pending.frame).__name__.lower()
     return ConnectionLost(
         f"the connection was lost before `{kind}` was answered: its outcome is not known; the stream goes on",
         code=None,

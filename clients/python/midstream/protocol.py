@@ -1,6 +1,6 @@
-"""The wire, as types: every frame a client may send and every event a server may answer with.
+"""The Midstream protocol, as types: every frame a client may send and every event a server may answer with.
 
-This module is the one definition of the Midstream protocol. The server imports it too. It knows what a
+This module is the protocol's one definition. The server imports it too. It knows what a
 frame looks like and which values are in range; it does not know what a frame does, and imports nothing
 but msgspec. `docs/protocol.md` says the same for people.
 """

@@ -1,7 +1,7 @@
-"""A line to a server that outlasts its connections: where one is lost, it dials anew.
+"""Reconnecting: one connection after another to the same server, and when to give up.
 
-Knows when it is worth while and for how long; the only place that waits between tries. What is said on a
-connection is the exchange's.
+Knows when another try is worth while and for how long; the only place that waits between tries. What is sent
+on a connection is the session's.
 """
 
 from __future__ import annotations
@@ -13,130 +13,130 @@ from typing import Literal
 
 from midstream.backoff import Backoff
 from midstream.connection import NORMAL_CLOSURE, Connection
-from midstream.dial import Dial
+from midstream.dial import Dialer
 from midstream.errors import ConnectionLost, MidstreamError, RequestError, connection_closed
 from midstream.protocol import Event, Ping, Pong
-from midstream.session import Exchange
+from midstream.session import Session
 
-LineState = Literal["open", "reconnecting", "closed"]
+ClientState = Literal["open", "reconnecting", "closed"]
 
 
-class Line:
+class Reconnecting:
     """An outage begins when a connection is lost, and ends when the server has answered on another."""
 
     def __init__(
         self,
-        dial: Dial,
+        dialer: Dialer,
         connection: Connection,
         reconnect_s: float,
-        tell: Callable[[LineState], object] | None,
+        on_state: Callable[[ClientState], object] | None,
     ) -> None:
         self.connection = connection  # the newest
-        self.exchange = Exchange()
-        self._dial = dial
+        self.session = Session()
+        self._dialer = dialer
         self._reconnect_s = reconnect_s
-        self._tell = tell
-        self._told: LineState = "open"
+        self._on_state = on_state
+        self._reported: ClientState = "open"
         self._closing = False
-        self._back: asyncio.Future[Event] | None = None  # the answer that ends the outage
+        self._recovery: asyncio.Future[Event] | None = None  # the answer that ends the outage
         self._backoff = Backoff(0)
-        self._why: ConnectionLost | RequestError  # the last try was in vain
-        self._replaced: list[str] = []  # sessions of this outage that the server may still hold open
-        self.exchange.connect(connection)
-        self._task = asyncio.create_task(self._keep())
+        self._last_error: ConnectionLost | RequestError  # of the tries in this outage
+        self._replaced: list[str] = []  # the server's sessions of this outage, which it may still hold open
+        self.session.connect(connection)
+        self._task = asyncio.create_task(self._run())
 
     @property
-    def state(self) -> LineState:
+    def state(self) -> ClientState:
         if self._task.done() or self._closing:
             return "closed"
-        return "reconnecting" if self._out or not self.exchange.connected else "open"
+        return "reconnecting" if self._in_outage or not self.session.connected else "open"
 
     @property
-    def _out(self) -> bool:
-        return self._back is not None and not self._back.done()
+    def _in_outage(self) -> bool:
+        return self._recovery is not None and not self._recovery.done()
 
     async def close(self) -> None:
         """Send what is still to be sent, then close."""
         self._closing = True
-        self.exchange.part()
-        if self.exchange.connected:
+        self.session.cancel_streams()
+        if self.session.connected:
             # By way of the loop, as a dropped stream's cancel goes: what was dropped before goes first.
-            self.exchange.loop.call_soon(self.connection.finish)
+            self.session.loop.call_soon(self.connection.close)
         else:
             self._task.cancel()
         await asyncio.wait([self._task])
 
-    async def _keep(self) -> None:
-        """Carry one connection after another. Whatever ends that, everybody is told."""
+    async def _run(self) -> None:
+        """Run one connection after another. Whatever ends that, everybody is told."""
         lost = ConnectionLost("the connection's reader was stopped", code=None, retryable=False)
         try:
-            lost = await self.connection.carry(self.exchange.take)
+            lost = await self.connection.run(self.session.receive)
             while lost.retryable and self._reconnect_s > 0 and not self._closing:
-                self.exchange.disconnect()
-                self.connection = await self._another(lost)
-                self.exchange.connect(self.connection, self._replaced, self._backoff.deadline)
-                lost = await self.connection.carry(self.exchange.take)
+                self.session.disconnect()
+                self.connection = await self._reconnect(lost)
+                self.session.connect(self.connection, self._replaced, self._backoff.deadline)
+                lost = await self.connection.run(self.session.receive)
         except ConnectionLost as given_up:
             lost = given_up
         finally:
-            if self._closing and not self.exchange.connected:
+            if self._closing and not self.session.connected:
                 lost = connection_closed(NORMAL_CLOSURE, "")
-            self.exchange.lose(lambda: ConnectionLost(str(lost), code=lost.code, retryable=lost.retryable))
+            self.session.fail(lambda: ConnectionLost(str(lost), code=lost.code, retryable=lost.retryable))
             self._closing = True
-            self._look()
-        await self.connection.closed()
+            self._report_state()
+        await self.connection.wait_closed()
 
     # -- an outage -------------------------------------------------------------------------------------
 
-    async def _another(self, lost: ConnectionLost) -> Connection:
+    async def _reconnect(self, lost: ConnectionLost) -> Connection:
         """The next connection. Raises ConnectionLost where there is none to be had in time."""
-        if not self._out:
+        if not self._in_outage:
             self._begin_outage()
         self._replaced.append(self.connection.ready.session_id)
-        self._look()
-        self._why = lost
+        self._report_state()
+        self._last_error = lost
         try:
             async with asyncio.timeout_at(self._backoff.deadline):
                 return await self._redial()
         except TimeoutError:
-            last: MidstreamError = self._why
+            last: MidstreamError = self._last_error
         except MidstreamError as error:
             last = error
         again = "it could not be made again" + ("" if last is lost else f": {last}")
         raise ConnectionLost(f"{lost}; {again}", code=lost.code, retryable=getattr(last, "retryable", False))
 
     def _begin_outage(self) -> None:
-        self._backoff = Backoff(self.exchange.loop.time() + self._reconnect_s)
+        self._backoff = Backoff(self.session.loop.time() + self._reconnect_s)
         self._replaced = []
-        # Said last on each new connection. Once it is answered, all that was said before has been heard.
-        self._back = self.exchange.ask(Ping(), Pong)
-        self._back.add_done_callback(self._on_back)
+        # Sent last on each new connection. Once it is answered, all that was sent before has been received.
+        self._recovery = self.session.send_request(Ping(), Pong)
+        self._recovery.add_done_callback(self._end_outage)
 
     async def _redial(self) -> Connection:
         """Try until it succeeds. Raises what there is no use or no time in trying against."""
         while True:
-            now, chance = self.exchange.loop.time(), random.random()
-            wait_s = self._backoff.wait_s(now, chance, _retry_after_s(self._why))
+            now, jitter = self.session.loop.time(), random.random()
+            wait_s = self._backoff.wait_s(now, jitter, _retry_after_s(self._last_error))
             if wait_s is None:
-                raise self._why
+                raise self._last_error
             await asyncio.sleep(wait_s)
             try:
-                return await self._dial.open()
+                return await self._dialer.dial()
             except (ConnectionLost, RequestError) as error:
                 if not error.retryable:
                     raise
-                self._why = error
+                self._last_error = error
 
-    def _on_back(self, back: asyncio.Future[Event]) -> None:
-        back.exception()  # if it is one, everybody has been told
-        self._look()
+    def _end_outage(self, recovery: asyncio.Future[Event]) -> None:
+        recovery.exception()  # if it is one, everybody has been told
+        self._report_state()
 
-    def _look(self) -> None:
-        """Tell of the line's state where it has changed. By way of the loop: its faults are not ours."""
-        if self.state != self._told:
-            self._told = self.state
-            if self._tell is not None:
-                self.exchange.loop.call_soon(self._tell, self._told)
+    def _report_state(self) -> None:
+        """Call `on_state` where the state has changed. By way of the loop: its faults are not ours."""
+        if self.state != self._reported:
+            self._reported = self.state
+            if self._on_state is not None:
+                self.session.loop.call_soon(self._on_state, self._reported)
 
 
 def _retry_after_s(error: ConnectionLost | RequestError) -> float:

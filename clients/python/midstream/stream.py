@@ -1,7 +1,7 @@
-"""The stream that a user holds: iterate it, steer it, drop it.
+"""The stream object that a user holds: iterate it, steer it, drop it.
 
-Knows when a stream is no longer wanted. What its events mean is the core's, how frames travel the
-connection's.
+Knows when a stream is no longer wanted. What its events mean is the core's, how frames are sent the
+session's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from midstream.protocol import (
 )
 from midstream.stream_core import Chunk, State
 
-FORSAKEN = "the stream was cancelled, because its connection was lost and nobody came back to it in time"
+DETACHED = "the stream was cancelled, because its connection was lost and nobody came back to it in time"
 
 
 class Stream:
@@ -63,7 +63,7 @@ class Stream:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._core = channel.core
-        _cancel_with(self, channel)
+        _cancel_when_freed(self, channel)
 
     def __repr__(self) -> str:
         return f"<Stream {self.request_id!r} {self.state} at {self.index}>"
@@ -72,7 +72,7 @@ class Stream:
 
     @property
     def request_id(self) -> str:
-        """Its name on the wire."""
+        """Its name in the protocol."""
         return self._channel.request_id
 
     @property
@@ -127,8 +127,8 @@ class Stream:
 
     # -- reading ---------------------------------------------------------------------------------------
 
-    def __aiter__(self) -> Chunks:
-        return Chunks(self, self._channel)
+    def __aiter__(self) -> ChunkIterator:
+        return ChunkIterator(self, self._channel)
 
     async def next(self, *, timeout: float | None = None) -> Chunk | None:  # noqa: ASYNC109 - for polling
         """The next chunk, or None at the end. Raises TimeoutError if none comes for `timeout` seconds.
@@ -141,8 +141,8 @@ class Stream:
 
     def try_next(self) -> Chunk | None:
         """The next chunk if it is here already; None if it is not, or the stream has ended: see `final`."""
-        limit = self._core.ask()
-        if limit is not None and not self._channel.lost:
+        limit = self._core.extend_credit()
+        if limit is not None and not self._channel.failed:
             self._channel.send(Grant(request_id=self.request_id, limit=limit))
         chunk = self._core.take()
         if chunk is None:
@@ -151,7 +151,7 @@ class Stream:
 
     async def _next(self) -> Chunk | None:
         while (chunk := self.try_next()) is None and self.final is None:
-            await self._channel.news()
+            await self._channel.wait()
         return chunk
 
     def _check_end(self) -> None:
@@ -161,7 +161,7 @@ class Stream:
         if self.final.finish_reason == "error":
             raise StreamFailed(self.final)
         if self.final.stop_reason == "detached":
-            raise ConnectionLost(FORSAKEN, code=None, retryable=False)
+            raise ConnectionLost(DETACHED, code=None, retryable=False)
 
     # -- steering --------------------------------------------------------------------------------------
 
@@ -209,22 +209,22 @@ class Stream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._channel.reached:
+        if not self._channel.attached:
             self._channel.abandon()  # it is cancelled when the connection is back, or by the server
             return
         with suppress(ConnectionLost):  # then nothing is left to cancel: the server saw the connection go
             await self.cancel()
 
 
-class Chunks:
+class ChunkIterator:
     """One reading of a stream to its end. Where it is dropped before, the stream is cancelled."""
 
     def __init__(self, stream: Stream, channel: Channel) -> None:
         self._stream = stream
         self._channel = channel
-        _cancel_with(self, channel)
+        _cancel_when_freed(self, channel)
 
-    def __aiter__(self) -> Chunks:
+    def __aiter__(self) -> ChunkIterator:
         return self
 
     async def __anext__(self) -> Chunk:
@@ -239,6 +239,6 @@ class Chunks:
         return chunk
 
 
-def _cancel_with(owner: Stream | Chunks, channel: Channel) -> None:
+def _cancel_when_freed(owner: Stream | ChunkIterator, channel: Channel) -> None:
     """Tie the stream to the life of an object. When the whole program ends, the connection goes anyway."""
     weakref.finalize(owner, channel.abandon).atexit = False

@@ -1,4 +1,4 @@
-"""One stream as its reader knows it: events in, chunks out, and how much credit to grant for them.
+"""The state machine of one stream: events in, chunks out, and how much credit to grant for them.
 
 Pure: no socket, no clock, no waiting. It keeps the text right through `rewound` and `snapshot`, leaves out
 events that it has seen before, and refuses a sequence of events that the protocol does not allow. It does not
@@ -77,7 +77,7 @@ class StreamCore:
         self._text: list[str] = []
         self._length = 0  # of the text, in code points
         self._consumed_length = 0
-        self._waiting: deque[tuple[int, Chunk]] = deque()  # each with the length of the text before it
+        self._chunks: deque[tuple[int, Chunk]] = deque()  # each with the length of the text before it
 
     @property
     def text(self) -> str:
@@ -102,7 +102,7 @@ class StreamCore:
 
     # -- out -------------------------------------------------------------------------------------------
 
-    def ask(self) -> int | None:
+    def extend_credit(self) -> int | None:
         """One more chunk is asked for: the limit to grant for it, or None where enough was granted before."""
         if self._window is None or self.final is not None:
             return None
@@ -114,28 +114,28 @@ class StreamCore:
 
     def take(self) -> Chunk | None:
         """The next chunk, if one has come."""
-        if not self._waiting:
+        if not self._chunks:
             return None
-        start, chunk = self._waiting.popleft()
+        start, chunk = self._chunks.popleft()
         self.consumed = chunk.end
         self._consumed_length = start + len(chunk.text)
         return chunk
 
     # -- in --------------------------------------------------------------------------------------------
 
-    def on(self, event: StreamEvent) -> None:
+    def receive(self, event: StreamEvent) -> None:
         """Take the stream's next event. Raises ProtocolError for one that cannot come here."""
-        if not self._is_news(event):
+        if not self._is_new(event):
             return
         match event:
             case Token():
-                self._on_token(event)
+                self._receive_token(event)
             case Rewound():
-                self._on_rewound(event)
+                self._receive_rewound(event)
             case Snapshot():
-                self._on_snapshot(event)
+                self._receive_snapshot(event)
             case Started():
-                self._on_started(event)
+                self._receive_started(event)
             case Adjusted():
                 _update(self.params, event.params)
             case Paused():
@@ -145,7 +145,7 @@ class StreamCore:
             case Final():
                 self.final, self.pause_reason = event, None
 
-    def _is_news(self, event: StreamEvent) -> bool:
+    def _is_new(self, event: StreamEvent) -> bool:
         """Events count from 0 without a gap; a replay repeats some, and a snapshot stands for many."""
         if event.seq is UNSET:
             raise ProtocolError(f"an event without a seq: {event}")
@@ -156,20 +156,20 @@ class StreamCore:
         self.seq = event.seq
         return True
 
-    def _on_started(self, event: Started | Snapshot) -> None:
+    def _receive_started(self, event: Started | Snapshot) -> None:
         self.model, self.prompt_tokens, self.params = event.model, event.prompt_tokens, event.params
 
-    def _on_token(self, event: Token) -> None:
+    def _receive_token(self, event: Token) -> None:
         if event.index != self.index:
             raise ProtocolError(f"token {event.index} came where token {self.index} was due")
         chunk = Chunk(event.index, event.count, event.delta, event.tokens, event.logprobs)
-        self._waiting.append((self._length, chunk))
+        self._chunks.append((self._length, chunk))
         self.index = chunk.end
         self._text.append(chunk.text)
         self._length += len(chunk.text)
         self.tokens.extend(chunk.tokens or ())
 
-    def _on_rewound(self, event: Rewound) -> None:
+    def _receive_rewound(self, event: Rewound) -> None:
         if event.index > self.index or event.text_length > self._length:
             raise ProtocolError(f"rewound to token {event.index} of {self.index}, which has not come yet")
         self._text = [self.text[: event.text_length]]
@@ -178,12 +178,12 @@ class StreamCore:
         self.tokens = self.tokens[: event.index]
         self.consumed = min(self.consumed, event.index)
         self._consumed_length = min(self._consumed_length, event.text_length)
-        cut = ((start, _cut(chunk, event.index, event.text_length - start)) for start, chunk in self._waiting)
-        self._waiting = deque((start, chunk) for start, chunk in cut if chunk.count or chunk.text)
+        cut = ((start, _cut(chunk, event.index, event.text_length - start)) for start, chunk in self._chunks)
+        self._chunks = deque((start, chunk) for start, chunk in cut if chunk.count or chunk.text)
 
-    def _on_snapshot(self, event: Snapshot) -> None:
+    def _receive_snapshot(self, event: Snapshot) -> None:
         """The whole output anew. What was taken of it before is not given out again, if it still stands."""
-        self._on_started(event)
+        self._receive_started(event)
         self.pause_reason = event.paused
         taken = self.text[: self._consumed_length]
         if event.index < self.consumed or not event.text.startswith(taken):
@@ -196,7 +196,7 @@ class StreamCore:
             event.text[self._consumed_length :],
             None if event.tokens is None else event.tokens[self.consumed :],
         )
-        self._waiting = deque([(self._consumed_length, rest)] if rest.count or rest.text else [])
+        self._chunks = deque([(self._consumed_length, rest)] if rest.count or rest.text else [])
 
 
 def _cut(chunk: Chunk, end: int, length: int) -> Chunk:

@@ -1,4 +1,4 @@
-"""The same client without `async` and `await`, for scripts and notebooks: the same names, the same laziness.
+"""The synchronous client, for scripts and notebooks: the same names and laziness, no `async` and `await`.
 
     with midstream.sync.connect("http://127.0.0.1:8000") as client:
         stream = client.start(prompt="Once upon a time")
@@ -25,7 +25,7 @@ from midstream.client import RECONNECT_S, SILENCE_S, Completion
 from midstream.dial import Encoding
 from midstream.options import DEFAULT_WINDOW, CreditLike, MessageLike, ParamOptions, StartOptions
 from midstream.protocol import Final, Params, PauseReason, Ready
-from midstream.reconnecting import LineState
+from midstream.reconnecting import ClientState
 from midstream.stream_core import Chunk, State
 
 T = TypeVar("T")
@@ -42,18 +42,18 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        answer = Future[T]()
+        outcome = Future[T]()
         try:
             # Ctrl-C may come as soon as this is handed over, and must not leave it waiting there.
-            self._loop.call_soon_threadsafe(self._begin, work, answer)
-            return answer.result()
+            self._loop.call_soon_threadsafe(self._start, work, outcome)
+            return outcome.result()
         except BaseException:
-            answer.cancel()
+            outcome.cancel()
             raise
 
-    def _begin(self, work: Coroutine[Any, Any, T], answer: Future[T]) -> None:
-        task = self._loop.create_task(_told(work, answer))
-        answer.add_done_callback(
+    def _start(self, work: Coroutine[Any, Any, T], outcome: Future[T]) -> None:
+        task = self._loop.create_task(_deliver(work, outcome))
+        outcome.add_done_callback(
             lambda done: self._loop.call_soon_threadsafe(task.cancel) if done.cancelled() else None
         )
 
@@ -63,16 +63,16 @@ class LoopThread:
         self._loop.close()
 
 
-async def _told(work: Coroutine[Any, Any, T], answer: Future[T]) -> None:
+async def _deliver(work: Coroutine[Any, Any, T], outcome: Future[T]) -> None:
     """Whatever comes of it, somebody in another thread waits for it, or waits no longer."""
     try:
         result = await work
     except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
-        if answer.set_running_or_notify_cancel():
-            answer.set_exception(error)
+        if outcome.set_running_or_notify_cancel():
+            outcome.set_exception(error)
     else:
-        if answer.set_running_or_notify_cancel():
-            answer.set_result(result)
+        if outcome.set_running_or_notify_cancel():
+            outcome.set_result(result)
 
 
 class Stream:
@@ -87,7 +87,7 @@ class Stream:
 
     @property
     def request_id(self) -> str:
-        """Its name on the wire."""
+        """Its name in the protocol."""
         return self._stream.request_id
 
     @property
@@ -140,8 +140,8 @@ class Stream:
         """How it ended, with usage and timing; None until it has."""
         return self._stream.final
 
-    def __iter__(self) -> Chunks:
-        return Chunks(self._thread, aiter(self._stream))
+    def __iter__(self) -> ChunkIterator:
+        return ChunkIterator(self._thread, aiter(self._stream))
 
     def next(self, *, timeout: float | None = None) -> Chunk | None:
         """The next chunk, or None at the end. Raises TimeoutError if none comes for `timeout` seconds."""
@@ -191,14 +191,14 @@ class Stream:
         self._thread.run(self._stream.__aexit__(kind, error, trace))
 
 
-class Chunks:
+class ChunkIterator:
     """One reading of a stream to its end. Where it is dropped before, the stream is cancelled."""
 
-    def __init__(self, thread: LoopThread, chunks: stream.Chunks) -> None:
+    def __init__(self, thread: LoopThread, chunks: stream.ChunkIterator) -> None:
         self._thread = thread
         self._chunks = chunks
 
-    def __iter__(self) -> Chunks:
+    def __iter__(self) -> ChunkIterator:
         return self
 
     def __next__(self) -> Chunk:
@@ -209,7 +209,7 @@ class Chunks:
 
 
 class Client:
-    """A line to a server. Any number of streams may run on it at once, and they outlive its connections."""
+    """A client of a server. Any number of streams may run on it at once, and they outlive its connections."""
 
     def __init__(self, thread: LoopThread, asynchronous: client.Client) -> None:
         self._thread = thread
@@ -218,11 +218,11 @@ class Client:
 
     @property
     def ready(self) -> Ready:
-        """What the server said of itself when it last greeted: `models`, `limits`, `session_id`."""
+        """What the server said of itself in its last `ready`: `models`, `limits`, `session_id`."""
         return self._client.ready
 
     @property
-    def state(self) -> LineState:
+    def state(self) -> ClientState:
         """ "open", "reconnecting" or "closed": for ever, by `close` or because it could not be helped."""
         return self._client.state
 
@@ -283,7 +283,7 @@ def connect(
     open_timeout: float | None = 10,
     reconnect_s: float = RECONNECT_S,
     silence_s: float | None = SILENCE_S,
-    on_state: Callable[[LineState], object] | None = None,
+    on_state: Callable[[ClientState], object] | None = None,
     ssl: SSLContext | None = None,
 ) -> Client:
     """Connect to a server: `with midstream.sync.connect(url) as client`. Arguments as `midstream.connect`.

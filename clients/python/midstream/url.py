@@ -1,4 +1,4 @@
-"""Where the service is: from the address that a person has at hand to the one of its WebSocket. Pure."""
+"""The server's URL: from the address that a person has at hand to that of the WebSocket. Pure."""
 
 from __future__ import annotations
 
