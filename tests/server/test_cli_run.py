@@ -19,7 +19,7 @@ from tests.fakes.pseudo_terminal import CTRL_C, Terminal
 from tests.fakes.scripted_server import FakeServer, final
 from tests.server.server_process import PATIENCE_S, Served, environment, streams
 
-FOOTER = r"\d+ tokens · first after [\d.]+ s · total [\d.]+ s · [\d.]+ tok/s · "
+SUMMARY = r"\d+ tokens · first after [\d.]+ s · total [\d.]+ s · [\d.]+ tok/s · "
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_piped_it_writes_plain_text_and_whole_results(toy: Served, tmp_path: Pat
     first, second, third = results(output)
     assert [result["number"] for result in (first, second, third)] == [1, 2, 3]
     pattern = "".join(
-        rf"# {number}/3 {title}\n{re.escape(result['text'])}\n# {FOOTER}length\n\n"
+        rf"# {number}/3 {title}\n{re.escape(result['text'])}\n# {SUMMARY}length\n\n"
         for number, title, result in ((1, "Once", first), (2, "Twice", second), (3, "Hi", third))
     )
     assert re.fullmatch(pattern, done.stdout)
@@ -200,7 +200,7 @@ async def test_s_skips_to_the_next(toy: Served, tmp_path: Path) -> None:
         terminal.type("s")
         assert await terminal.ended() == 0
         seen = terminal.screen.everything()
-        assert re.search(rf"▸ 1/2 a\n[^▸]*{FOOTER}cancelled\n\n▸ 2/2 b\n[^▸]*\n5 tokens .* length", seen)
+        assert re.search(rf"▸ 1/2 a\n[^▸]*{SUMMARY}cancelled\n\n▸ 2/2 b\n[^▸]*\n5 tokens .* length", seen)
         assert [result["finish_reason"] for result in results(output)] == ["cancelled", "length"]
     finally:
         await terminal.end()

@@ -1,4 +1,4 @@
-"""What the terminal shows, without a terminal: keys, the view, its rows, its footer, and hostile text."""
+"""What the terminal shows, without a terminal: keys, the view, its rows, its summary, and hostile text."""
 
 from __future__ import annotations
 
@@ -9,40 +9,48 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from prompt_toolkit.utils import get_cwidth
 
-from midstream.cli.answer_view import View, status
-from midstream.cli.key_bindings import CHAT, CHAT_HELP, LEAVING, RUN, Intent, chat_help, fitting
-from midstream.cli.sanitize import inert
-from midstream.cli.summary import footer
-from midstream.cli.wrap import rows, runs
+from midstream.cli.answer_view import AnswerView, status_line
+from midstream.cli.key_bindings import (
+    CHAT_HELP,
+    CHAT_KEYS,
+    EXIT_STATUS,
+    RUN_KEYS,
+    Intent,
+    chat_help,
+    fit_help,
+)
+from midstream.cli.sanitize import sanitize
+from midstream.cli.summary import summary
+from midstream.cli.wrap import runs, wrap
 from midstream.protocol import Final, Timing, Usage
 from midstream.stream_core import Chunk
 
 
-def spoken(*words: str) -> View:
+def view_of(*words: str) -> AnswerView:
     """A view of a token a word, one a tenth of a second."""
-    view = View()
+    view = AnswerView()
     for index, word in enumerate(words):
-        view.took(Chunk(index, 1, word), now=index / 10)
+        view.add_chunk(Chunk(index, 1, word), now=index / 10)
     return view
 
 
-def shown(view: View) -> str:
+def shown(view: AnswerView) -> str:
     return "".join(text for _, text in view.segments())
 
 
 # -- keys ------------------------------------------------------------------------------------------
 
 
-def test_every_wish_has_a_key_in_a_conversation() -> None:
-    assert set(CHAT.values()) == set(Intent)
+def test_every_intent_has_a_key_in_a_conversation() -> None:
+    assert set(CHAT_KEYS.values()) == set(Intent)
 
 
 def test_a_run_knows_skip_and_quit_only() -> None:
-    assert set(RUN.values()) == {Intent.STOP, *LEAVING}
+    assert set(RUN_KEYS.values()) == {Intent.STOP, *EXIT_STATUS}
 
 
 def test_an_interrupt_leaves_as_the_shell_expects_it() -> None:
-    assert (LEAVING[CHAT["q"]], LEAVING[CHAT["c-c"]]) == (0, 130)
+    assert (EXIT_STATUS[CHAT_KEYS["q"]], EXIT_STATUS[CHAT_KEYS["c-c"]]) == (0, 130)
 
 
 def test_the_help_says_what_space_does_now() -> None:
@@ -51,170 +59,170 @@ def test_the_help_says_what_space_does_now() -> None:
 
 
 def test_the_help_is_cut_by_whole_parts_and_never_wider_than_its_line() -> None:
-    assert fitting("left", ("a", "bc"), 20).endswith("a · bc ")
-    assert fitting("left", ("a", "bc"), 12).strip() == "a"
-    assert fitting("left", ("a", "bc"), 8) == ""
-    assert all(len(" left" + fitting("left", CHAT_HELP, width)) <= width for width in range(6, 120))
+    assert fit_help("left", ("a", "bc"), 20).endswith("a · bc ")
+    assert fit_help("left", ("a", "bc"), 12).strip() == "a"
+    assert fit_help("left", ("a", "bc"), 8) == ""
+    assert all(len(" left" + fit_help("left", CHAT_HELP, width)) <= width for width in range(6, 120))
 
 
 # -- the view --------------------------------------------------------------------------------------
 
 
 def test_the_text_is_that_of_the_chunks() -> None:
-    view = spoken("Once", " upon", " a time")
+    view = view_of("Once", " upon", " a time")
     assert (view.text, view.index, view.state) == ("Once upon a time", 3, "writing")
 
 
 def test_a_chunk_before_the_end_takes_the_place_of_what_was_rewound() -> None:
-    view = spoken("Once", " upon", " a", " time")
-    view.took(Chunk(1, 2, " there was"), now=1.0)
+    view = view_of("Once", " upon", " a", " time")
+    view.add_chunk(Chunk(1, 2, " there was"), now=1.0)
     assert (view.text, view.index) == ("Once there was", 3)
 
 
 def test_what_was_cut_is_gone_also_while_nothing_new_comes() -> None:
-    view = spoken("Once", " upon", " a", " time")
-    view.cut(2)
+    view = view_of("Once", " upon", " a", " time")
+    view.truncate(2)
     assert (view.text, view.index) == ("Once upon", 2)
 
 
 def test_a_cut_at_the_end_or_behind_it_takes_nothing() -> None:
-    view = spoken("Once", " upon")
-    view.cut(2)
-    view.cut(9)
+    view = view_of("Once", " upon")
+    view.truncate(2)
+    view.truncate(9)
     assert (view.text, view.index) == ("Once upon", 2)
 
 
 def test_text_that_comes_behind_the_last_token_stands() -> None:
-    view = spoken("Once", "")
-    view.took(Chunk(2, 0, "!"), now=1.0)
+    view = view_of("Once", "")
+    view.add_chunk(Chunk(2, 0, "!"), now=1.0)
     assert (view.text, view.index) == ("Once!", 2)
 
 
 def test_a_temperature_is_marked_where_it_took_effect_and_not_before_that_has_come() -> None:
-    view = spoken("Once", " upon")
-    view.adjusted(3, 0.8)
+    view = view_of("Once", " upon")
+    view.mark_temperature(3, 0.8)
     assert shown(view) == "Once upon"
-    view.took(Chunk(2, 1, " a"), now=1.0)
-    view.took(Chunk(3, 1, " time"), now=1.1)
+    view.add_chunk(Chunk(2, 1, " a"), now=1.0)
+    view.add_chunk(Chunk(3, 1, " time"), now=1.1)
     assert ("note", "⟨0.8⟩") in view.segments()
     assert shown(view) == "Once upon a⟨0.8⟩ time"
 
 
 def test_of_two_temperatures_at_one_token_the_last_is_marked() -> None:
-    view = spoken("Once")
-    view.adjusted(1, 0.8)
-    view.adjusted(1, 0.9)
+    view = view_of("Once")
+    view.mark_temperature(1, 0.8)
+    view.mark_temperature(1, 0.9)
     assert shown(view) == "Once⟨0.9⟩"
 
 
 def test_a_temperature_outlives_a_rewind_and_an_interjection_does_not() -> None:
-    view = spoken("Once", " upon", " a")
-    view.adjusted(3, 0.8)
-    view.mark(3, "interjection", "Stop!")
+    view = view_of("Once", " upon", " a")
+    view.mark_temperature(3, 0.8)
+    view.add_mark(3, "interjection", "Stop!")
     assert shown(view) == "Once upon a⟨0.8⟩\n\n▸ Stop!\n\n"
-    view.cut(1)
+    view.truncate(1)
     assert shown(view) == "Once⟨0.8⟩"
 
 
 def test_an_interjection_at_the_index_rewound_to_stands() -> None:
-    view = spoken("Once", " upon")
-    view.mark(1, "interjection", "Stop!")
-    view.cut(1)
+    view = view_of("Once", " upon")
+    view.add_mark(1, "interjection", "Stop!")
+    view.truncate(1)
     assert shown(view) == "Once\n\n▸ Stop!\n\n"
 
 
 def test_the_turns_are_those_that_the_model_has() -> None:
-    view = spoken("Once", " upon", " Yes.")
-    view.mark(2, "interjection", "Stop!")
+    view = view_of("Once", " upon", " Yes.")
+    view.add_mark(2, "interjection", "Stop!")
     assert view.turns() == [("assistant", "Once upon"), ("user", "Stop!"), ("assistant", " Yes.")]
 
 
 def test_the_temperature_stays_in_its_range() -> None:
-    view = View()
+    view = AnswerView()
     view.temperature = 0.1
-    assert [view.warm(-0.1), view.warm(-0.1)] == [0.0, 0.0]
+    assert [view.change_temperature(-0.1), view.change_temperature(-0.1)] == [0.0, 0.0]
     view.temperature = 1.95
-    assert [view.warm(0.1), view.warm(0.1)] == [2.0, 2.0]
+    assert [view.change_temperature(0.1), view.change_temperature(0.1)] == [2.0, 2.0]
 
 
 def test_a_rewind_goes_to_the_beginning_of_the_last_sentence() -> None:
-    assert spoken("A.", " It", " was", " so", " dark").rewind_target() == 1
+    assert view_of("A.", " It", " was", " so", " dark").rewind_target() == 1
 
 
 def test_a_rewind_right_behind_a_sentence_takes_that_sentence() -> None:
-    assert spoken("A.", " It", " was.").rewind_target() == 1
-    assert spoken("A.", " It", " was.", " So").rewind_target() == 1
+    assert view_of("A.", " It", " was.").rewind_target() == 1
+    assert view_of("A.", " It", " was.", " So").rewind_target() == 1
 
 
 def test_a_rewind_of_the_first_sentence_goes_to_the_beginning() -> None:
-    assert spoken("It", " was", " so").rewind_target() == 0
-    assert spoken().rewind_target() == 0
+    assert view_of("It", " was", " so").rewind_target() == 0
+    assert view_of().rewind_target() == 0
 
 
 def test_a_rewind_without_an_end_of_a_sentence_nearby_takes_a_few_tokens() -> None:
-    assert spoken(*[" word"] * 100).rewind_target() == 90
+    assert view_of(*[" word"] * 100).rewind_target() == 90
 
 
 @given(st.lists(st.sampled_from([" word", ".", "", "!\n", " a."]), max_size=80))
 def test_rewinding_again_and_again_comes_to_the_beginning(words: list[str]) -> None:
-    view = spoken(*words)
+    view = view_of(*words)
     while view.index:
         target = view.rewind_target()
         assert target < view.index
-        view.cut(target)
+        view.truncate(target)
     assert view.text == ""
 
 
 # -- the status line -------------------------------------------------------------------------------
 
 
-def test_the_status_says_tokens_pace_and_temperature() -> None:
-    view = spoken(*[" word"] * 11)
-    view.temperature, view.since = 0.7, 0
-    assert status(view, now=1.0) == "● writing  11 tokens  10.0 tok/s  temperature 0.7"
-    view.warm(0.1)
-    assert status(view, now=1.0).endswith("temperature 0.8 …")
-    view.adjusted(11, 0.8)
-    assert status(view, now=1.0).endswith("temperature 0.8 since token 11")
+def test_the_status_says_tokens_rate_and_temperature() -> None:
+    view = view_of(*[" word"] * 11)
+    view.temperature, view.temperature_since = 0.7, 0
+    assert status_line(view, now=1.0) == "● writing  11 tokens  10.0 tok/s  temperature 0.7"
+    view.change_temperature(0.1)
+    assert status_line(view, now=1.0).endswith("temperature 0.8 …")
+    view.mark_temperature(11, 0.8)
+    assert status_line(view, now=1.0).endswith("temperature 0.8 since token 11")
 
 
-def test_the_pace_is_that_of_the_last_seconds() -> None:
-    view = spoken(*[" word"] * 11)
-    assert view.pace(now=60.0) is None
+def test_the_rate_is_that_of_the_last_seconds() -> None:
+    view = view_of(*[" word"] * 11)
+    assert view.rate(now=60.0) is None
 
 
 @pytest.mark.parametrize(("reason", "words"), [("client", "‖ paused  "), ("memory", "‖ paused (memory)  ")])
 def test_a_pause_says_whose_it_is(reason: str, words: str) -> None:
-    view = spoken("Once")
-    view.paused(reason)
-    assert status(view, now=0.0).startswith(words)
-    view.paused(None)
+    view = view_of("Once")
+    view.set_paused(reason)
+    assert status_line(view, now=0.0).startswith(words)
+    view.set_paused(None)
     assert view.state == "writing"
 
 
 def test_a_lost_connection_can_be_seen_until_it_is_back_or_the_answer_ended() -> None:
-    view = spoken(*["x"] * 3)
-    view.away = True
-    assert status(view, now=1.0) == "↻ connection lost, coming back  3 tokens"
+    view = view_of(*["x"] * 3)
+    view.disconnected = True
+    assert status_line(view, now=1.0) == "↻ connection lost, coming back  3 tokens"
     view.ended = True
-    assert status(view, now=1.0).startswith("■ ended")
+    assert status_line(view, now=1.0).startswith("■ ended")
 
 
 def test_before_the_first_token_and_after_the_last() -> None:
-    view = View()
-    assert status(view, now=0.0).startswith("… reading the prompt")
+    view = AnswerView()
+    assert status_line(view, now=0.0).startswith("… reading the prompt")
     view.ended = True
-    assert status(view, now=0.0).startswith("■ ended")
+    assert status_line(view, now=0.0).startswith("■ ended")
 
 
 def test_a_refusal_takes_the_place_of_the_status() -> None:
-    view = spoken("Once")
-    view.problem = "it does not fit"
-    assert status(view, now=0.0) == "! it does not fit"
+    view = view_of("Once")
+    view.error = "it does not fit"
+    assert status_line(view, now=0.0) == "! it does not fit"
 
 
 def final(**fields: object) -> Final:
-    given = {"finish_reason": "stop", "stop_reason": "eos", "ttft": 120.0, "pace": 18.25} | fields
+    given = {"finish_reason": "stop", "stop_reason": "eos", "ttft": 120.0, "rate": 18.25} | fields
     return Final(
         request_id="a",
         index=42,
@@ -229,26 +237,26 @@ def final(**fields: object) -> Final:
             ttft_ms=given["ttft"],  # type: ignore[arg-type]
             total_ms=2300.0,
             paused_ms=0.0,
-            tokens_per_s=given["pace"],  # type: ignore[arg-type]
+            tokens_per_s=given["rate"],  # type: ignore[arg-type]
         ),
     )  # fmt: skip
 
 
-def test_the_footer_says_what_there_is_to_say() -> None:
-    assert footer(final()) == "42 tokens · first after 0.12 s · total 2.30 s · 18.2 tok/s · stop (eos)"
-    cancelled = final(finish_reason="cancelled", stop_reason=None, ttft=None, pace=None)
-    assert footer(cancelled) == "42 tokens · total 2.30 s · cancelled"
+def test_the_summary_says_what_there_is_to_say() -> None:
+    assert summary(final()) == "42 tokens · first after 0.12 s · total 2.30 s · 18.2 tok/s · stop (eos)"
+    cancelled = final(finish_reason="cancelled", stop_reason=None, ttft=None, rate=None)
+    assert summary(cancelled) == "42 tokens · total 2.30 s · cancelled"
 
 
-def test_the_footer_quotes_a_stop_string_and_disarms_it() -> None:
-    assert footer(final(stop_reason="\x1bEND")).endswith("stop ('␛END')")
+def test_the_summary_quotes_a_stop_string_and_disarms_it() -> None:
+    assert summary(final(stop_reason="\x1bEND")).endswith("stop ('␛END')")
 
 
 # -- rows ------------------------------------------------------------------------------------------
 
 
 def broken(text: str, width: int) -> list[str]:
-    return ["".join(part for _, part in runs(row)) for row in rows([("text", text)], width, get_cwidth)]
+    return ["".join(part for _, part in runs(row)) for row in wrap([("text", text)], width, get_cwidth)]
 
 
 def test_rows_break_at_spaces() -> None:
@@ -266,7 +274,7 @@ def test_wide_letters_and_tabs_take_their_room() -> None:
 
 
 def test_styles_stay_with_their_letters() -> None:
-    assert [runs(row) for row in rows([("text", "ab "), ("note", "cd")], 4, get_cwidth)] == [
+    assert [runs(row) for row in wrap([("text", "ab "), ("note", "cd")], 4, get_cwidth)] == [
         [("text", "ab")],
         [("note", "cd")],
     ]
@@ -275,11 +283,11 @@ def test_styles_stay_with_their_letters() -> None:
 @example(" \t\taa日", "", 11)  # what is left behind the break may still be too long
 @given(st.text(alphabet="ab 日\t\n"), st.text(alphabet="ab 日\t\n"), st.integers(4, 12))
 def test_rows_lose_nothing_fit_and_change_only_at_the_end(text: str, more: str, width: int) -> None:
-    before = rows([("text", text)], width, get_cwidth)
+    before = wrap([("text", text)], width, get_cwidth)
     assert "".join(letter for row in before for _, letter in row) == text
     for row in before:
         assert sum(get_cwidth(part) for _, part in runs(row)) <= width
-    after = rows([("text", text + more)], width, get_cwidth)
+    after = wrap([("text", text + more)], width, get_cwidth)
     assert after[: len(before) - 1] == before[:-1]
 
 
@@ -287,27 +295,27 @@ def test_rows_lose_nothing_fit_and_change_only_at_the_end(text: str, more: str, 
 
 
 def test_escape_sequences_are_seen_and_not_obeyed() -> None:
-    assert inert("\x1b[2J\x1b]0;owned\x07\r\x08\x7f\x9b31m") == "␛[2J␛]0;owned␇␍␈␡<009B>31m"
+    assert sanitize("\x1b[2J\x1b]0;owned\x07\r\x08\x7f\x9b31m") == "␛[2J␛]0;owned␇␍␈␡<009B>31m"
 
 
 def test_bidirectional_controls_are_seen_and_not_obeyed() -> None:
-    assert inert("a\u202eb\u2066c\u200fd\u061ce") == "a<202E>b<2066>c<200F>d<061C>e"
+    assert sanitize("a\u202eb\u2066c\u200fd\u061ce") == "a<202E>b<2066>c<200F>d<061C>e"
 
 
 def test_plain_text_stays_as_it_is() -> None:
-    assert inert("Grüße, 日本語 🙂\n\tنعم") == "Grüße, 日本語 🙂\n\tنعم"
+    assert sanitize("Grüße, 日本語 🙂\n\tنعم") == "Grüße, 日本語 🙂\n\tنعم"
 
 
 @given(st.text(alphabet=st.characters(codec=None)))
 def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
-    left = {letter for letter in inert(text) if unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp")}
+    left = {letter for letter in sanitize(text) if unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp")}
     assert left <= {"\n", "\t"}
     bidi = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
-    assert not {letter for letter in inert(text) if unicodedata.bidirectional(letter) in bidi}
+    assert not {letter for letter in sanitize(text) if unicodedata.bidirectional(letter) in bidi}
 
 
 def test_the_view_shows_hostile_text_disarmed_and_remembers_it_as_it_was() -> None:
-    view = spoken("a\x1b[31m")
-    view.mark(1, "interjection", "b\x1b[0m")
+    view = view_of("a\x1b[31m")
+    view.add_mark(1, "interjection", "b\x1b[0m")
     assert shown(view) == "a␛[31m\n\n▸ b␛[0m\n\n"
     assert view.turns()[:2] == [("assistant", "a\x1b[31m"), ("user", "b\x1b[0m")]

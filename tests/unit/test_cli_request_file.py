@@ -1,4 +1,4 @@
-"""The file of `midstream run`, and the sentence for each way in which it may be wrong."""
+"""The request file of `midstream run`, and the message for each way in which it may be wrong."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from midstream.cli.error_messages import sentence
-from midstream.cli.request_file import BadRequests, Request, read
+from midstream.cli.error_messages import error_message
+from midstream.cli.request_file import Request, RequestFileError, parse_requests
 from midstream.errors import ConnectionLost, StreamFailed, connection_closed, from_code
 from midstream.options import start_frame
 from midstream.protocol import Message
@@ -17,14 +17,14 @@ URL = "http://127.0.0.1:8000"
 
 
 def test_an_array_and_lines_say_the_same() -> None:
-    array = read('[{"prompt": "a"},\n {"prompt": "b", "stream": false}]')
-    lines = read('{"prompt": "a"}\n\n{"prompt": "b", "stream": false}\n')
+    array = parse_requests('[{"prompt": "a"},\n {"prompt": "b", "stream": false}]')
+    lines = parse_requests('{"prompt": "a"}\n\n{"prompt": "b", "stream": false}\n')
     assert array == lines
     assert [request.stream for request in array] == [True, False]
 
 
 def test_a_request_is_started_with_what_it_says_and_nothing_else() -> None:
-    (request,) = read(
+    (request,) = parse_requests(
         '[{"request_id": "r", "messages": [{"role": "user", "content": "Hi"}], "priority": 2,'
         ' "params": {"temperature": 0, "stop": ["x"]}, "stream": false}]'
     )
@@ -38,7 +38,7 @@ def test_a_request_is_started_with_what_it_says_and_nothing_else() -> None:
 
 
 def test_a_title_is_the_last_that_was_said() -> None:
-    said = read(
+    said = parse_requests(
         '[{"prompt": "a"}, {"prompt": [1, 2]}, {"messages": [{"role": "user", "content":'
         ' [{"type": "text", "text": "b"}, {"type": "text", "text": "c"}]}]}]'
     )
@@ -73,57 +73,60 @@ def test_a_title_is_the_last_that_was_said() -> None:
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_in_a_sentence_that_says_where(text: str, problem: str) -> None:
-    with pytest.raises(BadRequests) as bad:
-        read(text)
-    assert str(bad.value) == problem
+    with pytest.raises(RequestFileError) as caught:
+        parse_requests(text)
+    assert str(caught.value) == problem
 
 
 def test_a_parameter_misspelt_is_told_from_those_that_are() -> None:
     with pytest.raises(
-        BadRequests, match=r"line 1, params: there is no `temperatur`; there are temperature, "
+        RequestFileError, match=r"line 1, params: there is no `temperatur`; there are temperature, "
     ):
-        read('{"prompt": "a", "params": {"temperatur": 1}}')
+        parse_requests('{"prompt": "a", "params": {"temperatur": 1}}')
 
 
 # -- what went wrong elsewhere ---------------------------------------------------------------------
 
 
 def test_no_server_is_told_with_what_to_do() -> None:
-    assert sentence(ConnectionLost("no", code=None, retryable=True), URL) == (
+    assert error_message(ConnectionLost("no", code=None, retryable=True), URL) == (
         f"no server answers at {URL}: start one with `midstream serve`, or name another with --url"
     )
 
 
 def test_a_stream_that_was_lost_alone_says_why() -> None:
     alone = ConnectionLost("the stream could not be taken up again", code=None, retryable=False)
-    assert sentence(alone, URL) == "the stream could not be taken up again"
+    assert error_message(alone, URL) == "the stream could not be taken up again"
 
 
 def test_a_lost_connection_says_whether_to_try_again() -> None:
     assert (
-        sentence(connection_closed(1012, ""), URL)
+        error_message(connection_closed(1012, ""), URL)
         == f"the connection to {URL} was lost (close code 1012): try again"
     )
-    assert sentence(connection_closed(4403, ""), URL) == f"the connection to {URL} was lost (close code 4403)"
+    assert (
+        error_message(connection_closed(4403, ""), URL)
+        == f"the connection to {URL} was lost (close code 4403)"
+    )
 
 
 def test_a_refusal_is_one_line_with_advice() -> None:
     refused = from_code("unauthenticated", "A key\nis needed.")
-    assert sentence(refused, URL) == (
+    assert error_message(refused, URL) == (
         "A key is needed; put your key into the environment variable MIDSTREAM_API_KEY"
     )
     busy = from_code("rate_limited", "Too many.")
     busy.retry_after_ms = 1500
-    assert sentence(busy, URL) == "Too many; try again in 1.5 s"
+    assert error_message(busy, URL) == "Too many; try again in 1.5 s"
 
 
 def test_a_failed_answer_says_so_and_is_disarmed() -> None:
     failed = StreamFailed(final(finish_reason="error", stop_reason="out of memory\x1b[0m"))
-    assert sentence(failed, URL) == "the answer ended in an error: out of memory␛[0m"
+    assert error_message(failed, URL) == "the answer ended in an error: out of memory␛[0m"
 
 
 def test_the_file_in_the_documentation_is_right() -> None:
     page = (Path(__file__).parents[2] / "docs/cli.md").read_text()
-    first, second = read(page.partition("```json\n")[2].partition("```")[0])
+    first, second = parse_requests(page.partition("```json\n")[2].partition("```")[0])
     assert (first.stream, second.stream) == (True, False)
     assert all(f"`{name}`" in page for name in Request.__struct_fields__)

@@ -1,4 +1,4 @@
-"""Streams as a table: what stands in which column, in which order, and what clients' names can do to it."""
+"""The table of streams: what stands in which column, in which order, and what clients' names can do to it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from midstream.cli.listing import Listed, Listing, Totals, streams_url
-from midstream.cli.streams_table import ORDERS, age, brief, head, rows
+from midstream.cli.streams_table import ORDERS, format_age, format_count, header_lines, table_rows
 
 ONE = Listed(
     request_id="one",
@@ -34,7 +34,7 @@ STATES = {"queued": 0, "running": 1, "paused": 0, "stalled": 0}
 
 
 def lines(*streams: Listed, by: str = "r") -> list[str]:
-    return ["".join(text for _, text in row) for row in rows([*streams], ORDERS[by], len)]
+    return ["".join(text for _, text in row) for row in table_rows([*streams], ORDERS[by], len)]
 
 
 def test_a_stream_is_a_row() -> None:
@@ -51,7 +51,7 @@ def test_a_stream_that_does_not_run_says_why_and_has_no_rate() -> None:
     assert "‖ paused (detached)" in row
     assert " - " in row
     assert "3.0" not in row
-    ((style, text),) = [piece for piece in rows([paused], ORDERS["r"], len)[1] if piece[0]]
+    ((style, text),) = [piece for piece in table_rows([paused], ORDERS["r"], len)[1] if piece[0]]
     assert (style, text.strip()) == ("paused", "‖ paused (detached)")
 
 
@@ -74,7 +74,7 @@ def test_the_most_of_what_it_is_sorted_by_stands_first(by: str, first: str) -> N
     assert lines(*streams, by=by)[1].startswith(first)
 
 
-def test_streams_of_one_pace_keep_their_places() -> None:
+def test_streams_of_one_rate_keep_their_places() -> None:
     streams = [replace(ONE, request_id=name, tokens_per_s=pace) for name, pace in (("a", 20.1), ("b", 20.4))]
     assert [line[0] for line in lines(*streams)[1:]] == ["a", "b"]
 
@@ -89,30 +89,32 @@ def test_wide_letters_take_two_places() -> None:
     def width_of(text: str) -> int:
         return sum(2 if ord(letter) > 0x2FFF else 1 for letter in text)
 
-    _, wide, plain = rows([replace(ONE, request_id="日本"), ONE], ORDERS["r"], width_of)
+    _, wide, plain = table_rows([replace(ONE, request_id="日本"), ONE], ORDERS["r"], width_of)
     assert width_of(wide[0][1]) == width_of(plain[0][1])
 
 
 def test_the_server_is_said_in_a_line_where_it_may_be_seen() -> None:
     listing = Listing([ONE], 1, STATES, SERVER)
-    assert head(listing) == [
+    assert header_lines(listing) == [
         "toy · 60.0 tok/s · 3 in the batch · KV 1,024 of 65.5k tokens (2%) · 2,048 cached · 1 connection",
         "1 stream: 0 queued, 1 running, 0 paused, 0 stalled",
     ]
-    assert head(replace(listing, server=None)) == ["1 stream: 0 queued, 1 running, 0 paused, 0 stalled"]
+    assert header_lines(replace(listing, server=None)) == [
+        "1 stream: 0 queued, 1 running, 0 paused, 0 stalled"
+    ]
     away = replace(SERVER, engine=False, model=None, kv_used_tokens=0, kv_cached_tokens=0, kv_free_tokens=0)
-    assert head(replace(listing, server=away))[0].startswith("no engine · no model yet · ")
+    assert header_lines(replace(listing, server=away))[0].startswith("no engine · no model yet · ")
 
 
 def test_it_says_how_many_there_are_where_not_all_are_listed() -> None:
-    assert head(Listing([ONE], 4096, STATES, None))[0].endswith("; the youngest 1 of them")
+    assert header_lines(Listing([ONE], 4096, STATES, None))[0].endswith("; the youngest 1 of them")
 
 
 @pytest.mark.parametrize(
     ("seconds", "said"), [(0.9, "0 s"), (59.9, "59 s"), (60, "1:00"), (3599, "59:59"), (3601, "1:00:01")]
 )
 def test_ages(seconds: float, said: str) -> None:
-    assert age(seconds) == said
+    assert format_age(seconds) == said
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,7 @@ def test_ages(seconds: float, said: str) -> None:
     [(0, "0"), (9999, "9,999"), (10_000, "10k"), (65_536, "65.5k"), (999_499, "999k"), (1_234_567, "1.23M")],
 )
 def test_counts(count: int, said: str) -> None:
-    assert brief(count) == said
+    assert format_count(count) == said
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
-"""The commands `midstream chat`, `run` and `top`: a client of the client, for people at a terminal.
+"""The commands `midstream chat`, `run` and `top`: users of the client, for people at a terminal.
 
-What a key means (`keys`), what an answer looks like (`view`), how it is broken into rows (`rows`), what a
-file of requests says (`requests`) and how streams make a table (`table`) are pure. Only `screen` and `board`
-know the terminal and its library, and only `answer`, `chat` and `run` hold streams.
+What a key means (`key_bindings`), what an answer looks like (`answer_view`), how it is broken into rows
+(`wrap`), what a file of requests says (`request_file`) and how streams make a table (`streams_table`) are
+pure. Only `chat` and `terminal/` know the terminal's library, and only `answer_controller`, `chat` and `jobs`
+hold streams.
 """

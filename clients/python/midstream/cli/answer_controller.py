@@ -1,6 +1,6 @@
-"""One answer of a conversation: what comes of it goes to the view, what the person wants to the stream.
+"""The controller of one answer in a chat: its chunks go to the view, the person's intents to the stream.
 
-Wishes are carried out one after another, in the order of the keys, while reading goes on. It does not know
+Intents are carried out one after another, in the order of the keys, while reading goes on. It does not know
 the terminal: it is given a way to ask for a line.
 """
 
@@ -11,70 +11,70 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 
-from midstream.cli.answer_view import TEMPERATURE_STEP, View
+from midstream.cli.answer_view import TEMPERATURE_STEP, AnswerView
 from midstream.cli.key_bindings import Intent
-from midstream.cli.sanitize import inert
+from midstream.cli.sanitize import sanitize
 from midstream.errors import ConnectionLost, RequestError, RequestFinished
 from midstream.stream import Stream
 
 
-class Answer:
+class AnswerController:
     def __init__(
         self,
         stream: Stream,
-        view: View,
-        ask: Callable[[str], Awaitable[str | None]],
-        changed: Callable[[], None],
+        view: AnswerView,
+        prompt: Callable[[str], Awaitable[str | None]],
+        redraw: Callable[[], None],
     ) -> None:
         self._stream = stream
         self._view = view
-        self._ask = ask
-        self._changed = changed
-        self._acts: dict[Intent, Callable[[], Awaitable[object]]] = {
-            Intent.TOGGLE: self._toggle,
+        self._prompt = prompt
+        self._redraw = redraw
+        self._actions: dict[Intent, Callable[[], Awaitable[object]]] = {
+            Intent.TOGGLE: self._toggle_pause,
             Intent.STOP: stream.cancel,
-            Intent.WARMER: lambda: self._warm(TEMPERATURE_STEP),
-            Intent.COOLER: lambda: self._warm(-TEMPERATURE_STEP),
+            Intent.RAISE_TEMPERATURE: lambda: self._change_temperature(TEMPERATURE_STEP),
+            Intent.LOWER_TEMPERATURE: lambda: self._change_temperature(-TEMPERATURE_STEP),
             Intent.INTERJECT: self._interject,
             Intent.REWIND: self._rewind,
         }
         temperature = stream.params.temperature
         if isinstance(temperature, int | float):
-            view.temperature, view.since = temperature, 0
+            view.temperature, view.temperature_since = temperature, 0
 
     async def read(self) -> None:
         """Show the answer up to its end."""
         while (chunk := await self._stream.next()) is not None:
-            self._view.took(chunk, time.monotonic())
-            self._look()
+            self._view.add_chunk(chunk, time.monotonic())
+            self._update_view()
 
-    async def obey(self, wishes: asyncio.Queue[Intent]) -> None:
-        """Carry out wishes for ever. What the server refuses is said; what comes too late is no matter."""
+    async def steer(self, intents: asyncio.Queue[Intent]) -> None:
+        """Carry out intents for ever. What the server refuses is said; what comes too late is no matter."""
         while True:
-            wish = await wishes.get()
-            self._view.problem = None
+            intent = await intents.get()
+            self._view.error = None
             try:
-                await self._acts[wish]()
+                await self._actions[intent]()
             except RequestFinished:
                 pass
             except (RequestError, ConnectionLost) as refusal:  # reading finds out where all is lost
-                self._view.problem = inert(str(refusal))
-            self._look()
+                self._view.error = sanitize(str(refusal))
+            self._update_view()
 
-    def _look(self) -> None:
+    def _update_view(self) -> None:
         """Steering may have taken back what is shown; what stands and was read is known to the stream."""
-        self._view.cut(self._stream.consumed)
-        self._view.paused(self._stream.pause_reason)
+        self._view.truncate(self._stream.consumed)
+        self._view.set_paused(self._stream.pause_reason)
         self._view.ended = self._stream.final is not None
-        self._changed()
+        self._redraw()
 
-    async def _toggle(self) -> None:
+    async def _toggle_pause(self) -> None:
         await (self._stream.resume() if self._stream.pause_reason == "client" else self._stream.pause())
 
-    async def _warm(self, by: float) -> None:
-        wanted = self._view.warm(by)
-        self._changed()
-        self._view.adjusted(await self._stream.adjust(temperature=wanted), wanted)
+    async def _change_temperature(self, by: float) -> None:
+        wanted = self._view.change_temperature(by)
+        self._redraw()
+        self._view.mark_temperature(await self._stream.adjust(temperature=wanted), wanted)
 
     async def _rewind(self) -> None:
         # Under the same seed the same words would come again: another one goes with it, at the same token.
@@ -85,16 +85,16 @@ class Answer:
         was_paused = self._stream.pause_reason == "client"
         if not was_paused:
             await self._stream.pause()
-            self._look()
+            self._update_view()
         try:
-            said = await self._ask("interject ▸ ")
-            if said:
-                await self._inject(said)
+            text = await self._prompt("interject ▸ ")
+            if text:
+                await self._inject(text)
         finally:
             if not was_paused:
                 await self._stream.resume()
 
-    async def _inject(self, said: str) -> None:
-        index = await self._stream.inject(messages=[{"role": "user", "content": said}], at=self._view.index)
-        self._look()
-        self._view.mark(index, "interjection", said)
+    async def _inject(self, text: str) -> None:
+        index = await self._stream.inject(messages=[{"role": "user", "content": text}], at=self._view.index)
+        self._update_view()
+        self._view.add_mark(index, "interjection", text)

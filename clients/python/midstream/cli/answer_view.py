@@ -1,4 +1,4 @@
-"""An answer as it is shown: its text, what was done to it and at which token, its pace and its state.
+"""The view of one answer: its text, what was done to it and at which token, its rate and its state.
 
 Pure: it is told what happens and when, and knows neither the stream nor the terminal.
 """
@@ -9,17 +9,17 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from midstream.cli.sanitize import inert
+from midstream.cli.sanitize import sanitize
 from midstream.stream_core import Chunk
 
 Kind = Literal["text", "note", "interjection"]
 State = Literal["waiting", "writing", "paused", "ended"]
 Segment = tuple[Kind, str]
 
-PACE_S = 3.0  # the tokens of how many seconds make the tokens a second
-TEMPERATURE_STEP, TEMPERATURE_MOST = 0.1, 2.0
-SENTENCE_MOST = 40  # tokens: a sentence longer than this is taken back in parts
-STRIDE = 10
+RATE_WINDOW_S = 3.0  # the tokens of how many seconds make the tokens a second
+TEMPERATURE_STEP, MAX_TEMPERATURE = 0.1, 2.0
+MAX_SENTENCE_TOKENS = 40  # a sentence longer than this is taken back in parts
+REWIND_TOKENS = 10
 _SENTENCE_ENDS = (".", "!", "?", "。", "\uff01", "\uff1f", "…", "\n")
 
 
@@ -32,31 +32,31 @@ class Mark:
     label: str
 
 
-class View:
+class AnswerView:
     def __init__(self) -> None:
         self.text = ""
         self.temperature: float | None = None  # what the person wants, or the server has chosen
-        self.since: int | None = None  # the first token sampled with it; None while that is not known
+        self.temperature_since: int | None = None  # the first token sampled with it, once that is known
         self.pause_reason: str | None = None
-        self.away = False  # while there is no connection to the server
+        self.disconnected = False  # while there is no connection to the server
         self.ended = False
-        self.problem: str | None = None  # why the last wish was refused
+        self.error: str | None = None  # why the last intent was refused
         self.marks: list[Mark] = []
         self._ends: list[int] = []  # length of the text up to and with each token
         self._arrivals: deque[tuple[float, int]] = deque()
 
-    # -- told ------------------------------------------------------------------------------------------
+    # -- what happens ----------------------------------------------------------------------------------
 
-    def took(self, chunk: Chunk, now: float) -> None:
+    def add_chunk(self, chunk: Chunk, now: float) -> None:
         """The next piece of output. One that begins before the last one's end takes the place of it."""
-        self.cut(chunk.index)
+        self.truncate(chunk.index)
         self.text += chunk.text
         self._ends += [len(self.text)] * chunk.count
         self._arrivals.append((now, chunk.count))
-        while self._arrivals[0][0] < now - PACE_S:
+        while self._arrivals[0][0] < now - RATE_WINDOW_S:
             self._arrivals.popleft()
 
-    def cut(self, index: int) -> None:
+    def truncate(self, index: int) -> None:
         """Only the output before token `index` stands, and an interjection no further than there."""
         if index >= len(self._ends):
             return
@@ -69,28 +69,28 @@ class View:
         ]
         self._arrivals.clear()
 
-    def mark(self, index: int, kind: Kind, label: str) -> None:
+    def add_mark(self, index: int, kind: Kind, label: str) -> None:
         self.marks.append(Mark(index, kind, label))
 
-    def adjusted(self, index: int, temperature: float) -> None:
+    def mark_temperature(self, index: int, temperature: float) -> None:
         """Token `index` is the first at this temperature."""
-        self.since = index
+        self.temperature_since = index
         self.marks = [mark for mark in self.marks if (mark.kind, mark.index) != ("note", index)]
-        self.mark(index, "note", f"⟨{temperature:.1f}⟩")
+        self.add_mark(index, "note", f"⟨{temperature:.1f}⟩")
 
-    def paused(self, reason: str | None) -> None:
+    def set_paused(self, reason: str | None) -> None:
         if reason is not None:
             self._arrivals.clear()
         self.pause_reason = reason
 
-    def warm(self, by: float) -> float:
+    def change_temperature(self, by: float) -> float:
         """The temperature that the person wants now."""
         wanted = round((1.0 if self.temperature is None else self.temperature) + by, 1)
-        self.temperature = min(max(wanted, 0.0), TEMPERATURE_MOST)
-        self.since = None
+        self.temperature = min(max(wanted, 0.0), MAX_TEMPERATURE)
+        self.temperature_since = None
         return self.temperature
 
-    # -- asked -----------------------------------------------------------------------------------------
+    # -- what is shown ---------------------------------------------------------------------------------
 
     @property
     def index(self) -> int:
@@ -105,20 +105,20 @@ class View:
             return "paused"
         return "writing" if self._ends else "waiting"
 
-    def pace(self, now: float) -> float | None:
+    def rate(self, now: float) -> float | None:
         """Tokens a second, of the last few seconds."""
-        recent = [(at, count) for at, count in self._arrivals if at >= now - PACE_S]
+        recent = [(at, count) for at, count in self._arrivals if at >= now - RATE_WINDOW_S]
         if len(recent) < 2 or recent[-1][0] == recent[0][0]:
             return None
         return sum(count for _, count in recent[1:]) / (recent[-1][0] - recent[0][0])
 
     def rewind_target(self) -> int:
         """Where the last sentence begins, if that is near; else a few tokens back."""
-        for index in range(self.index - 2, max(self.index - SENTENCE_MOST, 0) - 1, -1):
+        for index in range(self.index - 2, max(self.index - MAX_SENTENCE_TOKENS, 0) - 1, -1):
             before = self.text[: self._start(index)].rstrip(" ")
             if index == 0 or before.endswith(_SENTENCE_ENDS):
                 return index
-        return max(self.index - STRIDE, 0)
+        return max(self.index - REWIND_TOKENS, 0)
 
     def segments(self) -> list[Segment]:
         """The text in pieces that are each shown in one way, with the marks where they stand."""
@@ -129,9 +129,9 @@ class View:
                 break  # its token has not come yet
             at = self._start(mark.index)
             label = f"\n\n▸ {mark.label}\n\n" if mark.kind == "interjection" else mark.label
-            pieces += [("text", inert(self.text[shown:at])), (mark.kind, inert(label))]
+            pieces += [("text", sanitize(self.text[shown:at])), (mark.kind, sanitize(label))]
             shown = at
-        pieces.append(("text", inert(self.text[shown:])))
+        pieces.append(("text", sanitize(self.text[shown:])))
         return [piece for piece in pieces if piece[1]]
 
     def turns(self) -> list[tuple[str, str]]:
@@ -149,7 +149,7 @@ class View:
         return self._ends[min(index, len(self._ends)) - 1] if index and self._ends else 0
 
 
-def status(view: View, now: float) -> str:
+def status_line(view: AnswerView, now: float) -> str:
     """The line below the answer."""
     words = {
         "waiting": "… reading the prompt",
@@ -157,14 +157,15 @@ def status(view: View, now: float) -> str:
         "paused": "‖ paused" if view.pause_reason == "client" else f"‖ paused ({view.pause_reason})",
         "ended": "■ ended",
     }
-    if view.problem is not None:
-        return f"! {view.problem}"
-    away = view.away and not view.ended
-    parts = ["↻ connection lost, coming back" if away else words[view.state], f"{view.index} tokens"]
-    pace = view.pace(now)
-    if not away and view.state == "writing" and pace is not None:
-        parts.append(f"{pace:.1f} tok/s")
+    if view.error is not None:
+        return f"! {view.error}"
+    disconnected = view.disconnected and not view.ended
+    parts = ["↻ connection lost, coming back" if disconnected else words[view.state], f"{view.index} tokens"]
+    rate = view.rate(now)
+    if not disconnected and view.state == "writing" and rate is not None:
+        parts.append(f"{rate:.1f} tok/s")
     if view.temperature is not None:
-        since = "" if view.since == 0 else " …" if view.since is None else f" since token {view.since}"
+        index = view.temperature_since
+        since = "" if index == 0 else " …" if index is None else f" since token {index}"
         parts.append(f"temperature {view.temperature:.1f}{since}")
     return "  ".join(parts)

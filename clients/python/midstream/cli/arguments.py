@@ -1,4 +1,4 @@
-"""Options that the commands share. Their ranges are those of the protocol, said before anything is sent."""
+"""Command-line arguments that the commands share. Ranges are the protocol's, checked at once."""
 
 from __future__ import annotations
 
@@ -73,15 +73,15 @@ def _param(text: str) -> tuple[str, object]:
     return name, getattr(params, name)
 
 
-def number(kind: type[int | float], least: float, most: float) -> Callable[[str], float]:
+def number(kind: type[int | float], minimum: float, maximum: float) -> Callable[[str], float]:
     def read(text: str) -> float:
         word = "a whole number" if kind is int else "a number"
         try:
             value = kind(text)
         except ValueError:
             raise ArgumentTypeError(f"{text!r} is not {word}") from None
-        if not least <= value <= most:
-            raise ArgumentTypeError(f"{text} is not {word} from {least} to {most}")
+        if not minimum <= value <= maximum:
+            raise ArgumentTypeError(f"{text} is not {word} from {minimum} to {maximum}")
         return value
 
     return read

@@ -1,4 +1,4 @@
-"""`midstream chat`: a conversation in the terminal, in which every answer can be steered while it is written.
+"""The command `midstream chat`: a conversation in which every answer can be steered while it is written.
 
 Each answer has a connection of its own, so that a server that was started again between two of them is no
 matter.
@@ -16,15 +16,15 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.formatted_text import FormattedText
 
 import midstream
-from midstream.cli.answer_controller import Answer
-from midstream.cli.answer_view import View, status
+from midstream.cli.answer_controller import AnswerController
+from midstream.cli.answer_view import AnswerView, status_line
 from midstream.cli.arguments import add_sampling, add_url, api_key, sampling
-from midstream.cli.error_messages import sentence
+from midstream.cli.error_messages import error_message
 from midstream.cli.first_of import first_of
-from midstream.cli.key_bindings import CHAT, CHAT_HELP, LEAVING, Intent, chat_help
-from midstream.cli.sanitize import inert
-from midstream.cli.summary import footer
-from midstream.cli.terminal.answer_screen import STYLE, Screen, say
+from midstream.cli.key_bindings import CHAT_HELP, CHAT_KEYS, EXIT_STATUS, Intent, chat_help
+from midstream.cli.sanitize import sanitize
+from midstream.cli.summary import summary
+from midstream.cli.terminal.answer_screen import STYLE, AnswerScreen, print_lines
 from midstream.errors import MidstreamError
 
 NO_TERMINAL = "midstream: chat needs a terminal; for files and pipes there is `midstream run`"
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         return asyncio.run(Chat(arguments).run())
     except (MidstreamError, ValueError) as error:
-        print(f"midstream: {sentence(error, arguments.url)}", file=sys.stderr)
+        print(f"midstream: {error_message(error, arguments.url)}", file=sys.stderr)
         return 1
     except EOFError:  # the terminal went away
         return 0
@@ -57,7 +57,7 @@ def _parser() -> ArgumentParser:
     return parser
 
 
-class Leave(Exception):
+class Quit(Exception):
     """The person wants to go."""
 
     def __init__(self, code: int) -> None:
@@ -73,27 +73,27 @@ class Chat:
         if arguments.system:
             self._history.append({"role": "system", "content": arguments.system})
 
-    def _connect(self, view: View) -> midstream.client.connect:
-        def told(state: str) -> None:
-            view.away = state == "reconnecting"
+    def _connect(self, view: AnswerView) -> midstream.client.connect:
+        def on_state(state: str) -> None:
+            view.disconnected = state == "reconnecting"
 
-        return midstream.connect(self._arguments.url, api_key=api_key(), on_state=told)
+        return midstream.connect(self._arguments.url, api_key=api_key(), on_state=on_state)
 
     async def run(self) -> int:
         """Talk until the person leaves: the exit status."""
-        async with self._connect(View()) as client:
+        async with self._connect(AnswerView()) as client:
             model = self._arguments.model or ", ".join(client.ready.models)
-        say([("note", f"{inert(model)} at {self._arguments.url}; Ctrl-D quits. While an answer is written:")])
-        say([("note", " · ".join(CHAT_HELP))])
+        title = f"{sanitize(model)} at {self._arguments.url}; Ctrl-D quits. While an answer is written:"
+        print_lines([("note", title)], [("note", " · ".join(CHAT_HELP))])
         while True:
             try:
-                await self._turn(await self._heard())
-            except Leave as leave:
-                return leave.code
+                await self._turn(await self._read_input())
+            except Quit as quit_:
+                return quit_.code
             except MidstreamError as error:
-                say([("problem", sentence(error, self._arguments.url))])
+                print_lines([("error", error_message(error, self._arguments.url))])
 
-    async def _heard(self) -> str:
+    async def _read_input(self) -> str:
         """What the person says next."""
         said = ""
         try:
@@ -101,16 +101,16 @@ class Chat:
                 mark = FormattedText([("class:interjection", "\n▸ ")])
                 said = (await self._prompt.prompt_async(mark, style=STYLE)).strip()
         except EOFError:
-            raise Leave(LEAVING[Intent.QUIT]) from None
+            raise Quit(EXIT_STATUS[Intent.QUIT]) from None
         except KeyboardInterrupt:
-            raise Leave(LEAVING[Intent.INTERRUPT]) from None
+            raise Quit(EXIT_STATUS[Intent.INTERRUPT]) from None
         print()
         return said
 
     async def _turn(self, said: str) -> None:
         """One question and its answer. Both are remembered if there is any answer."""
         asked = [*self._history, {"role": "user", "content": said}]
-        view = View()
+        view = AnswerView()
         async with self._connect(view) as client:
             stream = await client.start(messages=asked, model=self._arguments.model, **self._options)
             async with stream:
@@ -122,22 +122,24 @@ class Chat:
                             {"role": role, "content": text} for role, text in view.turns()
                         ]
         assert stream.final is not None  # leaving the stream's block has waited for it
-        say([("note", footer(stream.final))])
+        print_lines([("note", summary(stream.final))])
 
-    async def _show(self, stream: midstream.Stream, view: View) -> None:
-        """Draw, read and carry out wishes, all at once, until the answer ends or the person leaves."""
-        wishes: asyncio.Queue[Intent] = asyncio.Queue()
+    async def _show(self, stream: midstream.Stream, view: AnswerView) -> None:
+        """Draw, read and carry out intents, all at once, until the answer ends or the person leaves."""
+        intents: asyncio.Queue[Intent] = asyncio.Queue()
         leaving: asyncio.Future[Intent] = asyncio.get_running_loop().create_future()
 
-        def wanted(wish: Intent) -> None:
-            if wish not in LEAVING:
-                wishes.put_nowait(wish)
+        def on_intent(intent: Intent) -> None:
+            if intent not in EXIT_STATUS:
+                intents.put_nowait(intent)
             elif not leaving.done():
-                leaving.set_result(wish)  # this one waits behind no other
+                leaving.set_result(intent)  # this one waits behind no other
 
-        screen = Screen(view, CHAT, wanted, lambda: (status(view, time.monotonic()), chat_help(view.state)))
-        answer = Answer(stream, view, screen.ask, screen.changed)
-        async with screen.drawn() as drawing:
-            await first_of(answer.read(), answer.obey(wishes), also=(leaving, drawing))
+        screen = AnswerScreen(
+            view, CHAT_KEYS, on_intent, lambda: (status_line(view, time.monotonic()), chat_help(view.state))
+        )
+        controller = AnswerController(stream, view, screen.prompt, screen.redraw)
+        async with screen.running() as drawing:
+            await first_of(controller.read(), controller.steer(intents), also=(leaving, drawing))
         if leaving.done():
-            raise Leave(LEAVING[leaving.result()])
+            raise Quit(EXIT_STATUS[leaving.result()])

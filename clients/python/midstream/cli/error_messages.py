@@ -1,8 +1,8 @@
-"""What went wrong, as one line for a person, and what to do about it where that is known. Pure."""
+"""Error messages for a person: one line on what went wrong, and on what to do where that is known. Pure."""
 
 from __future__ import annotations
 
-from midstream.cli.sanitize import inert
+from midstream.cli.sanitize import sanitize
 from midstream.errors import ConnectionLost, MidstreamError, RequestError, StreamFailed
 
 _ADVICE = {
@@ -15,20 +15,20 @@ _ADVICE = {
 }
 
 
-def sentence(error: MidstreamError | ValueError, url: str) -> str:
+def error_message(error: MidstreamError | ValueError, url: str) -> str:
     """One line, without the command's name."""
     if isinstance(error, ConnectionLost):
-        return inert(_lost(error, url))
+        return sanitize(_connection_lost(error, url))
     text = str(error).rstrip(".").replace("\n", " ")
     if isinstance(error, StreamFailed):
         text = f"the answer ended in an error: {text}"
     advice = _ADVICE.get(error.code) if isinstance(error, RequestError) else None
     if isinstance(error, RequestError) and error.retry_after_ms:
         advice = f"try again in {error.retry_after_ms / 1000:.1f} s"
-    return inert(f"{text}; {advice}" if advice else text)
+    return sanitize(f"{text}; {advice}" if advice else text)
 
 
-def _lost(error: ConnectionLost, url: str) -> str:
+def _connection_lost(error: ConnectionLost, url: str) -> str:
     if error.code is None and not error.retryable:
         return str(error)
     if error.code is None:

@@ -1,4 +1,4 @@
-"""What a key means while an answer is written. Pure: a table a command, from the key's name to what is meant.
+"""Key bindings: what a key means while an answer is written. Pure: a table a command, from keys to intents.
 
 Names of keys are those of the terminal's library, which takes escape sequences apart.
 """
@@ -14,32 +14,32 @@ class Intent(Enum):
 
     TOGGLE = "pause or resume"
     STOP = "end this answer"
-    WARMER = "raise the temperature"
-    COOLER = "lower the temperature"
+    RAISE_TEMPERATURE = "raise the temperature"
+    LOWER_TEMPERATURE = "lower the temperature"
     INTERJECT = "say something in between"
     REWIND = "take the last words back"
     QUIT = "leave"
     INTERRUPT = "leave, as a program that was interrupted"
 
 
-LEAVING: Mapping[Intent, int] = {Intent.QUIT: 0, Intent.INTERRUPT: 130}  # with the exit status of each
+EXIT_STATUS: Mapping[Intent, int] = {Intent.QUIT: 0, Intent.INTERRUPT: 130}  # of the intents that leave
 
-_LEAVE: Mapping[str, Intent] = {
+_EXIT_KEYS: Mapping[str, Intent] = {
     "q": Intent.QUIT,
     "c-d": Intent.QUIT,
     "c-c": Intent.INTERRUPT,
     "<sigint>": Intent.INTERRUPT,  # the signal itself, which the library passes on as a key
 }
-CHAT: Mapping[str, Intent] = {
+CHAT_KEYS: Mapping[str, Intent] = {
     " ": Intent.TOGGLE,
     "s": Intent.STOP,
-    "up": Intent.WARMER,
-    "down": Intent.COOLER,
+    "up": Intent.RAISE_TEMPERATURE,
+    "down": Intent.LOWER_TEMPERATURE,
     "i": Intent.INTERJECT,
     "u": Intent.REWIND,
-    **_LEAVE,
+    **_EXIT_KEYS,
 }
-RUN: Mapping[str, Intent] = {"s": Intent.STOP, **_LEAVE}
+RUN_KEYS: Mapping[str, Intent] = {"s": Intent.STOP, **_EXIT_KEYS}
 
 CHAT_HELP = ("space pause", "s stop", "q quit", "i interject", "u rewind", "↑↓ temperature")
 RUN_HELP = ("s skip", "q quit")
@@ -50,7 +50,7 @@ def chat_help(state: str) -> tuple[str, ...]:
     return ("space resume", *CHAT_HELP[1:]) if state == "paused" else CHAT_HELP
 
 
-def fitting(left: str, parts: tuple[str, ...], width: int) -> str:
+def fit_help(left: str, parts: tuple[str, ...], width: int) -> str:
     """The help at the right end of a line that begins with `left`: as much of it as there is room for."""
     room = width - len(left) - 4
     while parts and len(" · ".join(parts)) > room:

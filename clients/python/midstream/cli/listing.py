@@ -1,4 +1,4 @@
-"""Which streams live, as a server lists them: asked for over HTTP, once a call. It blocks, and draws nothing.
+"""The listing of a server's live streams: fetched over HTTP, once a call. It blocks, and draws nothing.
 
 A key is sent to the server that was named and to no other: where that one says to look elsewhere, it is not
 followed.
@@ -20,8 +20,8 @@ from midstream.errors import ConnectionLost, MidstreamError, ProtocolError, from
 from midstream.protocol import ERRORS
 from midstream.url import PATH, websocket_url
 
-MOST = 1000  # streams that a server lists at once
-PATIENCE_S = 5.0
+MAX_STREAMS = 1000  # streams that a server lists at once
+TIMEOUT_S = 5.0
 
 
 class Listed(Struct):
@@ -61,33 +61,33 @@ class Listing(Struct):
     server: Totals | None
 
 
-class _Problem(Struct):
+class _Error(Struct):
     code: str
     message: str
 
 
-class _Answer(Struct):
-    error: _Problem
+class _ErrorResponse(Struct):
+    error: _Error
 
 
-class _Elsewhere(urllib.request.HTTPRedirectHandler):
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
-_opener = urllib.request.build_opener(_Elsewhere())
+_opener = urllib.request.build_opener(_NoRedirects())
 
 
-def ask(url: str, key: str | None) -> Listing:
+def fetch_listing(url: str, key: str | None) -> Listing:
     """The streams that whoever holds `key` may see."""
     headers: Mapping[str, str] = {} if key is None else {"Authorization": f"Bearer {key}"}
-    request = urllib.request.Request(f"{streams_url(url)}?limit={MOST}", headers=dict(headers))
+    request = urllib.request.Request(f"{streams_url(url)}?limit={MAX_STREAMS}", headers=dict(headers))
     try:
-        with _opener.open(request, timeout=PATIENCE_S) as answer:
-            return msgspec.json.decode(answer.read(), type=Listing)
+        with _opener.open(request, timeout=TIMEOUT_S) as response:
+            return msgspec.json.decode(response.read(), type=Listing)
     except urllib.error.HTTPError as refused:
         with refused:
-            raise _refusal(url, refused.code, refused.read()) from None
+            raise _response_error(url, refused.code, refused.read()) from None
     except (OSError, HTTPException) as error:
         raise ConnectionLost(f"no connection to {url}: {error}", code=None, retryable=True) from None
     except msgspec.DecodeError:
@@ -101,11 +101,11 @@ def streams_url(url: str) -> str:
     return urlunsplit((scheme, parts.netloc, parts.path.removesuffix(PATH) + "/v1/streams", "", ""))
 
 
-def _refusal(url: str, status: int, body: bytes) -> MidstreamError:
+def _response_error(url: str, status: int, body: bytes) -> MidstreamError:
     try:
-        problem = msgspec.json.decode(body, type=_Answer).error
+        error = msgspec.json.decode(body, type=_ErrorResponse).error
     except (msgspec.DecodeError, UnicodeDecodeError):
         return ProtocolError(f"{url} answered with HTTP {status}: is that a Midstream server?")
-    if problem.code not in ERRORS:
-        return ProtocolError(f"{url} answered with HTTP {status}: {problem.message}")
-    return from_code(problem.code, problem.message)
+    if error.code not in ERRORS:
+        return ProtocolError(f"{url} answered with HTTP {status}: {error.message}")
+    return from_code(error.code, error.message)

@@ -1,4 +1,4 @@
-"""The file of `midstream run`: what it may say, and where it is wrong. Pure.
+"""The request file of `midstream run`: what it may say, and where it is wrong. Pure.
 
 A JSON array of requests, or one request a line (JSONL). A request is a `start` frame of the protocol without
 its `type`, and `stream`, which may be false. `docs/cli.md` says the same for people.
@@ -16,7 +16,7 @@ from midstream.options import StartOptions
 from midstream.protocol import Messages, Params, RequestId, TokenId
 
 
-class BadRequests(Exception):
+class RequestFileError(Exception):
     """The file cannot be used; the message says where and why."""
 
 
@@ -47,15 +47,15 @@ class Request(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=Tr
         return self.prompt if isinstance(self.prompt, str) else f"{len(self.prompt or ())} tokens"
 
 
-def read(text: str) -> list[Request]:
-    """Every request of the file. Raises BadRequests for the first that is not right."""
+def parse_requests(text: str) -> list[Request]:
+    """Every request of the file. Raises RequestFileError for the first that is not right."""
     requests = [_request(value, place) for place, value in _values(text.removeprefix("\ufeff"))]
     if not requests:
-        raise BadRequests("there are no requests in it")
+        raise RequestFileError("there are no requests in it")
     names = [request.request_id for request in requests if request.request_id is not None]
     for name in names:
         if names.count(name) > 1:
-            raise BadRequests(f"the request_id {name!r} is there twice: each must be another")
+            raise RequestFileError(f"the request_id {name!r} is there twice: each must be another")
     return requests
 
 
@@ -71,26 +71,26 @@ def _json(text: str, first_line: int) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         line = first_line + error.lineno - 1
-        raise BadRequests(f"line {line}, column {error.colno}: this is not JSON: {error.msg}") from None
+        raise RequestFileError(f"line {line}, column {error.colno}: this is not JSON: {error.msg}") from None
     except RecursionError:
-        raise BadRequests(f"line {first_line}: it is nested too deep") from None
+        raise RequestFileError(f"line {first_line}: it is nested too deep") from None
 
 
 def _request(value: Any, place: str) -> Request:
     try:
         request = msgspec.convert(value, Request)
     except msgspec.ValidationError as error:
-        raise BadRequests(f"{place}: {_plainly(str(error))}") from None
+        raise RequestFileError(f"{place}: {_readable(str(error))}") from None
     if (request.messages is None) == (request.prompt is None):
-        raise BadRequests(f"{place}: it must have either `messages` or `prompt`")
+        raise RequestFileError(f"{place}: it must have either `messages` or `prompt`")
     for name in value.get("params", {}):
         if name not in Params.__struct_fields__:
             known = ", ".join(Params.__struct_fields__)
-            raise BadRequests(f"{place}, params: there is no `{name}`; there are {known}")
+            raise RequestFileError(f"{place}, params: there is no `{name}`; there are {known}")
     return request
 
 
-def _plainly(message: str) -> str:
+def _readable(message: str) -> str:
     """msgspec's message with the field in front: "Expected `int`, got `str` - at `$.params.seed`"."""
     what, _, path = message.partition(" - at `$")
     what = what.replace("Object contains unknown field", "there is no field")

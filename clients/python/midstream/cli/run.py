@@ -1,4 +1,4 @@
-"""`midstream run`: a file of requests, answered one after another or several at once.
+"""The command `midstream run`: a file of requests, answered one after another or several at once.
 
 Answers are shown in the order of the file. The first that is not finished is shown as it is written; those
 that run beside it are kept until their turn. At a terminal keys skip and quit; elsewhere it is plain text.
@@ -18,25 +18,26 @@ from typing import Protocol
 
 import midstream
 from midstream.cli.arguments import add_url, api_key, number
-from midstream.cli.error_messages import sentence
-from midstream.cli.first_of import end
-from midstream.cli.jobs import Job, line
-from midstream.cli.key_bindings import LEAVING, Intent
-from midstream.cli.plain_text import Plain
-from midstream.cli.request_file import BadRequests, Request, read
+from midstream.cli.error_messages import error_message
+from midstream.cli.first_of import cancel_all
+from midstream.cli.jobs import Job, json_line
+from midstream.cli.key_bindings import EXIT_STATUS, Intent
+from midstream.cli.plain_text import PlainTextDisplay
+from midstream.cli.request_file import Request, RequestFileError, parse_requests
 from midstream.errors import MidstreamError
 
-PARALLEL_MOST = 1000
+MAX_PARALLEL = 1000
+Record = Callable[[Job], None]  # writes what came of a job
 
 
-class Page(Protocol):
+class Display(Protocol):
     """Where answers are shown."""
 
-    def head(self, text: str) -> None: ...
+    def show_title(self, text: str) -> None: ...
 
-    def foot(self, text: str) -> None: ...
+    def show_summary(self, text: str) -> None: ...
 
-    async def show(self, job: Job, place: str) -> Intent | None:
+    async def show_answer(self, job: Job, position: str) -> Intent | None:
         """Show it until its end; or return why the person leaves before."""
 
 
@@ -49,15 +50,15 @@ def main(argv: Sequence[str]) -> int:
     except BrokenPipeError:  # whoever read our output has enough: so nothing more is written, at exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except BadRequests as bad:
-        problem = f"{_name(arguments.input)}: {bad}"
+    except RequestFileError as error:
+        message = f"{_name(arguments.input)}: {error}"
     except OSError as error:
-        problem = f"{error.filename}: {error.strerror}"
+        message = f"{error.filename}: {error.strerror}"
     except MidstreamError as error:
-        problem = sentence(error, arguments.url)
+        message = error_message(error, arguments.url)
     except KeyboardInterrupt:
         return 130
-    print(f"midstream: {problem}", file=sys.stderr)
+    print(f"midstream: {message}", file=sys.stderr)
     return 1
 
 
@@ -71,7 +72,7 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--input", required=True, metavar="FILE", help="the requests; - reads standard input")
     parser.add_argument("--output", metavar="FILE", help="where to write one JSON object a request")
     parser.add_argument(
-        "--parallel", type=number(int, 1, PARALLEL_MOST), default=1, metavar="N", help="how many at once"
+        "--parallel", type=number(int, 1, MAX_PARALLEL), default=1, metavar="N", help="how many at once"
     )
     return parser
 
@@ -82,13 +83,13 @@ def _name(file: str) -> str:
 
 def _requests(file: str) -> list[Request]:
     try:
-        return read(sys.stdin.read() if file == "-" else Path(file).read_text("utf-8"))
+        return parse_requests(sys.stdin.read() if file == "-" else Path(file).read_text("utf-8"))
     except UnicodeDecodeError as error:
-        raise BadRequests(f"byte {error.start} is not UTF-8") from None
+        raise RequestFileError(f"byte {error.start} is not UTF-8") from None
 
 
 @contextmanager
-def _results(file: str | None) -> Iterator[Callable[[Job], None]]:
+def _results(file: str | None) -> Iterator[Record]:
     """Where what came of a job is written, as soon as it is known."""
     if file is None:
         yield lambda _: None
@@ -96,52 +97,52 @@ def _results(file: str | None) -> Iterator[Callable[[Job], None]]:
     with Path(file).open("wb", buffering=0) as output:
 
         def record(job: Job) -> None:
-            output.write(line(job.result()))
+            output.write(json_line(job.result()))
 
         yield record
 
 
-def _page() -> Page:
+def _display() -> Display:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return Plain(sys.stdout)
-    from midstream.cli.terminal.live import Live  # brings the terminal's library with it
+        return PlainTextDisplay(sys.stdout)
+    from midstream.cli.terminal.live import LiveDisplay  # brings the terminal's library with it
 
-    return Live()
+    return LiveDisplay()
 
 
-async def _run(arguments: Namespace, requests: list[Request], record: Callable[[Job], None]) -> int:
+async def _run(arguments: Namespace, requests: list[Request], record: Record) -> int:
     """Answer all, and show each in its turn: the exit status."""
-    page = _page()
+    display = _display()
     jobs = [Job(number, request) for number, request in enumerate(requests, 1)]
     waiting = deque(jobs)
 
-    def told(state: str) -> None:
+    def on_state(state: str) -> None:
         for job in jobs:
-            job.view.away = state == "reconnecting"
+            job.view.disconnected = state == "reconnecting"
 
-    async with midstream.connect(arguments.url, api_key=api_key(), on_state=told) as client:
+    async with midstream.connect(arguments.url, api_key=api_key(), on_state=on_state) as client:
         slots = asyncio.Semaphore(arguments.parallel)
-        working = [asyncio.create_task(job.work(client, slots)) for job in jobs]
+        running = [asyncio.create_task(job.run(client, slots)) for job in jobs]
         try:
-            wish = await _show(waiting, page, arguments.url, record)
+            intent = await _show(waiting, display, arguments.url, record)
         finally:
-            await end(working)
+            await cancel_all(running)
             for job in waiting:
-                if job.begun:
+                if job.started:
                     record(job)
-    return LEAVING[wish] if wish is not None else int(any(job.failed for job in jobs))
+    return EXIT_STATUS[intent] if intent is not None else int(any(job.failed for job in jobs))
 
 
-async def _show(waiting: deque[Job], page: Page, url: str, record: Callable[[Job], None]) -> Intent | None:
-    """Each in its turn, and into the results. Returns the wish to leave, where there was one."""
-    most = len(waiting)
+async def _show(waiting: deque[Job], display: Display, url: str, record: Record) -> Intent | None:
+    """Each in its turn, and into the results. Returns the intent to leave, where there was one."""
+    total = len(waiting)
     while waiting:
         job = waiting[0]
-        place = f"{job.number}/{most}"
-        page.head(f"{place} {job.title}")
-        wish = await page.show(job, place)
-        if wish is not None:
-            return wish
-        page.foot(job.footer(url))
+        position = f"{job.number}/{total}"
+        display.show_title(f"{position} {job.title}")
+        intent = await display.show_answer(job, position)
+        if intent is not None:
+            return intent
+        display.show_summary(job.summary(url))
         record(waiting.popleft())
     return None

@@ -1,4 +1,4 @@
-"""Text from a model, made harmless for a terminal: it can be seen, and can do nothing.
+"""Sanitizes text from a model for a terminal: it can be seen, and can do nothing.
 
 A terminal obeys escape sequences, and shows text in the order that bidirectional controls ask for. Whatever
 is not plain text is shown as a sign that stands for it. Pure.
@@ -17,6 +17,6 @@ _SIGNS: dict[int, int | str] = {
 }
 
 
-def inert(text: str) -> str:
+def sanitize(text: str) -> str:
     """The same text, with a visible sign in place of every control but the newline and the tab."""
     return text.translate(_SIGNS)

@@ -1,7 +1,7 @@
-"""Streams as a table, and the server in two lines above it. Pure: rows of pieces, each with its style.
+"""The table of streams, and the server in two lines above it. Pure: rows of pieces, each with its style.
 
 How wide a text is, the terminal's library knows better: it is asked by `width_of`. Names come from clients,
-and are made harmless here.
+and are sanitized here.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from midstream.cli.listing import Listed, Listing, Totals
-from midstream.cli.sanitize import inert
+from midstream.cli.sanitize import sanitize
 
 Row = list[tuple[str, str]]
-LONGEST_NAME = 40
+MAX_NAME_WIDTH = 40
 
 
 class Order(NamedTuple):
     """What streams are sorted by, the most of it first."""
 
-    word: str
-    of: Callable[[Listed], float]
+    label: str
+    key: Callable[[Listed], float]
 
 
 ORDERS: Mapping[str, Order] = {
@@ -29,12 +29,12 @@ ORDERS: Mapping[str, Order] = {
     "c": Order("context", lambda one: one.context_tokens),
     "a": Order("age", lambda one: one.age_s),
 }
-_SIGNS = {"running": "●", "paused": "‖", "stalled": "○", "queued": "…"}
+_SYMBOLS = {"running": "●", "paused": "‖", "stalled": "○", "queued": "…"}
 _NUMBERS = ("age", "tokens", "tok/s", "credit", "context")
 _NAMES = ("request", "tenant", "state")
 
 
-def head(listing: Listing) -> list[str]:
+def header_lines(listing: Listing) -> list[str]:
     """What is to be said of all of them."""
     counts = ", ".join(f"{count} {state}" for state, count in listing.states.items())
     shown = f"; the youngest {len(listing.streams)} of them" if listing.total > len(listing.streams) else ""
@@ -46,23 +46,23 @@ def _server(server: Totals) -> str:
     room = server.kv_used_tokens + server.kv_cached_tokens + server.kv_free_tokens
     share = f" ({server.kv_used_tokens / room:.0%})" if room else ""
     parts = [
-        inert(server.model or "no model yet"),
+        sanitize(server.model or "no model yet"),
         f"{server.tokens_per_s:.1f} tok/s",
         f"{server.batch_rows} in the batch",
-        f"KV {brief(server.kv_used_tokens)} of {brief(room)} tokens{share}",
-        f"{brief(server.kv_cached_tokens)} cached",
+        f"KV {format_count(server.kv_used_tokens)} of {format_count(room)} tokens{share}",
+        f"{format_count(server.kv_cached_tokens)} cached",
         f"{server.connections} {'connection' if server.connections == 1 else 'connections'}",
     ]
     return " · ".join(parts if server.engine else ["no engine", *parts])
 
 
-def rows(streams: list[Listed], order: Order, width_of: Callable[[str], int]) -> list[Row]:
+def table_rows(streams: list[Listed], order: Order, width_of: Callable[[str], int]) -> list[Row]:
     """The names of the columns, and a row for each stream."""
-    ordered = sorted(streams, key=order.of, reverse=True)
-    named = [_named(one, width_of) for one in ordered]
-    numbers = [_numbers(one) for one in ordered]
-    left = _widths([_NAMES, *named], width_of)
-    right = _widths([_NUMBERS, *numbers], width_of)
+    ordered = sorted(streams, key=order.key, reverse=True)
+    named = [_name_cells(one, width_of) for one in ordered]
+    numbers = [_number_cells(one) for one in ordered]
+    left = _column_widths([_NAMES, *named], width_of)
+    right = _column_widths([_NUMBERS, *numbers], width_of)
 
     def row(style: str, names: tuple[str, ...], figures: tuple[str, ...], route: str) -> Row:
         *cells, state = (
@@ -75,37 +75,43 @@ def rows(streams: list[Listed], order: Order, width_of: Callable[[str], int]) ->
     return [
         [("columns", "".join(text for _, text in columns))],
         *(
-            row(one.state, names, figures, inert(one.route))
+            row(one.state, names, figures, sanitize(one.route))
             for one, names, figures in zip(ordered, named, numbers, strict=True)
         ),
     ]
 
 
-def _named(one: Listed, width_of: Callable[[str], int]) -> tuple[str, ...]:
-    state = f"{_SIGNS.get(one.state, '?')} {one.state}" + (f" ({one.paused})" if one.paused else "")
-    return _name(one.request_id, width_of), _name(one.tenant, width_of), inert(state)
+def _name_cells(one: Listed, width_of: Callable[[str], int]) -> tuple[str, ...]:
+    state = f"{_SYMBOLS.get(one.state, '?')} {one.state}" + (f" ({one.paused})" if one.paused else "")
+    return _name(one.request_id, width_of), _name(one.tenant, width_of), sanitize(state)
 
 
 def _name(text: str, width_of: Callable[[str], int]) -> str:
     """In one line, and no longer than there is room for."""
-    text = inert(text).replace("\n", "␊").replace("\t", "␉")
-    if width_of(text) <= LONGEST_NAME:
+    text = sanitize(text).replace("\n", "␊").replace("\t", "␉")
+    if width_of(text) <= MAX_NAME_WIDTH:
         return text
-    while width_of(text) >= LONGEST_NAME:
+    while width_of(text) >= MAX_NAME_WIDTH:
         text = text[:-1]
     return text + "…"
 
 
-def _numbers(one: Listed) -> tuple[str, ...]:
-    pace = f"{one.tokens_per_s:.1f}" if one.state == "running" else "-"
-    return age(one.age_s), brief(one.tokens), pace, brief(one.credit), brief(one.context_tokens)
+def _number_cells(one: Listed) -> tuple[str, ...]:
+    rate = f"{one.tokens_per_s:.1f}" if one.state == "running" else "-"
+    return (
+        format_age(one.age_s),
+        format_count(one.tokens),
+        rate,
+        format_count(one.credit),
+        format_count(one.context_tokens),
+    )
 
 
-def _widths(table: list[tuple[str, ...]], width_of: Callable[[str], int]) -> list[int]:
+def _column_widths(table: list[tuple[str, ...]], width_of: Callable[[str], int]) -> list[int]:
     return [max(map(width_of, column)) for column in zip(*table, strict=True)]
 
 
-def age(seconds: float) -> str:
+def format_age(seconds: float) -> str:
     whole = int(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -114,7 +120,7 @@ def age(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def brief(count: int) -> str:
+def format_count(count: int) -> str:
     """With three digits, where all of them would be too many."""
     if count < 10_000:
         return f"{count:,}"

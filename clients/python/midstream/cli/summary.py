@@ -1,19 +1,19 @@
-"""What is said of an answer when it is over. Pure."""
+"""The summary of an answer that has ended: one line of its tokens, times and reason. Pure."""
 
 from __future__ import annotations
 
-from midstream.cli.sanitize import inert
+from midstream.cli.sanitize import sanitize
 from midstream.protocol import Final
 
 
-def footer(final: Final) -> str:
-    """Tokens, time to the first of them, total time, pace, and why it ended: in one line."""
+def summary(final: Final) -> str:
+    """Tokens, time to the first of them, total time, tokens a second, and why it ended: in one line."""
     timing = final.timing
     reason: str = final.finish_reason
     if final.stop_reason is not None:
         reason += (
-            f" ({inert(final.stop_reason)!r})"
-            if final.stop_reason not in _KNOWN
+            f" ({sanitize(final.stop_reason)!r})"
+            if final.stop_reason not in _KNOWN_REASONS
             else f" ({final.stop_reason})"
         )
     parts = [f"{final.usage.completion_tokens} tokens"]
@@ -25,4 +25,4 @@ def footer(final: Final) -> str:
     return " · ".join([*parts, reason])
 
 
-_KNOWN = ("eos", "timeout")
+_KNOWN_REASONS = ("eos", "timeout")

@@ -1,6 +1,6 @@
-"""`midstream top`: which streams live, what each has and what holds it up, drawn anew every second.
+"""The command `midstream top`: the live streams, what each has and what holds it up, drawn every second.
 
-In a pipe it is said once, and in plain text.
+In a pipe it is printed once, and in plain text.
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from functools import partial
 
 from midstream.cli.arguments import add_url, api_key
-from midstream.cli.error_messages import sentence
-from midstream.cli.listing import Listing, ask
-from midstream.cli.streams_table import ORDERS, head, rows
+from midstream.cli.error_messages import error_message
+from midstream.cli.listing import Listing, fetch_listing
+from midstream.cli.streams_table import ORDERS, header_lines, table_rows
 from midstream.errors import MidstreamError
 
 
 def main(argv: Sequence[str]) -> int:
     url, key = _parser().parse_args(argv).url, api_key()
     try:
-        first = ask(url, key)
+        first = fetch_listing(url, key)
     except MidstreamError as error:
-        print(f"midstream: {sentence(error, url)}", file=sys.stderr)
+        print(f"midstream: {error_message(error, url)}", file=sys.stderr)
         return 1
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return _say(first)
-    from midstream.cli.terminal.streams_screen import (
-        Board,  # brings a library that is wanted at a terminal only
-    )
+        return _print(first)
+    from midstream.cli.terminal.streams_screen import StreamsScreen  # a terminal's library comes with it
 
     try:
-        return asyncio.run(Board(first, lambda: ask(url, key), lambda error: sentence(error, url)).run())
+        fetch, explain = partial(fetch_listing, url, key), partial(error_message, url=url)
+        return asyncio.run(StreamsScreen(first, fetch, explain).run())
     except EOFError:  # the terminal went away
         return 0
 
@@ -47,10 +47,11 @@ def _parser() -> ArgumentParser:
     return parser
 
 
-def _say(listing: Listing) -> int:
-    table = ["".join(text for _, text in row).rstrip() for row in rows(listing.streams, ORDERS["r"], len)]
+def _print(listing: Listing) -> int:
+    rows = table_rows(listing.streams, ORDERS["r"], len)
+    table = ["".join(text for _, text in row).rstrip() for row in rows]
     try:
-        print(*head(listing), *table, sep="\n", flush=True)
+        print(*header_lines(listing), *table, sep="\n", flush=True)
     except BrokenPipeError:  # whoever read our output has enough: so nothing more is written, at exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -1,7 +1,7 @@
-"""Styled text broken into rows of a width, at spaces where there are some. Pure.
+"""Word wrap: styled text broken into rows of a width, at spaces where there are some. Pure.
 
 Rows are a function of what stands before them: text added at the end changes the last row only, so that
-earlier rows can be let go to the terminal's own history.
+earlier rows can be scrolled out to the terminal's own history.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Cell = tuple[str, str]  # style, and one character
 TAB = 4
 
 
-def rows(segments: Iterable[tuple[str, str]], width: int, width_of: Callable[[str], int]) -> list[list[Cell]]:
+def wrap(segments: Iterable[tuple[str, str]], width: int, width_of: Callable[[str], int]) -> list[list[Cell]]:
     """Every row with its cells; a newline ends its row, and is its last cell. The last row may be empty."""
     done: list[list[Cell]] = []
     row: list[Cell] = []

@@ -1,8 +1,8 @@
-"""The terminal while an answer is written: the answer's last rows, a line to ask in, and a status line.
+"""The screen while an answer is written: the answer's last rows, an input line, and a status line.
 
 The only module that draws with the terminal's library (`prompt_toolkit`, of the extra `cli`). Rows that no
-longer fit are let go to the terminal's own history, where they can be scrolled to and copied; where those are
-rewound, a note says so, and they are said again below it.
+longer fit are scrolled out to the terminal's own history, where they can be read and copied; where those are
+rewound, a note says so, and they are printed again below it.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ from prompt_toolkit.shortcuts import print_formatted_text
 from prompt_toolkit.styles import Style
 from prompt_toolkit.utils import get_cwidth
 
-from midstream.cli.answer_view import View
-from midstream.cli.key_bindings import Intent, fitting
-from midstream.cli.wrap import Cell, rows, runs
+from midstream.cli.answer_view import AnswerView
+from midstream.cli.key_bindings import Intent, fit_help
+from midstream.cli.wrap import Cell, runs, wrap
 
 STYLE = Style.from_dict(
-    {"note": "dim", "interjection": "bold", "problem": "bold", "state": "reverse", "help": "reverse dim"}
+    {"note": "dim", "interjection": "bold", "error": "bold", "state": "reverse", "help": "reverse dim"}
 )
-TAKEN_BACK = "⟨taken back; it goes on from here⟩"
+REWOUND = "⟨taken back; it goes on from here⟩"
 _REDRAW_S = 0.03  # at most so often, however fast the tokens come
-_REFRESH_S = 0.5  # the pace falls also while nothing comes
-_ALWAYS = ("c-c", "<sigint>")  # these are heard while a line is typed, too
+_REFRESH_S = 0.5  # the rate falls also while nothing comes
+_ALWAYS = ("c-c", "<sigint>")  # these work while a line is typed, too
 
 
-class Screen:
+class AnswerScreen:
     """Shows a view, and passes on what the keys mean, until it is closed."""
 
     def __init__(
         self,
-        view: View,
-        table: Mapping[str, Intent],
-        wanted: Callable[[Intent], None],
+        view: AnswerView,
+        keys: Mapping[str, Intent],
+        on_intent: Callable[[Intent], None],
         status: Callable[[], tuple[str, tuple[str, ...]]],
     ) -> None:
         self._view = view
         self._status = status
-        self._gone: list[list[Cell]] = []  # the rows that the terminal's history has
-        self._letting_go: Awaitable[None] | None = None
-        self._asked: asyncio.Future[str | None] | None = None
+        self._scrolled: list[list[Cell]] = []  # the rows that the terminal's history has
+        self._scrolling: Awaitable[None] | None = None
+        self._reply: asyncio.Future[str | None] | None = None
         self._question = ""
-        self._line = Buffer(multiline=False, accept_handler=self._said)
+        self._input = Buffer(multiline=False, accept_handler=self._accept)
         self._answer_window = Window(
             FormattedTextControl(self._draw, focusable=True, show_cursor=False), dont_extend_height=True
         )
         self._application: Application[None] = Application(
             layout=self._layout(),
-            key_bindings=self._bindings(table, wanted),
+            key_bindings=self._bindings(keys, on_intent),
             style=STYLE,
             erase_when_done=True,
             min_redraw_interval=_REDRAW_S,
@@ -67,70 +67,70 @@ class Screen:
         self._application.ttimeoutlen = 0.05  # how long Escape is waited on, to know that it is no sequence
 
     @asynccontextmanager
-    async def drawn(self) -> AsyncIterator[asyncio.Task[None]]:
+    async def running(self) -> AsyncIterator[asyncio.Task[None]]:
         """Draw while the block runs; the answer's last rows are left standing. Yields what draws."""
         drawing = asyncio.create_task(self._application.run_async())
         await asyncio.sleep(0)  # it runs from its first turn on, and can be told to end
         try:
             yield drawing
         finally:
-            self._answer(None)
+            self._resolve(None)
             if self._application.is_running:
                 self._application.exit()
             await drawing
-            if self._letting_go is not None:
-                await self._letting_go
-            self._let_go(keep=0)
+            if self._scrolling is not None:
+                await self._scrolling
+            self._scroll_out(keep=0)
 
-    def changed(self) -> None:
-        """There is something new to be seen."""
+    def redraw(self) -> None:
+        """The view has changed."""
         self._application.invalidate()
 
-    async def ask(self, question: str) -> str | None:
+    async def prompt(self, question: str) -> str | None:
         """A line from the person, or None if there is to be none."""
         self._question = question
-        self._line.reset()
-        self._asked = asyncio.get_running_loop().create_future()
-        self._application.layout.focus(self._line)
-        self.changed()
-        return await self._asked
+        self._input.reset()
+        self._reply = asyncio.get_running_loop().create_future()
+        self._application.layout.focus(self._input)
+        self.redraw()
+        return await self._reply
 
     # -- keys ------------------------------------------------------------------------------------------
 
-    def _bindings(self, table: Mapping[str, Intent], wanted: Callable[[Intent], None]) -> KeyBindings:
+    def _bindings(self, keys: Mapping[str, Intent], on_intent: Callable[[Intent], None]) -> KeyBindings:
         bindings = KeyBindings()
-        reading = Condition(lambda: self._asked is None)
+        reading = Condition(lambda: self._reply is None)
 
-        def bind(key: str, wish: Intent) -> None:
-            bindings.add(key, filter=True if key in _ALWAYS else reading)(lambda _: wanted(wish))
+        def bind(key: str, intent: Intent) -> None:
+            bindings.add(key, filter=True if key in _ALWAYS else reading)(lambda _: on_intent(intent))
 
-        for key, wish in table.items():
+        for key, intent in keys.items():
             for name in {key, key.upper() if len(key) == 1 else key}:
-                bind(name, wish)
+                bind(name, intent)
 
         @bindings.add("escape", filter=~reading)
         def _(_: KeyPressEvent) -> None:
-            self._answer(None)
+            self._resolve(None)
 
         return bindings
 
-    def _said(self, line: Buffer) -> bool:
-        self._answer(line.text.strip())
+    def _accept(self, line: Buffer) -> bool:
+        self._resolve(line.text.strip())
         return False
 
-    def _answer(self, text: str | None) -> None:
-        asked, self._asked = self._asked, None
-        if asked is not None and not asked.done():
-            asked.set_result(text)
+    def _resolve(self, text: str | None) -> None:
+        reply, self._reply = self._reply, None
+        if reply is not None and not reply.done():
+            reply.set_result(text)
             self._application.layout.focus(self._answer_window)
 
     # -- what is drawn ---------------------------------------------------------------------------------
 
     def _layout(self) -> Layout:
         line = BufferControl(
-            self._line, input_processors=[BeforeInput(lambda: self._question, "class:interjection")]
+            self._input, input_processors=[BeforeInput(lambda: self._question, "class:interjection")]
         )
-        asking = Condition(lambda: self._asked is not None)
+        asking = Condition(lambda: self._reply is not None)
         bar = Window(FormattedTextControl(self._bar), height=1, style="class:state")
         return Layout(
             HSplit([self._answer_window, ConditionalContainer(Window(line, height=1), asking), bar]),
@@ -140,48 +140,48 @@ class Screen:
     def _bar(self) -> StyleAndTextTuples:
         left, help_ = self._status()
         width = self._application.output.get_size().columns
-        return [("class:state", f" {left}"), ("class:help", fitting(left, help_, width))]
+        return [("class:state", f" {left}"), ("class:help", fit_help(left, help_, width))]
 
     @property
-    def _room(self) -> int:
+    def _height(self) -> int:
         return max(self._application.output.get_size().rows - 3, 1)
 
     def _draw(self) -> StyleAndTextTuples:
-        standing = self._standing()
-        if self._letting_go is None and (len(standing) > self._room or self._taken_back()):
-            self._letting_go = run_in_terminal(lambda: self._let_go(self._room))
+        rows = self._unscrolled_rows()
+        if self._scrolling is None and (len(rows) > self._height or self._is_rewound()):
+            self._scrolling = run_in_terminal(lambda: self._scroll_out(self._height))
         drawn: StyleAndTextTuples = []
-        for row in standing[-self._room :]:
+        for row in rows[-self._height :]:
             drawn += [*_styled(runs(row)), ("", "\n")]
         return drawn[:-1]
 
-    def _standing(self) -> list[list[Cell]]:
+    def _unscrolled_rows(self) -> list[list[Cell]]:
         """The rows of the answer that are not in the terminal's history."""
         width = max(self._application.output.get_size().columns, 2)
-        cells = self._cells()[sum(map(len, self._gone)) :]
-        return rows(cells, width, get_cwidth)
+        cells = self._cells()[sum(map(len, self._scrolled)) :]
+        return wrap(cells, width, get_cwidth)
 
     def _cells(self) -> list[Cell]:
         return [(style, letter) for style, text in self._view.segments() for letter in text]
 
-    def _taken_back(self) -> bool:
-        gone = [cell for row in self._gone for cell in row]
-        return self._cells()[: len(gone)] != gone
+    def _is_rewound(self) -> bool:
+        scrolled = [cell for row in self._scrolled for cell in row]
+        return self._cells()[: len(scrolled)] != scrolled
 
-    def _let_go(self, keep: int) -> None:
+    def _scroll_out(self, keep: int) -> None:
         """Print what no longer fits: the library clears the screen before, and draws again afterwards."""
-        if self._taken_back():
-            while self._gone and self._taken_back():
-                self._gone.pop()
-            say([("note", TAKEN_BACK)])
-        standing = self._standing()
-        over = standing[: max(len(standing) - keep, 0)]
-        say(*over)
-        self._gone += over
-        self._letting_go = None
+        if self._is_rewound():
+            while self._scrolled and self._is_rewound():
+                self._scrolled.pop()
+            print_lines([("note", REWOUND)])
+        rows = self._unscrolled_rows()
+        over = rows[: max(len(rows) - keep, 0)]
+        print_lines(*over)
+        self._scrolled += over
+        self._scrolling = None
 
 
-def say(*lines: list[Cell]) -> None:
+def print_lines(*lines: list[Cell]) -> None:
     """Lines that stay in the terminal."""
     for line in lines:
         print_formatted_text(FormattedText(_styled(runs(line))), style=STYLE)

@@ -1,7 +1,7 @@
-"""The whole terminal, while streams are watched: a table that is drawn anew, and keys that sort it or leave.
+"""The full-screen table of `midstream top`: drawn anew every second, with keys that sort it or leave.
 
-It draws with the terminal's library, as `screen` does. Asking the server blocks, so a thread does that: one
-that need not be waited for when the person leaves.
+It draws with the terminal's library, as `answer_screen` does. Asking the server blocks, so a thread does
+that: one that need not be waited for when the person leaves.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from prompt_toolkit.layout.containers import Window
 from prompt_toolkit.styles import Style
 from prompt_toolkit.utils import get_cwidth
 
-from midstream.cli.key_bindings import LEAVING, RUN, Intent, fitting
+from midstream.cli.key_bindings import EXIT_STATUS, RUN_KEYS, Intent, fit_help
 from midstream.cli.listing import Listing
-from midstream.cli.streams_table import ORDERS, head, rows
+from midstream.cli.streams_table import ORDERS, header_lines, table_rows
 from midstream.errors import MidstreamError
 
 STYLE = Style.from_dict(
@@ -36,21 +36,21 @@ STYLE = Style.from_dict(
     }
 )
 REFRESH_S = 1.0
-HELP = ("q quit", *(f"{key} by {order.word}" for key, order in ORDERS.items()))
+HELP = ("q quit", *(f"{key} by {order.label}" for key, order in ORDERS.items()))
 
 
-class Board:
-    """Shows `first`, and what is asked for from then on, until the person leaves."""
+class StreamsScreen:
+    """Shows `first`, and what is fetched from then on, until the person leaves."""
 
     def __init__(
-        self, first: Listing, ask: Callable[[], Listing], explain: Callable[[MidstreamError], str]
+        self, first: Listing, fetch: Callable[[], Listing], error_message: Callable[[MidstreamError], str]
     ) -> None:
         self._listing = first
-        self._ask = ask
-        self._explain = explain
-        self._problem: str | None = None
+        self._fetch = fetch
+        self._error_message = error_message
+        self._error: str | None = None
         self._order = ORDERS["r"]
-        self._over = threading.Event()
+        self._closed = threading.Event()
         table = Window(FormattedTextControl(self._draw, show_cursor=False))
         bar = Window(FormattedTextControl(self._bar), height=1, style="class:state")
         self._application: Application[int] = Application(
@@ -60,44 +60,44 @@ class Board:
     async def run(self) -> int:
         """The exit status."""
         loop = asyncio.get_running_loop()
-        threading.Thread(target=self._keep_asking, args=(loop,), daemon=True).start()
+        threading.Thread(target=self._poll, args=(loop,), daemon=True).start()
         try:
             return await self._application.run_async()
         finally:
-            self._over.set()
+            self._closed.set()
 
     # -- in a thread of its own ------------------------------------------------------------------
 
-    def _keep_asking(self, loop: asyncio.AbstractEventLoop) -> None:
-        while not self._over.wait(REFRESH_S):
+    def _poll(self, loop: asyncio.AbstractEventLoop) -> None:
+        while not self._closed.wait(REFRESH_S):
             try:
-                told: Listing | str = self._ask()
+                result: Listing | str = self._fetch()
             except MidstreamError as error:
-                told = self._explain(error)
-            if not self._over.is_set():
-                loop.call_soon_threadsafe(self._hear, told)
+                result = self._error_message(error)
+            if not self._closed.is_set():
+                loop.call_soon_threadsafe(self._receive, result)
 
     # -- in the event loop -----------------------------------------------------------------------
 
-    def _hear(self, told: Listing | str) -> None:
-        if isinstance(told, Listing):
-            self._listing, self._problem = told, None
+    def _receive(self, result: Listing | str) -> None:
+        if isinstance(result, Listing):
+            self._listing, self._error = result, None
         else:
-            self._problem = told
+            self._error = result
         self._application.invalidate()
 
     def _bindings(self) -> KeyBindings:
         bindings = KeyBindings()
 
-        def leave(key: str, wish: Intent) -> None:
-            bindings.add(key)(lambda _: self._application.exit(result=LEAVING[wish]))
+        def leave(key: str, intent: Intent) -> None:
+            bindings.add(key)(lambda _: self._application.exit(result=EXIT_STATUS[intent]))
 
         def sort(key: str) -> None:
             bindings.add(key)(lambda _: self._sort(key))
 
-        for key, wish in RUN.items():
-            if wish in LEAVING:
-                leave(key, wish)
+        for key, intent in RUN_KEYS.items():
+            if intent in EXIT_STATUS:
+                leave(key, intent)
         for key in ORDERS:
             sort(key)
         return bindings
@@ -108,11 +108,11 @@ class Board:
     def _draw(self) -> StyleAndTextTuples:
         room = self._application.output.get_size().rows - 1
         drawn: StyleAndTextTuples = []
-        for line in head(self._listing):
+        for line in header_lines(self._listing):
             drawn.append(("class:head", f"{line}\n"))
         drawn.append(("", "\n"))
         room -= len(drawn)
-        table = rows(self._listing.streams, self._order, get_cwidth)
+        table = table_rows(self._listing.streams, self._order, get_cwidth)
         hidden = len(table) - room
         for row in table if hidden <= 0 else table[: max(room - 1, 0)]:
             drawn += [*((f"class:{style}", text) for style, text in row), ("", "\n")]
@@ -121,6 +121,6 @@ class Board:
         return drawn
 
     def _bar(self) -> StyleAndTextTuples:
-        left = f"! {self._problem}" if self._problem else f"by {self._order.word}"
+        left = f"! {self._error}" if self._error else f"by {self._order.label}"
         width = self._application.output.get_size().columns
-        return [("class:state", f" {left}"), ("class:help", fitting(left, HELP, width))]
+        return [("class:state", f" {left}"), ("class:help", fit_help(left, HELP, width))]
