@@ -1,5 +1,5 @@
 /**
- * Two small things about waiting and telling, that know nothing of streams.
+ * Abortable promises: waiting that an AbortSignal cuts short. It knows nothing of streams.
  * @module
  */
 
@@ -10,7 +10,7 @@
  * @param {AbortSignal | undefined} signal
  * @returns {Promise<T>}
  */
-export function unlessAborted(promise, signal) {
+export function abortable(promise, signal) {
   if (!signal) return promise;
   return new Promise((resolve, reject) => {
     const abort = () => reject(signal.reason);
@@ -18,20 +18,4 @@ export function unlessAborted(promise, signal) {
     signal.addEventListener("abort", abort, { once: true });
     promise.then(resolve, reject).finally(() => signal.removeEventListener("abort", abort));
   });
-}
-
-/**
- * Call what a user gave us to call. Its mistakes are reported as uncaught ones are, and stop nothing here.
- * @template T
- * @param {((news: T) => void) | null | undefined} call
- * @param {T} news
- */
-export function tell(call, news) {
-  try {
-    call?.(news);
-  } catch (error) {
-    queueMicrotask(() => {
-      throw error;
-    });
-  }
 }

@@ -1,24 +1,25 @@
 /**
- * A stream's place on its connection: it brings events to the core, and wakes who waits for them.
+ * A channel: one stream's place in the session. It brings events to the core, and wakes who waits for them.
  *
- * The connection holds channels, and a channel does not know the object that the user holds: when that is
- * dropped, it goes, and the stream is cancelled.
+ * The session holds channels, and a channel does not know the object that the user holds: when that is dropped,
+ * it goes, and the stream is cancelled.
  * @module
- * @import { Chunk, Reading } from "./stream-core.js"
- * @import { Answer, Opening, Question, Steering, StreamEvent } from "./protocol.js"
+ * @import { Answer, OpeningFrame, RequestFrame, Steering, StreamEvent } from "./protocol.js"
+ * @import { Chunk, ReadOptions } from "./stream-core.js"
  */
 
-import { MidstreamError, finished } from "./errors.js";
+import { notify } from "./callbacks.js";
+import { MidstreamError, requestFinished } from "./errors.js";
 import { StreamCore } from "./stream-core.js";
-import { tell } from "./abortable.js";
 
 /**
- * @typedef {object} Line A stream's way to the server: a connection, or a worker that has one.
+ * @typedef {object} ChannelSession The session as a channel sees it: here, or in a worker.
  * @property {(requestId: string, core: StreamCore) => Chunk | null} pull ask for the next chunk, and take it
  *   if it is here
- * @property {(frame: Question) => Promise<Answer>} request send a frame and wait for its answer
+ * @property {(frame: RequestFrame) => Promise<Answer>} request send a frame and wait for its answer
  */
 
+/** What the session knows of a stream, and the stream of the session. */
 export class Channel {
   requestId;
   core;
@@ -30,18 +31,18 @@ export class Channel {
   /** Called when no more events will come, though there was no final. @type {((why: Error) => void) | null} */
   onfail = null;
 
-  /** Whether frames for it may be sent: its connection has it, and knows what was heard of those before. */
-  here = false;
-  /** Whether it was told anew by a snapshot since it was lost. */
-  retold = false;
+  /** Whether frames for it may be sent: it is open on this connection, and what was received before is known. */
+  open = false;
+  /** Whether a snapshot stood in for events since the connection was lost. */
+  hadSnapshot = false;
   /** Whether it may outlive its client: its user said what is to become of it. */
   outlives = false;
   /** Whether nobody wants it any more. */
   abandoned = false;
 
-  #line;
-  /** @type {Promise<void> | null} */ #news = null;
-  #ring = () => {};
+  #session;
+  /** @type {Promise<void> | null} */ #nextEvent = null;
+  #resolveNextEvent = () => {};
   #abort = () => {
     this.abandon();
     this.wake();
@@ -50,85 +51,86 @@ export class Channel {
   /**
    * @param {string} requestId
    * @param {StreamCore} core
-   * @param {Line} line
+   * @param {ChannelSession} session
    * @param {AbortSignal} [signal]
    */
-  constructor(requestId, core, line, signal) {
+  constructor(requestId, core, session, signal) {
     this.requestId = requestId;
     this.core = core;
     this.signal = signal;
-    this.#line = line;
+    this.#session = session;
     signal?.addEventListener("abort", this.#abort, { once: true });
   }
 
   /** @returns {Chunk | null} */
   pull() {
-    return this.#line.pull(this.requestId, this.core);
+    return this.#session.pull(this.requestId, this.core);
   }
 
   /** @param {Steering} frame */
   async request(frame) {
-    if (this.core.final) throw finished("the stream has ended", this.requestId);
+    if (this.core.final) throw requestFinished("the stream has ended", this.requestId);
     if (this.failure) throw this.failure;
-    return this.#line.request(frame);
+    return this.#session.request(frame);
   }
 
   /** @param {StreamEvent} event */
-  feed(event) {
+  receive(event) {
     if (!this.core.on(event)) return;
-    if (event.type === "final") this.#unhook();
-    if (event.type === "snapshot") this.retold = true;
-    tell(this.onevent, event);
+    if (event.type === "final") this.#removeAbortListener();
+    if (event.type === "snapshot") this.hadSnapshot = true;
+    notify(this.onevent, event);
     this.wake();
   }
 
   /** No more events will come. @param {MidstreamError} failure */
   fail(failure) {
     this.failure = failure;
-    this.#unhook();
-    tell(this.onfail, failure);
+    this.#removeAbortListener();
+    notify(this.onfail, failure);
     this.wake();
   }
 
   /** Wait for the next event, or the end of events. */
-  news() {
-    this.#news ??= new Promise((resolve) => {
-      this.#ring = resolve;
+  nextEvent() {
+    this.#nextEvent ??= new Promise((resolve) => {
+      this.#resolveNextEvent = resolve;
     });
-    return this.#news;
+    return this.#nextEvent;
   }
 
   wake() {
-    this.#news = null;
-    this.#ring();
+    this.#nextEvent = null;
+    this.#resolveNextEvent();
   }
 
   /** Nobody wants this stream any more: cancel it. */
   abandon() {
     if (this.core.final || this.failure || this.abandoned) return;
     this.abandoned = true;
-    this.#line.request({ type: "cancel", request_id: this.requestId }).catch(() => {}); // it is gone: all is well
+    this.#session.request({ type: "cancel", request_id: this.requestId }).catch(() => {}); // it is gone: all is well
   }
 
-  #unhook() {
+  #removeAbortListener() {
     this.signal?.removeEventListener("abort", this.#abort);
   }
 }
 
 /**
- * The place of a stream that is to be started, or taken over.
- * @param {Opening} frame @param {Reading} reading @param {Line} line @param {AbortSignal} [signal]
+ * The channel of a stream that is to be started, or taken over.
+ * @param {OpeningFrame} frame @param {ReadOptions} readOptions @param {ChannelSession} session
+ * @param {AbortSignal} [signal]
  */
-export function channelFor(frame, { window, had }, line, signal) {
+export function channelFor(frame, { window, had }, session, signal) {
   const start = frame.type === "start" ? frame : null;
   const core = new StreamCore(window, start?.stream_interval, start?.credit);
-  if (frame.type === "attach" && had) core.standAt(frame.after, had);
-  const channel = new Channel(frame.request_id, core, line, signal);
+  if (frame.type === "attach" && had) core.startAt(frame.after, had);
+  const channel = new Channel(frame.request_id, core, session, signal);
   channel.outlives = !start || start.on_disconnect !== undefined;
   return channel;
 }
 
-/** Every stream of a connection by its name: where events go. */
+/** Every channel of a session by its stream's name: where events go. */
 export class Channels {
   /** @type {Map<string, Channel>} */ #byName = new Map();
 
@@ -153,10 +155,10 @@ export class Channels {
   }
 
   /** Nothing follows a final. @param {StreamEvent} event */
-  feed(event) {
+  receive(event) {
     const channel = this.get(event.request_id);
     if (event.type === "final") this.#byName.delete(event.request_id);
-    channel?.feed(event);
+    channel?.receive(event);
   }
 
   /** @param {MidstreamError} failure */
@@ -166,7 +168,7 @@ export class Channels {
   }
 
   /** The server refused a stream, or has lost it. @param {Channel} channel @param {MidstreamError} why */
-  refuse(channel, why) {
+  drop(channel, why) {
     if (this.get(channel.requestId) !== channel) return;
     this.#byName.delete(channel.requestId);
     channel.fail(why);

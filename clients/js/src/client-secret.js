@@ -1,6 +1,6 @@
 /**
- * One-time secrets over HTTP: what a key is changed into before a page connects. It knows one request, and what
- * its refusals mean; unlike those of a WebSocket's upgrade, a browser shows them.
+ * Client secrets: one-time secrets over HTTP, which a key is changed into before a page connects. It knows one
+ * request, and what its refusals mean; unlike those of a WebSocket's upgrade, a browser shows them.
  * @module
  */
 
@@ -26,25 +26,25 @@ import { pageAddress, secretUrl } from "./url.js";
 export async function clientSecret(url, { apiKey, origin, signal } = {}) {
   const there = secretUrl(url, pageAddress());
   const headers = new Headers({ "Content-Type": "application/json" });
-  if (apiKey) headers.set("Authorization", `Bearer ${sendable(apiKey)}`);
+  if (apiKey) headers.set("Authorization", `Bearer ${checkedKey(apiKey)}`);
   const body = JSON.stringify({ origin });
   const response = await fetch(there, { method: "POST", headers, body, signal, cache: "no-store" }).catch((why) => {
     if (signal?.aborted) throw signal.reason;
-    throw nothing(there, why.message, true);
+    throw noSecret(there, why.message, true);
   });
   const { secret, error } = await response.json().catch(() => ({}));
   if (secret) return secret;
-  throw error ? fromEvent(error) : nothing(there, `HTTP ${response.status}`, response.status >= 500);
+  throw error ? fromEvent(error) : noSecret(there, `HTTP ${response.status}`, response.status >= 500);
 }
 
 /** A header would not take it, and would say so in words of its own. @param {string} key */
-function sendable(key) {
+function checkedKey(key) {
   if (/^[!-~]+$/.test(key)) return key;
   const message = "this is no key: a key has no blanks, and no letters beyond those of English";
   throw new MidstreamError(message, { code: "unauthenticated", status: 401 });
 }
 
 /** @param {string} url @param {string} why @param {boolean} retryable */
-function nothing(url, why, retryable) {
+function noSecret(url, why, retryable) {
   return new ConnectionLost(`no client secret from ${url}: ${why}`, { closeCode: null, retryable });
 }

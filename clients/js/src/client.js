@@ -1,33 +1,34 @@
 /**
- * Connecting, and starting streams.
+ * The client: connecting to a server, and starting streams there.
  * @module
  * @import { Channel } from "./channel.js"
+ * @import { ApiKey, SocketClass } from "./dial.js"
  * @import { Close } from "./errors.js"
  * @import { AttachOptions, ClientOptions, StartOptions } from "./options.js"
- * @import { ApiKey, SocketClass } from "./dial.js"
- * @import { Reading } from "./stream-core.js"
- * @import { State } from "./reconnecting.js"
- * @import { Answer, Final, GoingAway, Opening, Params, Question, Ready } from "./protocol.js"
+ * @import { Answer, Final, GoingAway, OpeningFrame, Params, Ready, RequestFrame } from "./protocol.js"
  * @import { StartFields, TokenLogprob } from "./protocol.js"
+ * @import { ConnectionState } from "./reconnecting.js"
+ * @import { ReadOptions } from "./stream-core.js"
  */
 
+import { abortable } from "./abortable.js";
+import { notify } from "./callbacks.js";
+import { openSession } from "./dial.js";
+import { DEFAULT_WINDOW, attachFrame, checkTimeouts, checkWindow, startFrame } from "./options.js";
 import { Stream } from "./stream.js";
-import { DEFAULT_WINDOW, attachFrame, checkPatience, checkWindow, startFrame } from "./options.js";
-import { openConnection } from "./dial.js";
 import { pageAddress, websocketUrl } from "./url.js";
-import { tell, unlessAborted } from "./abortable.js";
 
 /**
- * @typedef {object} Link A connection as a client sees it: here, or in a worker.
+ * @typedef {object} ClientSession The session as a client sees it: here, or in a worker.
  * @property {Ready} ready
  * @property {boolean} draining
- * @property {State} state
+ * @property {ConnectionState} state
  * @property {Promise<Close>} closed
  * @property {((event: GoingAway) => void) | null} ongoingaway
- * @property {((state: State) => void) | null} onstate
- * @property {(frame: Opening, reading: Reading, signal?: AbortSignal) =>
+ * @property {((state: ConnectionState) => void) | null} onstate
+ * @property {(frame: OpeningFrame, readOptions: ReadOptions, signal?: AbortSignal) =>
  *   {channel: Channel, started: Promise<Answer>}} begin
- * @property {(frame: Question) => Promise<Answer>} request
+ * @property {(frame: RequestFrame) => Promise<Answer>} request
  * @property {() => void} close
  */
 
@@ -63,32 +64,32 @@ import { tell, unlessAborted } from "./abortable.js";
  */
 export async function connect(url, options = {}) {
   const { apiKey, WebSocket, signal } = options;
-  const how = { apiKey, WebSocket, ...checkPatience(options) };
-  return new Client(await openConnection(websocketUrl(url, pageAddress()), how, signal));
+  const how = { apiKey, WebSocket, ...checkTimeouts(options) };
+  return new Client(await openSession(websocketUrl(url, pageAddress()), how, signal));
 }
 
 /** A connection to a server. Any number of streams may run on it at once. */
 export class Client {
   /** Called once, when the connection has ended for good. @type {((close: Close) => void) | null} */
   onclose = null;
-  /** Called with each new `state`. @type {((state: State) => void) | null} */
+  /** Called with each new `state`. @type {((state: ConnectionState) => void) | null} */
   onstate = null;
   /** Called when the server says that it goes away: streams go on until then, new ones are refused.
    * @type {((event: GoingAway) => void) | null} */
   ongoingaway = null;
-  #link;
+  #session;
 
-  /** @param {Link} link */
-  constructor(link) {
-    this.#link = link;
-    link.ongoingaway = (event) => tell(this.ongoingaway, event);
-    link.onstate = (state) => tell(this.onstate, state);
-    link.closed.then((close) => tell(this.onclose, close));
+  /** @param {ClientSession} session */
+  constructor(session) {
+    this.#session = session;
+    session.ongoingaway = (event) => notify(this.ongoingaway, event);
+    session.onstate = (state) => notify(this.onstate, state);
+    session.closed.then((close) => notify(this.onclose, close));
   }
 
   /** What the server said of itself, when it was last connected to: `models`, `limits`, `session_id`. */
   get ready() {
-    return this.#link.ready;
+    return this.#session.ready;
   }
 
   /**
@@ -96,17 +97,17 @@ export class Client {
    * when it is there. "closed" is for good.
    */
   get state() {
-    return this.#link.state;
+    return this.#session.state;
   }
 
   /** Whether the server has said that it is going away. */
   get draining() {
-    return this.#link.draining;
+    return this.#session.draining;
   }
 
   /** Resolves when the connection has ended for good, whoever ended it. Never rejects. */
   get closed() {
-    return this.#link.closed;
+    return this.#session.closed;
   }
 
   /**
@@ -134,18 +135,18 @@ export class Client {
   async attach(requestId, { after = -1, had, window = DEFAULT_WINDOW, credit, signal, onevent } = {}) {
     signal?.throwIfAborted();
     const frame = attachFrame(requestId, after, had);
-    const reading = { window: credit === "auto" ? null : checkWindow(window), had };
-    return this.#begin(frame, reading, signal, onevent);
+    const readOptions = { window: credit === "auto" ? null : checkWindow(window), had };
+    return this.#begin(frame, readOptions, signal, onevent);
   }
 
   /**
-   * @param {Opening} frame @param {Reading} reading @param {AbortSignal} [signal]
+   * @param {OpeningFrame} frame @param {ReadOptions} readOptions @param {AbortSignal} [signal]
    * @param {ClientOptions["onevent"]} [onevent]
    */
-  async #begin(frame, reading, signal, onevent) {
-    const { channel, started } = this.#link.begin(frame, reading, signal);
+  async #begin(frame, readOptions, signal, onevent) {
+    const { channel, started } = this.#session.begin(frame, readOptions, signal);
     channel.onevent = onevent ?? null;
-    await unlessAborted(started, signal);
+    await abortable(started, signal);
     return new Stream(channel);
   }
 
@@ -164,7 +165,7 @@ export class Client {
 
   /** Ask the server for a sign of life, and wait for it. */
   async ping() {
-    await this.#link.request({ type: "ping" });
+    await this.#session.request({ type: "ping" });
   }
 
   /**
@@ -172,7 +173,7 @@ export class Client {
    * for those whose start named `on_disconnect`, and those that were taken over.
    */
   close() {
-    this.#link.close();
+    this.#session.close();
     return this.closed;
   }
 }

@@ -1,16 +1,17 @@
 /**
- * Dialling by WebSocket: the only module that touches one. It knows events of the socket, no streams.
+ * Dialling: from an address to an open WebSocket and the server's `ready`, or why there is none. The only module
+ * that touches a socket: it knows its events, and no streams.
  * @module
- * @import { Ear, Patience, Wire } from "./reconnecting.js"
  * @import { Ready } from "./protocol.js"
+ * @import { Timeouts, Transport, TransportEvents } from "./reconnecting.js"
  */
 
-import { Connection } from "./session.js";
+import { abortable } from "./abortable.js";
 import { ConnectionLost, connectionClosed } from "./errors.js";
-import { greeting } from "./event-parser.js";
-import { subprotocols } from "./url.js";
-import { unlessAborted } from "./abortable.js";
+import { parseReady } from "./event-parser.js";
 import { RETRYABLE_CLOSE_CODES } from "./protocol.js";
+import { Session } from "./session.js";
+import { subprotocols } from "./url.js";
 
 /**
  * @typedef {object} Socket What is used of a WebSocket: a browser's, Node's, or that of the package `ws`.
@@ -20,55 +21,56 @@ import { RETRYABLE_CLOSE_CODES } from "./protocol.js";
  */
 /** @typedef {new (url: string, protocols?: string[]) => Socket} SocketClass */
 /** @typedef {string | (() => string | undefined | Promise<string | undefined>)} ApiKey A key, or who knows it. */
-/** @typedef {Patience & {apiKey?: ApiKey, WebSocket?: SocketClass}} Dialling */
+/** @typedef {Timeouts & {apiKey?: ApiKey, WebSocket?: SocketClass}} DialOptions */
 
 /**
- * Connect, and wait for the server's first words. The first time that this fails, it has failed.
+ * A session on a first connection: where that fails, it has failed.
  * @param {string} url
- * @param {Dialling} options
+ * @param {DialOptions} options
  * @param {AbortSignal} [signal]
  */
-export async function openConnection(url, options, signal) {
-  const connection = new Connection((greet, gone) => dial(url, options, greet, gone), options);
-  await connection.open(signal);
-  return connection;
+export async function openSession(url, options, signal) {
+  const session = new Session((onready, signal) => dial(url, options, onready, signal), options);
+  await session.open(signal);
+  return session;
 }
 
 /**
- * @param {string} url @param {Dialling} options
- * @param {(ready: Ready, wire: Wire) => Ear} greet is told of the greeting, and says who is to hear the rest
+ * @param {string} url @param {DialOptions} options
+ * @param {(ready: Ready, transport: Transport) => TransportEvents} onready takes `ready`, and says who takes the rest
  * @param {AbortSignal} [signal]
  */
-async function dial(url, { apiKey, WebSocket = globalThis.WebSocket }, greet, signal) {
+async function dial(url, { apiKey, WebSocket = globalThis.WebSocket }, onready, signal) {
   if (!WebSocket) {
     throw new TypeError("there is no WebSocket here: pass that of the package ws as the option WebSocket");
   }
   signal?.throwIfAborted();
-  const key = typeof apiKey === "function" ? await asked(apiKey, signal) : apiKey;
+  const key = typeof apiKey === "function" ? await resolveKey(apiKey, signal) : apiKey;
   const socket = new WebSocket(url, subprotocols(key));
   try {
-    await greeted(socket, url, greet, signal);
+    await handshake(socket, url, onready, signal);
   } catch (error) {
-    socket.close(); // a peer that did not greet need not be waited for to part
+    socket.close(); // a peer that was never ready need not be waited for
     throw error;
   }
 }
 
 /** @param {() => string | undefined | Promise<string | undefined>} ask @param {AbortSignal | undefined} signal */
-async function asked(ask, signal) {
-  const key = await unlessAborted(Promise.resolve(ask()), signal);
+async function resolveKey(ask, signal) {
+  const key = await abortable(Promise.resolve(ask()), signal);
   signal?.throwIfAborted();
   return key;
 }
 
 /**
- * @param {Socket} socket @param {string} url @param {(ready: Ready, wire: Wire) => Ear} greet
+ * @param {Socket} socket @param {string} url
+ * @param {(ready: Ready, transport: Transport) => TransportEvents} onready
  * @param {AbortSignal | undefined} signal
  * @returns {Promise<void>}
  */
-function greeted(socket, url, greet, signal) {
-  /** @type {Ear | null} */
-  let ear = null;
+function handshake(socket, url, onready, signal) {
+  /** @type {TransportEvents | null} */
+  let events = null;
   let why = "";
   return new Promise((resolve, reject) => {
     const abort = () => reject(signal?.reason);
@@ -77,15 +79,15 @@ function greeted(socket, url, greet, signal) {
       why = message ?? "";
     });
     socket.addEventListener("close", ({ code, reason }) => {
-      if (ear) ear.lose(connectionClosed(code, reason));
+      if (events) events.lost(connectionClosed(code, reason));
       else reject(unreachable(url, code, reason || why));
     });
     socket.addEventListener("message", ({ data }) => {
-      if (ear) return ear.receive(data);
+      if (events) return events.receive(data);
       if (signal?.aborted) return;
       signal?.removeEventListener("abort", abort);
       try {
-        ear = greet(greeting(data), socket);
+        events = onready(parseReady(data), socket);
         resolve();
       } catch (error) {
         reject(error);

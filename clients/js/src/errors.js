@@ -1,5 +1,5 @@
 /**
- * What can go wrong, as exceptions. Knows the wire's errors and close codes, and which are worth a retry.
+ * Errors: what can go wrong, as exceptions. Knows the protocol's errors and close codes, and which are worth a retry.
  * @module
  * @import { ErrorEvent, Final } from "./protocol.js"
  */
@@ -9,7 +9,7 @@ import { RETRYABLE_CLOSE_CODES } from "./protocol.js";
 const NO_CLOSE_FRAME = 1006; // RFC 6455, 7.1.5
 
 /**
- * @typedef {object} Particulars
+ * @typedef {object} ErrorDetails
  * @property {string} code
  * @property {number | null} [status]
  * @property {boolean} [retryable]
@@ -20,7 +20,7 @@ const NO_CLOSE_FRAME = 1006; // RFC 6455, 7.1.5
 /** @typedef {{code: number, reason: string, retryable: boolean}} Close How a connection ended. */
 
 /**
- * @typedef {object} Loss How a connection was lost, or one stream of it.
+ * @typedef {object} LossDetails How a connection was lost, or one stream of it.
  * @property {number | null} closeCode
  * @property {string} [reason]
  * @property {boolean} retryable
@@ -29,7 +29,7 @@ const NO_CLOSE_FRAME = 1006; // RFC 6455, 7.1.5
 
 /** Every error of the service and of the connection to it. `code` is the wire's, such as "rate_limited". */
 export class MidstreamError extends Error {
-  /** @param {string} message @param {Particulars} particulars */
+  /** @param {string} message @param {ErrorDetails} particulars */
   constructor(message, { code, status = null, retryable = false, retryAfterMs = null, requestId = null }) {
     super(message);
     this.name = "MidstreamError";
@@ -61,7 +61,7 @@ export class StreamFailed extends MidstreamError {
 
 /** The connection could not be made, or broke, or was closed: by either side. */
 export class ConnectionLost extends MidstreamError {
-  /** @param {string} message @param {Loss} how */
+  /** @param {string} message @param {LossDetails} how */
   constructor(message, { closeCode, reason = "", retryable, requestId }) {
     super(message, { code: "connection_lost", retryable, requestId });
     this.name = "ConnectionLost";
@@ -96,7 +96,7 @@ export function fromEvent(event) {
  * @param {string} message
  * @param {string | undefined} requestId
  */
-export function finished(message, requestId) {
+export function requestFinished(message, requestId) {
   return new MidstreamError(message, { code: "request_finished", status: 409, requestId });
 }
 
@@ -111,17 +111,17 @@ export function connectionClosed(closeCode, reason) {
 }
 
 /** No close frame came, and nothing else either. @param {number} ms */
-export function silent(ms) {
+export function silenceTimedOut(ms) {
   const message = `the server was silent for ${ms} ms, and gave no sign of life when it was asked for one`;
   return new ConnectionLost(message, { closeCode: NO_CLOSE_FRAME, reason: message, retryable: true });
 }
 
 /**
- * What became of trying to connect anew.
+ * Why there was no reconnecting.
  * @param {ConnectionLost} lost
  * @param {any} why
  */
-export function notRestored(lost, why) {
+export function reconnectFailed(lost, why) {
   const { closeCode, reason, retryable } = lost;
   const message = `${lost.message}, and there was no coming back` + (why === lost ? "" : `: ${why.message}`);
   return new ConnectionLost(message, { closeCode, reason, retryable: why.retryable ?? retryable });
@@ -155,13 +155,13 @@ export function outcomeUnknown(type, requestId) {
  * An error as what a message to another thread can carry: the classes do not cross by themselves.
  * @param {any} error
  */
-export function packed(error) {
+export function serializeError(error) {
   const { name, message, code, status, retryable, retryAfterMs, requestId, closeCode, reason } = error;
   return { name, message, code, status, retryable, retryAfterMs, requestId, closeCode, reason };
 }
 
-/** @param {ReturnType<typeof packed>} error @returns {Error} */
-export function unpacked(error) {
+/** @param {ReturnType<typeof serializeError>} error @returns {Error} */
+export function deserializeError(error) {
   if (error.name === "ConnectionLost") return new ConnectionLost(error.message, error);
   // What is not ours, such as an error of a user's function, knows no `retryable`.
   return error.retryable === undefined ? new TypeError(error.message) : new MidstreamError(error.message, error);

@@ -1,5 +1,5 @@
 /**
- * From a wire's text to events. It knows what every event has, not what any of them means.
+ * Event parser: from a message's JSON text to an event. It knows what every event has, not what any of them means.
  * @module
  * @import { Ready, ServerEvent } from "./protocol.js"
  */
@@ -7,16 +7,16 @@
 import { ProtocolError, fromEvent } from "./errors.js";
 import { VERSION } from "./protocol.js";
 
-/** The server's first words. Throws what is wrong with them. @param {string} text @returns {Ready} */
-export function greeting(text) {
-  const event = parsed(text);
+/** The server's first event, `ready`. Throws what is wrong with it. @param {string} text @returns {Ready} */
+export function parseReady(text) {
+  const event = parseEvent(text);
   if (event.type === "error") throw fromEvent(event);
   if (event.type === "ready" && event.protocol === VERSION) return event;
   throw new ProtocolError(`expected "ready" of protocol ${VERSION}, got ${text.slice(0, 100)}`);
 }
 
 /** @param {string} text @returns {ServerEvent} */
-export function parsed(text) {
+export function parseEvent(text) {
   let event;
   try {
     event = JSON.parse(text);

@@ -1,52 +1,57 @@
 /**
- * Whether the other end is still there: where a cable was pulled, no socket says so. It knows how long a silence
- * may last and when one matters; not what is heard, nor what becomes of a connection that is given up.
+ * Liveness detection: pings a server that is silent, and tells when it is dead. Where a cable was pulled, no socket
+ * says so. It knows how long a silence may last and when one matters; not what is received, nor what becomes of a
+ * connection that is given up.
  * @module
  */
 
 const LONGEST_MS = 2 ** 31 - 1; // a timer's
 
 /**
- * @typedef {object} Watched
- * @property {() => boolean} wanted whether anything is to be heard of: where not, silence is no sign
- * @property {() => void} ask ask for a sign of life
- * @property {() => void} gone there was none
+ * @typedef {object} LivenessCallbacks
+ * @property {() => boolean} awaiting whether anything is awaited: where not, silence is no sign
+ * @property {() => void} ping ask for a sign of life
+ * @property {() => void} dead there was none
  */
 
 /**
- * Pure: it counts thirds of the time that a silence may last, one to the question and one to its answer. It has
+ * Pure: it counts thirds of the time that a silence may last, one to the ping and one to its answer. It has
  * no clock, so that a page that slept, or was busy, does not take that for the server's silence.
  */
-export class Pulse {
-  #heard = true;
-  #asked = false;
+export class LivenessCheck {
+  #received = true;
+  #pinged = false;
 
   /** Anything at all came. */
-  heard() {
-    this.#heard = true;
+  receive() {
+    this.#received = true;
   }
 
-  /** Another third has passed. @param {boolean} wanted @returns {"well" | "ask" | "gone"} */
-  third(wanted) {
-    const silent = wanted && !this.#heard;
-    const verdict = !silent ? "well" : this.#asked ? "gone" : "ask";
-    this.#heard = false;
-    this.#asked = verdict === "ask";
+  /** Another third has passed. @param {boolean} awaiting @returns {"alive" | "ping" | "dead"} */
+  tick(awaiting) {
+    const silent = awaiting && !this.#received;
+    const verdict = !silent ? "alive" : this.#pinged ? "dead" : "ping";
+    this.#received = false;
+    this.#pinged = verdict === "ping";
     return verdict;
   }
 }
 
-/** Watch one wire, until it is stopped. @param {number} silenceMs 0: do not @param {Watched} watched */
-export function watch(silenceMs, { wanted, ask, gone }) {
-  if (!silenceMs) return { heard: () => {}, stop: () => {} };
-  const pulse = new Pulse();
-  const look = () => {
-    const verdict = pulse.third(wanted());
-    if (verdict === "ask") ask();
-    if (verdict === "gone") gone();
+/**
+ * Watch one connection, until it is stopped.
+ * @param {number} silenceMs 0: do not
+ * @param {LivenessCallbacks} callbacks
+ */
+export function watchLiveness(silenceMs, { awaiting, ping, dead }) {
+  if (!silenceMs) return { receive: () => {}, stop: () => {} };
+  const check = new LivenessCheck();
+  const tick = () => {
+    const verdict = check.tick(awaiting());
+    if (verdict === "ping") ping();
+    if (verdict === "dead") dead();
   };
   /** @type {any} */
-  const timer = setInterval(look, Math.min(silenceMs / 3, LONGEST_MS));
+  const timer = setInterval(tick, Math.min(silenceMs / 3, LONGEST_MS));
   timer.unref?.(); // in Node the socket keeps a program running, not who watches it
-  return { heard: () => pulse.heard(), stop: () => clearInterval(timer) };
+  return { receive: () => check.receive(), stop: () => clearInterval(timer) };
 }

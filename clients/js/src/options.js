@@ -1,9 +1,9 @@
 /**
- * What `start` and `adjust` take, side by side, and the frames made of them. Pure.
+ * Options of `connect`, `start`, `attach` and `adjust`: their defaults and checks, and the frames made of them. Pure.
  * @module
- * @import { Had } from "./stream-core.js"
- * @import { Patience } from "./reconnecting.js"
  * @import { Attach, Credit, Params, Start, StartFields, StreamEvent } from "./protocol.js"
+ * @import { Timeouts } from "./reconnecting.js"
+ * @import { Had } from "./stream-core.js"
  */
 
 import { PARAMS, START_FIELDS } from "./protocol.js";
@@ -13,12 +13,12 @@ const DEFAULT_RECONNECT_MS = 60_000;
 const DEFAULT_SILENCE_MS = 30_000;
 
 /**
- * @typedef {object} ClientOptions What concerns this side of the wire.
+ * @typedef {object} ClientOptions What concerns the client alone, and is not sent.
  * @property {number} [window] how many tokens may be decoded ahead of the chunks taken; 1 is pure pull
  * @property {"auto" | Credit} [credit] explicit credit to begin with; "auto" leaves it to the server, which
  *   then decodes as fast as this connection is read, whether or not chunks are taken
  * @property {AbortSignal} [signal] cancels the stream
- * @property {(event: StreamEvent) => void} [onevent] hears of every event of the stream, from `started` on
+ * @property {(event: StreamEvent) => void} [onevent] called with every event of the stream, from `started` on
  */
 /** @typedef {StartFields & Params & ClientOptions} StartOptions */
 
@@ -46,10 +46,10 @@ export function attachFrame(requestId, after, had) {
 
 /**
  * How long to try to reconnect, and how long to bear silence.
- * @param {Partial<Patience>} options
- * @returns {Patience}
+ * @param {Partial<Timeouts>} options
+ * @returns {Timeouts}
  */
-export function checkPatience({ reconnectMs = DEFAULT_RECONNECT_MS, silenceMs = DEFAULT_SILENCE_MS }) {
+export function checkTimeouts({ reconnectMs = DEFAULT_RECONNECT_MS, silenceMs = DEFAULT_SILENCE_MS }) {
   for (const [name, ms] of Object.entries({ reconnectMs, silenceMs })) {
     if (!(ms >= 0)) throw new RangeError(`${name} must be 0 or more, not ${ms}`);
   }

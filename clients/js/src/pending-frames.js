@@ -1,109 +1,111 @@
 /**
- * Frames that wait for their answers. It knows which event answers which frame, not how they travel.
+ * Pending frames: those that were sent, or are to be, and wait for their answers. It knows which event answers
+ * which frame, not how they travel.
  * @module
  * @import { Backoff } from "./backoff.js"
- * @import { Answer, Final, Question } from "./protocol.js"
+ * @import { Answer, Final, RequestFrame } from "./protocol.js"
  */
 
-import { finished } from "./errors.js";
+import { requestFinished } from "./errors.js";
 import { ANSWERS } from "./protocol.js";
 
 /**
- * @typedef {object} Waiting
+ * @typedef {object} PendingFrame A frame that waits for its answer: an event with its ref, or an error.
  * @property {string} ref
- * @property {Question} frame
+ * @property {RequestFrame} frame
  * @property {string | undefined} requestId
- * @property {object | null} wire what it was last sent over; null if it was not sent yet
- * @property {Backoff | null} backoff of one that is asked again while the server refuses it
+ * @property {object | null} transport what it was last sent over; null if it was not sent yet
+ * @property {Backoff | null} backoff of one that is sent again while the server refuses it
  * @property {Promise<Answer>} answered
  * @property {(event: Answer) => void} resolve
  * @property {(error: Error) => void} reject
  */
 
-export class Questions {
-  /** @type {Map<string, Waiting>} */ #waiting = new Map();
-  #asked = 0;
+/** The pending frames of a session, by their refs. */
+export class PendingFrames {
+  /** @type {Map<string, PendingFrame>} */ #byRef = new Map();
+  #count = 0;
 
-  /** @param {Question} frame @returns {Waiting} */
-  ask(frame) {
-    const ref = String(this.#asked++);
+  /** @param {RequestFrame} frame @returns {PendingFrame} */
+  add(frame) {
+    const ref = String(this.#count++);
     const requestId = "request_id" in frame ? frame.request_id : undefined;
     let [resolve, reject] = /** @type {any[]} */ ([]);
     /** @type {Promise<Answer>} */
-    const answered = new Promise((...ways) => ([resolve, reject] = ways));
-    const waiting = { ref, frame, requestId, wire: null, backoff: null, answered, resolve, reject };
-    this.#waiting.set(ref, waiting);
-    return waiting;
+    const answered = new Promise((...settlers) => ([resolve, reject] = settlers));
+    const pending = { ref, frame, requestId, transport: null, backoff: null, answered, resolve, reject };
+    this.#byRef.set(ref, pending);
+    return pending;
   }
 
   /** @param {string | undefined} ref */
   get(ref) {
-    return ref === undefined ? undefined : this.#waiting.get(ref);
+    return ref === undefined ? undefined : this.#byRef.get(ref);
   }
 
-  /** In the order in which they were asked. @returns {Waiting[]} */
+  /** In the order in which they were added. @returns {PendingFrame[]} */
   all() {
-    return [...this.#waiting.values()];
+    return [...this.#byRef.values()];
   }
 
   /** @param {string | undefined} requestId */
-  of(requestId) {
-    return this.all().filter((waiting) => waiting.requestId === requestId);
+  ofStream(requestId) {
+    return this.all().filter((pending) => pending.requestId === requestId);
   }
 
-  /** The one that is to bring a stream here. @param {string} requestId */
+  /** The one that is to open the stream here. @param {string} requestId */
   opening(requestId) {
-    return this.of(requestId).find(({ frame }) => opens(frame));
+    return this.ofStream(requestId).find(({ frame }) => opens(frame));
   }
 
   /** @param {string | undefined} ref @param {Answer} event */
-  answer(ref, event) {
+  receiveAnswer(ref, event) {
     // A frame with `at` is answered twice: the `rewound` that it caused is not yet what it waits for.
-    const waiting = this.get(ref);
-    if (waiting && ANSWERS[waiting.frame.type] === event.type) this.settle(ref, event);
+    const pending = this.get(ref);
+    if (pending && ANSWERS[pending.frame.type] === event.type) this.resolve(ref, event);
   }
 
   /** This is its answer, of whatever type it is. @param {string | undefined} ref @param {Answer} event */
-  settle(ref, event) {
-    this.#take(ref)?.resolve(event);
+  resolve(ref, event) {
+    this.#remove(ref)?.resolve(event);
   }
 
   /** @param {string | undefined} ref @param {Error} error */
-  refuse(ref, error) {
-    this.#take(ref)?.reject(error);
+  reject(ref, error) {
+    this.#remove(ref)?.reject(error);
   }
 
   /**
-   * Whoever still waits for something of a stream that has ended has his answer now: a cancel that crossed
-   * the final on its way gets none of its own.
+   * All that is pending of a stream that has ended is answered by its end: a cancel that crossed the final on its
+   * way gets no answer of its own.
    * @param {Final} final
    */
-  end(final) {
-    for (const { ref, frame, requestId } of this.of(final.request_id)) {
-      if (frame.type === "cancel" || opens(frame)) this.settle(ref, final);
-      else this.refuse(ref, finished("the stream ended before the frame took effect", requestId));
+  receiveFinal(final) {
+    for (const { ref, frame, requestId } of this.ofStream(final.request_id)) {
+      if (frame.type === "cancel" || opens(frame)) this.resolve(ref, final);
+      else this.reject(ref, requestFinished("the stream ended before the frame took effect", requestId));
     }
   }
 
   /** @param {string} requestId @param {Error} error */
-  refuseOf(requestId, error) {
-    for (const { ref } of this.of(requestId)) this.refuse(ref, error);
+  rejectOfStream(requestId, error) {
+    for (const { ref } of this.ofStream(requestId)) this.reject(ref, error);
   }
 
   /** @param {Error} error */
-  refuseAll(error) {
-    for (const { ref } of this.all()) this.refuse(ref, error);
+  rejectAll(error) {
+    for (const { ref } of this.all()) this.reject(ref, error);
   }
 
   /** @param {string | undefined} ref */
-  #take(ref) {
-    const waiting = this.get(ref);
-    if (waiting) this.#waiting.delete(waiting.ref);
-    return waiting;
+  #remove(ref) {
+    const pending = this.get(ref);
+    if (pending) this.#byRef.delete(pending.ref);
+    return pending;
   }
 }
 
-/** @param {Question} frame */
+/** @param {RequestFrame} frame */
 function opens({ type }) {
   return type === "start" || type === "attach";
 }

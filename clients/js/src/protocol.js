@@ -1,5 +1,5 @@
 /**
- * The wire, as types: every frame a client may send and every event a server may answer with.
+ * The Midstream protocol, as types: every frame a client may send and every event a server may answer with.
  *
  * The mirror of `midstream/protocol.py`, which is the definition; a test compares the two. It knows what a
  * frame looks like, not what it does. Which values are in range is the server's to say.
@@ -100,9 +100,9 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  */
 /** @typedef {{type: "attach", request_id: string, after: number}} Attach */
 /** @typedef {{type: "replace", session_id: string}} Replace */
-/** @typedef {Start | Attach} Opening A frame that brings a stream to this connection. */
-/** @typedef {Opening | Steering | {type: "ping"}} Question A frame that is answered. */
-/** @typedef {(Question | Grant | Replace) & {ref?: string}} Frame */
+/** @typedef {Start | Attach} OpeningFrame A frame that brings a stream to this connection. */
+/** @typedef {OpeningFrame | Steering | {type: "ping"}} RequestFrame A frame that is answered. */
+/** @typedef {(RequestFrame | Grant | Replace) & {ref?: string}} Frame */
 
 /** @typedef {{token: number, logprob: number, top?: [number, number][]}} TokenLogprob */
 
@@ -127,24 +127,24 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
 
 /** @typedef {"stop" | "length" | "cancelled" | "error" | "tool_calls" | "content_filter"} FinishReason */
 /** @typedef {"client" | "memory" | "detached" | "engine"} PauseReason */
-/** @typedef {{request_id: string, seq: number, ref?: string}} OfStream What every event of a stream has. */
+/** @typedef {{request_id: string, seq: number, ref?: string}} StreamEventFields What every event of a stream has. */
 
-/** @typedef {OfStream & {type: "started", model: string, prompt_tokens: number, params: Params}} Started */
+/** @typedef {StreamEventFields & {type: "started", model: string, prompt_tokens: number, params: Params}} Started */
 /**
- * @typedef {OfStream & {type: "token", index: number, count: number, delta: string, tokens?: number[],
+ * @typedef {StreamEventFields & {type: "token", index: number, count: number, delta: string, tokens?: number[],
  *   logprobs?: TokenLogprob[]}} Token
  */
-/** @typedef {OfStream & {type: "paused", index: number, reason: PauseReason}} Paused */
-/** @typedef {OfStream & {type: "resumed", index: number, recomputed_tokens: number}} Resumed */
-/** @typedef {OfStream & {type: "adjusted", index: number, params: Params}} Adjusted */
-/** @typedef {OfStream & {type: "injected", index: number, count: number}} Injected */
-/** @typedef {OfStream & {type: "rewound", index: number, text_length: number}} Rewound */
+/** @typedef {StreamEventFields & {type: "paused", index: number, reason: PauseReason}} Paused */
+/** @typedef {StreamEventFields & {type: "resumed", index: number, recomputed_tokens: number}} Resumed */
+/** @typedef {StreamEventFields & {type: "adjusted", index: number, params: Params}} Adjusted */
+/** @typedef {StreamEventFields & {type: "injected", index: number, count: number}} Injected */
+/** @typedef {StreamEventFields & {type: "rewound", index: number, text_length: number}} Rewound */
 /**
- * @typedef {OfStream & {type: "snapshot", index: number, text: string, tokens?: number[], model: string,
+ * @typedef {StreamEventFields & {type: "snapshot", index: number, text: string, tokens?: number[], model: string,
  *   prompt_tokens: number, params: Params, paused?: PauseReason}} Snapshot
  */
 /**
- * @typedef {OfStream & {type: "final", index: number, finish_reason: FinishReason, stop_reason?: string,
+ * @typedef {StreamEventFields & {type: "final", index: number, finish_reason: FinishReason, stop_reason?: string,
  *   usage: Usage, timing: Timing}} Final
  */
 /**

@@ -1,131 +1,134 @@
 /**
- * The wire that there is: when it is lost, another one is dialled. It knows sessions and how long to try, and no
- * stream: who hears it is told when there is a new one, and says what is to be said then.
+ * Reconnecting: a connection that outlasts its transports. Where one is lost, another is dialled. It knows session
+ * ids and how long to try, and no stream: its user is told when there is a new transport, and sends what is to be
+ * sent then.
  * @module
  * @import { Frame, Ready } from "./protocol.js"
  */
 
 import { Backoff, CAP_MS } from "./backoff.js";
-import { ConnectionLost, notRestored, silent } from "./errors.js";
-import { watch } from "./liveness.js";
-import { redial } from "./retry.js";
+import { ConnectionLost, reconnectFailed, silenceTimedOut } from "./errors.js";
+import { watchLiveness } from "./liveness.js";
+import { retry } from "./retry.js";
 
-/** @typedef {"open" | "reconnecting" | "closed"} State */
-/** @typedef {{send(text: string): void, close(code?: number): void}} Wire What text goes over. */
-/** @typedef {{receive(text: string): void, lose(lost: ConnectionLost): void}} Ear Who hears of a wire. */
-/** @typedef {(greet: (ready: Ready, wire: Wire) => Ear, signal?: AbortSignal) => Promise<void>} Dial */
+/** @typedef {"open" | "reconnecting" | "closed"} ConnectionState */
+/** @typedef {{send(text: string): void, close(code?: number): void}} Transport A socket, as far as it is used here. */
+/** @typedef {{receive(text: string): void, lost(lost: ConnectionLost): void}} TransportEvents What it calls. */
+/** @typedef {(onready: (ready: Ready, transport: Transport) => TransportEvents, signal?: AbortSignal) =>
+ *   Promise<void>} Dial */
 /**
- * @typedef {object} Patience
- * @property {number} reconnectMs how long to try for another wire; 0: not at all
- * @property {number} silenceMs how long a wire may be silent before it counts as lost; 0: for ever
+ * @typedef {object} Timeouts
+ * @property {number} reconnectMs how long to try for another transport; 0: not at all
+ * @property {number} silenceMs how long a transport may be silent before it counts as lost; 0: for ever
  */
 /**
- * @typedef {object} Hearer
+ * @typedef {object} ConnectionEvents
  * @property {(text: string) => void} receive
- * @property {() => boolean} wanted whether anything is to come
- * @property {() => void} broken the wire is gone, and another is sought
- * @property {() => void} restored there is another wire
- * @property {(lost: ConnectionLost) => void} lose there will be no other
+ * @property {() => boolean} awaiting whether anything is to come
+ * @property {() => void} disconnected the transport is lost, and another is dialled
+ * @property {() => void} reconnected there is another transport
+ * @property {(lost: ConnectionLost) => void} lost there will be no other
  */
 
-export class Wires {
+/** The transport that there is, and the next one where it is lost. */
+export class Reconnecting {
   ready = /** @type {Ready} */ (/** @type {unknown} */ (null)); // `open` brings it, before anybody may look
-  /** @type {Wire | null} */ current = null;
+  /** @type {Transport | null} */ transport = null;
 
   #dial;
-  #patience;
-  #hearer;
+  #timeouts;
+  #events;
   #backoff;
   #since = 0;
-  /** Sessions that the server may believe to be there still. @type {string[]} */ #ghosts = [];
-  #gone = new AbortController();
+  /** Sessions that the server may believe to be there still. @type {string[]} */ #replaced = [];
+  #closed = new AbortController();
   #unwatch = () => {};
 
-  /** @param {Dial} dial @param {Patience} patience @param {Hearer} hearer */
-  constructor(dial, patience, hearer) {
+  /** @param {Dial} dial @param {Timeouts} timeouts @param {ConnectionEvents} events */
+  constructor(dial, timeouts, events) {
     this.#dial = dial;
-    this.#patience = patience;
-    this.#hearer = hearer;
-    this.#backoff = new Backoff(patience.reconnectMs);
+    this.#timeouts = timeouts;
+    this.#events = events;
+    this.#backoff = new Backoff(timeouts.reconnectMs);
   }
 
   /** @param {AbortSignal} [signal] */
   open(signal) {
-    return this.#dial((ready, wire) => this.#greet(ready, wire), signal);
+    return this.#dial((ready, transport) => this.#use(ready, transport), signal);
   }
 
   /** @param {Frame} frame */
   send(frame) {
-    this.current?.send(JSON.stringify(frame));
+    this.transport?.send(JSON.stringify(frame));
   }
 
-  /** What was said over this wire has been heard: it works. */
-  works() {
-    this.#ghosts = [];
+  /** What was sent over this transport has been received: it works. */
+  confirm() {
+    this.#replaced = [];
     this.#backoff.reset();
   }
 
-  /** Close, and seek no other. @param {number} [code] */
+  /** Close, and dial no other. @param {number} [code] */
   close(code) {
-    this.current?.close(code);
+    this.transport?.close(code);
     this.#leave();
-    this.#gone.abort();
+    this.#closed.abort();
   }
 
-  /** @param {Ready} ready @param {Wire} wire @returns {Ear} */
-  #greet(ready, wire) {
+  /** @param {Ready} ready @param {Transport} transport @returns {TransportEvents} */
+  #use(ready, transport) {
     const former = this.ready;
     this.ready = ready;
-    this.current = wire;
+    this.transport = transport;
     this.#since = performance.now();
-    const watching = this.#watch(wire);
+    const liveness = this.#watch(transport);
     if (former) this.#replace(former.session_id);
     return {
       receive: (text) => {
-        if (this.current !== wire) return;
-        watching.heard();
-        this.#hearer.receive(text);
+        if (this.transport !== transport) return;
+        liveness.receive();
+        this.#events.receive(text);
       },
-      lose: (lost) => this.current === wire && this.#drop(lost),
+      lost: (lost) => this.transport === transport && this.#redial(lost),
     };
   }
 
-  /** @param {Wire} wire */
-  #watch(wire) {
-    const { silenceMs } = this.#patience;
-    const watching = watch(silenceMs, {
-      wanted: () => this.#hearer.wanted(),
-      ask: () => this.send({ type: "ping" }),
-      gone: () => {
-        this.#drop(silent(silenceMs));
-        wire.close(); // nobody is there to part from: nothing waits for that
+  /** @param {Transport} transport */
+  #watch(transport) {
+    const { silenceMs } = this.#timeouts;
+    const liveness = watchLiveness(silenceMs, {
+      awaiting: () => this.#events.awaiting(),
+      ping: () => this.send({ type: "ping" }),
+      dead: () => {
+        this.#redial(silenceTimedOut(silenceMs));
+        transport.close(); // no peer is there to answer the close: nothing waits for that
       },
     });
-    this.#unwatch = watching.stop;
-    return watching;
+    this.#unwatch = liveness.stop;
+    return liveness;
   }
 
   #leave() {
-    this.current = null;
+    this.transport = null;
     this.#unwatch();
   }
 
-  /** All of them, as nobody knows whether the last wire lived to say so. @param {string} former */
+  /** All of them, as nobody knows whether the last transport lived to say so. @param {string} former */
   #replace(former) {
-    this.#ghosts.push(former);
-    for (const session_id of this.#ghosts) this.send({ type: "replace", session_id });
-    this.#hearer.restored();
+    this.#replaced.push(former);
+    for (const session_id of this.#replaced) this.send({ type: "replace", session_id });
+    this.#events.reconnected();
   }
 
   /** @param {ConnectionLost} lost */
-  #drop(lost) {
+  #redial(lost) {
     this.#leave();
-    if (!this.#patience.reconnectMs || !lost.retryable) return this.#hearer.lose(lost);
-    if (performance.now() - this.#since > CAP_MS) this.works();
-    this.#hearer.broken();
+    if (!this.#timeouts.reconnectMs || !lost.retryable) return this.#events.lost(lost);
+    if (performance.now() - this.#since > CAP_MS) this.confirm();
+    this.#events.disconnected();
     const attempt = (/** @type {AbortSignal} */ signal) => this.open(signal);
-    redial(attempt, this.#backoff, this.#gone.signal, lost).catch((why) => {
-      this.#hearer.lose(notRestored(lost, why));
+    retry(attempt, this.#backoff, this.#closed.signal, lost).catch((why) => {
+      this.#events.lost(reconnectFailed(lost, why));
     });
   }
 }

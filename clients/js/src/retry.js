@@ -1,29 +1,29 @@
 /**
- * Connecting anew, again and again. It knows timers, and a browser's word that there is a network; not what is
- * connected to, nor what becomes of it then.
+ * The retry loop: an attempt is made until it succeeds, with backoff in between. It knows timers, and a browser's
+ * word that there is a network; not what is attempted, nor what becomes of it then.
  * @module
  * @import { Backoff } from "./backoff.js"
  */
 
-/** How long one try may take: where packets vanish, a socket waits for minutes. */
-const TRY_MS = 10_000;
+/** How long one attempt may take: where packets vanish, a socket waits for minutes. */
+const ATTEMPT_TIMEOUT_MS = 10_000;
 
 /**
  * Try until it works. Throws why it did not when no time is left, or when trying again is of no use, and
- * returns, with nothing done, when `gone` is aborted.
+ * returns, with nothing done, when `signal` is aborted.
  * @param {(signal: AbortSignal) => Promise<unknown>} attempt
  * @param {Backoff} backoff
- * @param {AbortSignal} gone
+ * @param {AbortSignal} signal gives up
  * @param {any} why what made it necessary
  */
-export async function redial(attempt, backoff, gone, why) {
+export async function retry(attempt, backoff, signal, why) {
   for (let wait; (wait = backoff.next(performance.now())) !== null; ) {
-    await rest(wait, gone);
-    if (gone.aborted) return;
+    await delay(wait, signal);
+    if (signal.aborted) return;
     try {
-      return await limited(attempt, Math.min(TRY_MS, backoff.left(performance.now())), gone);
+      return await withTimeout(attempt, Math.min(ATTEMPT_TIMEOUT_MS, backoff.left(performance.now())), signal);
     } catch (error) {
-      if (gone.aborted) return;
+      if (signal.aborted) return;
       why = error;
       if (why.retryable === false) break;
     }
@@ -33,34 +33,34 @@ export async function redial(attempt, backoff, gone, why) {
 
 /**
  * Time has passed, or there is a network again, or nobody waits any more.
- * @param {number} ms @param {AbortSignal} gone
+ * @param {number} ms @param {AbortSignal} signal
  */
-function rest(ms, gone) {
+function delay(ms, signal) {
   return new Promise((resolve) => {
-    const over = () => {
+    const finish = () => {
       clearTimeout(timer);
-      globalThis.removeEventListener?.("online", over);
-      gone.removeEventListener("abort", over);
+      globalThis.removeEventListener?.("online", finish);
+      signal.removeEventListener("abort", finish);
       resolve(undefined);
     };
-    const timer = setTimeout(over, ms);
-    globalThis.addEventListener?.("online", over);
-    gone.addEventListener("abort", over);
+    const timer = setTimeout(finish, ms);
+    globalThis.addEventListener?.("online", finish);
+    signal.addEventListener("abort", finish);
   });
 }
 
 /**
- * @param {(signal: AbortSignal) => Promise<unknown>} attempt @param {number} ms @param {AbortSignal} gone
+ * @param {(signal: AbortSignal) => Promise<unknown>} attempt @param {number} ms @param {AbortSignal} signal
  */
-async function limited(attempt, ms, gone) {
-  const enough = new AbortController();
-  const stop = () => enough.abort(new Error("the server did not answer"));
+async function withTimeout(attempt, ms, signal) {
+  const own = new AbortController();
+  const stop = () => own.abort(new Error("the server did not answer"));
   const timer = setTimeout(stop, ms);
-  gone.addEventListener("abort", stop);
+  signal.addEventListener("abort", stop);
   try {
-    await attempt(enough.signal);
+    await attempt(own.signal);
   } finally {
     clearTimeout(timer);
-    gone.removeEventListener("abort", stop);
+    signal.removeEventListener("abort", stop);
   }
 }

@@ -1,118 +1,119 @@
 /**
- * A client's connection, with many streams on it: frames out in order, events in, each to the stream it is about.
+ * A client's session, with many streams on it: frames out in order, events in, each to the stream it is about.
  *
- * It outlives its wires: over a new one it asks for what was missed, and says again what was not heard. It knows
- * no socket: text comes in, and goes out over the wire that there is. Nothing here waits for a stream's reader:
- * a stream with explicit credit can only be sent what was granted, so an unread one cannot delay its neighbours.
+ * It outlives its transports: over a new one it asks for what was missed, and sends again what was not received.
+ * It knows no socket: text comes in, and goes out over the transport that there is. Nothing here waits for a
+ * stream's reader: a stream with explicit credit can only be sent what was granted, so an unread one cannot delay
+ * its neighbours.
  * @module
  * @import { Backoff } from "./backoff.js"
  * @import { Close, MidstreamError } from "./errors.js"
- * @import { Waiting } from "./pending-frames.js"
- * @import { Reading, StreamCore } from "./stream-core.js"
- * @import { Dial, Patience, State } from "./reconnecting.js"
- * @import { Answer, Attached, ErrorEvent, GoingAway, Opening, Question, ServerEvent } from "./protocol.js"
+ * @import { PendingFrame } from "./pending-frames.js"
+ * @import { Answer, Attached, ErrorEvent, GoingAway, OpeningFrame, RequestFrame, ServerEvent } from "./protocol.js"
+ * @import { ConnectionState, Dial, Timeouts } from "./reconnecting.js"
+ * @import { ReadOptions, StreamCore } from "./stream-core.js"
  */
 
+import { notify } from "./callbacks.js";
 import { Channel, Channels, channelFor } from "./channel.js";
 import { ConnectionLost, ProtocolError, connectionClosed, fromEvent, outcomeUnknown } from "./errors.js";
 import { streamLost } from "./errors.js";
-import { parsed } from "./event-parser.js";
-import { Questions } from "./pending-frames.js";
-import { fate, opening, reopening } from "./recovery.js";
-import { tell } from "./abortable.js";
-import { Wires } from "./reconnecting.js";
+import { parseEvent } from "./event-parser.js";
+import { PendingFrames } from "./pending-frames.js";
+import { Reconnecting } from "./reconnecting.js";
+import { openingFrame, reopeningFrame, resendDecision } from "./recovery.js";
 
 const NORMAL_CLOSURE = 1000;
 const PROTOCOL_VIOLATION = 1002; // RFC 6455, 7.4.1
 
-export class Connection {
+export class Session {
   draining = false;
   /** @type {((event: GoingAway) => void) | null} */ ongoingaway = null;
-  /** @type {((state: State) => void) | null} */ onstate = null;
+  /** @type {((state: ConnectionState) => void) | null} */ onstate = null;
   /** @type {Promise<Close>} */ closed;
 
-  #wires;
+  #connection;
   #reconnectMs;
   #channels = new Channels();
-  #questions = new Questions();
+  #pending = new PendingFrames();
   /** @type {ConnectionLost | null} */ #lost = null;
-  /** @type {(close: Close) => void} */ #ended = () => {};
+  /** @type {(close: Close) => void} */ #resolveClosed = () => {};
 
-  /** @param {Dial} dial @param {Patience} patience */
-  constructor(dial, patience) {
-    this.#reconnectMs = patience.reconnectMs;
-    this.#wires = new Wires(dial, patience, {
+  /** @param {Dial} dial @param {Timeouts} timeouts */
+  constructor(dial, timeouts) {
+    this.#reconnectMs = timeouts.reconnectMs;
+    this.#connection = new Reconnecting(dial, timeouts, {
       receive: (text) => this.#receive(text),
-      wanted: () => this.#questions.all().length + this.#channels.all().length > 0,
-      broken: () => this.#broken(),
-      restored: () => this.#restored(),
-      lose: (lost) => this.lose(lost),
+      awaiting: () => this.#pending.all().length + this.#channels.all().length > 0,
+      disconnected: () => this.#disconnected(),
+      reconnected: () => this.#reconnected(),
+      lost: (lost) => this.lose(lost),
     });
     this.closed = new Promise((resolve) => {
-      this.#ended = resolve;
+      this.#resolveClosed = resolve;
     });
   }
 
   /** For the first time: where that fails, it has failed. @param {AbortSignal} [signal] */
   open(signal) {
-    return this.#wires.open(signal);
+    return this.#connection.open(signal);
   }
 
   get ready() {
-    return this.#wires.ready;
+    return this.#connection.ready;
   }
 
-  /** @returns {State} */
+  /** @returns {ConnectionState} */
   get state() {
     if (this.#lost) return "closed";
-    return this.#wires.current ? "open" : "reconnecting";
+    return this.#connection.transport ? "open" : "reconnecting";
   }
 
   // -- out ------------------------------------------------------------------------------------------------
 
   /**
    * Make a place for a stream's events, and start it or take it over.
-   * @param {Opening} frame @param {Reading} reading @param {AbortSignal} [signal]
+   * @param {OpeningFrame} frame @param {ReadOptions} readOptions @param {AbortSignal} [signal]
    */
-  begin(frame, reading, signal) {
+  begin(frame, readOptions, signal) {
     if (this.#lost) throw this.#lost;
-    const channel = this.#channels.add(channelFor(frame, reading, this, signal));
-    const waiting = this.#questions.ask(opening(frame, this.#reconnectMs));
-    waiting.answered.catch((why) => this.#channels.refuse(channel, why));
-    if (this.#wires.current) this.#bring(channel, waiting);
-    return { channel, started: waiting.answered };
+    const channel = this.#channels.add(channelFor(frame, readOptions, this, signal));
+    const pending = this.#pending.add(openingFrame(frame, this.#reconnectMs));
+    pending.answered.catch((why) => this.#channels.drop(channel, why));
+    if (this.#connection.transport) this.#open(channel, pending);
+    return { channel, started: pending.answered };
   }
 
   /** @param {string} requestId @param {StreamCore} core */
   pull(requestId, core) {
     const limit = core.ask();
-    if (limit !== null && this.#channels.get(requestId)?.here) {
-      this.#wires.send({ type: "credit", request_id: requestId, limit });
+    if (limit !== null && this.#channels.get(requestId)?.open) {
+      this.#connection.send({ type: "credit", request_id: requestId, limit });
     }
     return core.take();
   }
 
-  /** @param {Question} question @returns {Promise<Answer>} */
-  async request(question) {
+  /** @param {RequestFrame} frame @returns {Promise<Answer>} */
+  async request(frame) {
     if (this.#lost) throw this.#lost;
-    const waiting = this.#questions.ask(question);
-    if (this.#channels.get(waiting.requestId)?.here ?? this.#wires.current) this.#say(waiting);
-    return waiting.answered;
+    const pending = this.#pending.add(frame);
+    if (this.#channels.get(pending.requestId)?.open ?? this.#connection.transport) this.#send(pending);
+    return pending.answered;
   }
 
   close() {
     if (this.#lost) return;
     for (const { requestId, outlives } of this.#channels.all()) {
-      if (!outlives) this.#wires.send({ type: "cancel", request_id: requestId });
+      if (!outlives) this.#connection.send({ type: "cancel", request_id: requestId });
     }
-    this.#wires.close(NORMAL_CLOSURE);
+    this.#connection.close(NORMAL_CLOSURE);
     this.lose(connectionClosed(NORMAL_CLOSURE, ""));
   }
 
-  /** @param {Waiting} waiting */
-  #say(waiting) {
-    waiting.wire = this.#wires.current;
-    this.#wires.send({ ...waiting.frame, ref: waiting.ref });
+  /** @param {PendingFrame} pending */
+  #send(pending) {
+    pending.transport = this.#connection.transport;
+    this.#connection.send({ ...pending.frame, ref: pending.ref });
   }
 
   // -- in -------------------------------------------------------------------------------------------------
@@ -120,130 +121,134 @@ export class Connection {
   /** @param {string} text */
   #receive(text) {
     try {
-      this.#dispatch(parsed(text));
+      this.#receiveEvent(parseEvent(text));
     } catch (error) {
       if (!(error instanceof ProtocolError)) throw error;
-      this.#wires.close();
+      this.#connection.close();
       const { message } = error;
       this.lose(new ConnectionLost(message, { closeCode: PROTOCOL_VIOLATION, reason: message, retryable: false }));
     }
   }
 
   /** @param {ServerEvent} event */
-  #dispatch(event) {
+  #receiveEvent(event) {
     if (event.type === "error") {
-      this.#refused(event);
+      this.#receiveError(event);
     } else if (event.type === "going_away") {
       this.draining = true;
-      tell(this.ongoingaway, event);
+      notify(this.ongoingaway, event);
     } else if (event.type === "pong") {
-      this.#questions.answer(event.ref, event);
+      this.#pending.receiveAnswer(event.ref, event);
     } else if (event.type === "attached") {
-      this.#attached(event);
+      this.#receiveAttached(event);
     } else if ("request_id" in event) {
-      this.#wires.works(); // a stream is on a wire only when it was brought there
-      this.#channels.feed(event);
-      if (event.type !== "token" && event.type !== "snapshot") this.#questions.answer(event.ref, event);
-      if (event.type === "final") this.#questions.end(event);
+      this.#connection.confirm(); // a stream has events on a transport only when it was opened there
+      this.#channels.receive(event);
+      if (event.type !== "token" && event.type !== "snapshot") this.#pending.receiveAnswer(event.ref, event);
+      if (event.type === "final") this.#pending.receiveFinal(event);
     }
   }
 
   /** @param {ErrorEvent} event */
-  #refused(event) {
-    const waiting = this.#questions.get(event.ref);
+  #receiveError(event) {
+    const pending = this.#pending.get(event.ref);
     const taken = event.code === "request_taken" ? this.#channels.get(event.request_id) : null;
     if (taken) this.#fail(taken, fromEvent(event));
-    else if (waiting?.backoff && event.retryable) this.#askAgain(waiting, waiting.backoff, event);
-    // If nobody waits, it is of a grant that crossed the stream's end, or a word before the server closes.
-    else this.#questions.refuse(event.ref, fromEvent(event));
+    else if (pending?.backoff && event.retryable) this.#sendLater(pending, pending.backoff, event);
+    // If nothing is pending, it is of a grant that crossed the stream's end, or a word before the server closes.
+    else this.#pending.reject(event.ref, fromEvent(event));
   }
 
-  // -- lost, and there again ------------------------------------------------------------------------------
+  // -- disconnected, and reconnected ----------------------------------------------------------------------
 
-  #broken() {
-    for (const channel of this.#channels.all()) channel.here = channel.retold = false;
-    tell(this.onstate, this.state);
+  #disconnected() {
+    for (const channel of this.#channels.all()) channel.open = channel.hadSnapshot = false;
+    notify(this.onstate, this.state);
   }
 
-  #restored() {
+  #reconnected() {
     this.draining = false;
-    for (const channel of this.#channels.all()) this.#bring(channel, this.#reopening(channel));
-    for (const waiting of this.#questions.all()) {
-      if (!this.#channels.get(waiting.requestId)) this.#say(waiting);
+    for (const channel of this.#channels.all()) this.#open(channel, this.#reopening(channel));
+    for (const pending of this.#pending.all()) {
+      if (!this.#channels.get(pending.requestId)) this.#send(pending);
     }
-    tell(this.onstate, this.state);
+    notify(this.onstate, this.state);
   }
 
-  /** As a stream was to come to the last wire, or by being asked for. @param {Channel} channel */
+  /** As a stream was to be opened over the last transport, or by attaching to it. @param {Channel} channel */
   #reopening(channel) {
-    const waiting = this.#questions.opening(channel.requestId);
-    return reopening(waiting ?? this.#askFor(channel), channel.core.seq, this.#reconnectMs);
+    const pending = this.#pending.opening(channel.requestId);
+    return reopeningFrame(pending ?? this.#attach(channel), channel.core.seq, this.#reconnectMs);
   }
 
   /** @param {Channel} channel */
-  #askFor(channel) {
+  #attach(channel) {
     const { requestId } = channel;
-    const waiting = this.#questions.ask({ type: "attach", request_id: requestId, after: -1 });
-    waiting.answered.catch((why) => this.#fail(channel, streamLost(requestId, why)));
-    return waiting;
+    const pending = this.#pending.add({ type: "attach", request_id: requestId, after: -1 });
+    pending.answered.catch((why) => this.#fail(channel, streamLost(requestId, why)));
+    return pending;
   }
 
-  /** @param {Channel} channel @param {Waiting} waiting */
-  #bring(channel, waiting) {
-    this.#say(waiting);
-    // What follows a start is heard behind it. Which frames an attached stream lacks, only `attached` says.
-    if (waiting.frame.type === "start") this.#catchUp(channel, []);
+  /** @param {Channel} channel @param {PendingFrame} pending */
+  #open(channel, pending) {
+    this.#send(pending);
+    // What follows a start is received behind it. Which frames an attached stream lacks, only `attached` says.
+    if (pending.frame.type === "start") this.#resend(channel, []);
   }
 
   /** The stream is here, with all that was missed. @param {Attached} event */
-  #attached(event) {
-    this.#wires.works();
+  #receiveAttached(event) {
+    this.#connection.confirm();
     const channel = this.#channels.get(event.request_id);
     if (channel) {
       const { requestId, core: { granted: limit } } = channel;
-      if (limit) this.#wires.send({ type: "credit", request_id: requestId, limit });
-      this.#catchUp(channel, event.pending ?? []);
+      if (limit) this.#connection.send({ type: "credit", request_id: requestId, limit });
+      this.#resend(channel, event.pending ?? []);
     }
-    this.#questions.settle(this.#questions.opening(event.request_id)?.ref, event);
+    this.#pending.resolve(this.#pending.opening(event.request_id)?.ref, event);
   }
 
-  /** Say what has not been heard, in its order. @param {Channel} channel @param {string[]} pending */
-  #catchUp(channel, pending) {
-    channel.here = true;
-    for (const waiting of this.#questions.of(channel.requestId)) {
-      const { ref, frame, wire } = waiting;
-      const known = { here: wire === this.#wires.current, sent: wire !== null, pending: pending.includes(ref) };
-      const what = fate(frame, { ...known, retold: channel.retold });
-      if (what === "say") this.#say(waiting);
-      if (what === "unknown") this.#questions.refuse(ref, outcomeUnknown(frame.type, channel.requestId));
+  /** Send again what was not received, in its order. @param {Channel} channel @param {string[]} received */
+  #resend(channel, received) {
+    channel.open = true;
+    for (const pending of this.#pending.ofStream(channel.requestId)) {
+      const { ref, frame, transport } = pending;
+      const sentHere = transport === this.#connection.transport;
+      const delivery = { sentHere, sent: transport !== null, received: received.includes(ref) };
+      const decision = resendDecision(frame, { ...delivery, snapshot: channel.hadSnapshot });
+      if (decision === "send") this.#send(pending);
+      if (decision === "unknown") this.#pending.reject(ref, outcomeUnknown(frame.type, channel.requestId));
     }
   }
 
-  /** The server cannot have the stream yet. @param {Waiting} waiting @param {Backoff} backoff @param {ErrorEvent} why */
-  #askAgain(waiting, backoff, why) {
+  /**
+   * The server cannot have the stream yet.
+   * @param {PendingFrame} pending @param {Backoff} backoff @param {ErrorEvent} why
+   */
+  #sendLater(pending, backoff, why) {
     const wait = backoff.next(performance.now());
-    if (wait === null) return this.#questions.refuse(waiting.ref, fromEvent(why));
-    const wire = this.#wires.current;
+    if (wait === null) return this.#pending.reject(pending.ref, fromEvent(why));
+    const { transport } = this.#connection;
     setTimeout(() => {
-      if (this.#wires.current !== wire || this.#questions.get(waiting.ref) !== waiting) return;
-      if (this.#channels.get(waiting.requestId)?.abandoned) this.#questions.refuse(waiting.ref, fromEvent(why));
-      else this.#say(waiting);
+      if (this.#connection.transport !== transport || this.#pending.get(pending.ref) !== pending) return;
+      if (this.#channels.get(pending.requestId)?.abandoned) this.#pending.reject(pending.ref, fromEvent(why));
+      else this.#send(pending);
     }, Math.max(wait, why.retry_after_ms ?? 0));
   }
 
   /** One stream is lost, and no other. @param {Channel} channel @param {MidstreamError} why */
   #fail(channel, why) {
-    this.#channels.refuse(channel, why);
-    this.#questions.refuseOf(channel.requestId, why);
+    this.#channels.drop(channel, why);
+    this.#pending.rejectOfStream(channel.requestId, why);
   }
 
-  /** It is the end: tell everybody who waits for something. @param {ConnectionLost} lost */
+  /** It is the end: whoever waits for something is told. @param {ConnectionLost} lost */
   lose(lost) {
     if (this.#lost) return;
     this.#lost = lost;
-    this.#questions.refuseAll(lost);
+    this.#pending.rejectAll(lost);
     this.#channels.failAll(lost);
-    this.#ended({ code: lost.closeCode ?? 1006, reason: lost.reason, retryable: lost.retryable });
-    tell(this.onstate, this.state);
+    this.#resolveClosed({ code: lost.closeCode ?? 1006, reason: lost.reason, retryable: lost.retryable });
+    notify(this.onstate, this.state);
   }
 }

@@ -1,5 +1,5 @@
 /**
- * One stream as its reader knows it: events in, chunks out, and how much credit to grant for them.
+ * The core of a stream, as its reader knows it: events in, chunks out, and how much credit to grant for them.
  *
  * Pure: no socket, no clock, no waiting. It keeps the text right through `rewound` and `snapshot`, leaves out
  * events that it has seen before, and refuses a sequence of events that the protocol does not allow. It does
@@ -25,7 +25,7 @@ import { MAX_INDEX } from "./protocol.js";
  */
 
 /** @typedef {{text: string, index: number, tokens?: number[]}} Had What somebody has of a stream already. */
-/** @typedef {{window: number | null, had?: Had}} Reading How a stream is read. */
+/** @typedef {{window: number | null, had?: Had}} ReadOptions How a stream is read. */
 
 /** The output of one stream so far, and what of it has been taken. */
 export class StreamCore {
@@ -45,7 +45,7 @@ export class StreamCore {
 
   #consumedLength = 0;
   /** @type {{start: number, chunk: Chunk}[]} each with the length of the text before it */
-  #waiting = [];
+  #buffered = [];
   #seq = -1;
   /** @type {number | null} */ #window;
   #interval;
@@ -67,7 +67,7 @@ export class StreamCore {
    * Begin in the middle, behind event `seq`: what stood then has been taken.
    * @param {number} seq @param {Had} had
    */
-  standAt(seq, { text, index, tokens = [] }) {
+  startAt(seq, { text, index, tokens = [] }) {
     this.#seq = seq;
     this.text = text;
     this.index = this.consumed = index;
@@ -108,7 +108,7 @@ export class StreamCore {
 
   /** The next chunk, if one has come. @returns {Chunk | null} */
   take() {
-    const next = this.#waiting.shift();
+    const next = this.#buffered.shift();
     if (!next) return null;
     this.consumed = next.chunk.end;
     this.#consumedLength = next.start + next.chunk.text.length;
@@ -120,10 +120,10 @@ export class StreamCore {
   /**
    * Take the stream's next event. Throws ProtocolError for one that cannot come here.
    * @param {StreamEvent} event
-   * @returns {boolean} whether it was news
+   * @returns {boolean} whether it was new
    */
   on(event) {
-    if (!this.#isNews(event)) return false;
+    if (!this.#isNew(event)) return false;
     switch (event.type) {
       case "token": this.#onToken(event); break;
       case "rewound": this.#onRewound(event); break;
@@ -144,7 +144,7 @@ export class StreamCore {
    * Events count from 0 without a gap; a replay repeats some, and a snapshot stands for many.
    * @param {StreamEvent} event
    */
-  #isNews({ seq, type }) {
+  #isNew({ seq, type }) {
     if (!Number.isInteger(seq)) throw new ProtocolError(`a ${type} event without a seq`);
     if (seq <= this.#seq) return false;
     if (seq !== this.#seq + 1 && type !== "snapshot") {
@@ -167,7 +167,7 @@ export class StreamCore {
       throw new ProtocolError(`token ${index} came where token ${this.index} was due`);
     }
     const { tokens = null, logprobs = null } = event;
-    this.#waiting.push({
+    this.#buffered.push({
       start: this.text.length,
       chunk: { index, count, text, tokens, logprobs, end: index + count },
     });
@@ -187,8 +187,8 @@ export class StreamCore {
     this.tokens = this.tokens.slice(0, event.index);
     this.consumed = Math.min(this.consumed, event.index);
     this.#consumedLength = Math.min(this.#consumedLength, length);
-    this.#waiting = this.#waiting
-      .map(({ start, chunk }) => ({ start, chunk: cut(chunk, event.index, length - start) }))
+    this.#buffered = this.#buffered
+      .map(({ start, chunk }) => ({ start, chunk: truncate(chunk, event.index, length - start) }))
       .filter(({ chunk }) => chunk.count || chunk.text);
   }
 
@@ -214,7 +214,7 @@ export class StreamCore {
       logprobs: null,
       end: index,
     };
-    this.#waiting = rest.count || rest.text ? [{ start, chunk: rest }] : [];
+    this.#buffered = rest.count || rest.text ? [{ start, chunk: rest }] : [];
   }
 }
 
@@ -223,7 +223,7 @@ export class StreamCore {
  * @param {Chunk} chunk @param {number} end @param {number} length
  * @returns {Chunk}
  */
-function cut(chunk, end, length) {
+function truncate(chunk, end, length) {
   const count = Math.min(Math.max(end - chunk.index, 0), chunk.count);
   const index = count ? chunk.index : end;
   return {

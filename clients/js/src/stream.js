@@ -1,17 +1,16 @@
 /**
  * The stream that a user holds: iterate it, steer it, drop it.
  *
- * Knows when a stream is no longer wanted. What its events mean is the core's, how frames travel the
- * connection's.
+ * Knows when a stream is no longer wanted. What its events mean is the core's, how frames travel the session's.
  * @module
  * @import { Channel } from "./channel.js"
- * @import { Chunk } from "./stream-core.js"
  * @import { Final, Injection, Kv, Params, Steering } from "./protocol.js"
+ * @import { Chunk } from "./stream-core.js"
  */
 
+import { abortable } from "./abortable.js";
 import { StreamFailed } from "./errors.js";
 import { adjustment } from "./options.js";
-import { unlessAborted } from "./abortable.js";
 
 /** Where the object that a user held is gone, and nobody listens either, nobody wants the stream. */
 const dropped = new FinalizationRegistry((/** @type {Channel} */ channel) => {
@@ -146,7 +145,7 @@ export class Stream {
     for (;;) {
       const chunk = this.tryNext();
       if (chunk || this.final) return chunk;
-      await unlessAborted(this.#channel.news(), signal);
+      await abortable(this.#channel.nextEvent(), signal);
     }
   }
 

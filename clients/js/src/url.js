@@ -1,6 +1,6 @@
 /**
- * Where the service is: from the address that a person has at hand to the one of its WebSocket. It asks nobody
- * but the page for its address.
+ * URLs: from the address that a person has at hand to the one of the server's WebSocket. It asks nobody but
+ * the page for its address.
  * @module
  */
 

@@ -1,33 +1,35 @@
 /**
- * The page's side of a worker: a link like a connection, but that sockets and parsing are in the worker.
+ * The page's side of a client in a Web Worker: a session like that of `session.js`, but that sockets and parsing
+ * are in the worker.
  *
- * Each stream has a shadow here: a core that is fed the same events. What it has waiting may be taken only
- * when the worker's own stream, asked for one chunk, has taken that.
+ * Each stream has a copy here: a core that is fed the same events. What it has buffered may be taken only when the
+ * worker's own stream, asked for one chunk, has taken that.
  * @module
  * @import { ConnectOptions } from "./client.js"
- * @import { Close } from "./errors.js"
- * @import { FromPage, FromWorker, Hello, Port } from "./worker-messages.js"
  * @import { ApiKey } from "./dial.js"
- * @import { Reading, StreamCore } from "./stream-core.js"
- * @import { State } from "./reconnecting.js"
- * @import { GoingAway, Opening, Question, Ready, StreamEvent } from "./protocol.js"
+ * @import { Close } from "./errors.js"
+ * @import { GoingAway, OpeningFrame, Ready, RequestFrame, StreamEvent } from "./protocol.js"
+ * @import { ConnectionState } from "./reconnecting.js"
+ * @import { ReadOptions, StreamCore } from "./stream-core.js"
+ * @import { ConnectMessage, PageMessage, PortLike, WorkerMessage } from "./worker-messages.js"
  */
 
+import { abortable } from "./abortable.js";
+import { notify } from "./callbacks.js";
 import { Channels, channelFor } from "./channel.js";
 import { Client } from "./client.js";
-import { ConnectionLost, connectionClosed, packed, unpacked } from "./errors.js";
-import { listen, listenFor } from "./worker-messages.js";
-import { checkPatience } from "./options.js";
-import { Questions } from "./pending-frames.js";
+import { ConnectionLost, connectionClosed, deserializeError, serializeError } from "./errors.js";
+import { checkTimeouts } from "./options.js";
+import { PendingFrames } from "./pending-frames.js";
 import { pageAddress, websocketUrl } from "./url.js";
-import { tell, unlessAborted } from "./abortable.js";
+import { onMessage, onPortEvent } from "./worker-messages.js";
 
-const PARTING_MS = 5000; // for a worker that has much to do; others take a moment
+const CLOSE_TIMEOUT_MS = 5000; // for a worker that has much to do; others take a moment
 
 /**
  * Connect by way of a worker, which has called `exposeInWorker`. The client is the same in all else. Several
  * clients, of the same or of different servers, may share a worker.
- * @param {Port} worker a module Worker
+ * @param {PortLike} worker a module Worker
  * @param {string | URL} [url] as for `connect`
  * @param {ConnectOptions} [options]
  */
@@ -35,50 +37,50 @@ export async function connectWorker(worker, url, options = {}) {
   const { apiKey, signal } = options;
   signal?.throwIfAborted();
   const { port1: port, port2 } = new MessageChannel();
-  /** @type {Hello} */
-  const hello = {
+  /** @type {ConnectMessage} */
+  const message = {
     midstream: "connect",
     url: websocketUrl(url, pageAddress()),
-    ...checkPatience(options),
+    ...checkTimeouts(options),
     port: port2,
   };
-  const opened = linked(worker, port, apiKey);
-  worker.postMessage(hello, [port2]);
+  const opened = openProxy(worker, port, apiKey);
+  worker.postMessage(message, [port2]);
   try {
-    return new Client(await unlessAborted(opened, signal));
+    return new Client(await abortable(opened, signal));
   } catch (error) {
     port.postMessage({ op: "close" });
     throw error;
   }
 }
 
-/** @param {Port} worker @param {MessagePort} port @param {ApiKey} [apiKey] @returns {Promise<Remote>} */
-function linked(worker, port, apiKey) {
-  /** @type {Remote | null} */
-  let remote = null;
+/** @param {PortLike} worker @param {MessagePort} port @param {ApiKey} [apiKey] @returns {Promise<SessionProxy>} */
+function openProxy(worker, port, apiKey) {
+  /** @type {SessionProxy | null} */
+  let proxy = null;
   return new Promise((resolve, reject) => {
     const fail = (/** @type {{message?: string}} */ { message }) => {
       const lost = workerEnded(message);
-      remote ? remote.lose(lost) : reject(lost);
+      proxy ? proxy.lose(lost) : reject(lost);
     };
     // A worker whose script does not load says so; one of Node's that dies takes its end of the port with it.
-    worker.addEventListener?.("error", (event) => remote || fail(event));
-    listenFor(port, "close", fail);
-    listen(port, (/** @type {FromWorker} */ message) => {
-      if (message.op === "key") return tellKey(port, apiKey);
-      if (remote) return remote.hear(message);
-      if (message.op === "ready") resolve((remote = new Remote(message.ready, port)));
-      else if (message.op === "refused") reject(unpacked(message.error));
+    worker.addEventListener?.("error", (event) => proxy || fail(event));
+    onPortEvent(port, "close", fail);
+    onMessage(port, (/** @type {WorkerMessage} */ message) => {
+      if (message.op === "key") return sendKey(port, apiKey);
+      if (proxy) return proxy.receive(message);
+      if (message.op === "ready") resolve((proxy = new SessionProxy(message.ready, port)));
+      else if (message.op === "refused") reject(deserializeError(message.error));
     });
   });
 }
 
 /** A function cannot cross to the worker, so it is asked here. @param {MessagePort} port @param {ApiKey} [apiKey] */
-async function tellKey(port, apiKey) {
+async function sendKey(port, apiKey) {
   try {
     port.postMessage({ op: "key", apiKey: typeof apiKey === "function" ? await apiKey() : apiKey });
   } catch (error) {
-    port.postMessage({ op: "no_key", error: packed(error) });
+    port.postMessage({ op: "no_key", error: serializeError(error) });
   }
 }
 
@@ -88,63 +90,63 @@ function workerEnded(why) {
   return new ConnectionLost(message, { closeCode: null, retryable: false });
 }
 
-/** A connection that a worker has. */
-class Remote {
+/** A session that is in a worker. */
+class SessionProxy {
   ready;
   draining = false;
-  /** @type {State} */ state = "open";
-  /** @type {((state: State) => void) | null} */ onstate = null;
+  /** @type {ConnectionState} */ state = "open";
+  /** @type {((state: ConnectionState) => void) | null} */ onstate = null;
   /** @type {((event: GoingAway) => void) | null} */ ongoingaway = null;
   /** @type {Promise<Close>} */ closed;
 
   #port;
   #channels = new Channels();
-  /** @type {Map<string, "asked" | "granted">} */ #turns = new Map();
-  #questions = new Questions();
+  /** @type {Map<string, "asked" | "granted">} */ #pulls = new Map();
+  #pending = new PendingFrames();
   /** @type {ConnectionLost | null} */ #lost = null;
-  /** @type {(close: Close) => void} */ #ended = () => {};
-  /** @type {ReturnType<typeof setTimeout> | undefined} */ #parting;
+  /** @type {(close: Close) => void} */ #resolveClosed = () => {};
+  /** @type {ReturnType<typeof setTimeout> | undefined} */ #closeTimer;
 
   /** @param {Ready} ready @param {MessagePort} port */
   constructor(ready, port) {
     this.ready = ready;
     this.#port = port;
     this.closed = new Promise((resolve) => {
-      this.#ended = resolve;
+      this.#resolveClosed = resolve;
     });
   }
 
   // -- out ------------------------------------------------------------------------------------------------
 
-  /** @param {Opening} frame @param {Reading} reading @param {AbortSignal} [signal] */
-  begin(frame, reading, signal) {
+  /** @param {OpeningFrame} frame @param {ReadOptions} readOptions @param {AbortSignal} [signal] */
+  begin(frame, readOptions, signal) {
     if (this.#lost) throw this.#lost;
-    const shadow = { ...reading, window: null }; // credit is the worker's affair
-    const channel = this.#channels.add(channelFor(frame, shadow, this, signal));
-    const { ref, answered } = this.#questions.ask(frame);
-    this.#post({ op: "begin", ref, frame, reading });
-    answered.catch((why) => this.#channels.refuse(channel, why));
+    const copied = { ...readOptions, window: null }; // credit is the worker's affair
+    const channel = this.#channels.add(channelFor(frame, copied, this, signal));
+    const { ref, answered } = this.#pending.add(frame);
+    this.#post({ op: "begin", ref, frame, readOptions });
+    answered.catch((why) => this.#channels.drop(channel, why));
     return { channel, started: answered };
   }
 
   /** One request for the next chunk at a time. @param {string} requestId @param {StreamCore} core */
   pull(requestId, core) {
     if (core.final || this.#lost) return core.take();
-    const chunk = this.#turns.get(requestId) === "granted" ? core.take() : null;
+    const chunk = this.#pulls.get(requestId) === "granted" ? core.take() : null;
     if (chunk) {
-      this.#turns.delete(requestId);
-    } else if (this.#turns.get(requestId) !== "asked") {
+      this.#pulls.delete(requestId);
+    } else if (this.#pulls.get(requestId) !== "asked") {
       // Also where the chunk that was granted has been rewound since.
-      this.#turns.set(requestId, "asked");
+      this.#pulls.set(requestId, "asked");
       this.#post({ op: "next", requestId });
     }
     return chunk;
   }
 
-  /** @param {Question} frame */
+  /** @param {RequestFrame} frame */
   async request(frame) {
     if (this.#lost) throw this.#lost;
-    const { ref, answered } = this.#questions.ask(frame);
+    const { ref, answered } = this.#pending.add(frame);
     this.#post({ op: "request", ref, frame });
     return answered;
   }
@@ -157,79 +159,79 @@ class Remote {
     if (this.#lost) return;
     this.#post({ op: "close" });
     const lost = this.#end(connectionClosed(1000, ""));
-    this.#parting = setTimeout(() => this.lose(lost), PARTING_MS);
+    this.#closeTimer = setTimeout(() => this.lose(lost), CLOSE_TIMEOUT_MS);
   }
 
-  /** @param {FromPage} message */
+  /** @param {PageMessage} message */
   #post(message) {
     this.#port.postMessage(message);
   }
 
   // -- in -------------------------------------------------------------------------------------------------
 
-  /** @param {FromWorker} message */
-  hear(message) {
+  /** @param {WorkerMessage} message */
+  receive(message) {
     switch (message.op) {
       case "event":
-        return this.#feed(message.event);
+        return this.#receiveEvent(message.event);
       case "turn": return this.#grant(message.requestId);
-      case "answer": return this.#questions.settle(message.ref, message.event);
-      case "failure": return this.#questions.refuse(message.ref, unpacked(message.error));
-      case "lost": return this.#fail(message.requestId, unpacked(message.error));
-      case "state": return this.#turn(message.state, message.ready);
+      case "answer": return this.#pending.resolve(message.ref, message.event);
+      case "failure": return this.#pending.reject(message.ref, deserializeError(message.error));
+      case "lost": return this.#fail(message.requestId, deserializeError(message.error));
+      case "state": return this.#receiveState(message.state, message.ready);
       case "closed": return this.lose(connectionClosed(message.close.code, message.close.reason));
       case "going_away":
         this.draining = true;
-        tell(this.ongoingaway, message.event);
+        notify(this.ongoingaway, message.event);
     }
   }
 
   /** @param {ConnectionLost} lost */
   lose(lost) {
-    clearTimeout(this.#parting);
+    clearTimeout(this.#closeTimer);
     const { closeCode, reason, retryable } = this.#lost ?? this.#end(lost);
-    this.#ended({ code: closeCode ?? 1006, reason, retryable });
+    this.#resolveClosed({ code: closeCode ?? 1006, reason, retryable });
   }
 
   /** @param {ConnectionLost} lost */
   #end(lost) {
     this.#lost = lost;
     this.state = "closed";
-    this.#questions.refuseAll(lost);
+    this.#pending.rejectAll(lost);
     this.#channels.failAll(lost);
-    tell(this.onstate, this.state);
+    notify(this.onstate, this.state);
     return lost;
   }
 
-  /** @param {State} state @param {Ready} ready */
-  #turn(state, ready) {
+  /** @param {ConnectionState} state @param {Ready} ready */
+  #receiveState(state, ready) {
     this.state = state;
     this.ready = ready;
     this.draining = false;
-    tell(this.onstate, state);
+    notify(this.onstate, state);
   }
 
   /** @param {string} requestId @param {any} why */
   #fail(requestId, why) {
     const channel = this.#channels.get(requestId);
-    if (channel) this.#channels.refuse(channel, why);
-    this.#turns.delete(requestId);
-    this.#questions.refuseOf(requestId, why);
+    if (channel) this.#channels.drop(channel, why);
+    this.#pulls.delete(requestId);
+    this.#pending.rejectOfStream(requestId, why);
   }
 
   /** @param {StreamEvent} event */
-  #feed(event) {
-    this.#channels.feed(event);
+  #receiveEvent(event) {
+    this.#channels.receive(event);
     if (event.type !== "final") return;
-    this.#turns.delete(event.request_id);
-    this.#questions.end(event);
+    this.#pulls.delete(event.request_id);
+    this.#pending.receiveFinal(event);
   }
 
   /** @param {string} requestId */
   #grant(requestId) {
     const channel = this.#channels.get(requestId);
     if (!channel) return;
-    this.#turns.set(requestId, "granted");
+    this.#pulls.set(requestId, "granted");
     channel.wake();
   }
 }

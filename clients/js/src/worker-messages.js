@@ -1,59 +1,59 @@
 /**
- * What passes between a page and its worker, as types, and how to listen to either side.
+ * Messages between a page and its worker, as types, and how to listen for them on either side.
  *
  * Each client has a MessagePort of its own, so that many share a worker without knowing of each other.
  * @module
- * @import { Close, packed } from "./errors.js"
- * @import { Reading } from "./stream-core.js"
- * @import { Patience, State } from "./reconnecting.js"
- * @import { Answer, GoingAway, Opening, Question, Ready, StreamEvent } from "./protocol.js"
+ * @import { Close, serializeError } from "./errors.js"
+ * @import { Answer, GoingAway, OpeningFrame, Ready, RequestFrame, StreamEvent } from "./protocol.js"
+ * @import { ConnectionState, Timeouts } from "./reconnecting.js"
+ * @import { ReadOptions } from "./stream-core.js"
  */
 
-/** @typedef {ReturnType<typeof packed>} Packed */
+/** @typedef {ReturnType<typeof serializeError>} SerializedError */
 
 /**
- * @typedef {Patience & {midstream: "connect", url: string, port: MessagePort}} Hello
+ * @typedef {Timeouts & {midstream: "connect", url: string, port: MessagePort}} ConnectMessage
  */
 
 /**
- * @typedef {{op: "begin", ref: string, frame: Opening, reading: Reading}
- *   | {op: "request", ref: string, frame: Question}
+ * @typedef {{op: "begin", ref: string, frame: OpeningFrame, readOptions: ReadOptions}
+ *   | {op: "request", ref: string, frame: RequestFrame}
  *   | {op: "next", requestId: string}
  *   | {op: "key", apiKey: string | undefined}
- *   | {op: "no_key", error: Packed}
- *   | {op: "close"}} FromPage
+ *   | {op: "no_key", error: SerializedError}
+ *   | {op: "close"}} PageMessage
  */
 
 /**
  * @typedef {{op: "key"}
  *   | {op: "ready", ready: Ready}
- *   | {op: "refused", error: Packed}
+ *   | {op: "refused", error: SerializedError}
  *   | {op: "event", event: StreamEvent}
  *   | {op: "turn", requestId: string}
- *   | {op: "lost", requestId: string, error: Packed}
- *   | {op: "state", state: State, ready: Ready}
+ *   | {op: "lost", requestId: string, error: SerializedError}
+ *   | {op: "state", state: ConnectionState, ready: Ready}
  *   | {op: "answer", ref: string, event: Answer}
- *   | {op: "failure", ref: string, error: Packed}
+ *   | {op: "failure", ref: string, error: SerializedError}
  *   | {op: "going_away", event: GoingAway}
- *   | {op: "closed", close: Close}} FromWorker
+ *   | {op: "closed", close: Close}} WorkerMessage
  */
 
 /**
- * @typedef {object} Port A Worker, a worker's own scope, a MessagePort, or the like of these in Node.
+ * @typedef {object} PortLike A Worker, a worker's own scope, a MessagePort, or the like of these in Node.
  * @property {(message: any, transfer?: any) => void} postMessage
  * @property {(type: any, listener: (event: any) => void) => void} [addEventListener]
  * @property {(type: any, listener: (data: any) => void) => void} [on]
  */
 
-/** @param {Port} port @param {(message: any) => void} hear */
-export function listen(port, hear) {
-  if (port.addEventListener) port.addEventListener("message", ({ data }) => hear(data));
-  else port.on?.("message", hear);
+/** @param {PortLike} port @param {(message: any) => void} receive */
+export function onMessage(port, receive) {
+  if (port.addEventListener) port.addEventListener("message", ({ data }) => receive(data));
+  else port.on?.("message", receive);
   if (port instanceof MessagePort) port.start();
 }
 
-/** @param {Port} port @param {"error" | "close"} type @param {(what: any) => void} hear */
-export function listenFor(port, type, hear) {
-  if (port.addEventListener) port.addEventListener(type, hear);
-  else port.on?.(type, hear);
+/** @param {PortLike} port @param {"error" | "close"} type @param {(what: any) => void} receive */
+export function onPortEvent(port, type, receive) {
+  if (port.addEventListener) port.addEventListener(type, receive);
+  else port.on?.(type, receive);
 }

@@ -1,42 +1,42 @@
 /**
- * The worker's side: sockets and parsing, for the clients of a page.
+ * The worker's side of a client in a Web Worker: sockets and parsing, for the clients of a page.
  *
  * Streams run here. The page sees their events as they come, but the streams move on here, and so in the
- * engine, only when the page asks for the next chunk: one question at a time.
+ * engine, only when the page asks for the next chunk: one at a time.
  * @module
- * @import { Connection } from "./session.js"
- * @import { FromPage, FromWorker, Hello, Port } from "./worker-messages.js"
  * @import { SocketClass } from "./dial.js"
- * @import { Reading } from "./stream-core.js"
- * @import { Answer, Opening, Question } from "./protocol.js"
+ * @import { Answer, OpeningFrame, RequestFrame } from "./protocol.js"
+ * @import { Session } from "./session.js"
+ * @import { ReadOptions } from "./stream-core.js"
+ * @import { ConnectMessage, PageMessage, PortLike, WorkerMessage } from "./worker-messages.js"
  */
 
-import { finished, packed, unpacked } from "./errors.js";
+import { openSession } from "./dial.js";
+import { deserializeError, requestFinished, serializeError } from "./errors.js";
 import { Stream } from "./stream.js";
-import { listen, listenFor } from "./worker-messages.js";
-import { openConnection } from "./dial.js";
+import { onMessage, onPortEvent } from "./worker-messages.js";
 
 /**
  * Serve the page that made this worker: the other side of `connectWorker`.
- * @param {{WebSocket?: SocketClass, scope?: Port}} [options] In Node: `scope` is `parentPort`
+ * @param {{WebSocket?: SocketClass, scope?: PortLike}} [options] In Node: `scope` is `parentPort`
  */
 export function exposeInWorker({ WebSocket, scope = /** @type {any} */ (globalThis) } = {}) {
-  listen(scope, (message) => {
+  onMessage(scope, (message) => {
     if (message?.midstream === "connect") serve(message, WebSocket);
   });
 }
 
-/** @param {Hello} hello @param {SocketClass | undefined} WebSocket */
+/** @param {ConnectMessage} message @param {SocketClass | undefined} WebSocket */
 async function serve({ url, reconnectMs, silenceMs, port }, WebSocket) {
   const gone = new AbortController();
-  listenFor(port, "close", () => gone.abort());
-  listen(port, (message) => message.op === "close" && gone.abort());
+  onPortEvent(port, "close", () => gone.abort());
+  onMessage(port, (message) => message.op === "close" && gone.abort());
   try {
-    const how = { apiKey: () => askPage(port), WebSocket, reconnectMs, silenceMs };
-    const connection = await openConnection(url, how, gone.signal);
-    new Counterpart(connection, port, gone.signal);
+    const how = { apiKey: () => requestKey(port), WebSocket, reconnectMs, silenceMs };
+    const session = await openSession(url, how, gone.signal);
+    new SessionHost(session, port, gone.signal);
   } catch (error) {
-    port.postMessage({ op: "refused", error: packed(error) });
+    port.postMessage({ op: "refused", error: serializeError(error) });
     port.close();
   }
 }
@@ -45,46 +45,46 @@ async function serve({ url, reconnectMs, silenceMs, port }, WebSocket) {
  * The key is the page's to know, before every attempt to connect.
  * @param {MessagePort} port @returns {Promise<string | undefined>}
  */
-function askPage(port) {
+function requestKey(port) {
   return new Promise((resolve, reject) => {
     const answered = new AbortController();
-    const hear = (/** @type {MessageEvent<FromPage>} */ { data }) => {
+    const receive = (/** @type {MessageEvent<PageMessage>} */ { data }) => {
       if (data.op !== "key" && data.op !== "no_key") return;
       answered.abort();
       if (data.op === "key") resolve(data.apiKey);
-      else reject(unpacked(data.error));
+      else reject(deserializeError(data.error));
     };
-    port.addEventListener("message", hear, { signal: answered.signal });
+    port.addEventListener("message", receive, { signal: answered.signal });
     port.postMessage({ op: "key" });
   });
 }
 
-/** What stands here for one client of the page. */
-class Counterpart {
-  #connection;
+/** The session of one client of the page. */
+class SessionHost {
+  #session;
   #port;
   /** @type {Map<string, Stream>} */ #streams = new Map();
 
-  /** @param {Connection} connection @param {MessagePort} port @param {AbortSignal} gone */
-  constructor(connection, port, gone) {
-    this.#connection = connection;
+  /** @param {Session} session @param {MessagePort} port @param {AbortSignal} gone */
+  constructor(session, port, gone) {
+    this.#session = session;
     this.#port = port;
-    gone.addEventListener("abort", () => connection.close());
-    connection.ongoingaway = (event) => this.#post({ op: "going_away", event });
-    connection.onstate = (state) => {
-      if (state !== "closed") this.#post({ op: "state", state, ready: connection.ready });
+    gone.addEventListener("abort", () => session.close());
+    session.ongoingaway = (event) => this.#post({ op: "going_away", event });
+    session.onstate = (state) => {
+      if (state !== "closed") this.#post({ op: "state", state, ready: session.ready });
     };
-    connection.closed.then((close) => {
+    session.closed.then((close) => {
       this.#post({ op: "closed", close });
       port.close();
     });
-    listen(port, (message) => this.#hear(message));
-    this.#post({ op: "ready", ready: connection.ready });
+    onMessage(port, (message) => this.#receive(message));
+    this.#post({ op: "ready", ready: session.ready });
   }
 
-  /** @param {FromPage} message */
-  #hear(message) {
-    if (message.op === "begin") this.#answer(message.ref, () => this.#begin(message.frame, message.reading));
+  /** @param {PageMessage} message */
+  #receive(message) {
+    if (message.op === "begin") this.#answer(message.ref, () => this.#begin(message.frame, message.readOptions));
     else if (message.op === "request") this.#answer(message.ref, () => this.#request(message.frame));
     else if (message.op === "next") this.#next(message.requestId);
   }
@@ -94,29 +94,29 @@ class Counterpart {
     try {
       this.#post({ op: "answer", ref, event: await ask() });
     } catch (error) {
-      this.#post({ op: "failure", ref, error: packed(error) });
+      this.#post({ op: "failure", ref, error: serializeError(error) });
     }
   }
 
-  /** @param {Question} frame */
+  /** @param {RequestFrame} frame */
   #request(frame) {
     // The page cannot know yet; the server would not answer a cancel.
     if (frame.type !== "ping" && !this.#streams.has(frame.request_id)) {
-      throw finished("the stream has ended", frame.request_id);
+      throw requestFinished("the stream has ended", frame.request_id);
     }
-    return this.#connection.request(frame);
+    return this.#session.request(frame);
   }
 
-  /** @param {Opening} frame @param {Reading} reading */
-  #begin(frame, reading) {
-    const { channel, started } = this.#connection.begin(frame, reading);
+  /** @param {OpeningFrame} frame @param {ReadOptions} readOptions */
+  #begin(frame, readOptions) {
+    const { channel, started } = this.#session.begin(frame, readOptions);
     channel.onevent = (event) => {
       if (event.type === "final") this.#streams.delete(event.request_id);
       this.#post({ op: "event", event });
     };
     channel.onfail = (why) => {
       this.#streams.delete(channel.requestId);
-      this.#post({ op: "lost", requestId: channel.requestId, error: packed(why) });
+      this.#post({ op: "lost", requestId: channel.requestId, error: serializeError(why) });
     };
     this.#streams.set(frame.request_id, new Stream(channel));
     return started;
@@ -128,7 +128,7 @@ class Counterpart {
     this.#post({ op: "turn", requestId });
   }
 
-  /** @param {FromWorker} message */
+  /** @param {WorkerMessage} message */
   #post(message) {
     this.#port.postMessage(message);
   }

@@ -1,5 +1,5 @@
 /**
- * A server that wants a key, and the ways to show it one.
+ * API keys: a server that wants one, and the ways to show it.
  * @module
  */
 
@@ -14,9 +14,9 @@ import { after, before, test } from "node:test";
 import { WebSocket } from "ws";
 
 import { clientSecret, connect, connectWorker } from "../src/midstream.js";
+import { FakeSocket, READY } from "./fake-socket.js";
 import { nextSocket } from "./scripted-server.js";
 import { PYTHON, ROOT, serve } from "./server-process.js";
-import { FakeSocket, READY } from "./fake-socket.js";
 import { startWorker } from "./with-and-without-worker.js";
 
 const folder = mkdtempSync(join(tmpdir(), "midstream-"));
@@ -104,14 +104,14 @@ test("where no secret is to be had it is told whether to try again", async (t) =
   await assert.rejects(clientSecret(url, { signal: AbortSignal.abort(new Error("enough")) }), /enough/);
 });
 
-// -- on sockets played by the test --------------------------------------------------------------------------
+// -- on fake sockets --------------------------------------------------------------------------------------
 
 /** @param {import("node:test").TestContext} t @param {() => Promise<string>} apiKey */
 async function askedClient(t, apiKey) {
   const before = FakeSocket.last;
   const connecting = connect("http://host", { apiKey, WebSocket: FakeSocket });
   const socket = await nextSocket(before);
-  socket.hear(READY);
+  socket.receive(READY);
   const client = await connecting;
   t.after(() => client.close());
   return { client, socket };

@@ -1,4 +1,4 @@
-/** How long it is waited, and until when. */
+/** Exponential backoff: how long it is waited, and until when. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";

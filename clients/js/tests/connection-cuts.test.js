@@ -1,5 +1,5 @@
 /**
- * Against the real server through a wire that is cut again and again: everything is as if it had not been.
+ * Connection cuts: against the real server, on a connection that is cut again and again, all is as if it were not.
  * @module
  * @import { Client, Stream, StreamEvent } from "../src/midstream.js"
  */
@@ -17,17 +17,17 @@ const CUTS = 30;
 const SEEDS = [1, 2, 3];
 
 /** @type {Awaited<ReturnType<typeof serve>>} */ let server;
-/** @type {Awaited<ReturnType<typeof told>>} */ let uncut;
+/** @type {Awaited<ReturnType<typeof stories>>} */ let uncut;
 before(async () => {
   server = await serve();
   const client = await connect(server.url, { WebSocket });
-  uncut = await told(client);
+  uncut = await stories(client);
   await client.close();
 });
 after(() => server.end());
 
 /** Several streams at once, each steered by what was read of it. @param {Client} client */
-const told = (client) => Promise.all(SEEDS.map((seed) => story(client, seed)));
+const stories = (client) => Promise.all(SEEDS.map((seed) => story(client, seed)));
 
 /** @param {Client} client @param {number} seed */
 async function story(client, seed) {
@@ -56,13 +56,13 @@ async function readTo(stream, end) {
 }
 
 for (const seed of [1, 2]) {
-  test(`text, steering and end are those of an uncut wire, socket here, cuts ${seed}`, async (t) => {
+  test(`text, steering and end are those of an uncut connection, socket here, cuts ${seed}`, async (t) => {
     const proxy = await cuttingProxy(server.url, cuts(seed, CUTS));
     t.after(proxy.end);
     await same(proxy, await patiently(() => connect(proxy.url, { WebSocket })));
   });
 
-  test(`text, steering and end are those of an uncut wire, socket in a worker, cuts ${seed}`, async (t) => {
+  test(`text, steering and end are those of an uncut connection, socket in a worker, cuts ${seed}`, async (t) => {
     const worker = startWorker();
     t.after(() => worker.terminate());
     const proxy = await cuttingProxy(server.url, cuts(seed + 100, CUTS));
@@ -78,7 +78,7 @@ async function patiently(dial) {
 
 /** @param {Awaited<ReturnType<typeof cuttingProxy>>} proxy @param {Client} client */
 async function same(proxy, client) {
-  assert.deepEqual(await told(client), uncut);
+  assert.deepEqual(await stories(client), uncut);
   assert.ok(proxy.count() > CUTS / 2, `${proxy.count()} cuts came about`);
   await client.close();
   await until(server.url, idle);

@@ -1,5 +1,5 @@
 /**
- * A TCP proxy that cuts connections in their middle, and numbers that look random and are the same each time.
+ * A TCP proxy that cuts connections in their middle, and random numbers that are the same each time.
  * @module
  */
 

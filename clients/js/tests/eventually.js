@@ -1,11 +1,11 @@
 /**
- * Waiting for what must happen, and failing where it does not.
+ * `eventually`: waiting for a condition that must come true, and failing where it does not.
  * @module
  */
 
 import assert from "node:assert/strict";
 
-const PATIENCE_MS = 30_000; // nothing is expected to take a tenth of it
+const TIMEOUT_MS = 30_000; // nothing is expected to take a tenth of it
 
 /**
  * The first of its values that is one.
@@ -14,8 +14,8 @@ const PATIENCE_MS = 30_000; // nothing is expected to take a tenth of it
  * @returns {Promise<NonNullable<T>>}
  */
 export async function eventually(look) {
-  const patience = AbortSignal.timeout(PATIENCE_MS);
-  while (!patience.aborted) {
+  const timeout = AbortSignal.timeout(TIMEOUT_MS);
+  while (!timeout.aborted) {
     const found = await look();
     if (found) return found;
     await new Promise((resolve) => setImmediate(resolve));

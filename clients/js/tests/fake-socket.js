@@ -1,5 +1,5 @@
 /**
- * A WebSocket whose other end is the test.
+ * A fake WebSocket, whose other end is the test.
  * @module
  */
 
@@ -36,7 +36,7 @@ export class FakeSocket extends EventTarget {
   // -- the other end's ------------------------------------------------------------------------------------
 
   /** @param {object | string} event */
-  hear(event) {
+  receive(event) {
     const data = typeof event === "string" ? event : JSON.stringify(event);
     this.dispatchEvent(new MessageEvent("message", { data }));
   }

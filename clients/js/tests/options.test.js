@@ -1,4 +1,4 @@
-/** What is made of addresses, keys and options before anything is sent. */
+/** Options, URLs and keys: what is made of them before anything is sent. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";

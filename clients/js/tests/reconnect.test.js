@@ -1,5 +1,5 @@
 /**
- * A client that loses its sockets, and gets others: what it says again, and what its user sees of it.
+ * Reconnecting: a client that loses its sockets and gets others, what it sends again, and what its user sees of it.
  * @module
  */
 
@@ -7,10 +7,11 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { ConnectionLost, connect } from "../src/midstream.js";
-import { attached, connected, nextSocket, recut, refuse, running, said } from "./scripted-server.js";
-import { final, snapshot, started, token } from "./sample-events.js";
 import { eventually } from "./eventually.js";
 import { FakeSocket, READY } from "./fake-socket.js";
+import { final, snapshot, started, token } from "./sample-events.js";
+import { connected, cutAndReconnect, nextSocket, running } from "./scripted-server.js";
+import { sendAttached, sendError, sentFrames } from "./scripted-server.js";
 
 const UNKNOWN = { status: 404, code: "unknown_request", message: "there is no such stream" };
 
@@ -21,11 +22,11 @@ for (const code of [1001, 1006, 1011, 1012, 1013]) {
     const { client, socket } = await connected(t);
     /** @type {string[]} */ const states = [];
     client.onstate = (state) => states.push(`${state} ${client.state}`);
-    socket.hear({ type: "going_away", deadline_ms: 5 });
+    socket.receive({ type: "going_away", deadline_ms: 5 });
     socket.end(code);
     const next = await nextSocket(socket);
     assert.deepEqual([next.url, next.protocols], [socket.url, socket.protocols]);
-    next.hear({ ...READY, session_id: "s2" });
+    next.receive({ ...READY, session_id: "s2" });
     assert.deepEqual(states, ["reconnecting reconnecting", "open open"]);
     assert.deepEqual([client.ready.session_id, client.draining], ["s2", false]);
     assert.deepEqual(next.sent, [{ type: "replace", session_id: "s1" }]);
@@ -73,7 +74,7 @@ test("what a server says against coming back ends it", async (t) => {
   const { client, socket } = await connected(t);
   socket.end(1006);
   const next = await nextSocket(socket);
-  refuse(next, { status: 401, code: "unauthenticated", message: "no such key" });
+  sendError(next, { status: 401, code: "unauthenticated", message: "no such key" });
   assert.deepEqual(await client.closed, { code: 1006, reason: "", retryable: false });
   await assert.rejects(client.ping(), /no such key/);
 });
@@ -83,27 +84,27 @@ test("closing in between is the end, and no socket is opened any more", async (t
   socket.end(1006);
   const next = await nextSocket(socket);
   assert.equal((await client.close()).code, 1000);
-  next.hear(READY);
+  next.receive(READY);
   assert.deepEqual([client.state, next.sent], ["closed", []]);
   await assert.rejects(stream.next(), ConnectionLost);
 });
 
 test("each session that may still seem to be there is replaced, until it is known that this was heard", async (t) => {
   const { socket } = await running(t);
-  const second = await recut(socket, "s2");
-  const third = await recut(second, "s3");
+  const second = await cutAndReconnect(socket, "s2");
+  const third = await cutAndReconnect(second, "s3");
   const replaced = (/** @type {FakeSocket} */ on) =>
     on.sent.filter(({ type }) => type === "replace").map(({ session_id }) => session_id);
   assert.deepEqual([replaced(second), replaced(third)], [["s1"], ["s1", "s2"]]);
   assert.equal(third.sent.findIndex(({ type }) => type === "attach"), 2, "they come before");
-  attached(third);
-  assert.deepEqual(replaced(await recut(third, "s4")), ["s3"]);
+  sendAttached(third);
+  assert.deepEqual(replaced(await cutAndReconnect(third, "s4")), ["s3"]);
 });
 
 test("a socket that is given up is not heard any more", async (t) => {
   const { client, socket, stream } = await running(t);
-  const next = await recut(socket);
-  socket.hear({ ...token(0, "late"), seq: 1 });
+  const next = await cutAndReconnect(socket);
+  socket.receive({ ...token(0, "late"), seq: 1 });
   socket.end(1000);
   assert.deepEqual([stream.text, client.state, FakeSocket.last], ["", "open", next]);
 });
@@ -112,58 +113,58 @@ test("a socket that is given up is not heard any more", async (t) => {
 
 test("a loop notices nothing: what was missed comes, what comes twice is taken once", async (t) => {
   const { socket, stream } = await running(t, { window: 8 });
-  socket.hear({ ...token(0, "a"), seq: 1 });
+  socket.receive({ ...token(0, "a"), seq: 1 });
   /** @type {string[]} */ const texts = [];
   const reading = (async () => {
     for await (const { text } of stream) texts.push(text);
   })();
-  const next = await recut(socket);
+  const next = await cutAndReconnect(socket);
   assert.deepEqual(next.sent[1], { type: "attach", request_id: "r", after: 1, ref: "1" });
-  next.hear({ ...token(0, "a"), seq: 1 });
-  next.hear({ ...token(1, "b"), seq: 2 });
-  attached(next);
-  next.hear({ ...token(2, "c"), seq: 3 });
-  next.hear({ ...final("stop"), seq: 4, index: 3 });
+  next.receive({ ...token(0, "a"), seq: 1 });
+  next.receive({ ...token(1, "b"), seq: 2 });
+  sendAttached(next);
+  next.receive({ ...token(2, "c"), seq: 3 });
+  next.receive({ ...final("stop"), seq: 4, index: 3 });
   await reading;
   assert.deepEqual([texts, stream.text], [["a", "b", "c"], "abc"]);
 });
 
 test("the limit that was granted last is said again, and grants of the time between are not lost", async (t) => {
   const { socket, stream } = await running(t, { window: 4 });
-  for (const index of [0, 1]) socket.hear({ ...token(index, "x"), seq: index + 1 });
+  for (const index of [0, 1]) socket.receive({ ...token(index, "x"), seq: index + 1 });
   for (const _ of [0, 1]) await stream.next();
   socket.end(1006);
   assert.equal(stream.tryNext(), null, "it asks for more, of nobody");
   const next = await nextSocket(socket);
-  next.hear(READY);
-  attached(next);
+  next.receive(READY);
+  sendAttached(next);
   assert.deepEqual(next.sent.at(-1), { type: "credit", request_id: "r", limit: 6 });
   const auto = await running(t, { credit: "auto" });
-  const its = await recut(auto.socket);
-  attached(its);
+  const its = await cutAndReconnect(auto.socket);
+  sendAttached(its);
   assert.equal(its.sent.some(({ type }) => type === "credit"), false);
 });
 
 test("a start that was not answered is said again as it was", async (t) => {
   const { client, socket } = await connected(t);
   const starting = client.start({ prompt: "Hi", request_id: "r", temperature: 0.5 });
-  const next = await recut(socket);
+  const next = await cutAndReconnect(socket);
   assert.deepEqual(next.sent, [{ type: "replace", session_id: "s1" }, socket.sent[0]]);
-  next.hear({ ...started(), ref: socket.sent[0].ref });
+  next.receive({ ...started(), ref: socket.sent[0].ref });
   assert.equal((await starting).model, "m");
 });
 
 test("a start that had been heard after all is answered by what was missed", async (t) => {
   const { client, socket } = await connected(t);
   const starting = client.start({ prompt: "Hi", request_id: "r" });
-  const next = await recut(socket);
+  const next = await cutAndReconnect(socket);
   const { ref } = socket.sent[0];
-  next.hear(snapshot(7, { index: 2, text: "ab" }));
-  next.hear({ type: "attached", request_id: "r", ref });
+  next.receive(snapshot(7, { index: 2, text: "ab" }));
+  next.receive({ type: "attached", request_id: "r", ref });
   const stream = await starting;
   assert.deepEqual([stream.text, stream.model, stream.promptTokens], ["ab", "m", 5]);
   const pausing = stream.pause();
-  next.hear({ type: "paused", request_id: "r", seq: 8, index: 2, reason: "client", ref: next.sent.at(-1).ref });
+  next.receive({ type: "paused", request_id: "r", seq: 8, index: 2, reason: "client", ref: next.sent.at(-1).ref });
   assert.equal(await pausing, 2);
 });
 
@@ -171,17 +172,17 @@ for (const code of ["draining", "overloaded"]) {
   test(`a start that is said again and is answered by ${code} is tried on`, async (t) => {
     const { client, socket } = await connected(t);
     const starting = client.start({ prompt: "Hi", request_id: "r" });
-    const next = await recut(socket);
+    const next = await cutAndReconnect(socket);
     const { ref } = socket.sent[0];
     for (const tries of [2, 3]) {
-      refuse(next, { code, request_id: "r", ref, retryable: true, retry_after_ms: 1 });
+      sendError(next, { code, request_id: "r", ref, retryable: true, retry_after_ms: 1 });
       await new Promise((resolve) => (next.send = (text) => resolve(next.sent.push(JSON.parse(text)))));
       assert.deepEqual(next.sent[tries], socket.sent[0]);
     }
-    next.hear({ ...started(), ref });
+    next.receive({ ...started(), ref });
     await starting;
     const first = client.start({ prompt: "Hi" });
-    refuse(next, { code, ref: next.sent.at(-1).ref, retryable: true });
+    sendError(next, { code, ref: next.sent.at(-1).ref, retryable: true });
     await assert.rejects(first, { code }, "one that was never sent before is the user's to try again");
   });
 }
@@ -190,9 +191,9 @@ test("a start that nobody wants any more is not tried on", async (t) => {
   const { client, socket } = await connected(t);
   const abort = new AbortController();
   const starting = client.start({ prompt: "Hi", request_id: "r", signal: abort.signal });
-  const next = await recut(socket);
+  const next = await cutAndReconnect(socket);
   const why = { code: "overloaded", request_id: "r", ref: socket.sent[0].ref, retryable: true };
-  refuse(next, why);
+  sendError(next, why);
   abort.abort();
   await assert.rejects(starting, { name: "AbortError" });
   const starts = () => next.sent.filter(({ type }) => type === "start");
@@ -206,16 +207,16 @@ test("a start that nobody wants any more is not tried on", async (t) => {
 test("a stream that the server has lost fails alone, and says so", async (t) => {
   const { client, socket, stream } = await running(t);
   const starting = client.start({ prompt: "Hi", request_id: "other" });
-  socket.hear({ ...started(), request_id: "other", ref: socket.sent[1].ref });
+  socket.receive({ ...started(), request_id: "other", ref: socket.sent[1].ref });
   const other = await starting;
   const pausing = stream.pause();
-  const next = await recut(socket);
+  const next = await cutAndReconnect(socket);
   const asked = next.sent.find(({ type, request_id }) => type === "attach" && request_id === "r");
-  refuse(next, { ...UNKNOWN, request_id: "r", ref: asked.ref });
+  sendError(next, { ...UNKNOWN, request_id: "r", ref: asked.ref });
   const expected = { name: "ConnectionLost", requestId: "r", message: /start it anew \(there is no such stream\)/ };
   for (const failing of [pausing, stream.next(), stream.resume()]) await assert.rejects(failing, expected);
-  attached(next, [], "other");
-  next.hear({ ...token(0, "x"), request_id: "other", seq: 1 });
+  sendAttached(next, [], "other");
+  next.receive({ ...token(0, "x"), request_id: "other", seq: 1 });
   assert.deepEqual([(await other.next())?.text, client.state], ["x", "open"]);
   client.start({ prompt: "Hi", request_id: "r" }).catch(() => {});
   assert.equal(next.sent.at(-1).type, "start", "its name is free");
@@ -223,7 +224,7 @@ test("a stream that the server has lost fails alone, and says so", async (t) => 
 
 test("a stream that another client took over fails alone, by its own error", async (t) => {
   const { client, socket, stream } = await running(t);
-  refuse(socket, { status: 409, code: "request_taken", request_id: "r", message: "attach to have it back" });
+  sendError(socket, { status: 409, code: "request_taken", request_id: "r", message: "attach to have it back" });
   await assert.rejects(stream.next(), { code: "request_taken", requestId: "r" });
   assert.equal(client.state, "open");
 });
@@ -235,37 +236,37 @@ test("what was not heard is said again, in order and by its old name; what is pe
   const [first, second, third, fourth] = [
     stream.adjust({ top_k: 1 }), stream.inject({ text: "x" }), stream.rewind(0), stream.pause(),
   ];
-  const lost = said(socket).slice(1);
-  const next = await recut(socket);
-  next.hear({ type: "adjusted", request_id: "r", seq: 1, ref: lost[0].ref, index: 0, params: { top_k: 1 } });
+  const lost = sentFrames(socket).slice(1);
+  const next = await cutAndReconnect(socket);
+  next.receive({ type: "adjusted", request_id: "r", seq: 1, ref: lost[0].ref, index: 0, params: { top_k: 1 } });
   assert.equal(await first, 0);
-  attached(next, [lost[1].ref]);
-  assert.deepEqual(said(next).slice(2), [lost[2], lost[3]]);
-  next.hear({ type: "injected", request_id: "r", seq: 2, ref: lost[1].ref, index: 0, count: 1 });
-  next.hear({ type: "rewound", request_id: "r", seq: 3, ref: lost[2].ref, index: 0, text_length: 0 });
-  next.hear({ type: "paused", request_id: "r", seq: 4, ref: lost[3].ref, index: 0, reason: "client" });
+  sendAttached(next, [lost[1].ref]);
+  assert.deepEqual(sentFrames(next).slice(2), [lost[2], lost[3]]);
+  next.receive({ type: "injected", request_id: "r", seq: 2, ref: lost[1].ref, index: 0, count: 1 });
+  next.receive({ type: "rewound", request_id: "r", seq: 3, ref: lost[2].ref, index: 0, text_length: 0 });
+  next.receive({ type: "paused", request_id: "r", seq: 4, ref: lost[3].ref, index: 0, reason: "client" });
   assert.deepEqual(await Promise.all([second, third, fourth]), [0, 0, 0]);
-  const last = await recut(next, "s3");
-  attached(last);
-  assert.equal(said(last).length, 2, "there is nothing left to say");
+  const last = await cutAndReconnect(next, "s3");
+  sendAttached(last);
+  assert.equal(sentFrames(last).length, 2, "there is nothing left to say");
 });
 
 test("behind a snapshot only what may be done twice is said again", async (t) => {
   const { socket, stream } = await running(t);
   const twice = [stream.pause(), stream.resume(), stream.adjust({ top_k: 1 })];
   const once = [stream.inject({ text: "x" }), stream.rewind(0), stream.adjust({ top_k: 2, at: 0 })];
-  const lost = said(socket).slice(1);
+  const lost = sentFrames(socket).slice(1);
   socket.end(1006);
   const unheard = stream.inject({ text: "y" });
   const next = await nextSocket(socket);
-  next.hear({ ...READY, session_id: "s2" });
-  next.hear(snapshot(5, { index: 2, text: "ab" }));
-  attached(next, [lost[4].ref]);
+  next.receive({ ...READY, session_id: "s2" });
+  next.receive(snapshot(5, { index: 2, text: "ab" }));
+  sendAttached(next, [lost[4].ref]);
   const expected = { name: "ConnectionLost", message: /"(inject|adjust)".*not known/, requestId: "r" };
   for (const asked of [once[0], once[2]]) await assert.rejects(asked, expected);
-  assert.deepEqual(said(next).slice(2, 5), lost.slice(0, 3));
-  assert.equal(said(next)[5].text, "y", "what was never sent was never done");
-  next.hear({ ...final("stop"), seq: 6, index: 2 });
+  assert.deepEqual(sentFrames(next).slice(2, 5), lost.slice(0, 3));
+  assert.equal(sentFrames(next)[5].text, "y", "what was never sent was never done");
+  next.receive({ ...final("stop"), seq: 6, index: 2 });
   await Promise.allSettled([...twice, once[1], unheard]);
 });
 
@@ -274,24 +275,24 @@ test("what is asked for while there is no socket waits, and goes out in order", 
   socket.end(1006);
   const answers = [stream.pause(), stream.resume(), client.ping(), client.start({ prompt: "Hi", request_id: "q" })];
   const next = await nextSocket(socket);
-  next.hear({ ...READY, session_id: "s2" });
-  assert.deepEqual(said(next).map(({ type }) => type), ["replace", "attach", "start", "ping"]);
-  attached(next);
-  assert.deepEqual(said(next).slice(4).map(({ type }) => type), ["pause", "resume"]);
-  const refs = [...socket.sent, ...said(next)].map(({ ref }) => ref).filter((ref) => ref !== undefined);
+  next.receive({ ...READY, session_id: "s2" });
+  assert.deepEqual(sentFrames(next).map(({ type }) => type), ["replace", "attach", "start", "ping"]);
+  sendAttached(next);
+  assert.deepEqual(sentFrames(next).slice(4).map(({ type }) => type), ["pause", "resume"]);
+  const refs = [...socket.sent, ...sentFrames(next)].map(({ ref }) => ref).filter((ref) => ref !== undefined);
   assert.equal(new Set(refs).size, refs.length);
-  next.hear({ type: "pong", ref: said(next)[3].ref });
-  next.hear({ ...started(), request_id: "q", ref: said(next)[2].ref });
-  next.hear({ ...final("stop"), seq: 1 });
+  next.receive({ type: "pong", ref: sentFrames(next)[3].ref });
+  next.receive({ ...started(), request_id: "q", ref: sentFrames(next)[2].ref });
+  next.receive({ ...final("stop"), seq: 1 });
   await Promise.allSettled(answers);
 });
 
 test("a ping that was lost is said again", async (t) => {
   const { client, socket } = await connected(t);
   const pinging = client.ping();
-  const next = await recut(socket);
+  const next = await cutAndReconnect(socket);
   assert.deepEqual(next.sent[1], socket.sent[0]);
-  next.hear({ type: "pong", ref: socket.sent[0].ref });
+  next.receive({ type: "pong", ref: socket.sent[0].ref });
   await pinging;
 });
 
@@ -300,20 +301,20 @@ test("a loop that is left while there is no socket is cancelled when there is on
   socket.end(1006);
   await stream[Symbol.asyncIterator]().return?.();
   const next = await nextSocket(socket);
-  next.hear({ ...READY, session_id: "s2" });
-  attached(next);
-  assert.deepEqual(said(next).at(-1), { type: "cancel", request_id: "r", ref: "1" });
+  next.receive({ ...READY, session_id: "s2" });
+  sendAttached(next);
+  assert.deepEqual(sentFrames(next).at(-1), { type: "cancel", request_id: "r", ref: "1" });
 });
 
 test("an end that was missed answers a cancel, and refuses the rest", async (t) => {
   const { socket, stream } = await running(t);
   const [pausing, cancelling] = [stream.pause(), stream.cancel()];
-  const next = await recut(socket);
-  next.hear({ ...final("length"), seq: 1, index: 3 });
-  attached(next);
+  const next = await cutAndReconnect(socket);
+  next.receive({ ...final("length"), seq: 1, index: 3 });
+  sendAttached(next);
   await assert.rejects(pausing, { code: "request_finished" });
   assert.equal(await cancelling, 3);
-  assert.equal(said(next).length, 2);
+  assert.equal(sentFrames(next).length, 2);
 });
 
 // -- what becomes of streams ------------------------------------------------------------------------------
@@ -349,9 +350,9 @@ test("a stream is taken over from its beginning", async (t) => {
   const { client, socket } = await connected(t);
   const taking = client.attach("r", { window: 2 });
   assert.deepEqual(socket.sent, [{ type: "attach", request_id: "r", after: -1, ref: "0" }]);
-  socket.hear(started());
-  socket.hear({ ...token(0, "a"), seq: 1 });
-  attached(socket);
+  socket.receive(started());
+  socket.receive({ ...token(0, "a"), seq: 1 });
+  sendAttached(socket);
   const stream = await taking;
   assert.deepEqual([stream.model, (await stream.next())?.text, stream.seq], ["m", "a", 1]);
   assert.equal(stream.tryNext(), null);
@@ -363,8 +364,8 @@ test("a stream is taken over behind what is known of it", async (t) => {
   const { client, socket } = await connected(t);
   const taking = client.attach("r", { after: 4, had: { text: "abc", index: 3 }, credit: "auto" });
   assert.equal(socket.sent[0].after, 4);
-  socket.hear({ ...token(3, "d"), seq: 5 });
-  attached(socket);
+  socket.receive({ ...token(3, "d"), seq: 5 });
+  sendAttached(socket);
   const stream = await taking;
   assert.deepEqual([(await stream.next())?.text, stream.text, stream.consumed], ["d", "abcd", 4]);
   await assert.rejects(client.attach("q", { after: 4 }), TypeError);
@@ -374,23 +375,23 @@ test("a stream is taken over behind what is known of it", async (t) => {
 test("a stream that has ended can be taken over, and one that is not known cannot", async (t) => {
   const { client, socket } = await connected(t);
   const taking = client.attach("r");
-  socket.hear(snapshot(3, { index: 1, text: "a" }));
-  socket.hear({ ...final("stop"), seq: 4, index: 1 });
-  attached(socket);
+  socket.receive(snapshot(3, { index: 1, text: "a" }));
+  socket.receive({ ...final("stop"), seq: 4, index: 1 });
+  sendAttached(socket);
   const stream = await taking;
   assert.deepEqual([(await stream.next())?.text, await stream.next(), stream.state], ["a", null, "finished"]);
   const failing = client.attach("q");
-  refuse(socket, { ...UNKNOWN, request_id: "q", ref: socket.sent.at(-1).ref });
+  sendError(socket, { ...UNKNOWN, request_id: "q", ref: socket.sent.at(-1).ref });
   await assert.rejects(failing, { name: "MidstreamError", code: "unknown_request" });
 });
 
 test("a taking over that was lost is asked for again, from where it had come to", async (t) => {
   const { client, socket } = await connected(t);
   const taking = client.attach("r");
-  socket.hear(started());
-  socket.hear({ ...token(0, "a"), seq: 1 });
-  const next = await recut(socket);
+  socket.receive(started());
+  socket.receive({ ...token(0, "a"), seq: 1 });
+  const next = await cutAndReconnect(socket);
   assert.deepEqual(next.sent[1], { type: "attach", request_id: "r", after: 1, ref: "0" });
-  attached(next);
+  sendAttached(next);
   assert.equal((await taking).text, "a");
 });

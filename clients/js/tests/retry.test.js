@@ -1,10 +1,10 @@
-/** Trying again: when, how often, and what ends it. */
+/** The retry loop: when it tries again, how often, and what ends it. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { Backoff } from "../src/backoff.js";
-import { redial } from "../src/retry.js";
+import { retry } from "../src/retry.js";
 
 const WHY = new Error("the first loss");
 const never = new AbortController().signal;
@@ -14,7 +14,7 @@ const late = () => new Backoff(1e9, () => 1e6);
 
 test("it is tried until it works", async () => {
   let tries = 0;
-  await redial(async () => assert.ok(++tries === 3), soon(60_000), never, WHY);
+  await retry(async () => assert.ok(++tries === 3), soon(60_000), never, WHY);
   assert.equal(tries, 3);
 });
 
@@ -25,25 +25,25 @@ test("where trying is of no use, it is not gone on with", async () => {
     tries += 1;
     throw refused;
   };
-  await assert.rejects(redial(attempt, soon(60_000), never, WHY), refused);
+  await assert.rejects(retry(attempt, soon(60_000), never, WHY), refused);
   assert.equal(tries, 1);
 });
 
 test("a try that is not answered ends with the time that there is", async () => {
   const silent = (/** @type {AbortSignal} */ signal) =>
     new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
-  await assert.rejects(redial(silent, soon(30), never, WHY), /the server did not answer/);
+  await assert.rejects(retry(silent, soon(30), never, WHY), /the server did not answer/);
 });
 
 test("where there was no time for a try, the first loss is the reason", async () => {
-  await assert.rejects(redial(async () => {}, soon(0), never, WHY), WHY);
+  await assert.rejects(retry(async () => {}, soon(0), never, WHY), WHY);
 });
 
 test("whoever goes away ends it, while it waits and while it tries", async () => {
   for (const backoff of [soon(60_000), late()]) {
     const gone = new AbortController();
     const hanging = () => new Promise((_, reject) => gone.signal.addEventListener("abort", reject));
-    const ended = redial(hanging, backoff, gone.signal, WHY);
+    const ended = retry(hanging, backoff, gone.signal, WHY);
     gone.abort();
     await ended;
   }
@@ -59,7 +59,7 @@ test("a browser's word that there is a network ends a wait", async (t) => {
     for (const name of ["addEventListener", "removeEventListener"]) Reflect.deleteProperty(globalThis, name);
   });
   let tried = false;
-  const done = redial(async () => void (tried = true), late(), never, WHY);
+  const done = retry(async () => void (tried = true), late(), never, WHY);
   assert.equal(tried, false);
   browser.dispatchEvent(new Event("online"));
   await done;

@@ -1,5 +1,5 @@
 /**
- * Events as a server would send them, for those who feed a client by hand.
+ * Sample events, as a server would send them, for tests without a server.
  * @module
  * @import { Final, FinishReason, Params, Rewound, Snapshot, Started, Token } from "../src/protocol.js"
  */

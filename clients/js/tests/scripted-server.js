@@ -1,18 +1,18 @@
 /**
- * A client on sockets played by the test, which loses them and gets others.
+ * A scripted server: what a test sends to a client over fake WebSockets, which are lost and replaced.
  * @module
  */
 
 import { connect } from "../src/midstream.js";
-import { started } from "./sample-events.js";
 import { eventually } from "./eventually.js";
 import { FakeSocket, READY } from "./fake-socket.js";
+import { started } from "./sample-events.js";
 
 /** @param {import("node:test").TestContext} t @param {object} [options] */
 export async function connected(t, options) {
   const connecting = connect("http://host", { WebSocket: FakeSocket, ...options });
   const socket = FakeSocket.last;
-  socket.hear({ ...READY, session_id: "s1" });
+  socket.receive({ ...READY, session_id: "s1" });
   const client = await connecting;
   t.after(() => client.close());
   return { client, socket };
@@ -22,7 +22,7 @@ export async function connected(t, options) {
 export async function running(t, options) {
   const { client, socket } = await connected(t);
   const starting = client.start({ prompt: "Hi", request_id: "r", ...options });
-  socket.hear({ ...started(), ref: socket.sent[0].ref });
+  socket.receive({ ...started(), ref: socket.sent[0].ref });
   return { client, socket, stream: await starting };
 }
 
@@ -31,24 +31,24 @@ export function nextSocket(before) {
   return eventually(() => (FakeSocket.last === before ? null : FakeSocket.last));
 }
 
-/** Lose the socket, and greet the client on the next. @param {FakeSocket} socket @param {string} [session] */
-export async function recut(socket, session = "s2") {
+/** Lose the socket, and be ready on the next. @param {FakeSocket} socket @param {string} [session] */
+export async function cutAndReconnect(socket, session = "s2") {
   socket.end(1006);
   const next = await nextSocket(socket);
-  next.hear({ ...READY, session_id: session });
+  next.receive({ ...READY, session_id: session });
   return next;
 }
 
-/** The answer to `attach`. @param {FakeSocket} socket @param {string[]} [pending] @param {string} [name] */
-export function attached(socket, pending = [], name = "r") {
+/** Answer `attach`. @param {FakeSocket} socket @param {string[]} [pending] @param {string} [name] */
+export function sendAttached(socket, pending = [], name = "r") {
   const asked = socket.sent.find(({ type, request_id }) => type === "attach" && request_id === name);
-  socket.hear({ type: "attached", request_id: name, pending, ref: asked?.ref });
+  socket.receive({ type: "attached", request_id: name, pending, ref: asked?.ref });
 }
 
 /** @param {FakeSocket} socket @param {object} error with its `ref` */
-export function refuse(socket, error) {
-  socket.hear({ type: "error", status: 503, message: "no", retryable: false, ...error });
+export function sendError(socket, error) {
+  socket.receive({ type: "error", status: 503, message: "no", retryable: false, ...error });
 }
 
 /** What was sent, without credit. @param {FakeSocket} socket */
-export const said = (socket) => socket.sent.filter(({ type }) => type !== "credit");
+export const sentFrames = (socket) => socket.sent.filter(({ type }) => type !== "credit");

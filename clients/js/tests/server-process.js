@@ -1,5 +1,5 @@
 /**
- * `midstream serve --model toy` as a process of its own, and what can be seen of it from outside.
+ * A server process, `midstream serve --model toy`, and its metrics.
  * @module
  */
 

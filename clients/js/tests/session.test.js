@@ -1,5 +1,5 @@
 /**
- * The connection against a socket played by the test: what no well-behaved server would do, and how it ends.
+ * The session on a fake WebSocket: what no well-behaved server would do, and how it ends.
  * @module
  */
 
@@ -7,13 +7,13 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { ConnectionLost, MidstreamError, ProtocolError, StreamFailed, connect } from "../src/midstream.js";
-import { final, started, token } from "./sample-events.js";
 import { FakeSocket, READY } from "./fake-socket.js";
+import { final, started, token } from "./sample-events.js";
 
 async function connected() {
   const connecting = connect("http://host", { WebSocket: FakeSocket, reconnectMs: 0 });
   const socket = FakeSocket.last;
-  socket.hear(READY);
+  socket.receive(READY);
   return { client: await connecting, socket };
 }
 
@@ -21,7 +21,7 @@ async function connected() {
 async function running(options) {
   const { client, socket } = await connected();
   const starting = client.start({ prompt: "Hi", request_id: "r", ...options });
-  socket.hear({ ...started(), ref: socket.sent[0].ref });
+  socket.receive({ ...started(), ref: socket.sent[0].ref });
   return { client, socket, stream: await starting };
 }
 
@@ -44,7 +44,7 @@ test("the server's first words are there to be read", async () => {
 test("first words that are not right are refused, and the socket closed", async () => {
   for (const words of [{ ...READY, protocol: 2 }, token(0, "x"), "no json", "null", "{}"]) {
     const connecting = connect("http://host", { WebSocket: FakeSocket });
-    FakeSocket.last.hear(words);
+    FakeSocket.last.receive(words);
     await assert.rejects(connecting, ProtocolError);
     assert.notEqual(FakeSocket.last.closedWith, null);
   }
@@ -53,7 +53,7 @@ test("first words that are not right are refused, and the socket closed", async 
 test("a refusal in place of the greeting is that error", async () => {
   const connecting = connect("http://host", { WebSocket: FakeSocket });
   const error = { status: 503, code: "draining", message: "bye", retryable: true, retry_after_ms: 9 };
-  FakeSocket.last.hear({ type: "error", ...error });
+  FakeSocket.last.receive({ type: "error", ...error });
   const expected = { name: "MidstreamError", code: "draining", status: 503, retryAfterMs: 9 };
   await assert.rejects(connecting, expected);
 });
@@ -79,11 +79,11 @@ test("a signal gives up connecting", async () => {
 
 test("a connection that ends is told to everybody, after the chunks that came before", async () => {
   const { client, socket, stream } = await running();
-  /** @type {(object | string)[]} */ const told = [];
-  client.onclose = (close) => told.push(close);
-  client.onstate = (state) => told.push(state);
+  /** @type {(object | string)[]} */ const seen = [];
+  client.onclose = (close) => seen.push(close);
+  client.onstate = (state) => seen.push(state);
   const pausing = stream.pause();
-  socket.hear({ ...token(0, "last"), seq: 1 });
+  socket.receive({ ...token(0, "last"), seq: 1 });
   socket.end(1012, "restart");
   const close = { code: 1012, reason: "restart", retryable: true };
   assert.deepEqual(await client.closed, close);
@@ -92,7 +92,7 @@ test("a connection that ends is told to everybody, after the chunks that came be
   await assert.rejects(stream.next(), { code: "connection_lost", closeCode: 1012, retryable: true });
   await assert.rejects(client.start({ prompt: "Hi" }), ConnectionLost);
   assert.equal(client.state, "closed");
-  assert.deepEqual(told, ["closed", close]);
+  assert.deepEqual(seen, ["closed", close]);
 });
 
 const RETRYABLE = [1001, 1006, 1011, 1012, 1013];
@@ -122,7 +122,7 @@ for (const [what, event] of /** @type {[string, object | string][]} */ ([
 ])) {
   test(`a server that breaks the protocol is left: ${what}`, async () => {
     const { client, socket, stream } = await running();
-    socket.hear(event);
+    socket.receive(event);
     assert.deepEqual([(await client.closed).code, (await client.closed).retryable], [1002, false]);
     assert.notEqual(socket.closedWith, null);
     await assert.rejects(stream.next(), ConnectionLost);
@@ -131,17 +131,17 @@ for (const [what, event] of /** @type {[string, object | string][]} */ ([
 
 test("an event of a kind that is not known yet is passed over", async () => {
   const { client, socket } = await connected();
-  socket.hear({ type: "applause" });
-  socket.hear({ ...token(0, "x"), request_id: "unknown" });
+  socket.receive({ type: "applause" });
+  socket.receive({ ...token(0, "x"), request_id: "unknown" });
   assert.equal(client.state, "open");
 });
 
 test("a server that goes away says so", async () => {
   const { client, socket } = await connected();
-  /** @type {number[]} */ const told = [];
-  client.ongoingaway = (event) => told.push(event.deadline_ms);
-  socket.hear({ type: "going_away", deadline_ms: 5 });
-  assert.deepEqual([told, client.draining, client.state], [[5], true, "open"]);
+  /** @type {number[]} */ const seen = [];
+  client.ongoingaway = (event) => seen.push(event.deadline_ms);
+  socket.receive({ type: "going_away", deadline_ms: 5 });
+  assert.deepEqual([seen, client.draining, client.state], [[5], true, "open"]);
 });
 
 // -- answers ----------------------------------------------------------------------------------------------
@@ -153,10 +153,10 @@ test("a frame with `at` is answered by its own event, not by the rewound before 
   await new Promise((resolve) => setImmediate(resolve));
   const { ref, ...frame } = /** @type {any} */ (socket.sent.at(-1));
   assert.deepEqual(frame, { type: "adjust", request_id: "r", params: { temperature: 0.5 }, at: 0 });
-  socket.hear({ type: "rewound", request_id: "r", seq: 1, ref, index: 0, text_length: 0 });
+  socket.receive({ type: "rewound", request_id: "r", seq: 1, ref, index: 0, text_length: 0 });
   await new Promise((resolve) => setImmediate(resolve));
   assert.equal(answered, false);
-  socket.hear({ type: "adjusted", request_id: "r", seq: 2, ref, index: 0, params: { temperature: 0.5 } });
+  socket.receive({ type: "adjusted", request_id: "r", seq: 2, ref, index: 0, params: { temperature: 0.5 } });
   assert.equal(await adjusting, 0);
   assert.deepEqual(stream.params, { temperature: 0.5 });
 });
@@ -164,7 +164,7 @@ test("a frame with `at` is answered by its own event, not by the rewound before 
 test("what a stream's end overtakes is refused, and a cancel has its answer in it", async () => {
   const { socket, stream } = await running();
   const [pausing, cancelling] = [stream.pause(), stream.cancel()];
-  socket.hear({ ...final("stop"), seq: 1 });
+  socket.receive({ ...final("stop"), seq: 1 });
   await assert.rejects(pausing, is("request_finished"));
   assert.equal(await cancelling, 0);
   await assert.rejects(stream.resume(), is("request_finished"));
@@ -175,7 +175,7 @@ test("an error is that of the frame that it answers, with all that the server sa
   const { socket, stream } = await running();
   const rewinding = stream.rewind(9);
   const error = { status: 429, code: "rate_limited", message: "slower", retryable: true, retry_after_ms: 70 };
-  socket.hear({ type: "error", request_id: "r", ref: socket.sent.at(-1).ref, ...error });
+  socket.receive({ type: "error", request_id: "r", ref: socket.sent.at(-1).ref, ...error });
   const expected = { code: "rate_limited", status: 429, retryable: true, retryAfterMs: 70, requestId: "r" };
   await assert.rejects(rewinding, { message: "slower", ...expected });
   assert.equal(stream.state, "running");
@@ -185,7 +185,7 @@ test("a start that is refused leaves its name free", async () => {
   const { client, socket } = await connected();
   const starting = client.start({ prompt: "Hi", request_id: "r" });
   const error = { status: 503, code: "overloaded", message: "full", retryable: true };
-  socket.hear({ type: "error", request_id: "r", ref: socket.sent[0].ref, ...error });
+  socket.receive({ type: "error", request_id: "r", ref: socket.sent[0].ref, ...error });
   await assert.rejects(starting, is("overloaded"));
   client.start({ prompt: "Hi", request_id: "r" }).catch(() => {});
   assert.equal(socket.sent.length, 2);
@@ -193,7 +193,7 @@ test("a start that is refused leaves its name free", async () => {
 
 test("a stream that has ended leaves its name free", async () => {
   const { client, socket } = await running();
-  socket.hear({ ...final("stop"), seq: 1 });
+  socket.receive({ ...final("stop"), seq: 1 });
   client.start({ prompt: "Hi", request_id: "r" }).catch(() => {});
   assert.equal(socket.sent.at(-1).type, "start");
   assert.equal(socket.sent.length, 2);
@@ -207,8 +207,8 @@ test("a name that runs already is refused before anything is sent", async () => 
 
 test("a stream that ends in an error throws after its last chunk, and again", async () => {
   const { socket, stream } = await running();
-  socket.hear({ ...token(0, "last"), seq: 1 });
-  socket.hear({ ...final("error", "the engine failed"), seq: 2 });
+  socket.receive({ ...token(0, "last"), seq: 1 });
+  socket.receive({ ...final("error", "the engine failed"), seq: 2 });
   assert.equal((await stream.next())?.text, "last");
   for (const _ of [1, 2]) {
     await assert.rejects(stream.next(), (error) => {
@@ -222,12 +222,12 @@ test("a stream that ends in an error throws after its last chunk, and again", as
 // -- those who listen, and those who stop ------------------------------------------------------------------
 
 test("events are told after they were applied, from `started` on, and once", async () => {
-  /** @type {string[]} */ const told = [];
-  const { socket, stream } = await running({ onevent: (/** @type {any} */ event) => told.push(event.type) });
-  stream.onevent = (event) => told.push(`${event.type} ${stream.text}`);
-  socket.hear({ ...token(0, "a"), seq: 1 });
-  socket.hear({ ...token(0, "a"), seq: 1 });
-  assert.deepEqual(told, ["started", "token a"]);
+  /** @type {string[]} */ const seen = [];
+  const { socket, stream } = await running({ onevent: (/** @type {any} */ event) => seen.push(event.type) });
+  stream.onevent = (event) => seen.push(`${event.type} ${stream.text}`);
+  socket.receive({ ...token(0, "a"), seq: 1 });
+  socket.receive({ ...token(0, "a"), seq: 1 });
+  assert.deepEqual(seen, ["started", "token a"]);
 });
 
 test("a listener's mistake is reported as any uncaught one, and stops nothing", async () => {
@@ -236,7 +236,7 @@ test("a listener's mistake is reported as any uncaught one, and stops nothing", 
   stream.onevent = () => {
     throw new Error("a mistake");
   };
-  socket.hear({ ...token(0, "a"), seq: 1 });
+  socket.receive({ ...token(0, "a"), seq: 1 });
   assert.match(String(await uncaught), /a mistake/);
   process.setUncaughtExceptionCaptureCallback(null);
   assert.equal((await stream.next())?.text, "a");
@@ -249,7 +249,7 @@ test("a loop that is left while a chunk is under way does not wait for it", asyn
   await chunks.return?.();
   await chunks.return?.();
   assert.deepEqual(socket.sent.slice(1), [{ type: "cancel", request_id: "r", ref: "1" }]);
-  socket.hear({ ...final("cancelled"), seq: 1 });
+  socket.receive({ ...final("cancelled"), seq: 1 });
   assert.equal((await waiting).done, true);
 });
 

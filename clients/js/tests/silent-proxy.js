@@ -1,5 +1,5 @@
 /**
- * A TCP proxy that falls silent, as if a cable had been pulled: nothing comes, and nothing says so.
+ * A silent TCP proxy: it stops forwarding, as if a cable had been pulled: nothing comes, and nothing says so.
  * @module
  */
 

@@ -8,7 +8,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { decoded, idle, metrics, streams, until } from "./server-process.js";
-import { onEachWay } from "./with-and-without-worker.js";
+import { withAndWithoutWorker } from "./with-and-without-worker.js";
 
 const LONG = { prompt: "Once", ignore_eos: true, max_tokens: 4000, temperature: 0 };
 
@@ -17,25 +17,25 @@ async function readTo(stream, end) {
   while (stream.consumed < end) await stream.next();
 }
 
-onEachWay("steering", [], (house) => {
+withAndWithoutWorker("steering", [], (fixture) => {
   /** The greedy text of so many tokens. @param {object} [options] */
   const greedy = async (options) => {
-    const { text } = await house.client.complete({ ...LONG, max_tokens: 40, ...options });
+    const { text } = await fixture.client.complete({ ...LONG, max_tokens: 40, ...options });
     return text;
   };
 
   test("pause stops decoding at the index that it says, and resume goes on from there", async () => {
     const whole = await greedy();
-    const stream = await house.client.start({ ...LONG, max_tokens: 40, window: 2 });
+    const stream = await fixture.client.start({ ...LONG, max_tokens: 40, window: 2 });
     await readTo(stream, 5);
     const paused = await stream.pause();
     assert.deepEqual([stream.state, stream.pauseReason, stream.index], ["paused", "client", paused]);
     await readTo(stream, paused);
-    await until(house.url, streams("paused", 1));
-    const before = decoded(await metrics(house.url));
+    await until(fixture.url, streams("paused", 1));
+    const before = decoded(await metrics(fixture.url));
     assert.equal(stream.tryNext(), null);
-    await house.client.ping();
-    assert.equal(decoded(await metrics(house.url)), before);
+    await fixture.client.ping();
+    assert.equal(decoded(await metrics(fixture.url)), before);
     assert.equal(await stream.resume(), paused);
     assert.deepEqual([stream.state, stream.pauseReason], ["running", null]);
     for await (const chunk of stream) assert.ok(chunk.index >= paused);
@@ -44,7 +44,7 @@ onEachWay("steering", [], (house) => {
 
   test("a paused stream's memory can be given up at once, and it speaks on as it would have", async () => {
     const whole = await greedy();
-    const stream = await house.client.start({ ...LONG, max_tokens: 40, window: 8 });
+    const stream = await fixture.client.start({ ...LONG, max_tokens: 40, window: 8 });
     /** @type {StreamEvent[]} */ const events = [];
     stream.onevent = (event) => events.push(event);
     await readTo(stream, 5);
@@ -57,7 +57,7 @@ onEachWay("steering", [], (house) => {
   });
 
   test("adjust takes effect at the index that it says", async () => {
-    const stream = await house.client.start({ ...LONG, max_tokens: 30, window: 4, return_tokens: true });
+    const stream = await fixture.client.start({ ...LONG, max_tokens: 30, window: 4, return_tokens: true });
     await readTo(stream, 3);
     const index = await stream.adjust({ logit_bias: { 300: 100 } });
     assert.deepEqual(stream.params.logit_bias, { 300: 100 });
@@ -68,7 +68,7 @@ onEachWay("steering", [], (house) => {
   });
 
   test("adjust with `at` goes back to what was read", async () => {
-    const stream = await house.client.start({ ...LONG, max_tokens: 30, window: 20, return_tokens: true });
+    const stream = await fixture.client.start({ ...LONG, max_tokens: 30, window: 20, return_tokens: true });
     const first = await stream.next();
     assert.equal(await stream.adjust({ at: first?.end, logit_bias: { 300: 100 } }), 1);
     for await (const _ of stream);
@@ -77,7 +77,7 @@ onEachWay("steering", [], (house) => {
 
   test("rewind forgets text, tokens and chunks from there on", async () => {
     const whole = await greedy({ max_tokens: 60 });
-    const stream = await house.client.start({ ...LONG, max_tokens: 60, window: 20, return_tokens: true });
+    const stream = await fixture.client.start({ ...LONG, max_tokens: 60, window: 20, return_tokens: true });
     await readTo(stream, 30);
     const tokens = stream.tokens.slice(0, 10);
     assert.equal(await stream.rewind(10), 10);
@@ -90,7 +90,7 @@ onEachWay("steering", [], (house) => {
   });
 
   test("what a rewind voids is never read, though it had been asked for", async () => {
-    const stream = await house.client.start({ ...LONG, max_tokens: 60, window: 20 });
+    const stream = await fixture.client.start({ ...LONG, max_tokens: 60, window: 20 });
     await readTo(stream, 10);
     await stream.adjust({ logit_bias: { 300: 100 }, at: 8 });
     let [text, end] = ["", 8];
@@ -104,7 +104,7 @@ onEachWay("steering", [], (house) => {
   });
 
   test("inject puts context before the index that it says", async () => {
-    const stream = await house.client.start({ ...LONG, max_tokens: 30, window: 6 });
+    const stream = await fixture.client.start({ ...LONG, max_tokens: 30, window: 6 });
     await readTo(stream, 4);
     /** @type {StreamEvent[]} */ const events = [];
     stream.onevent = (event) => events.push(event);
@@ -120,19 +120,19 @@ onEachWay("steering", [], (house) => {
   });
 
   test("cancel resolves to the length of the output, again and again", async () => {
-    const stream = await house.client.start({ ...LONG, window: 4 });
+    const stream = await fixture.client.start({ ...LONG, window: 4 });
     await readTo(stream, 6);
     const [index, again] = await Promise.all([stream.cancel(), stream.cancel()]);
     assert.deepEqual([again, await stream.cancel(), stream.final?.index], [index, index, index]);
     assert.deepEqual([stream.final?.finish_reason, stream.state], ["cancelled", "finished"]);
-    await until(house.url, idle);
+    await until(fixture.url, idle);
   });
 
   test("events are told as on the wire, in order and without a gap, after they were applied", async () => {
     /** @type {StreamEvent[]} */ const events = [];
     let text = "";
     const onevent = (/** @type {StreamEvent} */ event) => events.push(event);
-    const stream = await house.client.start({ ...LONG, max_tokens: 20, onevent });
+    const stream = await fixture.client.start({ ...LONG, max_tokens: 20, onevent });
     stream.onevent = (event) => {
       onevent(event);
       if (event.type === "token") text = stream.text;
@@ -146,18 +146,18 @@ onEachWay("steering", [], (house) => {
   // -- what is refused -----------------------------------------------------------------------------------
 
   test("a start that is refused throws what the server says", async () => {
-    const wrong = house.client.start({ prompt: "Hi", temperature: 9 });
+    const wrong = fixture.client.start({ prompt: "Hi", temperature: 9 });
     const expected = { name: "MidstreamError", code: "invalid_params", status: 400, retryable: false };
     await assert.rejects(wrong, expected);
-    const unknown = house.client.start({ prompt: "Hi", model: "another", request_id: "mine" });
+    const unknown = fixture.client.start({ prompt: "Hi", model: "another", request_id: "mine" });
     await assert.rejects(unknown, { code: "unknown_model", status: 404, requestId: "mine" });
-    await assert.rejects(house.client.start({}), { code: "invalid_frame" });
+    await assert.rejects(fixture.client.start({}), { code: "invalid_frame" });
     const misspelt = /** @type {any} */ ({ prompt: "Hi", temprature: 1 });
-    await assert.rejects(house.client.start(misspelt), TypeError);
+    await assert.rejects(fixture.client.start(misspelt), TypeError);
   });
 
   test("a refused frame changes nothing, and its stream goes on", async () => {
-    const stream = await house.client.start({ ...LONG, window: 4 });
+    const stream = await fixture.client.start({ ...LONG, window: 4 });
     await assert.rejects(stream.rewind(500), { code: "invalid_params", requestId: stream.requestId });
     await assert.rejects(stream.adjust({ top_p: 7 }), { code: "invalid_params" });
     await assert.rejects(stream.adjust(/** @type {any} */ ({ colour: 1 })), TypeError);
@@ -167,8 +167,8 @@ onEachWay("steering", [], (house) => {
   });
 
   test("a name is one stream's at a time", async () => {
-    const stream = await house.client.start({ ...LONG, window: 1, request_id: "taken" });
-    const again = house.client.start({ ...LONG, request_id: "taken" });
+    const stream = await fixture.client.start({ ...LONG, window: 1, request_id: "taken" });
+    const again = fixture.client.start({ ...LONG, request_id: "taken" });
     await assert.rejects(again, { code: "request_conflict", status: 409, requestId: "taken" });
     await stream.next();
     await stream.cancel();

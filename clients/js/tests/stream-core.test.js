@@ -1,5 +1,5 @@
 /**
- * The client's view of a stream, fed with events: no socket.
+ * The core of a stream, fed with events: no socket.
  * @module
  * @import { Credit, StreamEvent } from "../src/protocol.js"
  */
@@ -199,7 +199,7 @@ test("a snapshot tells the model, the prompt, the parameters in force and the pa
 
 test("a stream is gone on with from its middle, where what stood is known", () => {
   const core = new StreamCore();
-  core.standAt(6, { text: "a🙂c", index: 3, tokens: [0, 1, 2] });
+  core.startAt(6, { text: "a🙂c", index: 3, tokens: [0, 1, 2] });
   core.on({ ...token(3, "d", { tokens: [3] }), seq: 7 });
   assert.deepEqual(rest(core), [chunk(3, 1, "d", [3])]);
   core.on({ ...rewound(2, 2), seq: 8 });

@@ -1,4 +1,4 @@
-// What a TypeScript user sees of the package: checked by tsc through its `exports`, never run.
+// Type tests: what a TypeScript user sees of the package, checked by tsc through its `exports` and never run.
 
 import {
   connect,

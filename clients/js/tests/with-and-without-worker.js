@@ -1,5 +1,5 @@
 /**
- * The ways to a server: what is true of a client must be true on each.
+ * The same tests with and without a worker: what is true of a client must be true in either.
  * @module
  * @import { Client } from "../src/midstream.js"
  */
@@ -17,23 +17,23 @@ export const startWorker = () => new Worker(new URL("./worker-thread.js", import
  * The same tests with the socket here and with the socket in a worker, against a real server.
  * @param {string} what
  * @param {string[]} options the server's
- * @param {(house: {url: string, client: Client}) => void} tests each finds a client of its own in `house`
+ * @param {(fixture: {url: string, client: Client}) => void} tests each finds a client of its own in `fixture`
  */
-export function onEachWay(what, options, tests) {
-  const house = /** @type {{url: string, client: Client}} */ ({});
+export function withAndWithoutWorker(what, options, tests) {
+  const fixture = /** @type {{url: string, client: Client}} */ ({});
   /** @type {Awaited<ReturnType<typeof serve>>} */ let server;
   before(async () => {
     server = await serve(...options);
-    house.url = server.url;
+    fixture.url = server.url;
   });
   after(() => server.end());
 
   describe(`${what}, socket here`, () => {
     beforeEach(async () => {
-      house.client = await connect(house.url, { WebSocket });
+      fixture.client = await connect(fixture.url, { WebSocket });
     });
-    afterEach(() => parted(house));
-    tests(house);
+    afterEach(() => closeAndAwaitIdle(fixture));
+    tests(fixture);
   });
 
   describe(`${what}, socket in a worker`, () => {
@@ -42,16 +42,16 @@ export function onEachWay(what, options, tests) {
       worker = startWorker();
     });
     beforeEach(async () => {
-      house.client = await connectWorker(worker, house.url);
+      fixture.client = await connectWorker(worker, fixture.url);
     });
-    afterEach(() => parted(house));
+    afterEach(() => closeAndAwaitIdle(fixture));
     after(() => worker.terminate());
-    tests(house);
+    tests(fixture);
   });
 }
 
-/** Whatever a test left running ends with the connection. @param {{url: string, client: Client}} house */
-async function parted({ url, client }) {
+/** Whatever a test left running ends with the connection. @param {{url: string, client: Client}} fixture */
+async function closeAndAwaitIdle({ url, client }) {
   await client.close();
   await until(url, idle);
 }

@@ -1,4 +1,4 @@
-/** A worker of Node's with the sockets of its page's clients in it. */
+/** The worker thread of tests, by Node's worker_threads, with the sockets of its page's clients in it. */
 
 import { parentPort } from "node:worker_threads";
 import { WebSocket } from "ws";

@@ -1,5 +1,5 @@
 /**
- * What is particular to a worker: several clients in one, a bridge that moves by pull, and how it ends.
+ * The client in a worker: several clients in one, streams that move by pull, and how it ends.
  * @module
  */
 
@@ -9,11 +9,11 @@ import { Worker } from "node:worker_threads";
 import { WebSocket } from "ws";
 
 import { connectWorker, exposeInWorker } from "../src/midstream.js";
-import { attached, nextSocket, recut, refuse } from "./scripted-server.js";
-import { final, started, token } from "./sample-events.js";
 import { eventually } from "./eventually.js";
-import { decoded, idle, metrics, serve, streams, until } from "./server-process.js";
 import { FakeSocket, READY } from "./fake-socket.js";
+import { final, started, token } from "./sample-events.js";
+import { cutAndReconnect, nextSocket, sendAttached, sendError } from "./scripted-server.js";
+import { decoded, idle, metrics, serve, streams, until } from "./server-process.js";
 import { startWorker } from "./with-and-without-worker.js";
 
 const LONG = { prompt: "Once", ignore_eos: true, max_tokens: 4000 };
@@ -88,17 +88,17 @@ test("the worker's stream moves on only when the page asks, and one chunk at a t
   page.postMessage({ op: "key", apiKey: "k" });
   await nextSocket(last);
   assert.deepEqual(FakeSocket.last.protocols, ["midstream.v1.json", "bearer.aw"]);
-  FakeSocket.last.hear(READY);
+  FakeSocket.last.receive(READY);
   await heard("ready");
   const frame = { type: "start", request_id: "r", prompt: "Hi", params: {}, credit: { limit: 0 } };
-  page.postMessage({ op: "begin", ref: "0", frame, reading: { window: 1 } });
+  page.postMessage({ op: "begin", ref: "0", frame, readOptions: { window: 1 } });
   await sent("start");
-  FakeSocket.last.hear({ ...started(), ref: "0" });
+  FakeSocket.last.receive({ ...started(), ref: "0" });
   assert.deepEqual(await heard("answer"), ["started", "answer"]);
   assert.equal(FakeSocket.last.sent.length, 1, "nothing is granted that was not asked for");
   page.postMessage({ op: "next", requestId: "r" });
   await sent("credit");
-  FakeSocket.last.hear({ ...token(0, "a"), seq: 1 });
+  FakeSocket.last.receive({ ...token(0, "a"), seq: 1 });
   assert.deepEqual(await heard("turn"), ["token", "turn"]);
   assert.deepEqual(FakeSocket.last.sent.slice(1), [{ type: "credit", request_id: "r", limit: 1 }]);
   page.postMessage({ op: "close" });
@@ -111,13 +111,13 @@ test("a cancel that crosses the final between page and worker has its answer in 
   const connecting = connectWorker(worker, "http://host");
   await eventually(() => FakeSocket.last !== last);
   const socket = FakeSocket.last;
-  socket.hear(READY);
+  socket.receive(READY);
   const client = await connecting;
   const starting = client.start({ prompt: "Hi", request_id: "r" });
   await eventually(() => socket.sent.length);
-  socket.hear({ ...started(), ref: socket.sent[0].ref });
+  socket.receive({ ...started(), ref: socket.sent[0].ref });
   const stream = await starting;
-  socket.hear({ ...final("stop"), seq: 1, index: 0 });
+  socket.receive({ ...final("stop"), seq: 1, index: 0 });
   const pausing = assert.rejects(stream.pause(), { code: "request_finished", requestId: "r" });
   assert.deepEqual([stream.final, await stream.cancel()], [null, 0]);
   await pausing;
@@ -130,32 +130,32 @@ test("a socket lost and made anew in the worker is the same to the page, and so 
   const { last } = FakeSocket;
   const connecting = connectWorker(worker, "http://host");
   const socket = await eventually(() => (FakeSocket.last === last ? null : FakeSocket.last));
-  socket.hear(READY);
+  socket.receive(READY);
   const client = await connecting;
   t.after(() => client.close());
   /** @type {string[]} */ const states = [];
   client.onstate = (state) => states.push(`${state} ${client.state}`);
   const starting = client.start({ prompt: "Hi", request_id: "r" });
   await eventually(() => socket.sent.length);
-  socket.hear({ ...started(), ref: socket.sent[0].ref });
+  socket.receive({ ...started(), ref: socket.sent[0].ref });
   const stream = await starting;
-  const next = await recut(socket);
+  const next = await cutAndReconnect(socket);
   await eventually(() => next.sent.length === 2);
-  attached(next);
-  next.hear({ ...token(0, "a"), seq: 1 });
+  sendAttached(next);
+  next.receive({ ...token(0, "a"), seq: 1 });
   assert.equal((await stream.next())?.text, "a");
   assert.deepEqual([states, client.ready.session_id], [["reconnecting reconnecting", "open open"], "s2"]);
-  const gone = await recut(next, "s3");
+  const gone = await cutAndReconnect(next, "s3");
   const pausing = stream.pause();
   const why = { code: "unknown_request", message: "forgotten", request_id: "r", ref: gone.sent.at(-1).ref };
-  refuse(gone, why);
+  sendError(gone, why);
   await assert.rejects(pausing, { name: "ConnectionLost", requestId: "r", message: /forgotten/ });
   await assert.rejects(stream.next(), { name: "ConnectionLost", requestId: "r" });
   assert.equal(client.state, "open");
   const taking = client.attach("other", { after: 0, had: { text: "x", index: 1 } });
   await eventually(() => gone.sent.at(-1).request_id === "other");
-  gone.hear({ ...token(1, "y"), request_id: "other", seq: 1 });
-  attached(gone, [], "other");
+  gone.receive({ ...token(1, "y"), request_id: "other", seq: 1 });
+  sendAttached(gone, [], "other");
   assert.deepEqual([(await (await taking).next())?.text, (await taking).text], ["y", "xy"]);
 });
 
@@ -176,8 +176,8 @@ test("a worker that ends is told to everybody who waits", async (t) => {
   const stream = await client.start({ ...LONG, window: 1, on_disconnect: "cancel" });
   const index = await stream.pause();
   while (stream.consumed < index) await stream.next();
-  const told = { name: "ConnectionLost", message: "the worker ended", retryable: false };
-  const waiting = assert.rejects(stream.next(), told);
+  const expected = { name: "ConnectionLost", message: "the worker ended", retryable: false };
+  const waiting = assert.rejects(stream.next(), expected);
   await worker.terminate();
   await waiting;
   assert.equal((await client.closed).retryable, false);
@@ -188,8 +188,8 @@ test("a worker that ends is told to everybody who waits", async (t) => {
 test("a worker that does not come up is an error, not a silence", async () => {
   const worker = new Worker("throw new Error('no such script')", { eval: true });
   worker.on("error", () => {});
-  const told = { name: "ConnectionLost", message: /the worker ended/ };
-  await assert.rejects(connectWorker(worker, server.url), told);
+  const expected = { name: "ConnectionLost", message: /the worker ended/ };
+  await assert.rejects(connectWorker(worker, server.url), expected);
 });
 
 test("errors cross with their class and all that they say", async (t) => {

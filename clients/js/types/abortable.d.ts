@@ -1,5 +1,5 @@
 /**
- * Two small things about waiting and telling, that know nothing of streams.
+ * Abortable promises: waiting that an AbortSignal cuts short. It knows nothing of streams.
  * @module
  */
 /**
@@ -9,11 +9,4 @@
  * @param {AbortSignal | undefined} signal
  * @returns {Promise<T>}
  */
-export function unlessAborted<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T>;
-/**
- * Call what a user gave us to call. Its mistakes are reported as uncaught ones are, and stop nothing here.
- * @template T
- * @param {((news: T) => void) | null | undefined} call
- * @param {T} news
- */
-export function tell<T>(call: ((news: T) => void) | null | undefined, news: T): void;
+export function abortable<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T>;

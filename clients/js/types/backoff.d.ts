@@ -1,14 +1,15 @@
 /**
- * How long to wait before the next try, and when to give up. Pure: it is told the time, and given its chance.
+ * Exponential backoff: how long to wait before the next attempt, and when to give up. Pure: it is told the time, and
+ * given its random numbers.
  * @module
  */
 export const BASE_MS: 100;
 export const CAP_MS: 5000;
-/** Exponential waits, each anywhere between nothing and its most, so that many clients do not come at once. */
+/** Exponential waits, each anywhere between nothing and its limit (full jitter), so that many do not come at once. */
 export class Backoff {
-    /** @param {number} forMs how long to go on trying @param {() => number} [chance] from 0 to 1 */
-    constructor(forMs: number, chance?: () => number);
-    /** How long to wait before the next try; null when there is none. @param {number} now in milliseconds */
+    /** @param {number} forMs how long to go on trying @param {() => number} [random] from 0 to 1 */
+    constructor(forMs: number, random?: () => number);
+    /** How long to wait before the next attempt; null when there is none. @param {number} now in milliseconds */
     next(now: number): number | null;
     /** How long it may still be tried: time counts from the first question on. @param {number} now */
     left(now: number): number;

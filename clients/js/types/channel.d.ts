@@ -1,22 +1,24 @@
 /**
- * The place of a stream that is to be started, or taken over.
- * @param {Opening} frame @param {Reading} reading @param {Line} line @param {AbortSignal} [signal]
+ * The channel of a stream that is to be started, or taken over.
+ * @param {OpeningFrame} frame @param {ReadOptions} readOptions @param {ChannelSession} session
+ * @param {AbortSignal} [signal]
  */
-export function channelFor(frame: Opening, { window, had }: Reading, line: Line, signal?: AbortSignal): Channel;
+export function channelFor(frame: OpeningFrame, { window, had }: ReadOptions, session: ChannelSession, signal?: AbortSignal): Channel;
 /**
- * @typedef {object} Line A stream's way to the server: a connection, or a worker that has one.
+ * @typedef {object} ChannelSession The session as a channel sees it: here, or in a worker.
  * @property {(requestId: string, core: StreamCore) => Chunk | null} pull ask for the next chunk, and take it
  *   if it is here
- * @property {(frame: Question) => Promise<Answer>} request send a frame and wait for its answer
+ * @property {(frame: RequestFrame) => Promise<Answer>} request send a frame and wait for its answer
  */
+/** What the session knows of a stream, and the stream of the session. */
 export class Channel {
     /**
      * @param {string} requestId
      * @param {StreamCore} core
-     * @param {Line} line
+     * @param {ChannelSession} session
      * @param {AbortSignal} [signal]
      */
-    constructor(requestId: string, core: StreamCore, line: Line, signal?: AbortSignal);
+    constructor(requestId: string, core: StreamCore, session: ChannelSession, signal?: AbortSignal);
     requestId: string;
     core: StreamCore;
     signal: AbortSignal | undefined;
@@ -26,10 +28,10 @@ export class Channel {
     onevent: ((event: StreamEvent) => void) | null;
     /** Called when no more events will come, though there was no final. @type {((why: Error) => void) | null} */
     onfail: ((why: Error) => void) | null;
-    /** Whether frames for it may be sent: its connection has it, and knows what was heard of those before. */
-    here: boolean;
-    /** Whether it was told anew by a snapshot since it was lost. */
-    retold: boolean;
+    /** Whether frames for it may be sent: it is open on this connection, and what was received before is known. */
+    open: boolean;
+    /** Whether a snapshot stood in for events since the connection was lost. */
+    hadSnapshot: boolean;
     /** Whether it may outlive its client: its user said what is to become of it. */
     outlives: boolean;
     /** Whether nobody wants it any more. */
@@ -39,17 +41,17 @@ export class Channel {
     /** @param {Steering} frame */
     request(frame: Steering): Promise<Answer>;
     /** @param {StreamEvent} event */
-    feed(event: StreamEvent): void;
+    receive(event: StreamEvent): void;
     /** No more events will come. @param {MidstreamError} failure */
     fail(failure: MidstreamError): void;
     /** Wait for the next event, or the end of events. */
-    news(): Promise<void>;
+    nextEvent(): Promise<void>;
     wake(): void;
     /** Nobody wants this stream any more: cancel it. */
     abandon(): void;
     #private;
 }
-/** Every stream of a connection by its name: where events go. */
+/** Every channel of a session by its stream's name: where events go. */
 export class Channels {
     /** @param {Channel} channel */
     add(channel: Channel): Channel;
@@ -57,17 +59,17 @@ export class Channels {
     get(requestId: string | undefined): Channel | undefined;
     all(): Channel[];
     /** Nothing follows a final. @param {StreamEvent} event */
-    feed(event: StreamEvent): void;
+    receive(event: StreamEvent): void;
     /** @param {MidstreamError} failure */
     failAll(failure: MidstreamError): void;
     /** The server refused a stream, or has lost it. @param {Channel} channel @param {MidstreamError} why */
-    refuse(channel: Channel, why: MidstreamError): void;
+    drop(channel: Channel, why: MidstreamError): void;
     #private;
 }
 /**
- * A stream's way to the server: a connection, or a worker that has one.
+ * The session as a channel sees it: here, or in a worker.
  */
-export type Line = {
+export type ChannelSession = {
     /**
      * ask for the next chunk, and take it
      * if it is here
@@ -76,14 +78,14 @@ export type Line = {
     /**
      * send a frame and wait for its answer
      */
-    request: (frame: Question) => Promise<Answer>;
+    request: (frame: RequestFrame) => Promise<Answer>;
 };
-import type { Opening } from "./protocol.js";
-import type { Reading } from "./stream-core.js";
+import type { OpeningFrame } from "./protocol.js";
+import type { ReadOptions } from "./stream-core.js";
 import { StreamCore } from "./stream-core.js";
 import { MidstreamError } from "./errors.js";
 import type { StreamEvent } from "./protocol.js";
 import type { Chunk } from "./stream-core.js";
 import type { Steering } from "./protocol.js";
 import type { Answer } from "./protocol.js";
-import type { Question } from "./protocol.js";
+import type { RequestFrame } from "./protocol.js";

@@ -1,14 +1,14 @@
 /**
- * @typedef {object} Link A connection as a client sees it: here, or in a worker.
+ * @typedef {object} ClientSession The session as a client sees it: here, or in a worker.
  * @property {Ready} ready
  * @property {boolean} draining
- * @property {State} state
+ * @property {ConnectionState} state
  * @property {Promise<Close>} closed
  * @property {((event: GoingAway) => void) | null} ongoingaway
- * @property {((state: State) => void) | null} onstate
- * @property {(frame: Opening, reading: Reading, signal?: AbortSignal) =>
+ * @property {((state: ConnectionState) => void) | null} onstate
+ * @property {(frame: OpeningFrame, readOptions: ReadOptions, signal?: AbortSignal) =>
  *   {channel: Channel, started: Promise<Answer>}} begin
- * @property {(frame: Question) => Promise<Answer>} request
+ * @property {(frame: RequestFrame) => Promise<Answer>} request
  * @property {() => void} close
  */
 /**
@@ -44,12 +44,12 @@ export function connect(url?: string | URL, options?: ConnectOptions & {
 }): Promise<Client>;
 /** A connection to a server. Any number of streams may run on it at once. */
 export class Client {
-    /** @param {Link} link */
-    constructor(link: Link);
+    /** @param {ClientSession} session */
+    constructor(session: ClientSession);
     /** Called once, when the connection has ended for good. @type {((close: Close) => void) | null} */
     onclose: ((close: Close) => void) | null;
-    /** Called with each new `state`. @type {((state: State) => void) | null} */
-    onstate: ((state: State) => void) | null;
+    /** Called with each new `state`. @type {((state: ConnectionState) => void) | null} */
+    onstate: ((state: ConnectionState) => void) | null;
     /** Called when the server says that it goes away: streams go on until then, new ones are refused.
      * @type {((event: GoingAway) => void) | null} */
     ongoingaway: ((event: GoingAway) => void) | null;
@@ -59,7 +59,7 @@ export class Client {
      * "reconnecting" while a connection that was lost is made anew: streams wait, and what is asked for is sent
      * when it is there. "closed" is for good.
      */
-    get state(): State;
+    get state(): ConnectionState;
     /** Whether the server has said that it is going away. */
     get draining(): boolean;
     /** Resolves when the connection has ended for good, whoever ended it. Never rejects. */
@@ -98,20 +98,20 @@ export class Client {
     #private;
 }
 /**
- * A connection as a client sees it: here, or in a worker.
+ * The session as a client sees it: here, or in a worker.
  */
-export type Link = {
+export type ClientSession = {
     ready: Ready;
     draining: boolean;
-    state: State;
+    state: ConnectionState;
     closed: Promise<Close>;
     ongoingaway: ((event: GoingAway) => void) | null;
-    onstate: ((state: State) => void) | null;
-    begin: (frame: Opening, reading: Reading, signal?: AbortSignal) => {
+    onstate: ((state: ConnectionState) => void) | null;
+    begin: (frame: OpeningFrame, readOptions: ReadOptions, signal?: AbortSignal) => {
         channel: Channel;
         started: Promise<Answer>;
     };
-    request: (frame: Question) => Promise<Answer>;
+    request: (frame: RequestFrame) => Promise<Answer>;
     close: () => void;
 };
 /**
@@ -150,7 +150,7 @@ export type ConnectOptions = {
 };
 import type { SocketClass } from "./dial.js";
 import type { Close } from "./errors.js";
-import type { State } from "./reconnecting.js";
+import type { ConnectionState } from "./reconnecting.js";
 import type { GoingAway } from "./protocol.js";
 import type { Ready } from "./protocol.js";
 import type { StartOptions } from "./options.js";
@@ -159,11 +159,11 @@ import type { AttachOptions } from "./options.js";
 import type { StartFields } from "./protocol.js";
 import type { Params } from "./protocol.js";
 import type { ClientOptions } from "./options.js";
-import type { Opening } from "./protocol.js";
-import type { Reading } from "./stream-core.js";
+import type { OpeningFrame } from "./protocol.js";
+import type { ReadOptions } from "./stream-core.js";
 import type { Channel } from "./channel.js";
 import type { Answer } from "./protocol.js";
-import type { Question } from "./protocol.js";
+import type { RequestFrame } from "./protocol.js";
 import type { TokenLogprob } from "./protocol.js";
 import type { Final } from "./protocol.js";
 import type { ApiKey } from "./dial.js";

@@ -6,14 +6,14 @@
  */
 /** @typedef {new (url: string, protocols?: string[]) => Socket} SocketClass */
 /** @typedef {string | (() => string | undefined | Promise<string | undefined>)} ApiKey A key, or who knows it. */
-/** @typedef {Patience & {apiKey?: ApiKey, WebSocket?: SocketClass}} Dialling */
+/** @typedef {Timeouts & {apiKey?: ApiKey, WebSocket?: SocketClass}} DialOptions */
 /**
- * Connect, and wait for the server's first words. The first time that this fails, it has failed.
+ * A session on a first connection: where that fails, it has failed.
  * @param {string} url
- * @param {Dialling} options
+ * @param {DialOptions} options
  * @param {AbortSignal} [signal]
  */
-export function openConnection(url: string, options: Dialling, signal?: AbortSignal): Promise<Connection>;
+export function openSession(url: string, options: DialOptions, signal?: AbortSignal): Promise<Session>;
 /**
  * What is used of a WebSocket: a browser's, Node's, or that of the package `ws`.
  */
@@ -27,9 +27,9 @@ export type SocketClass = new (url: string, protocols?: string[]) => Socket;
  * A key, or who knows it.
  */
 export type ApiKey = string | (() => string | undefined | Promise<string | undefined>);
-export type Dialling = Patience & {
+export type DialOptions = Timeouts & {
     apiKey?: ApiKey;
     WebSocket?: SocketClass;
 };
-import { Connection } from "./session.js";
-import type { Patience } from "./reconnecting.js";
+import { Session } from "./session.js";
+import type { Timeouts } from "./reconnecting.js";

@@ -5,17 +5,17 @@ export function fromEvent(event: ErrorEvent): MidstreamError;
  * @param {string} message
  * @param {string | undefined} requestId
  */
-export function finished(message: string, requestId: string | undefined): MidstreamError;
+export function requestFinished(message: string, requestId: string | undefined): MidstreamError;
 /** @param {number} closeCode @param {string} reason */
 export function connectionClosed(closeCode: number, reason: string): ConnectionLost;
 /** No close frame came, and nothing else either. @param {number} ms */
-export function silent(ms: number): ConnectionLost;
+export function silenceTimedOut(ms: number): ConnectionLost;
 /**
- * What became of trying to connect anew.
+ * Why there was no reconnecting.
  * @param {ConnectionLost} lost
  * @param {any} why
  */
-export function notRestored(lost: ConnectionLost, why: any): ConnectionLost;
+export function reconnectFailed(lost: ConnectionLost, why: any): ConnectionLost;
 /**
  * The connection is there again, and the server no longer has one of its streams.
  * @param {string} requestId
@@ -32,7 +32,7 @@ export function outcomeUnknown(type: string, requestId: string | undefined): Con
  * An error as what a message to another thread can carry: the classes do not cross by themselves.
  * @param {any} error
  */
-export function packed(error: any): {
+export function serializeError(error: any): {
     name: any;
     message: any;
     code: any;
@@ -43,10 +43,10 @@ export function packed(error: any): {
     closeCode: any;
     reason: any;
 };
-/** @param {ReturnType<typeof packed>} error @returns {Error} */
-export function unpacked(error: ReturnType<typeof packed>): Error;
+/** @param {ReturnType<typeof serializeError>} error @returns {Error} */
+export function deserializeError(error: ReturnType<typeof serializeError>): Error;
 /**
- * @typedef {object} Particulars
+ * @typedef {object} ErrorDetails
  * @property {string} code
  * @property {number | null} [status]
  * @property {boolean} [retryable]
@@ -55,7 +55,7 @@ export function unpacked(error: ReturnType<typeof packed>): Error;
  */
 /** @typedef {{code: number, reason: string, retryable: boolean}} Close How a connection ended. */
 /**
- * @typedef {object} Loss How a connection was lost, or one stream of it.
+ * @typedef {object} LossDetails How a connection was lost, or one stream of it.
  * @property {number | null} closeCode
  * @property {string} [reason]
  * @property {boolean} retryable
@@ -63,8 +63,8 @@ export function unpacked(error: ReturnType<typeof packed>): Error;
  */
 /** Every error of the service and of the connection to it. `code` is the wire's, such as "rate_limited". */
 export class MidstreamError extends Error {
-    /** @param {string} message @param {Particulars} particulars */
-    constructor(message: string, { code, status, retryable, retryAfterMs, requestId }: Particulars);
+    /** @param {string} message @param {ErrorDetails} particulars */
+    constructor(message: string, { code, status, retryable, retryAfterMs, requestId }: ErrorDetails);
     /** The wire's code, or "stream_failed", "connection_lost", "protocol_error". */
     code: string;
     /** The HTTP status that the error corresponds to, if it came from the server. */
@@ -84,8 +84,8 @@ export class StreamFailed extends MidstreamError {
 }
 /** The connection could not be made, or broke, or was closed: by either side. */
 export class ConnectionLost extends MidstreamError {
-    /** @param {string} message @param {Loss} how */
-    constructor(message: string, { closeCode, reason, retryable, requestId }: Loss);
+    /** @param {string} message @param {LossDetails} how */
+    constructor(message: string, { closeCode, reason, retryable, requestId }: LossDetails);
     /** The WebSocket close code; null if there never was a connection. */
     closeCode: number | null;
     reason: string;
@@ -95,7 +95,7 @@ export class ProtocolError extends MidstreamError {
     /** @param {string} message */
     constructor(message: string);
 }
-export type Particulars = {
+export type ErrorDetails = {
     code: string;
     status?: number | null | undefined;
     retryable?: boolean | undefined;
@@ -113,7 +113,7 @@ export type Close = {
 /**
  * How a connection was lost, or one stream of it.
  */
-export type Loss = {
+export type LossDetails = {
     closeCode: number | null;
     reason?: string | undefined;
     retryable: boolean;

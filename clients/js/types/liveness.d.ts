@@ -1,36 +1,40 @@
-/** Watch one wire, until it is stopped. @param {number} silenceMs 0: do not @param {Watched} watched */
-export function watch(silenceMs: number, { wanted, ask, gone }: Watched): {
-    heard: () => void;
+/**
+ * Watch one connection, until it is stopped.
+ * @param {number} silenceMs 0: do not
+ * @param {LivenessCallbacks} callbacks
+ */
+export function watchLiveness(silenceMs: number, { awaiting, ping, dead }: LivenessCallbacks): {
+    receive: () => void;
     stop: () => void;
 };
 /**
- * @typedef {object} Watched
- * @property {() => boolean} wanted whether anything is to be heard of: where not, silence is no sign
- * @property {() => void} ask ask for a sign of life
- * @property {() => void} gone there was none
+ * @typedef {object} LivenessCallbacks
+ * @property {() => boolean} awaiting whether anything is awaited: where not, silence is no sign
+ * @property {() => void} ping ask for a sign of life
+ * @property {() => void} dead there was none
  */
 /**
- * Pure: it counts thirds of the time that a silence may last, one to the question and one to its answer. It has
+ * Pure: it counts thirds of the time that a silence may last, one to the ping and one to its answer. It has
  * no clock, so that a page that slept, or was busy, does not take that for the server's silence.
  */
-export class Pulse {
+export class LivenessCheck {
     /** Anything at all came. */
-    heard(): void;
-    /** Another third has passed. @param {boolean} wanted @returns {"well" | "ask" | "gone"} */
-    third(wanted: boolean): "well" | "ask" | "gone";
+    receive(): void;
+    /** Another third has passed. @param {boolean} awaiting @returns {"alive" | "ping" | "dead"} */
+    tick(awaiting: boolean): "alive" | "ping" | "dead";
     #private;
 }
-export type Watched = {
+export type LivenessCallbacks = {
     /**
-     * whether anything is to be heard of: where not, silence is no sign
+     * whether anything is awaited: where not, silence is no sign
      */
-    wanted: () => boolean;
+    awaiting: () => boolean;
     /**
      * ask for a sign of life
      */
-    ask: () => void;
+    ping: () => void;
     /**
      * there was none
      */
-    gone: () => void;
+    dead: () => void;
 };

@@ -1,10 +1,10 @@
 /**
- * @typedef {object} ClientOptions What concerns this side of the wire.
+ * @typedef {object} ClientOptions What concerns the client alone, and is not sent.
  * @property {number} [window] how many tokens may be decoded ahead of the chunks taken; 1 is pure pull
  * @property {"auto" | Credit} [credit] explicit credit to begin with; "auto" leaves it to the server, which
  *   then decodes as fast as this connection is read, whether or not chunks are taken
  * @property {AbortSignal} [signal] cancels the stream
- * @property {(event: StreamEvent) => void} [onevent] hears of every event of the stream, from `started` on
+ * @property {(event: StreamEvent) => void} [onevent] called with every event of the stream, from `started` on
  */
 /** @typedef {StartFields & Params & ClientOptions} StartOptions */
 /**
@@ -24,10 +24,10 @@
 export function attachFrame(requestId: string, after: number, had: Had | undefined): Attach;
 /**
  * How long to try to reconnect, and how long to bear silence.
- * @param {Partial<Patience>} options
- * @returns {Patience}
+ * @param {Partial<Timeouts>} options
+ * @returns {Timeouts}
  */
-export function checkPatience({ reconnectMs, silenceMs }: Partial<Patience>): Patience;
+export function checkTimeouts({ reconnectMs, silenceMs }: Partial<Timeouts>): Timeouts;
 /** @param {number} window */
 export function checkWindow(window: number): number;
 /**
@@ -52,7 +52,7 @@ export function explicitCredit(credit: Credit | undefined, window: number, inter
 export function adjustment(options: Params): Params;
 export const DEFAULT_WINDOW: 64;
 /**
- * What concerns this side of the wire.
+ * What concerns the client alone, and is not sent.
  */
 export type ClientOptions = {
     /**
@@ -69,7 +69,7 @@ export type ClientOptions = {
      */
     signal?: AbortSignal | undefined;
     /**
-     * hears of every event of the stream, from `started` on
+     * called with every event of the stream, from `started` on
      */
     onevent?: ((event: StreamEvent) => void) | undefined;
 };
@@ -99,7 +99,7 @@ export type AttachOptions = {
 };
 import type { Had } from "./stream-core.js";
 import type { Attach } from "./protocol.js";
-import type { Patience } from "./reconnecting.js";
+import type { Timeouts } from "./reconnecting.js";
 import type { StartFields } from "./protocol.js";
 import type { Params } from "./protocol.js";
 import type { Credit } from "./protocol.js";

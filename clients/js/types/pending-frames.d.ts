@@ -1,60 +1,64 @@
 /**
- * @typedef {object} Waiting
+ * @typedef {object} PendingFrame A frame that waits for its answer: an event with its ref, or an error.
  * @property {string} ref
- * @property {Question} frame
+ * @property {RequestFrame} frame
  * @property {string | undefined} requestId
- * @property {object | null} wire what it was last sent over; null if it was not sent yet
- * @property {Backoff | null} backoff of one that is asked again while the server refuses it
+ * @property {object | null} transport what it was last sent over; null if it was not sent yet
+ * @property {Backoff | null} backoff of one that is sent again while the server refuses it
  * @property {Promise<Answer>} answered
  * @property {(event: Answer) => void} resolve
  * @property {(error: Error) => void} reject
  */
-export class Questions {
-    /** @param {Question} frame @returns {Waiting} */
-    ask(frame: Question): Waiting;
+/** The pending frames of a session, by their refs. */
+export class PendingFrames {
+    /** @param {RequestFrame} frame @returns {PendingFrame} */
+    add(frame: RequestFrame): PendingFrame;
     /** @param {string | undefined} ref */
-    get(ref: string | undefined): Waiting | undefined;
-    /** In the order in which they were asked. @returns {Waiting[]} */
-    all(): Waiting[];
+    get(ref: string | undefined): PendingFrame | undefined;
+    /** In the order in which they were added. @returns {PendingFrame[]} */
+    all(): PendingFrame[];
     /** @param {string | undefined} requestId */
-    of(requestId: string | undefined): Waiting[];
-    /** The one that is to bring a stream here. @param {string} requestId */
-    opening(requestId: string): Waiting | undefined;
+    ofStream(requestId: string | undefined): PendingFrame[];
+    /** The one that is to open the stream here. @param {string} requestId */
+    opening(requestId: string): PendingFrame | undefined;
     /** @param {string | undefined} ref @param {Answer} event */
-    answer(ref: string | undefined, event: Answer): void;
+    receiveAnswer(ref: string | undefined, event: Answer): void;
     /** This is its answer, of whatever type it is. @param {string | undefined} ref @param {Answer} event */
-    settle(ref: string | undefined, event: Answer): void;
+    resolve(ref: string | undefined, event: Answer): void;
     /** @param {string | undefined} ref @param {Error} error */
-    refuse(ref: string | undefined, error: Error): void;
+    reject(ref: string | undefined, error: Error): void;
     /**
-     * Whoever still waits for something of a stream that has ended has his answer now: a cancel that crossed
-     * the final on its way gets none of its own.
+     * All that is pending of a stream that has ended is answered by its end: a cancel that crossed the final on its
+     * way gets no answer of its own.
      * @param {Final} final
      */
-    end(final: Final): void;
+    receiveFinal(final: Final): void;
     /** @param {string} requestId @param {Error} error */
-    refuseOf(requestId: string, error: Error): void;
+    rejectOfStream(requestId: string, error: Error): void;
     /** @param {Error} error */
-    refuseAll(error: Error): void;
+    rejectAll(error: Error): void;
     #private;
 }
-export type Waiting = {
+/**
+ * A frame that waits for its answer: an event with its ref, or an error.
+ */
+export type PendingFrame = {
     ref: string;
-    frame: Question;
+    frame: RequestFrame;
     requestId: string | undefined;
     /**
      * what it was last sent over; null if it was not sent yet
      */
-    wire: object | null;
+    transport: object | null;
     /**
-     * of one that is asked again while the server refuses it
+     * of one that is sent again while the server refuses it
      */
     backoff: Backoff | null;
     answered: Promise<Answer>;
     resolve: (event: Answer) => void;
     reject: (error: Error) => void;
 };
-import type { Question } from "./protocol.js";
+import type { RequestFrame } from "./protocol.js";
 import type { Answer } from "./protocol.js";
 import type { Final } from "./protocol.js";
 import type { Backoff } from "./backoff.js";

@@ -1,5 +1,5 @@
 /**
- * The wire, as types: every frame a client may send and every event a server may answer with.
+ * The Midstream protocol, as types: every frame a client may send and every event a server may answer with.
  *
  * The mirror of `midstream/protocol.py`, which is the definition; a test compares the two. It knows what a
  * frame looks like, not what it does. Which values are in range is the server's to say.
@@ -174,14 +174,14 @@ export type Replace = {
 /**
  * A frame that brings a stream to this connection.
  */
-export type Opening = Start | Attach;
+export type OpeningFrame = Start | Attach;
 /**
  * A frame that is answered.
  */
-export type Question = Opening | Steering | {
+export type RequestFrame = OpeningFrame | Steering | {
     type: "ping";
 };
-export type Frame = (Question | Grant | Replace) & {
+export type Frame = (RequestFrame | Grant | Replace) & {
     ref?: string;
 };
 export type TokenLogprob = {
@@ -218,18 +218,18 @@ export type PauseReason = "client" | "memory" | "detached" | "engine";
 /**
  * What every event of a stream has.
  */
-export type OfStream = {
+export type StreamEventFields = {
     request_id: string;
     seq: number;
     ref?: string;
 };
-export type Started = OfStream & {
+export type Started = StreamEventFields & {
     type: "started";
     model: string;
     prompt_tokens: number;
     params: Params;
 };
-export type Token = OfStream & {
+export type Token = StreamEventFields & {
     type: "token";
     index: number;
     count: number;
@@ -237,32 +237,32 @@ export type Token = OfStream & {
     tokens?: number[];
     logprobs?: TokenLogprob[];
 };
-export type Paused = OfStream & {
+export type Paused = StreamEventFields & {
     type: "paused";
     index: number;
     reason: PauseReason;
 };
-export type Resumed = OfStream & {
+export type Resumed = StreamEventFields & {
     type: "resumed";
     index: number;
     recomputed_tokens: number;
 };
-export type Adjusted = OfStream & {
+export type Adjusted = StreamEventFields & {
     type: "adjusted";
     index: number;
     params: Params;
 };
-export type Injected = OfStream & {
+export type Injected = StreamEventFields & {
     type: "injected";
     index: number;
     count: number;
 };
-export type Rewound = OfStream & {
+export type Rewound = StreamEventFields & {
     type: "rewound";
     index: number;
     text_length: number;
 };
-export type Snapshot = OfStream & {
+export type Snapshot = StreamEventFields & {
     type: "snapshot";
     index: number;
     text: string;
@@ -272,7 +272,7 @@ export type Snapshot = OfStream & {
     params: Params;
     paused?: PauseReason;
 };
-export type Final = OfStream & {
+export type Final = StreamEventFields & {
     type: "final";
     index: number;
     finish_reason: FinishReason;

@@ -1,79 +1,81 @@
-/** @typedef {"open" | "reconnecting" | "closed"} State */
-/** @typedef {{send(text: string): void, close(code?: number): void}} Wire What text goes over. */
-/** @typedef {{receive(text: string): void, lose(lost: ConnectionLost): void}} Ear Who hears of a wire. */
-/** @typedef {(greet: (ready: Ready, wire: Wire) => Ear, signal?: AbortSignal) => Promise<void>} Dial */
+/** @typedef {"open" | "reconnecting" | "closed"} ConnectionState */
+/** @typedef {{send(text: string): void, close(code?: number): void}} Transport A socket, as far as it is used here. */
+/** @typedef {{receive(text: string): void, lost(lost: ConnectionLost): void}} TransportEvents What it calls. */
+/** @typedef {(onready: (ready: Ready, transport: Transport) => TransportEvents, signal?: AbortSignal) =>
+ *   Promise<void>} Dial */
 /**
- * @typedef {object} Patience
- * @property {number} reconnectMs how long to try for another wire; 0: not at all
- * @property {number} silenceMs how long a wire may be silent before it counts as lost; 0: for ever
+ * @typedef {object} Timeouts
+ * @property {number} reconnectMs how long to try for another transport; 0: not at all
+ * @property {number} silenceMs how long a transport may be silent before it counts as lost; 0: for ever
  */
 /**
- * @typedef {object} Hearer
+ * @typedef {object} ConnectionEvents
  * @property {(text: string) => void} receive
- * @property {() => boolean} wanted whether anything is to come
- * @property {() => void} broken the wire is gone, and another is sought
- * @property {() => void} restored there is another wire
- * @property {(lost: ConnectionLost) => void} lose there will be no other
+ * @property {() => boolean} awaiting whether anything is to come
+ * @property {() => void} disconnected the transport is lost, and another is dialled
+ * @property {() => void} reconnected there is another transport
+ * @property {(lost: ConnectionLost) => void} lost there will be no other
  */
-export class Wires {
-    /** @param {Dial} dial @param {Patience} patience @param {Hearer} hearer */
-    constructor(dial: Dial, patience: Patience, hearer: Hearer);
+/** The transport that there is, and the next one where it is lost. */
+export class Reconnecting {
+    /** @param {Dial} dial @param {Timeouts} timeouts @param {ConnectionEvents} events */
+    constructor(dial: Dial, timeouts: Timeouts, events: ConnectionEvents);
     ready: Ready;
-    /** @type {Wire | null} */ current: Wire | null;
+    /** @type {Transport | null} */ transport: Transport | null;
     /** @param {AbortSignal} [signal] */
     open(signal?: AbortSignal): Promise<void>;
     /** @param {Frame} frame */
     send(frame: Frame): void;
-    /** What was said over this wire has been heard: it works. */
-    works(): void;
-    /** Close, and seek no other. @param {number} [code] */
+    /** What was sent over this transport has been received: it works. */
+    confirm(): void;
+    /** Close, and dial no other. @param {number} [code] */
     close(code?: number): void;
     #private;
 }
-export type State = "open" | "reconnecting" | "closed";
+export type ConnectionState = "open" | "reconnecting" | "closed";
 /**
- * What text goes over.
+ * A socket, as far as it is used here.
  */
-export type Wire = {
+export type Transport = {
     send(text: string): void;
     close(code?: number): void;
 };
 /**
- * Who hears of a wire.
+ * What it calls.
  */
-export type Ear = {
+export type TransportEvents = {
     receive(text: string): void;
-    lose(lost: ConnectionLost): void;
+    lost(lost: ConnectionLost): void;
 };
-export type Dial = (greet: (ready: Ready, wire: Wire) => Ear, signal?: AbortSignal) => Promise<void>;
-export type Patience = {
+export type Dial = (onready: (ready: Ready, transport: Transport) => TransportEvents, signal?: AbortSignal) => Promise<void>;
+export type Timeouts = {
     /**
-     * how long to try for another wire; 0: not at all
+     * how long to try for another transport; 0: not at all
      */
     reconnectMs: number;
     /**
-     * how long a wire may be silent before it counts as lost; 0: for ever
+     * how long a transport may be silent before it counts as lost; 0: for ever
      */
     silenceMs: number;
 };
-export type Hearer = {
+export type ConnectionEvents = {
     receive: (text: string) => void;
     /**
      * whether anything is to come
      */
-    wanted: () => boolean;
+    awaiting: () => boolean;
     /**
-     * the wire is gone, and another is sought
+     * the transport is lost, and another is dialled
      */
-    broken: () => void;
+    disconnected: () => void;
     /**
-     * there is another wire
+     * there is another transport
      */
-    restored: () => void;
+    reconnected: () => void;
     /**
      * there will be no other
      */
-    lose: (lost: ConnectionLost) => void;
+    lost: (lost: ConnectionLost) => void;
 };
 import type { Ready } from "./protocol.js";
 import type { Frame } from "./protocol.js";

@@ -1,34 +1,37 @@
 /**
  * The frame as it is sent: where a client comes back by itself, its streams wait for it as long as it tries,
  * unless their user said otherwise.
- * @param {Opening} frame @param {number} reconnectMs
- * @returns {Opening}
+ * @param {OpeningFrame} frame @param {number} reconnectMs
+ * @returns {OpeningFrame}
  */
-export function opening(frame: Opening, reconnectMs: number): Opening;
+export function openingFrame(frame: OpeningFrame, reconnectMs: number): OpeningFrame;
 /**
- * A start is said again as it was; an attach asks for what came after event `seq`.
- * @param {Waiting} waiting @param {number} seq @param {number} reconnectMs
+ * A start is sent again as it was; an attach asks for what came after event `seq`.
+ * @param {PendingFrame} pending @param {number} seq @param {number} reconnectMs
  */
-export function reopening(waiting: Waiting, seq: number, reconnectMs: number): Waiting;
+export function reopeningFrame(pending: PendingFrame, seq: number, reconnectMs: number): PendingFrame;
 /**
- * @typedef {object} Whereabouts
- * @property {boolean} here it has been sent over this very wire
+ * @typedef {object} DeliveryState What is known of a frame that has no answer yet.
+ * @property {boolean} sentHere it has been sent over this very connection
  * @property {boolean} sent it has been sent before
- * @property {boolean} pending the server has it, and will answer
- * @property {boolean} retold instead of events there was a snapshot, in which an answer may have gone under
+ * @property {boolean} received the server has it, and will answer
+ * @property {boolean} snapshot instead of events there was a snapshot, in which an answer may have gone under
  */
 /**
- * `say` it (again), `wait` for its answer, or its outcome is `unknown`.
- * @param {Question} frame
- * @param {Whereabouts} whereabouts
- * @returns {"say" | "wait" | "unknown"}
+ * `send` it (again), `wait` for its answer, or its outcome is `unknown`.
+ * @param {RequestFrame} frame
+ * @param {DeliveryState} delivery
+ * @returns {"send" | "wait" | "unknown"}
  */
-export function fate(frame: Question, { here, sent, pending, retold }: Whereabouts): "say" | "wait" | "unknown";
-export type Whereabouts = {
+export function resendDecision(frame: RequestFrame, { sentHere, sent, received, snapshot }: DeliveryState): "send" | "wait" | "unknown";
+/**
+ * What is known of a frame that has no answer yet.
+ */
+export type DeliveryState = {
     /**
-     * it has been sent over this very wire
+     * it has been sent over this very connection
      */
-    here: boolean;
+    sentHere: boolean;
     /**
      * it has been sent before
      */
@@ -36,12 +39,12 @@ export type Whereabouts = {
     /**
      * the server has it, and will answer
      */
-    pending: boolean;
+    received: boolean;
     /**
      * instead of events there was a snapshot, in which an answer may have gone under
      */
-    retold: boolean;
+    snapshot: boolean;
 };
-import type { Opening } from "./protocol.js";
-import type { Waiting } from "./pending-frames.js";
-import type { Question } from "./protocol.js";
+import type { OpeningFrame } from "./protocol.js";
+import type { PendingFrame } from "./pending-frames.js";
+import type { RequestFrame } from "./protocol.js";

@@ -10,7 +10,7 @@
  * @property {number} end the index after its last token: what `rewind` and `at` take to go on right behind it
  */
 /** @typedef {{text: string, index: number, tokens?: number[]}} Had What somebody has of a stream already. */
-/** @typedef {{window: number | null, had?: Had}} Reading How a stream is read. */
+/** @typedef {{window: number | null, had?: Had}} ReadOptions How a stream is read. */
 /** The output of one stream so far, and what of it has been taken. */
 export class StreamCore {
     /**
@@ -37,7 +37,7 @@ export class StreamCore {
      * Begin in the middle, behind event `seq`: what stood then has been taken.
      * @param {number} seq @param {Had} had
      */
-    standAt(seq: number, { text, index, tokens }: Had): void;
+    startAt(seq: number, { text, index, tokens }: Had): void;
     /** The last event that has come; -1 for none. */
     get seq(): number;
     /** The limit that was granted last; 0 where credit is the server's. */
@@ -54,7 +54,7 @@ export class StreamCore {
     /**
      * Take the stream's next event. Throws ProtocolError for one that cannot come here.
      * @param {StreamEvent} event
-     * @returns {boolean} whether it was news
+     * @returns {boolean} whether it was new
      */
     on(event: StreamEvent): boolean;
     #private;
@@ -95,7 +95,7 @@ export type Had = {
 /**
  * How a stream is read.
  */
-export type Reading = {
+export type ReadOptions = {
     window: number | null;
     had?: Had;
 };

@@ -1,63 +1,63 @@
 /**
- * What passes between a page and its worker, as types, and how to listen to either side.
+ * Messages between a page and its worker, as types, and how to listen for them on either side.
  *
  * Each client has a MessagePort of its own, so that many share a worker without knowing of each other.
  * @module
- * @import { Close, packed } from "./errors.js"
- * @import { Reading } from "./stream-core.js"
- * @import { Patience, State } from "./reconnecting.js"
- * @import { Answer, GoingAway, Opening, Question, Ready, StreamEvent } from "./protocol.js"
+ * @import { Close, serializeError } from "./errors.js"
+ * @import { Answer, GoingAway, OpeningFrame, Ready, RequestFrame, StreamEvent } from "./protocol.js"
+ * @import { ConnectionState, Timeouts } from "./reconnecting.js"
+ * @import { ReadOptions } from "./stream-core.js"
  */
-/** @typedef {ReturnType<typeof packed>} Packed */
+/** @typedef {ReturnType<typeof serializeError>} SerializedError */
 /**
- * @typedef {Patience & {midstream: "connect", url: string, port: MessagePort}} Hello
+ * @typedef {Timeouts & {midstream: "connect", url: string, port: MessagePort}} ConnectMessage
  */
 /**
- * @typedef {{op: "begin", ref: string, frame: Opening, reading: Reading}
- *   | {op: "request", ref: string, frame: Question}
+ * @typedef {{op: "begin", ref: string, frame: OpeningFrame, readOptions: ReadOptions}
+ *   | {op: "request", ref: string, frame: RequestFrame}
  *   | {op: "next", requestId: string}
  *   | {op: "key", apiKey: string | undefined}
- *   | {op: "no_key", error: Packed}
- *   | {op: "close"}} FromPage
+ *   | {op: "no_key", error: SerializedError}
+ *   | {op: "close"}} PageMessage
  */
 /**
  * @typedef {{op: "key"}
  *   | {op: "ready", ready: Ready}
- *   | {op: "refused", error: Packed}
+ *   | {op: "refused", error: SerializedError}
  *   | {op: "event", event: StreamEvent}
  *   | {op: "turn", requestId: string}
- *   | {op: "lost", requestId: string, error: Packed}
- *   | {op: "state", state: State, ready: Ready}
+ *   | {op: "lost", requestId: string, error: SerializedError}
+ *   | {op: "state", state: ConnectionState, ready: Ready}
  *   | {op: "answer", ref: string, event: Answer}
- *   | {op: "failure", ref: string, error: Packed}
+ *   | {op: "failure", ref: string, error: SerializedError}
  *   | {op: "going_away", event: GoingAway}
- *   | {op: "closed", close: Close}} FromWorker
+ *   | {op: "closed", close: Close}} WorkerMessage
  */
 /**
- * @typedef {object} Port A Worker, a worker's own scope, a MessagePort, or the like of these in Node.
+ * @typedef {object} PortLike A Worker, a worker's own scope, a MessagePort, or the like of these in Node.
  * @property {(message: any, transfer?: any) => void} postMessage
  * @property {(type: any, listener: (event: any) => void) => void} [addEventListener]
  * @property {(type: any, listener: (data: any) => void) => void} [on]
  */
-/** @param {Port} port @param {(message: any) => void} hear */
-export function listen(port: Port, hear: (message: any) => void): void;
-/** @param {Port} port @param {"error" | "close"} type @param {(what: any) => void} hear */
-export function listenFor(port: Port, type: "error" | "close", hear: (what: any) => void): void;
-export type Packed = ReturnType<typeof packed>;
-export type Hello = Patience & {
+/** @param {PortLike} port @param {(message: any) => void} receive */
+export function onMessage(port: PortLike, receive: (message: any) => void): void;
+/** @param {PortLike} port @param {"error" | "close"} type @param {(what: any) => void} receive */
+export function onPortEvent(port: PortLike, type: "error" | "close", receive: (what: any) => void): void;
+export type SerializedError = ReturnType<typeof serializeError>;
+export type ConnectMessage = Timeouts & {
     midstream: "connect";
     url: string;
     port: MessagePort;
 };
-export type FromPage = {
+export type PageMessage = {
     op: "begin";
     ref: string;
-    frame: Opening;
-    reading: Reading;
+    frame: OpeningFrame;
+    readOptions: ReadOptions;
 } | {
     op: "request";
     ref: string;
-    frame: Question;
+    frame: RequestFrame;
 } | {
     op: "next";
     requestId: string;
@@ -66,18 +66,18 @@ export type FromPage = {
     apiKey: string | undefined;
 } | {
     op: "no_key";
-    error: Packed;
+    error: SerializedError;
 } | {
     op: "close";
 };
-export type FromWorker = {
+export type WorkerMessage = {
     op: "key";
 } | {
     op: "ready";
     ready: Ready;
 } | {
     op: "refused";
-    error: Packed;
+    error: SerializedError;
 } | {
     op: "event";
     event: StreamEvent;
@@ -87,10 +87,10 @@ export type FromWorker = {
 } | {
     op: "lost";
     requestId: string;
-    error: Packed;
+    error: SerializedError;
 } | {
     op: "state";
-    state: State;
+    state: ConnectionState;
     ready: Ready;
 } | {
     op: "answer";
@@ -99,7 +99,7 @@ export type FromWorker = {
 } | {
     op: "failure";
     ref: string;
-    error: Packed;
+    error: SerializedError;
 } | {
     op: "going_away";
     event: GoingAway;
@@ -110,19 +110,19 @@ export type FromWorker = {
 /**
  * A Worker, a worker's own scope, a MessagePort, or the like of these in Node.
  */
-export type Port = {
+export type PortLike = {
     postMessage: (message: any, transfer?: any) => void;
     addEventListener?: ((type: any, listener: (event: any) => void) => void) | undefined;
     on?: ((type: any, listener: (data: any) => void) => void) | undefined;
 };
-import type { packed } from "./errors.js";
-import type { Patience } from "./reconnecting.js";
-import type { Opening } from "./protocol.js";
-import type { Reading } from "./stream-core.js";
-import type { Question } from "./protocol.js";
+import type { serializeError } from "./errors.js";
+import type { Timeouts } from "./reconnecting.js";
+import type { OpeningFrame } from "./protocol.js";
+import type { ReadOptions } from "./stream-core.js";
+import type { RequestFrame } from "./protocol.js";
 import type { Ready } from "./protocol.js";
 import type { StreamEvent } from "./protocol.js";
-import type { State } from "./reconnecting.js";
+import type { ConnectionState } from "./reconnecting.js";
 import type { Answer } from "./protocol.js";
 import type { GoingAway } from "./protocol.js";
 import type { Close } from "./errors.js";

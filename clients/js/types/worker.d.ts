@@ -1,10 +1,10 @@
 /**
  * Serve the page that made this worker: the other side of `connectWorker`.
- * @param {{WebSocket?: SocketClass, scope?: Port}} [options] In Node: `scope` is `parentPort`
+ * @param {{WebSocket?: SocketClass, scope?: PortLike}} [options] In Node: `scope` is `parentPort`
  */
 export function exposeInWorker({ WebSocket, scope }?: {
     WebSocket?: SocketClass;
-    scope?: Port;
+    scope?: PortLike;
 }): void;
 import type { SocketClass } from "./dial.js";
-import type { Port } from "./worker-messages.js";
+import type { PortLike } from "./worker-messages.js";
