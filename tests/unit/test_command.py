@@ -1,22 +1,27 @@
-"""The command `midstream`, which is installed with the client and finds the server only when it is there."""
+"""The command `midstream`, which is installed with the client and finds the server where that is, too."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import pytest
+import websockets
 
-from midstream.__main__ import NO_SERVER, NO_TERMINAL_LIBRARY, main
+import midstream
+from midstream.__main__ import COMMANDS, NO_SERVER, NO_TERMINAL_LIBRARY, main
 
 
-class Server(ModuleType):
-    """Stands where `realtime.__main__` would be, and keeps what it was called with."""
+class FakeCommand(ModuleType):
+    """Stands where a module of the server would be, and keeps what its `main` was called with."""
 
-    def __init__(self) -> None:
-        super().__init__("realtime.__main__")
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
         self.argv: Sequence[str] = ()
 
     def main(self, argv: Sequence[str]) -> int:
@@ -24,35 +29,50 @@ class Server(ModuleType):
         return 7
 
 
-def test_serve_gives_the_rest_of_the_line_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Server()
-    monkeypatch.setitem(sys.modules, "realtime.__main__", server)
-    assert main(["serve", "--port", "0", "--help", "--version"]) == 7
-    assert server.argv == ["--port", "0", "--help", "--version"]
+@pytest.fixture
+def client_alone(tmp_path: Path) -> Path:
+    """A folder with the client and what it requires, as where the server is not installed."""
+    for package in (midstream, msgspec, websockets):
+        (tmp_path / package.__name__).symlink_to(Path(str(package.__file__)).parent)
+    metadata = tmp_path / "midstream-0.1.0.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: midstream\nVersion: 0.1.0\n")
+    return tmp_path
 
 
-def test_serve_without_the_server_says_how_to_get_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def midstream_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command, in an interpreter that has nothing but this folder."""
+    command = [sys.executable, "-S", "-m", "midstream", *arguments]
+    return subprocess.run(command, cwd=folder, env={}, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("command", "module"), [("serve", "realtime.__main__"), ("keys", "realtime.keys_command")]
+)
+def test_the_servers_commands_get_the_rest_of_the_line(
+    monkeypatch: pytest.MonkeyPatch, command: str, module: str
 ) -> None:
-    monkeypatch.delitem(sys.modules, "realtime.__main__", raising=False)
-    monkeypatch.setitem(
-        sys.modules, "realtime", None
-    )  # an import of it now fails as if it were not installed
-    assert main(["serve"]) == 1
-    assert capsys.readouterr().err == NO_SERVER + "\n"
+    """By the entry points of the server that is installed here."""
+    fake = FakeCommand(module)
+    monkeypatch.setitem(sys.modules, module, fake)
+    assert main([command, "--port", "0", "--help", "--version"]) == 7
+    assert fake.argv == ["--port", "0", "--help", "--version"]
 
 
-def test_keys_gives_the_rest_of_the_line_to_the_server_and_says_when_there_is_none(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("command", ["serve", "keys"])
+def test_without_the_server_its_commands_say_how_to_get_it(client_alone: Path, command: str) -> None:
+    done = midstream_in(client_alone, command, "--help")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", NO_SERVER + "\n")
+
+
+def test_help_lists_every_command_with_the_server_and_without(
+    client_alone: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server = Server()
-    monkeypatch.setitem(sys.modules, "realtime.keys_command", server)
-    assert main(["keys", "add", "alice", "--help"]) == 7
-    assert server.argv == ["add", "alice", "--help"]
-    monkeypatch.delitem(sys.modules, "realtime.keys_command")
-    monkeypatch.setitem(sys.modules, "realtime", None)
-    assert main(["keys", "list"]) == 1
-    assert capsys.readouterr().err == NO_SERVER + "\n"
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert COMMANDS in capsys.readouterr().out
+    assert COMMANDS in midstream_in(client_alone, "--help").stdout
+    assert re.findall(r"^  (\w+)", COMMANDS, re.MULTILINE) == ["serve", "keys", "chat", "run", "top"]
 
 
 def test_chat_without_the_library_for_terminals_says_how_to_get_it(

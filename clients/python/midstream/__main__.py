@@ -1,16 +1,17 @@
 """The command `midstream`: finds the subcommand, and gives it the rest of the line.
 
-It belongs to the client, which is installed without the server and without a terminal's library: each is
-looked for when it is asked for.
+It belongs to the client, which is installed without the server and without a terminal's library. The server's
+subcommands are entry points of its package, as plug-ins are; the library is looked for when it is needed.
 """
 
 from __future__ import annotations
 
 import sys
 from argparse import REMAINDER, ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Sequence
-from importlib.metadata import version
+from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points, version
 
+SERVER_COMMANDS = "midstream.commands"  # the group of entry points in which the server names its subcommands
 NO_SERVER = "midstream: the server is not installed here; install it with: pip install midstream-server"
 NO_TERMINAL_LIBRARY = (
     "midstream: this command needs a library for terminals; install it with: pip install 'midstream[cli]'"
@@ -38,57 +39,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("arguments", nargs=REMAINDER, help="the command's own")
     chosen = parser.parse_args(argv)
-    commands = {"serve": serve, "keys": keys, "chat": chat, "run": run, "top": top}
-    return commands[chosen.command](chosen.arguments)
+    commands = {"chat": chat, "run": run, "top": top}
+    command = commands.get(chosen.command) or server_command(chosen.command)
+    if command is None:
+        print(NO_SERVER, file=sys.stderr)
+        return 1
+    return command(chosen.arguments)
 
 
-def serve(argv: Sequence[str]) -> int:
-    try:
-        from realtime.__main__ import main as serve_models
-    except ModuleNotFoundError as missing:
-        return without_server(missing)
-    return serve_models(argv)
-
-
-def keys(argv: Sequence[str]) -> int:
-    try:
-        from realtime.keys_command import main as change_keys
-    except ModuleNotFoundError as missing:
-        return without_server(missing)
-    return change_keys(argv)
+def server_command(name: str) -> Callable[[Sequence[str]], int] | None:
+    """One of the server's subcommands, where the server is installed."""
+    found = entry_points(group=SERVER_COMMANDS, name=name)
+    return next((entry_point.load() for entry_point in found), None)
 
 
 def chat(argv: Sequence[str]) -> int:
     try:
-        from midstream.cli.chat import main as talk
+        from midstream.cli.chat import main as chat_main
     except ModuleNotFoundError as missing:
         return without_library(missing)
-    return talk(argv)
+    return chat_main(argv)
 
 
 def run(argv: Sequence[str]) -> int:
-    from midstream.cli.run import main as answer_all
+    from midstream.cli.run import main as run_main
 
     try:
-        return answer_all(argv)
+        return run_main(argv)
     except ModuleNotFoundError as missing:  # it is wanted at a terminal only
         return without_library(missing)
 
 
 def top(argv: Sequence[str]) -> int:
-    from midstream.cli.top import main as watch
+    from midstream.cli.top import main as top_main
 
     try:
-        return watch(argv)
+        return top_main(argv)
     except ModuleNotFoundError as missing:  # as above
         return without_library(missing)
-
-
-def without_server(missing: ModuleNotFoundError) -> int:
-    if (missing.name or "").partition(".")[0] != "realtime":
-        raise missing
-    print(NO_SERVER, file=sys.stderr)
-    return 1
 
 
 def without_library(missing: ModuleNotFoundError) -> int:
