@@ -13,8 +13,8 @@ from typing import Any
 import midstream
 from bench.reliability.scoring import Score, keep_playing, quiet_run
 from bench.reliability.trial_server import complaints, serving
-from tests.fakes.cutting_proxy import STALL_S, CuttingProxy, How, cuts
-from tests.fakes.steering_clients import EVERYBODY
+from tests.fakes.cutting_proxy import STALL_S, CutKind, CuttingProxy, cuts
+from tests.fakes.steering_clients import STEERING_CLIENTS
 from tests.server.server_process import Served
 
 CUTS, SEED = 10_000, 40_000
@@ -24,12 +24,12 @@ SILENCE_S = 0.6 * STALL_S  # what stalls is given up, and the connection after i
 RECONNECT_S = 600.0  # an outage is cut again and again before it is over
 # On a busy machine the client takes a slow line for a silent one, and there its cut is lost.
 ANY_NUMBER = 10**9
-HOWS: tuple[How, ...] = ("reset",) * 10 + ("close",) * 10 + ("silence", "stall")
+HOWS: tuple[CutKind, ...] = ("reset",) * 10 + ("close",) * 10 + ("silence", "stall")
 
 
 async def measure(scale: float) -> dict[str, Any]:
     async with serving("--log-level", "warning") as served:
-        score = await quiet_run(served.http, SEEDS, EVERYBODY)
+        score = await quiet_run(served.http, SEEDS, STEERING_CLIENTS)
         each = max(int(CUTS * scale / CLIENTS), 1)
         done = await asyncio.gather(*(cut(served, score, SEED + number, each) for number in range(CLIENTS)))
         await served.until_idle()
@@ -44,7 +44,7 @@ async def measure(scale: float) -> dict[str, Any]:
     }
 
 
-async def cut(served: Served, score: Score, seed: int, count: int, hows: tuple[How, ...] = HOWS) -> int:
+async def cut(served: Served, score: Score, seed: int, count: int, hows: tuple[CutKind, ...] = HOWS) -> int:
     """Play with one client until so many cuts have come about; the first is of what stands open."""
     plan = itertools.chain([None], cuts(seed, ANY_NUMBER, MOST_BYTES, hows))
     encoding: midstream.dial.Encoding = "json" if seed % 2 else "msgpack"
@@ -53,6 +53,6 @@ async def cut(served: Served, score: Score, seed: int, count: int, hows: tuple[H
             proxy.url, encoding=encoding, silence_s=SILENCE_S, reconnect_s=RECONNECT_S
         )
         proxy.cut()
-        await keep_playing(client, score, EVERYBODY, lambda: proxy.done > count)
+        await keep_playing(client, score, STEERING_CLIENTS, lambda: proxy.cuts_done > count)
         await client.close()
-    return proxy.done
+    return proxy.cuts_done

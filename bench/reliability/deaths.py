@@ -19,7 +19,7 @@ from typing import Any
 import midstream
 from bench.reliability.scoring import Score, keep_playing, quiet_run, rank
 from bench.reliability.trial_server import complaints, serving
-from tests.fakes.steering_clients import EVERYBODY, Player, pausing, stalling
+from tests.fakes.steering_clients import STEERING_CLIENTS, SteeringClient, pausing, stalling
 from tests.server.independent_client import Client, Stream, client_of
 from tests.server.server_process import Served
 
@@ -100,8 +100,8 @@ async def strike(
     return score, watched
 
 
-def crowd(until: Callable[[], Awaitable[object]]) -> list[Player]:
-    return [*EVERYBODY, pausing(until), stalling(until)]
+def crowd(until: Callable[[], Awaitable[object]]) -> list[SteeringClient]:
+    return [*STEERING_CLIENTS, pausing(until), stalling(until)]
 
 
 async def nothing() -> None:

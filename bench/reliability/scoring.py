@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import midstream
-from tests.fakes.steering_clients import Outcome, Player, play
+from tests.fakes.steering_clients import Outcome, SteeringClient, run_all
 
 MOST_TOLD = 5  # of what went wrong: one is enough to be a bug
 
@@ -34,19 +34,19 @@ class Score:
             self.wrong.append(what)
 
 
-async def quiet_run(url: str, seeds: Iterable[int], players: Sequence[Player]) -> Score:
+async def quiet_run(url: str, seeds: Iterable[int], players: Sequence[SteeringClient]) -> Score:
     """The truth."""
     async with midstream.connect(url) as client:
-        truth = {seed: await play(client, seed, players) for seed in seeds}
+        truth = {seed: await run_all(client, seed, players) for seed in seeds}
     return Score({(player, seed): truth[seed][player] for seed in truth for player in range(len(players))})
 
 
 async def keep_playing(
-    client: midstream.Client, score: Score, players: Sequence[Player], over: Callable[[], bool]
+    client: midstream.Client, score: Score, players: Sequence[SteeringClient], over: Callable[[], bool]
 ) -> None:
     """All of them at once, each one seed after the other, until it is over."""
 
-    async def keep(number: int, player: Player) -> None:
+    async def keep(number: int, player: SteeringClient) -> None:
         for seed in itertools.cycle(sorted({seed for _, seed in score.truth})):
             score.count(number, seed, await player(client, seed))
             if over():

@@ -21,7 +21,7 @@ from bench.reliability.process_memory import open_files, own_mib, slope
 from bench.reliability.scoring import Score, keep_playing, quiet_run
 from bench.reliability.trial_server import complaints, serving
 from tests.fakes.cutting_proxy import CuttingProxy, cuts
-from tests.fakes.steering_clients import EVERYBODY
+from tests.fakes.steering_clients import STEERING_CLIENTS
 from tests.server.server_process import PATIENCE_S, Served, used
 
 MINUTES = 60.0
@@ -56,7 +56,7 @@ async def measure(scale: float) -> dict[str, Any]:
     minutes = MINUTES * scale
     pace = ("--toy-step-ms", str(STEP_MS), "--kv-tokens", str(KV_TOKENS), "--log-level", "warning")
     async with serving("--engine-spare", "on", *pace) as served:
-        score = await quiet_run(served.http, SEEDS, EVERYBODY)
+        score = await quiet_run(served.http, SEEDS, STEERING_CLIENTS)
         before = await held(served)
         samples = await under_load(served, score, minutes * 60)
         after = await settled(served, before)
@@ -73,7 +73,7 @@ async def under_load(served: Served, score: Score, for_s: float) -> list[Sample]
         ]
         async with asyncio.TaskGroup() as group:
             for client in clients:
-                group.create_task(keep_playing(client, score, EVERYBODY, over.is_set))
+                group.create_task(keep_playing(client, score, STEERING_CLIENTS, over.is_set))
             for number in range(RUDE):
                 group.create_task(hang_up_often(served, SEED + number, over))
             group.create_task(ask_briefly(served, over))

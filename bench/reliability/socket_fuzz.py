@@ -25,7 +25,7 @@ from bench.reliability.process_memory import resident_mib
 from bench.reliability.scoring import Score, keep_playing, quiet_run
 from bench.reliability.trial_server import complaints, serving
 from midstream.protocol import JSON_SUBPROTOCOL, MSGPACK_SUBPROTOCOL
-from tests.fakes.steering_clients import EVERYBODY
+from tests.fakes.steering_clients import STEERING_CLIENTS
 from tests.server.server_process import Served
 
 CONNECTIONS = 8
@@ -49,7 +49,7 @@ class Sent(NamedTuple):
 
 async def send(count: int, seed: int) -> Sent:
     async with serving("--log-level", "warning") as served:
-        score = await quiet_run(served.http, range(3), EVERYBODY)
+        score = await quiet_run(served.http, range(3), STEERING_CLIENTS)
         await batter(served, score, count // 10, seed + 1000)  # warms up: ended streams are kept for a while
         before = resident_mib(served.process.pid)
         frames, bodies = await batter(served, score, count, seed)
@@ -61,7 +61,7 @@ async def send(count: int, seed: int) -> Sent:
 async def batter(served: Served, score: Score, count: int, seed: int) -> tuple[int, int]:
     over = asyncio.Event()
     async with midstream.connect(served.http) as client, asyncio.TaskGroup() as group:
-        group.create_task(keep_playing(client, score, EVERYBODY, over.is_set))
+        group.create_task(keep_playing(client, score, STEERING_CLIENTS, over.is_set))
         each = count // CONNECTIONS + 1
         shots = [shoot(served, each, seed + number, packed=bool(number % 2)) for number in range(CONNECTIONS)]
         posts = asyncio.to_thread(post, served, int(count * BODIES), seed, score)

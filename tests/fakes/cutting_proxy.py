@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts: what a train's tunnel does to a connection, on loopback and by the byte.
+"""A TCP proxy that cuts connections, as a train's tunnel does: on loopback, and by the byte.
 
 `CuttingProxy` knows no WebSocket. It forwards both ways, and each connection may be given a `Cut`: after so
 many bytes in one direction it is reset, closed, or goes silent: then neither side hears anything of
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self, get_args
 
-How = Literal["reset", "close", "silence", "stall"]
+CutKind = Literal["reset", "close", "silence", "stall"]
 Direction = Literal["up", "down"]  # to the server, to the client
 BLOCK = 2**16
 STALL_S = 1.0
@@ -31,14 +31,14 @@ class Cut:
 
     after: int
     direction: Direction = "down"
-    how: How = "reset"
+    kind: CutKind = "reset"
 
 
-def cuts(seed: int, count: int, most: int, hows: Iterable[How] = ("reset", "close")) -> Iterator[Cut]:
+def cuts(seed: int, count: int, most: int, kinds: Iterable[CutKind] = ("reset", "close")) -> Iterator[Cut]:
     """Cuts for the next `count` connections, each after fewer than `most` bytes; the seed says them all."""
-    chance, kinds = random.Random(seed), tuple(hows)
+    chance, choices = random.Random(seed), tuple(kinds)
     for _ in range(count):
-        yield Cut(chance.randrange(most), chance.choice(get_args(Direction)), chance.choice(kinds))
+        yield Cut(chance.randrange(most), chance.choice(get_args(Direction)), chance.choice(choices))
 
 
 class CuttingProxy:
@@ -50,11 +50,11 @@ class CuttingProxy:
 
     def __init__(self, port: int, cuts: Iterable[Cut | None] = (), host: str = "127.0.0.1") -> None:
         self.connections = 0
-        self.done = 0  # the cuts that came about
+        self.cuts_done = 0
         self.refusing = False
-        self._to = (host, port)
+        self._address = (host, port)
         self._cuts: Iterator[Cut | None] = iter(cuts)
-        self._open: set[Wire] = set()
+        self._open: set[ProxiedConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server
 
@@ -62,21 +62,21 @@ class CuttingProxy:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
-    def to(self, port: int) -> None:
+    def redirect(self, port: int) -> None:
         """Connect to another server from now on."""
-        self._to = (self._to[0], port)
+        self._address = (self._address[0], port)
 
-    def always(self, how: How) -> None:
+    def cut_every_new(self, kind: CutKind) -> None:
         """Cut every later connection before its first byte."""
-        self._cuts = itertools.repeat(Cut(0, "up", how))
+        self._cuts = itertools.repeat(Cut(0, "up", kind))
 
-    def cut(self, how: How = "reset") -> None:
+    def cut(self, kind: CutKind = "reset") -> None:
         """Cut every connection that is open."""
-        for wire in list(self._open):
-            wire.cut(how)
+        for connection in list(self._open):
+            connection.cut(kind)
 
     def _cut_one(self) -> None:
-        self.done += 1
+        self.cuts_done += 1
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve a connection in a task of ours. Whatever becomes of that, also before its first step, the
@@ -92,16 +92,16 @@ class CuttingProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            there = await asyncio.open_connection(*self._to)
+            there = await asyncio.open_connection(*self._address)
         except OSError:
             _end(writer, "reset")
             return
-        wire = Wire((reader, writer), there, next(self._cuts, None), self._cut_one)
-        self._open.add(wire)
+        connection = ProxiedConnection((reader, writer), there, next(self._cuts, None), self._cut_one)
+        self._open.add(connection)
         try:
-            await wire.carry()
+            await connection.run()
         finally:
-            self._open.discard(wire)
+            self._open.discard(connection)
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=BLOCK)
@@ -120,31 +120,31 @@ class CuttingProxy:
 Side = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class Wire:
+class ProxiedConnection:
     """One connection, carried both ways until either side ends it, or the cut."""
 
     def __init__(self, client: Side, server: Side, cut: Cut | None, on_cut: Callable[[], None]) -> None:
         self._client, self._server = client, server
         self._cut = cut
         self._on_cut = on_cut
-        self._how: How = "close"  # in which it ends
+        self._kind: CutKind = "close"  # of its end
         self._silent = False
         self._moving = asyncio.Event()
         self._moving.set()
         self._over = asyncio.Event()
 
-    def cut(self, how: How) -> None:
+    def cut(self, kind: CutKind) -> None:
         self._on_cut()
-        if how == "stall":
+        if kind == "stall":
             self._moving.clear()
             asyncio.get_running_loop().call_later(STALL_S, self._moving.set)
             return
-        self._silent = how == "silence"
-        self._how = how
+        self._silent = kind == "silence"
+        self._kind = kind
         if not self._silent:
             self._over.set()
 
-    async def carry(self) -> None:
+    async def run(self) -> None:
         up = asyncio.create_task(self._pump(self._client[0], self._server[1], "up"))
         down = asyncio.create_task(self._pump(self._server[0], self._client[1], "down"))
         over = asyncio.create_task(self._over.wait())
@@ -156,10 +156,10 @@ class Wire:
             for task in (up, down, over):
                 task.cancel()
             for _, writer in (self._client, self._server):
-                _end(writer, self._how)
+                _end(writer, self._kind)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Direction) -> None:
-        """Forward until the sender ends it. A silent wire swallows what comes."""
+        """Forward until the sender ends it. A silent connection swallows what comes."""
         left = self._cut.after if self._cut is not None and self._cut.direction == way else None
         try:
             while (data := await reader.read(BLOCK)) and not self._over.is_set():
@@ -170,19 +170,19 @@ class Wire:
                 await writer.drain()
                 if left is not None and left <= len(data):
                     assert self._cut is not None
-                    self.cut(self._cut.how)
-                    if self._cut.how == "stall":
+                    self.cut(self._cut.kind)
+                    if self._cut.kind == "stall":
                         await self._moving.wait()
                         writer.write(data[left:])
                         left = None
                         continue
                 left = None if left is None else left - len(data)
         except OSError:
-            self._how = "reset"
+            self._kind = "reset"
 
 
-def _end(writer: asyncio.StreamWriter, how: How) -> None:
-    if how == "reset":
+def _end(writer: asyncio.StreamWriter, kind: CutKind) -> None:
+    if kind == "reset":
         bare = writer.get_extra_info("socket")
         if bare.fileno() >= 0:  # the other side may have ended it already
             bare.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORTING)

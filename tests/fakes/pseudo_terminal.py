@@ -1,4 +1,4 @@
-"""A terminal with a person at it: the real command on a pseudo-terminal, and what stands on its screen."""
+"""A pseudo-terminal: the real command runs on it, and a test types its keys and reads its screen."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class _Screen(pyte.HistoryScreen):
 
     def everything(self) -> str:
         """The screen, below all that was scrolled away."""
-        gone = ["".join(row[x].data for x in range(self.columns)) for row in self.history.top]
-        return "\n".join(line.rstrip() for line in [*gone, *self.display])
+        scrolled = ["".join(row[x].data for x in range(self.columns)) for row in self.history.top]
+        return "\n".join(line.rstrip() for line in [*scrolled, *self.display])
 
 
 class Terminal:
@@ -55,7 +55,7 @@ class Terminal:
         os.close(slave)
         self.screen = _Screen(columns, lines, self._send)
         self._parser = pyte.ByteStream(self.screen)
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._hung_up = False
         self._closed = False
         asyncio.get_running_loop().add_reader(self._master, self._read)
@@ -74,13 +74,13 @@ class Terminal:
             self._parser.feed(data)
         else:
             self._leave()
-        self._news.set()
+        self._changed.set()
 
     def _leave(self) -> None:
         asyncio.get_running_loop().remove_reader(self._master)
         self._hung_up = True
 
-    # -- the person ------------------------------------------------------------------------------
+    # -- keys and the screen ---------------------------------------------------------------------
 
     def type(self, keys: str) -> None:
         self._send(keys.encode())
@@ -94,8 +94,8 @@ class Terminal:
             async with asyncio.timeout(PATIENCE_S):
                 while not holds(self.screen.everything()):
                     assert not self._hung_up, f"it ended before {what}:\n{self.screen.everything()}"
-                    self._news.clear()
-                    await self._news.wait()
+                    self._changed.clear()
+                    await self._changed.wait()
         except TimeoutError:
             raise AssertionError(f"{what} never came:\n{self.screen.everything()}") from None
         return self.screen.everything()

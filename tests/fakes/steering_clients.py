@@ -1,7 +1,7 @@
-"""Clients that play: each reads one stream through the Python client and steers it on the way.
+"""Steering clients: each reads one stream through the Python client, and steers it on the way.
 
-What a player does depends on its seed alone, and so does what it comes to: whatever befalls connections,
-engines and neighbours meanwhile, its `Outcome` is that of a quiet run. It knows nothing of what befalls them.
+What one does depends on its seed alone, and so does what it comes to: whatever happens to connections,
+engines and neighbours meanwhile, its `Outcome` is that of a quiet run. It knows nothing of what happens.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import midstream
 
 LENGTH = 60
-_rounds = itertools.count()
+_numbers = itertools.count()
 
 
 class Outcome(NamedTuple):
@@ -27,7 +27,7 @@ class Outcome(NamedTuple):
     finish_reason: str | None
 
 
-Player = Callable[[midstream.Client, int], Awaitable[Outcome]]
+SteeringClient = Callable[[midstream.Client, int], Awaitable[Outcome]]
 
 
 def options(kind: str, seed: int) -> midstream.options.StartOptions:
@@ -37,7 +37,7 @@ def options(kind: str, seed: int) -> midstream.options.StartOptions:
         "max_tokens": LENGTH,
         "ignore_eos": True,
         "return_tokens": True,
-        "request_id": f"{kind}-{next(_rounds)}",
+        "request_id": f"{kind}-{next(_numbers)}",
     }
 
 
@@ -55,7 +55,7 @@ async def read(client: midstream.Client, seed: int) -> Outcome:
 
 
 async def pull(client: midstream.Client, seed: int) -> Outcome:
-    """One token at a time; so every word about the stream takes effect where it has been read to."""
+    """One token at a time; so every frame about the stream takes effect where it has been read to."""
     stream = await started(client, "pull", seed, 1)
     taken, steered = "", list[int]()
     for _ in range(8):
@@ -94,10 +94,10 @@ async def whole(client: midstream.Client, seed: int) -> Outcome:
             return Outcome(done.text, done.tokens, done.text, [], done.finish_reason)
 
 
-EVERYBODY: tuple[Player, ...] = (read, pull, steer, whole)
+STEERING_CLIENTS: tuple[SteeringClient, ...] = (read, pull, steer, whole)
 
 
-def pausing(until: Callable[[], Awaitable[object]]) -> Player:
+def pausing(until: Callable[[], Awaitable[object]]) -> SteeringClient:
     """One that is paused in the middle until something has happened."""
 
     async def pause(client: midstream.Client, seed: int) -> Outcome:
@@ -112,7 +112,7 @@ def pausing(until: Callable[[], Awaitable[object]]) -> Player:
     return pause
 
 
-def stalling(until: Callable[[], Awaitable[object]]) -> Player:
+def stalling(until: Callable[[], Awaitable[object]]) -> SteeringClient:
     """One that takes nothing in the middle until something has happened, and has no credit left by then."""
 
     async def stall(client: midstream.Client, seed: int) -> Outcome:
@@ -133,5 +133,7 @@ async def to_the_end(stream: midstream.Stream, taken: str = "", steered: Sequenc
     return Outcome(stream.text, stream.tokens, taken, list(steered), stream.final.finish_reason)
 
 
-async def play(client: midstream.Client, seed: int, players: Sequence[Player] = EVERYBODY) -> list[Outcome]:
-    return await asyncio.gather(*(player(client, seed) for player in players))
+async def run_all(
+    client: midstream.Client, seed: int, steering_clients: Sequence[SteeringClient]
+) -> list[Outcome]:
+    return await asyncio.gather(*(run(client, seed) for run in steering_clients))

@@ -1,6 +1,6 @@
-"""A client written from docs/protocol.md alone, with a WebSocket library and two encodings.
+"""An independent client, written from docs/protocol.md alone, with a WebSocket library and two encodings.
 
-It checks on the way what holds of every exchange: a stream's events are numbered from 0 without a gap, the
+It checks on the way what holds of every connection: a stream's events are numbered from 0 without a gap, the
 first is `started`, token events follow one another by index, no token comes while paused, and nothing comes
 behind `final`.
 
@@ -30,7 +30,7 @@ Event = dict[str, Any]
 class Client:
     def __init__(self, websocket: ClientConnection) -> None:
         self.websocket = websocket
-        self.packs = websocket.subprotocol == "midstream.v1.msgpack"
+        self.binary = websocket.subprotocol == "midstream.v1.msgpack"
         self.mark = f" of {secrets.token_hex(4)}"
         self.session_id = ""
         self.limits: dict[str, int] = {}
@@ -46,7 +46,7 @@ class Client:
     async def send_frame(self, frame: dict[str, Any]) -> None:
         if "request_id" in frame:
             frame = frame | {"request_id": frame["request_id"] + self.mark}
-        await self.websocket.send(msgspec.msgpack.encode(frame) if self.packs else json.dumps(frame))
+        await self.websocket.send(msgspec.msgpack.encode(frame) if self.binary else json.dumps(frame))
 
     async def start(self, request_id: str, **fields: Any) -> Stream:
         """Start a stream, and see that it has started. Without a prompt it has some prompt."""
@@ -83,7 +83,7 @@ class Client:
     async def _receive(self) -> Event:
         async with asyncio.timeout(PATIENCE_S):
             message = await self.websocket.recv()
-        assert isinstance(message, bytes) == self.packs
+        assert isinstance(message, bytes) == self.binary
         event: Event = msgspec.msgpack.decode(message) if isinstance(message, bytes) else json.loads(message)
         if "request_id" in event:
             event["request_id"] = event["request_id"].removesuffix(self.mark)
@@ -180,7 +180,7 @@ async def connected(url: str, encodings: Sequence[str] = (), **options: Any) -> 
 
 @asynccontextmanager
 async def client_of(url: str, *encodings: str, **options: Any) -> AsyncIterator[Client]:
-    """A client that has been greeted."""
+    """A client that has received `ready`."""
     async with connected(url, encodings, **options) as client:
         ready = await client.next()
         assert ready["type"] == "ready"

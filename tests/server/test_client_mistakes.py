@@ -150,7 +150,7 @@ async def test_a_frame_that_is_wrong_is_answered_by_an_error_and_changes_nothing
         if isinstance(frame, dict) and frame.get("request_id") in NAMES:
             await client.send_frame(frame)
         else:
-            await client.websocket.send(msgspec.msgpack.encode(frame) if client.packs else json.dumps(frame))
+            await client.websocket.send(msgspec.msgpack.encode(frame) if client.binary else json.dumps(frame))
         asked = frame.get("request_id") if isinstance(frame, dict) else None
         request_id = asked if isinstance(asked, str) and len(asked) <= 128 else None
         error = await client.next(request_id)

@@ -59,10 +59,10 @@ async def test_an_example_runs_as_it_stands(toy: Served, name: str) -> None:
 
 
 async def test_the_tunnels_example_runs_through_a_tunnel(toy: Served) -> None:
-    cuts = [Cut(2000), Cut(2000, "up"), Cut(2000, how="close")]
+    cuts = [Cut(2000), Cut(2000, "up"), Cut(2000, kind="close")]
     async with CuttingProxy(toy.port, cuts) as proxy:
         said = await asyncio.to_thread(run, "tunnel", proxy.url)
-    assert proxy.done
+    assert proxy.cuts_done
     assert said.startswith("'")
     assert "[reconnecting]\n" in said
     assert "[open]\n" in said

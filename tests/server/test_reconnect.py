@@ -15,17 +15,17 @@ import pytest
 import midstream
 from bench.reliability.cuts import cut
 from bench.reliability.scoring import quiet_run
-from tests.fakes.cutting_proxy import CuttingProxy, How
-from tests.fakes.steering_clients import EVERYBODY
+from tests.fakes.cutting_proxy import CutKind, CuttingProxy
+from tests.fakes.steering_clients import STEERING_CLIENTS
 from tests.server.server_process import Served
 
 CUTS = int(os.environ.get("MIDSTREAM_CUTS", "12"))
 
 
-async def check(server: Served, seed: int, count: int, hows: tuple[How, ...]) -> None:
-    """Play until every cut has come about: each time it comes to the same."""
-    score = await quiet_run(server.http, [seed], EVERYBODY)
-    assert await cut(server, score, seed, count, hows) > count
+async def check(server: Served, seed: int, count: int, kinds: tuple[CutKind, ...]) -> None:
+    """Run clients until every cut has come about: each time they come to the same."""
+    score = await quiet_run(server.http, [seed], STEERING_CLIENTS)
+    assert await cut(server, score, seed, count, kinds) > count
     assert score.wrong == []
 
 
@@ -34,9 +34,9 @@ async def test_whatever_is_cut_it_comes_to_the_same(server: Served, seed: int) -
     await check(server, seed, CUTS, ("reset", "close"))
 
 
-@pytest.mark.parametrize("how", ["silence", "stall"])
-async def test_so_it_does_when_the_line_goes_silent_or_stalls(server: Served, how: How) -> None:
-    await check(server, 5, max(CUTS // 4, 1), (how,))
+@pytest.mark.parametrize("kind", ["silence", "stall"])
+async def test_so_it_does_when_the_connection_goes_silent_or_stalls(server: Served, kind: CutKind) -> None:
+    await check(server, 5, max(CUTS // 4, 1), (kind,))
 
 
 # -- another server, another client --------------------------------------------------------------------
@@ -53,7 +53,7 @@ async def test_a_server_started_again_is_found_but_its_streams_are_not(
         client = await midstream.connect(proxy.url)
         stream = await client.start(window=4, prompt="Once", **ENDLESS)
         assert await stream.next()
-        proxy.to(server.port)
+        proxy.redirect(server.port)
         first.tell(number)
         if number == signal.SIGKILL:
             with pytest.raises(midstream.ConnectionLost, match="started again"):

@@ -15,8 +15,8 @@ import pytest
 from bench.reliability import connections, cuts, drains, fuzz, handshakes, poison, readers, soak, socket_fuzz
 from bench.reliability.scoring import quiet_run
 from bench.reliability.trial_server import complaints
-from tests.fakes.cutting_proxy import How
-from tests.fakes.steering_clients import EVERYBODY
+from tests.fakes.cutting_proxy import CutKind
+from tests.fakes.steering_clients import STEERING_CLIENTS
 from tests.server.server_process import PATIENCE_S, Served
 
 Serve = Callable[..., Served]
@@ -32,7 +32,7 @@ async def test_mutated_frames_raise_nothing_and_a_good_stream_beside_them_is_exa
 
 async def test_mutated_frames_and_bodies_over_sockets_are_refused_in_words(serve: Serve) -> None:
     served = serve("--toy-step-ms", "5")
-    score = await quiet_run(served.http, range(2), EVERYBODY)
+    score = await quiet_run(served.http, range(2), STEERING_CLIENTS)
     frames, bodies = await socket_fuzz.batter(served, score, 800, 7)
     assert (frames >= 800, bodies) == (True, 16)
     assert score.wrong + complaints(served) == []
@@ -46,8 +46,8 @@ async def test_a_body_that_no_stack_can_hold_is_the_clients_mistake(server: Serv
 
 
 @pytest.mark.parametrize("how", ["reset", "close", "silence", "stall"])
-async def test_wires_are_cut_and_nothing_is_lost_doubled_or_reordered(server: Served, how: How) -> None:
-    score = await quiet_run(server.http, range(2), EVERYBODY)
+async def test_wires_are_cut_and_nothing_is_lost_doubled_or_reordered(server: Served, how: CutKind) -> None:
+    score = await quiet_run(server.http, range(2), STEERING_CLIENTS)
     assert await cuts.cut(server, score, 7, 5, (how,)) > 5
     assert score.wrong == []
 
@@ -95,7 +95,7 @@ async def test_a_drain_under_load_loses_nothing_that_was_accepted() -> None:
 
 async def test_after_everything_at_once_a_server_holds_what_it_held(serve: Serve) -> None:
     served = serve("--engine-spare", "on", "--toy-step-ms", "5")
-    score = await quiet_run(served.http, range(2), EVERYBODY)
+    score = await quiet_run(served.http, range(2), STEERING_CLIENTS)
     before = await soak.held(served)
     assert await soak.under_load(served, score, 3.0)
     assert await soak.settled(served, before) == before

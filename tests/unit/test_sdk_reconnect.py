@@ -556,7 +556,7 @@ async def test_a_try_that_hangs_ends_with_the_time_for_trying() -> None:
         client = await midstream.connect(proxy.url, reconnect_s=0.4)
         peer = await server.peer()
         stream = await begin(client, peer)
-        proxy.always("silence")
+        proxy.cut_every_new("silence")
         cut(peer)
         with pytest.raises(midstream.ConnectionLost, match="could not be made again"):
             await stream.next()
@@ -589,7 +589,7 @@ async def test_another_protocol_behind_the_address(server: FakeServer) -> None:
         client = await midstream.connect(proxy.url)
         peer = await server.peer()
         stream = await begin(client, peer)
-        proxy.to(port(other))
+        proxy.redirect(port(other))
         cut(peer)
         with pytest.raises(midstream.ConnectionLost, match="so it is"):
             await stream.next()
