@@ -1,4 +1,4 @@
-"""`midstream chat` at a terminal: every key does to the server what it says it does."""
+"""The command `midstream chat` at a terminal: every key does to the server what it says it does."""
 
 from __future__ import annotations
 

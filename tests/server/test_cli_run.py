@@ -1,4 +1,4 @@
-"""`midstream run`: a file of requests, at a terminal and in a pipe, with its results and its exit status."""
+"""The command `midstream run`: a file of requests, at a terminal and in a pipe; its results, its exit status."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def toy() -> Iterator[Served]:
     server.end()
 
 
-def asked(words: str, tokens: int, **more: Any) -> dict[str, Any]:
+def request(words: str, tokens: int, **more: Any) -> dict[str, Any]:
     return {"prompt": words, "params": {"ignore_eos": True, "max_tokens": tokens}} | more
 
 
@@ -62,8 +62,8 @@ def results(path: Path) -> list[dict[str, Any]]:
 def test_piped_it_writes_plain_text_and_whole_results(toy: Served, tmp_path: Path) -> None:
     requests = file_of(
         tmp_path,
-        asked("Once", 10),
-        asked("Twice", 12, stream=False, request_id="whole", return_tokens=True),
+        request("Once", 10),
+        request("Twice", 12, stream=False, request_id="whole", return_tokens=True),
         {"messages": [{"role": "user", "content": "Hi"}], "params": {"max_tokens": 3, "ignore_eos": True}},
     )
     output = tmp_path / "results.jsonl"
@@ -85,7 +85,7 @@ def test_piped_it_writes_plain_text_and_whole_results(toy: Served, tmp_path: Pat
 
 def test_what_fails_is_told_and_the_others_are_answered(toy: Served, tmp_path: Path) -> None:
     output = tmp_path / "results.jsonl"
-    lines = [asked("a", 3), asked("b", 3, model="nope"), asked("c", 3)]
+    lines = [request("a", 3), request("b", 3, model="nope"), request("c", 3)]
     stdin = "\n".join(map(json.dumps, lines))
     done = piped("--url", toy.http, "--input", "-", "--output", str(output), stdin=stdin)
     assert done.returncode == 1
@@ -111,7 +111,7 @@ async def test_answers_that_run_beside_one_another_are_shown_in_their_order(tmp_
 
 
 async def test_one_at_a_time_is_one_at_a_time(toy: Served, tmp_path: Path) -> None:
-    requests = file_of(tmp_path, asked("a", 40), asked("b", 3))
+    requests = file_of(tmp_path, request("a", 40), request("b", 3))
     running = asyncio.create_task(asyncio.to_thread(piped, "--url", toy.http, "--input", requests))
     assert streams(await toy.until(lambda now: streams(now) > 0)) == 1
     assert (await running).returncode == 0
@@ -135,7 +135,7 @@ async def test_a_stream_that_fails_in_the_middle_keeps_what_came(tmp_path: Path)
 
 
 async def test_whoever_reads_the_output_may_have_enough(toy: Served, tmp_path: Path) -> None:
-    command = ["run", "--url", toy.http, "--input", file_of(tmp_path, asked("a", 4000))]
+    command = ["run", "--url", toy.http, "--input", file_of(tmp_path, request("a", 4000))]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "midstream", *command, stdout=PIPE, stderr=PIPE, env=environment()
     )
@@ -149,7 +149,7 @@ async def test_whoever_reads_the_output_may_have_enough(toy: Served, tmp_path: P
 
 
 async def test_an_interrupted_run_leaves_nothing_decoding(toy: Served, tmp_path: Path) -> None:
-    command = ["run", "--url", toy.http, "--input", file_of(tmp_path, asked("a", 4000))]
+    command = ["run", "--url", toy.http, "--input", file_of(tmp_path, request("a", 4000))]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "midstream", *command, stdout=PIPE, stderr=PIPE, env=environment()
     )
@@ -173,7 +173,7 @@ def test_a_file_that_is_not_right_is_told_in_a_sentence(text: str, problem: str)
 
 
 def test_what_is_not_there_is_told_in_a_sentence(tmp_path: Path) -> None:
-    requests = file_of(tmp_path, asked("a", 3))
+    requests = file_of(tmp_path, request("a", 3))
     assert (
         piped("--input", f"{tmp_path}/no.json").stderr
         == f"midstream: {tmp_path}/no.json: No such file or directory\n"
@@ -193,7 +193,7 @@ def test_a_file_that_is_not_text_is_told_in_a_sentence(tmp_path: Path) -> None:
 
 
 async def test_s_skips_to_the_next(toy: Served, tmp_path: Path) -> None:
-    requests, output = file_of(tmp_path, asked("a", 4000), asked("b", 5)), tmp_path / "results.jsonl"
+    requests, output = file_of(tmp_path, request("a", 4000), request("b", 5)), tmp_path / "results.jsonl"
     terminal = Terminal("run", "--url", toy.http, "--input", requests, "--output", str(output))
     try:
         await terminal.until("▸ 1/2 a", "● writing", "s skip")
@@ -209,7 +209,7 @@ async def test_s_skips_to_the_next(toy: Served, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("key", "status"), [("q", 0), (CTRL_C, 130)])
 async def test_leaving_cancels_all_that_runs(toy: Served, tmp_path: Path, key: str, status: int) -> None:
-    requests, output = file_of(tmp_path, *[asked("a", 4000)] * 3), tmp_path / "results.jsonl"
+    requests, output = file_of(tmp_path, *[request("a", 4000)] * 3), tmp_path / "results.jsonl"
     terminal = Terminal(
         "run", "--url", toy.http, "--input", requests, "--parallel", "2", "--output", str(output)
     )

@@ -1,4 +1,4 @@
-"""`midstream top`: at a terminal, drawn anew and obedient to keys, and in a pipe, said once."""
+"""The command `midstream top`: at a terminal drawn anew, with keys, and in a pipe printed once."""
 
 from __future__ import annotations
 
@@ -159,18 +159,18 @@ async def test_keys_decide_what_is_seen(
     assert "toy · " in root.stdout
 
 
-class Elsewhere:
+class OtherServer:
     """Something that is no Midstream server: it answers as it is told, and keeps what it was asked."""
 
     def __init__(self) -> None:
         self.answer: tuple[int, dict[str, str], bytes] = (200, {}, b"")
         self.asked: list[str] = []
-        other = self
+        server = self
 
-        class Asked(BaseHTTPRequestHandler):
+        class RequestHandler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                other.asked.append(self.path)
-                status, headers, body = other.answer
+                server.asked.append(self.path)
+                status, headers, body = server.answer
                 self.send_response(status)
                 for name, value in headers.items():
                     self.send_header(name, value)
@@ -180,27 +180,27 @@ class Elsewhere:
             def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the library's name for it
                 pass
 
-        self.server = HTTPServer(("127.0.0.1", 0), Asked)
+        self.server = HTTPServer(("127.0.0.1", 0), RequestHandler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         self.thread = threading.Thread(target=self.server.serve_forever)
         self.thread.start()
 
 
 @pytest.fixture
-def elsewhere() -> Iterator[Elsewhere]:
-    other = Elsewhere()
+def other_server() -> Iterator[OtherServer]:
+    other = OtherServer()
     yield other
     other.server.shutdown()
     other.thread.join()
     other.server.server_close()
 
 
-async def test_a_key_is_carried_to_no_other_place(elsewhere: Elsewhere) -> None:
-    elsewhere.answer = (302, {"Location": f"{elsewhere.url}/trap"}, b"")
-    said = await piped(elsewhere.url, "ms_secret")
+async def test_a_key_is_carried_to_no_other_place(other_server: OtherServer) -> None:
+    other_server.answer = (302, {"Location": f"{other_server.url}/trap"}, b"")
+    said = await piped(other_server.url, "ms_secret")
     assert (said.returncode, said.stdout) == (1, "")
     assert "answered with HTTP 302: is that a Midstream server?" in said.stderr
-    assert elsewhere.asked == ["/v1/streams?limit=1000"]
+    assert other_server.asked == ["/v1/streams?limit=1000"]
 
 
 @pytest.mark.parametrize(
@@ -213,10 +213,10 @@ async def test_a_key_is_carried_to_no_other_place(elsewhere: Elsewhere) -> None:
     ],
 )
 async def test_what_is_no_midstream_is_said_to_be_none(
-    elsewhere: Elsewhere, status: int, body: bytes, words: str
+    other_server: OtherServer, status: int, body: bytes, words: str
 ) -> None:
-    elsewhere.answer = (status, {}, body)
-    said = await piped(elsewhere.url)
+    other_server.answer = (status, {}, body)
+    said = await piped(other_server.url)
     assert (said.returncode, said.stdout) == (1, "")
     assert words in said.stderr
     assert len(said.stderr.splitlines()) == 1

@@ -95,31 +95,31 @@ class Chat:
 
     async def _read_input(self) -> str:
         """What the person says next."""
-        said = ""
+        text = ""
         try:
-            while not said:
+            while not text:
                 mark = FormattedText([("class:interjection", "\n▸ ")])
-                said = (await self._prompt.prompt_async(mark, style=STYLE)).strip()
+                text = (await self._prompt.prompt_async(mark, style=STYLE)).strip()
         except EOFError:
             raise Quit(EXIT_STATUS[Intent.QUIT]) from None
         except KeyboardInterrupt:
             raise Quit(EXIT_STATUS[Intent.INTERRUPT]) from None
         print()
-        return said
+        return text
 
-    async def _turn(self, said: str) -> None:
+    async def _turn(self, text: str) -> None:
         """One question and its answer. Both are remembered if there is any answer."""
-        asked = [*self._history, {"role": "user", "content": said}]
+        messages = [*self._history, {"role": "user", "content": text}]
         view = AnswerView()
         async with self._connect(view) as client:
-            stream = await client.start(messages=asked, model=self._arguments.model, **self._options)
+            stream = await client.start(messages=messages, model=self._arguments.model, **self._options)
             async with stream:
                 try:
                     await self._show(stream, view)
                 finally:
                     if view.text:
-                        self._history = asked + [
-                            {"role": role, "content": text} for role, text in view.turns()
+                        self._history = messages + [
+                            {"role": role, "content": turn} for role, turn in view.turns()
                         ]
         assert stream.final is not None  # leaving the stream's block has waited for it
         print_lines([("note", summary(stream.final))])

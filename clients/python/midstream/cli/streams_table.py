@@ -35,7 +35,7 @@ _NAMES = ("request", "tenant", "state")
 
 
 def header_lines(listing: Listing) -> list[str]:
-    """What is to be said of all of them."""
+    """The lines above the table, about all streams and the server."""
     counts = ", ".join(f"{count} {state}" for state, count in listing.states.items())
     shown = f"; the youngest {len(listing.streams)} of them" if listing.total > len(listing.streams) else ""
     streams = f"{listing.total} {'stream' if listing.total == 1 else 'streams'}: {counts}{shown}"
