@@ -1,4 +1,4 @@
-"""The command `midstream run`: a file of requests, at a terminal and in a pipe; its results, its exit status."""
+"""The command `midstream run`: a file of requests, at a terminal and in a pipe, results and exit status."""
 
 from __future__ import annotations
 
