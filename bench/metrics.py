@@ -23,12 +23,12 @@ from midstream import protocol
 from midstream.protocol import MAX_INDEX, Credit, Params
 from realtime.codec import Codec
 from realtime.hub.hub import Hub
-from realtime.hub.observers import Route, Watcher, Watchers
-from realtime.observability.listing import Listings
+from realtime.hub.observers import Observer, Observers, Route
+from realtime.observability.listing import ListingObserver
 from realtime.observability.metrics import Metrics
 from realtime.observability.request_log import RequestLog
 from realtime.refusal import Refusal
-from realtime.stream.pending_commands import Answer
+from realtime.stream.pending_commands import Reply
 from realtime.stream.stream import Stream
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
@@ -76,28 +76,28 @@ class Encoder:
 
     def flush(self) -> None:
         for stream in self._woken:
-            for event in self._hub.take(stream):
+            for event in self._hub.take_events(stream):
                 self._codec.encode(event)
         self._woken.clear()
 
     def lose(self, stream: Stream) -> None:
         raise AssertionError("there is nobody else")
 
-    def refuse(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
+    def send_refusal(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
         raise refusal
 
-    def answer(self, event: Answer) -> None:
+    def send_reply(self, event: Reply) -> None:
         raise AssertionError("nobody steers")
 
 
 class Gateway:
     """A hub with a stream for each connection, and what it has taken of this process's time."""
 
-    def __init__(self, *more: Watcher) -> None:
-        watchers = Watchers(Listings(), RequestLog(), *more)
+    def __init__(self, *more: Observer) -> None:
+        watchers = Observers(ListingObserver(), RequestLog(), *more)
         self._hub = Hub(lambda commands: None, watchers, window=64, max_streams=CONNECTIONS)
         tokenizer = Tokenizer.load(toy_model.FOLDER)
-        self._hub.have_engine(ServedModel("toy", tokenizer, vocab=toy_model.VOCAB, context=MAX_INDEX))
+        self._hub.engine_ready(ServedModel("toy", tokenizer, vocab=toy_model.VOCAB, context=MAX_INDEX))
         for number in range(CONNECTIONS):
             start = protocol.Start(
                 request_id=str(number),
@@ -105,13 +105,13 @@ class Gateway:
                 params=Params(temperature=0, ignore_eos=True),
                 credit=Credit(limit=MAX_INDEX),
             )
-            self._hub.receive("local", start, Encoder(self._hub))
+            self._hub.receive_frame("local", start, Encoder(self._hub))
 
     def hear(self, outputs: list[api.StepOutput]) -> float:
         """CPU seconds that it takes."""
         before = time.process_time()
         for output in outputs:
-            self._hub.hear(output)
+            self._hub.receive_step(output)
         return time.process_time() - before
 
 

@@ -1,4 +1,5 @@
-"""`midstream serve`: the only place that wires. Options in, a running server out, and its orderly end."""
+"""The command `midstream serve`, and the only place that wires. Options in, a running server out, and its
+orderly end."""
 
 from __future__ import annotations
 
@@ -15,36 +16,37 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from engine import api
-from realtime.access.connection_limits import Crowd
+from realtime.access.connection_limits import OpenConnections
 from realtime.access.credentials import Credentials
-from realtime.access.key_file import Unreadable
+from realtime.access.key_file import KeyFileError
 from realtime.access.keyring import Keyring
-from realtime.access.revocation import watch
-from realtime.app import Doors, application
-from realtime.bind import Unable, listen, raise_descriptor_limit, welcome
+from realtime.access.revocation import enforce_revocations
+from realtime.app import Endpoints, application
+from realtime.bind import StartupError, bind, raise_descriptor_limit, welcome
 from realtime.config import Options, parse
 from realtime.engines.process_link import ProcessLink
 from realtime.engines.supervisor import Connect, EngineFailed, Supervisor
 from realtime.engines.thread_link import ThreadLink
-from realtime.http.sse import Patience
+from realtime.http.sse import SseTimeouts
 from realtime.hub.hub import Hub
-from realtime.hub.observers import Watchers
+from realtime.hub.observers import Observers
 from realtime.observability import logs, loop_lag
-from realtime.observability.listing import Listings
+from realtime.observability.listing import ListingObserver
 from realtime.observability.metrics import Metrics
 from realtime.observability.request_log import RequestLog
 from realtime.server import Server, let_finish
 from realtime.tenants.allowance import EVERYTHING, Allowance
-from realtime.tenants.quota import Gate
+from realtime.tenants.quota import Quotas
 from realtime.transport import http_protocol, websocket_protocol
-from realtime.websocket.connection import Limits
+from realtime.websocket.connection import ConnectionLimits
 
 if TYPE_CHECKING:
-    from realtime.observability.trace_export import Exported
+    from realtime.observability.trace_export import ExportedTraces
 
 log = logging.getLogger("midstream")
 
-ACCEPTED_AT_ONCE = 64  # a crowd at the door holds up those inside for some ten milliseconds, and no longer
+# A crowd that connects holds up those who are connected for some ten milliseconds, and no longer.
+ACCEPTED_AT_ONCE = 64
 
 # A reader that is busy with what it has read answers no ping meanwhile. It is stalled, which costs nothing,
 # and not gone.
@@ -56,9 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     logs.set_up(options.log_level, options.log_format)
     try:
         raise_descriptor_limit()
-        with listen(options.host, options.port) as listening:
+        with bind(options.host, options.port) as listening:
             asyncio.run(serve(options, listening))
-    except Unable as problem:
+    except StartupError as problem:
         print(f"midstream: {problem}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -69,13 +71,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def serve(options: Options, listening: socket.socket) -> None:
     metrics = Metrics() if options.metrics == "on" else None
     traces = _traces() if options.traces == "on" else None
-    listings = Listings()
-    watchers = Watchers(
-        listings, RequestLog(), *(watcher for watcher in (metrics, traces) if watcher is not None)
+    listings = ListingObserver()
+    observers = Observers(
+        listings, RequestLog(), *(observer for observer in (metrics, traces) if observer is not None)
     )
     supervisor = Supervisor(
         _connector(options),
-        watchers,
+        observers,
         silence_s=options.engine_silence_s,
         spare=options.engine == "process" and options.engine_spare == "on",
     )
@@ -83,33 +85,33 @@ async def serve(options: Options, listening: socket.socket) -> None:
     allowance = keyring.allowance if keyring else _everything
     hub = Hub(
         supervisor.send,
-        watchers,
+        observers,
         window=options.auto_credit_window,
         max_streams=options.max_streams,
-        gate=Gate(allowance),
+        quotas=Quotas(allowance),
     )
     supervisor.hub = hub
-    crowd = Crowd(options.max_connections, options.connections_per_address or None, allowance)
-    doors = Doors(
+    connections = OpenConnections(options.max_connections, options.connections_per_address or None, allowance)
+    endpoints = Endpoints(
         hub,
         supervisor,
         metrics,
         _limits(options),
         credentials=Credentials(keyring, tuple(options.allowed_origins.split())),
-        crowd=crowd,
+        connections=connections,
         listings=listings,
-        patience=_patience(options),
+        timeouts=_sse_timeouts(options),
     )
-    tasks = _tasks(keyring, crowd, hub, metrics)
+    tasks = _tasks(keyring, connections, hub, metrics)
     try:
         hello = await supervisor.start()
         server = Server(
-            _uvicorn_config(options, doors), partial(let_finish, hub, doors, options.shutdown_grace_s)
+            _uvicorn_config(options, endpoints), partial(let_finish, hub, endpoints, options.shutdown_grace_s)
         )
         print(welcome(listening, f"{hello.model} ({hello.dtype}, {hello.device})"), flush=True)
         await server.serve(sockets=[listening])
     except EngineFailed as error:
-        raise Unable(f"the engine does not start: {error}") from None
+        raise StartupError(f"the engine does not start: {error}") from None
     finally:
         for task in tasks:
             task.cancel()
@@ -121,33 +123,32 @@ async def serve(options: Options, listening: socket.socket) -> None:
 def _keyring(options: Options) -> Keyring | None:
     try:
         return Keyring(Path(options.keys_file)) if options.keys_file else None
-    except Unreadable as problem:
-        raise Unable(str(problem)) from None
+    except KeyFileError as problem:
+        raise StartupError(str(problem)) from None
 
 
 def _everything(tenant: str) -> Allowance:
     return EVERYTHING
 
 
-def _traces() -> Exported:
+def _traces() -> ExportedTraces:
     try:
-        from realtime.observability.trace_export import (
-            Exported,  # brings OpenTelemetry: only where it was asked for
-        )
+        # It brings OpenTelemetry: only where it was asked for.
+        from realtime.observability.trace_export import ExportedTraces
     except ModuleNotFoundError:
-        raise Unable(
+        raise StartupError(
             "--traces on needs OpenTelemetry; install it with: pip install 'midstream-server[otel]'"
         ) from None
-    return Exported()
+    return ExportedTraces()
 
 
 def _tasks(
-    keyring: Keyring | None, crowd: Crowd, hub: Hub, metrics: Metrics | None
+    keyring: Keyring | None, connections: OpenConnections, hub: Hub, metrics: Metrics | None
 ) -> list[asyncio.Task[None]]:
     """What goes on beside everything else, for as long as the server runs."""
     loop, tasks = asyncio.get_running_loop(), []
     if keyring is not None:
-        tasks.append(loop.create_task(watch(keyring, crowd, hub)))
+        tasks.append(loop.create_task(enforce_revocations(keyring, connections, hub)))
     if metrics is not None:
         tasks.append(loop.create_task(loop_lag.measure(metrics.lagged)))
     return tasks
@@ -178,8 +179,8 @@ def _connector(options: Options) -> Connect:
     return lambda on_message, on_closed: ThreadLink(engine_options, on_message, on_closed)
 
 
-def _limits(options: Options) -> Limits:
-    return Limits(
+def _limits(options: Options) -> ConnectionLimits:
+    return ConnectionLimits(
         max_message_bytes=options.max_message_bytes,
         streams_per_connection=options.streams_per_connection,
         auto_credit_window=options.auto_credit_window,
@@ -187,9 +188,9 @@ def _limits(options: Options) -> Limits:
     )
 
 
-def _patience(options: Options) -> Patience:
+def _sse_timeouts(options: Options) -> SseTimeouts:
     """A reader over HTTP that takes nothing is told so before the transport cuts it off."""
-    return Patience(heartbeat_s=options.sse_heartbeat_s, stalled_s=0.75 * options.send_timeout_s)
+    return SseTimeouts(heartbeat_s=options.sse_heartbeat_s, stalled_s=0.75 * options.send_timeout_s)
 
 
 def _http_limits(options: Options) -> http_protocol.HttpLimits:
@@ -198,12 +199,12 @@ def _http_limits(options: Options) -> http_protocol.HttpLimits:
     )
 
 
-def _uvicorn_config(options: Options, doors: Doors) -> uvicorn.Config:
+def _uvicorn_config(options: Options, endpoints: Endpoints) -> uvicorn.Config:
     return uvicorn.Config(
-        application(doors),
+        application(endpoints),
         http=http_protocol.protocol_class(_http_limits(options)),
         ws=websocket_protocol.protocol_class(
-            websocket_protocol.Limits(send_timeout_s=options.send_timeout_s)
+            websocket_protocol.WebSocketLimits(send_timeout_s=options.send_timeout_s)
         ),
         ws_max_size=options.max_message_bytes,
         ws_ping_timeout=PEER_SILENCE_S,

@@ -1,4 +1,4 @@
-"""The doors: which path leads where, and for whom. Wiring happens in `__main__`; this names the routes."""
+"""The ASGI application: which path leads to which endpoint, and for whom. `__main__` does the wiring."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from midstream import protocol
-from realtime.access.connection_limits import Crowd
+from realtime.access.connection_limits import OpenConnections
 from realtime.access.credentials import Credentials
 from realtime.engines.supervisor import Supervisor
 from realtime.http import asyncapi
-from realtime.http.client_secret_endpoint import secret_door
-from realtime.http.guard import For, answer, guarded, holder_of
-from realtime.http.listing_endpoint import listing_door
+from realtime.http.client_secret_endpoint import client_secret_endpoint
+from realtime.http.guard import Access, guarded, holder_of, refusal_response
+from realtime.http.listing_endpoint import listing_endpoint
 from realtime.http.openai.errors import error_response
 from realtime.http.openai.routes import routes as openai
 from realtime.http.openapi import document as openapi
 from realtime.http.pages import routes as pages
-from realtime.http.sse import Patience
+from realtime.http.sse import SseTimeouts
 from realtime.http.stream_endpoint import routes as streams
 from realtime.hub.hub import Hub
-from realtime.observability.listing import Listings
+from realtime.observability.listing import ListingObserver
 from realtime.observability.metrics import Metrics
 from realtime.refusal import Refusal
-from realtime.websocket.connection import Connection, Limits, serve
+from realtime.websocket.connection import Connection, ConnectionLimits, serve
 
 
-class Doors:
+class Endpoints:
     """The HTTP and WebSocket endpoints, over one hub."""
 
     def __init__(
@@ -39,36 +39,36 @@ class Doors:
         hub: Hub,
         supervisor: Supervisor,
         metrics: Metrics | None,
-        limits: Limits,
+        limits: ConnectionLimits,
         *,
         credentials: Credentials,
-        crowd: Crowd,
-        listings: Listings,
-        patience: Patience | None = None,
+        connections: OpenConnections,
+        listings: ListingObserver,
+        timeouts: SseTimeouts | None = None,
     ) -> None:
         self._hub = hub
         self._supervisor = supervisor
         self._metrics = metrics
         self._limits = limits
-        self._crowd = crowd
+        self._connections = connections
         self.credentials = credentials
-        patience = patience or Patience()
-        self.openai = openai(hub, limits.max_message_bytes, patience)
-        self.streams = streams(hub, limits.max_message_bytes, patience)
+        timeouts = timeouts or SseTimeouts()
+        self.openai = openai(hub, limits.max_message_bytes, timeouts)
+        self.streams = streams(hub, limits.max_message_bytes, timeouts)
         self.open: dict[str, Connection] = {}  # by session_id
-        self.listed = listing_door(listings, credentials, lambda: len(self.open))
+        self.list_streams = listing_endpoint(listings, credentials, lambda: len(self.open))
 
     async def realtime(self, websocket: WebSocket) -> None:
         holder = holder_of(websocket)
         try:
-            visitor = self._crowd.join(websocket, holder)
+            connection = self._connections.open(websocket, holder)
         except Refusal as refusal:
-            await websocket.send_denial_response(answer(refusal))
+            await websocket.send_denial_response(refusal_response(refusal))
             return
         try:
             await serve(websocket, self._hub, holder.tenant, self._limits, self.open)
         finally:
-            self._crowd.leave(visitor)
+            self._connections.close(connection)
 
     async def healthz(self, request: Request) -> Response:
         """This process answers."""
@@ -95,27 +95,27 @@ class Doors:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def application(doors: Doors) -> Starlette:
-    credentials = doors.credentials
+def application(endpoints: Endpoints) -> Starlette:
+    credentials = endpoints.credentials
     return Starlette(
         routes=[
             *guarded(
-                For.HOLDERS,
+                Access.HOLDERS,
                 credentials,
-                WebSocketRoute("/v1/realtime", doors.realtime),
-                Route("/v1/realtime/client_secrets", secret_door(credentials), methods=["POST"]),
-                Route("/v1/streams", doors.listed),
-                *doors.streams,
+                WebSocketRoute("/v1/realtime", endpoints.realtime),
+                Route("/v1/realtime/client_secrets", client_secret_endpoint(credentials), methods=["POST"]),
+                Route("/v1/streams", endpoints.list_streams),
+                *endpoints.streams,
             ),
-            *guarded(For.HOLDERS, credentials, *doors.openai, words=error_response),
-            *guarded(For.ADMINS, credentials, Route("/metrics", doors.metrics)),
+            *guarded(Access.HOLDERS, credentials, *endpoints.openai, error_response=error_response),
+            *guarded(Access.ADMINS, credentials, Route("/metrics", endpoints.metrics)),
             *guarded(
-                For.EVERYBODY,
+                Access.EVERYBODY,
                 credentials,
-                Route("/healthz", doors.healthz),
-                Route("/readyz", doors.readyz),
-                Route("/asyncapi.json", doors.asyncapi),
-                Route("/openapi.json", doors.openapi),
+                Route("/healthz", endpoints.healthz),
+                Route("/readyz", endpoints.readyz),
+                Route("/asyncapi.json", endpoints.asyncapi),
+                Route("/openapi.json", endpoints.openapi),
                 *pages(),  # they hold no secret
             ),
         ]

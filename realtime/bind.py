@@ -1,4 +1,5 @@
-"""The address that the server listens at: taken before anything else is begun, and said when all is ready."""
+"""Binding the address that the server listens at, before anything else is begun; and the welcome when all is
+ready."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from pathlib import Path
 BACKLOG = 2048
 
 
-class Unable(Exception):
+class StartupError(Exception):
     """The server cannot start; the message is the line that says why."""
 
 
-def listen(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Where the protocol is not said, asyncio leaves TCP_NODELAY alone, and each small write waits until the
     # peer has acknowledged the one before: up to 40 ms.
@@ -28,7 +29,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         why = os.strerror(error.errno or 0)
-        raise Unable(f"cannot listen on {host} port {port}: {why}") from None
+        raise StartupError(f"cannot listen on {host} port {port}: {why}") from None
     return listening
 
 

@@ -1,4 +1,4 @@
-"""Bytes to frames, and events to bytes, in either encoding.
+"""The codec: bytes to frames, and events to bytes, in JSON or MessagePack.
 
 Whatever is wrong with a peer's bytes becomes a `Refusal` here: it names the field and what would be right.
 Ranges are not repeated in this module; the sentence is made from the types in `midstream.protocol`.
@@ -31,7 +31,7 @@ class Codec:
         self.text = subprotocol != MSGPACK_SUBPROTOCOL
         library: Any = msgspec.json if self.text else msgspec.msgpack
         self._decoder = library.Decoder(ClientFrame)
-        self._loose = library.Decoder()
+        self._untyped = library.Decoder()
         self._encoder = library.Encoder()
 
     def encode(self, event: Event) -> bytes:
@@ -52,7 +52,7 @@ class Codec:
     def _read(self, data: bytes | str) -> Any:
         """Whatever the bytes say: nothing is expected of it but that it can be read."""
         try:
-            return self._loose.decode(data)
+            return self._untyped.decode(data)
         except _BROKEN as error:
             raise self._unreadable(error) from None
 
@@ -63,7 +63,7 @@ class Codec:
     def name(self) -> str:
         return "JSON" if self.text else "MessagePack"
 
-    def addressed(self, data: bytes | str) -> tuple[str | None, str | None]:
+    def ids_of(self, data: bytes | str) -> tuple[str | None, str | None]:
         """The `request_id` and `ref` of a frame that was refused, as far as they can be read."""
         if isinstance(data, str) != self.text:
             return None, None  # a message of the other kind: it is not even in this encoding
@@ -83,7 +83,7 @@ class Codec:
         if kind is None:
             known = ", ".join(sorted(_BY_TAG))
             return Refusal("invalid_frame", f"Unknown frame type {_quoted(tag)}; known are {known}.")
-        return explained(kind, error, f"{tag} frame")
+        return explain_error(kind, error, f"{tag} frame")
 
 
 def _with_text_keys(said: Any) -> ClientFrame | None:
@@ -94,7 +94,7 @@ def _with_text_keys(said: Any) -> ClientFrame | None:
         return None
 
 
-def explained(kind: type, error: msgspec.ValidationError, what: str) -> Refusal:
+def explain_error(kind: type, error: msgspec.ValidationError, what: str) -> Refusal:
     """A sentence that names the field and all of what it may be, where msgspec names one bound of it."""
     message, _, place = str(error).partition(" - at ")
     match = _PATH.match(place)

@@ -1,4 +1,4 @@
-"""Every option of `midstream serve`: its name, type, range, default and help, once.
+"""The options of `midstream serve`: name, type, range, default and help of each, once.
 
 `Options` is the table. The command line, the environment variables, `--help` and the messages for values that
 are not right are all made from it. This module does not know what an option does.
@@ -35,7 +35,7 @@ def option(
     pattern: str = ".+",
     right: str = "",
 ) -> Any:
-    """A row of the table: numbers lie from `least` to `most`, and texts match `pattern`, `right` in words."""
+    """An option: numbers lie from `least` to `most`, and texts match `pattern`, `right` in words."""
     rule = {"purpose": purpose, "least": least, "most": most, "pattern": pattern, "right": right}
     return dataclasses.field(default=default, metadata=rule)
 
@@ -141,7 +141,7 @@ class Options:
     )
 
 
-class _Row:
+class _Option:
     """One option, as the command line and the environment see it."""
 
     def __init__(self, field: dataclasses.Field[Any], kind: Any) -> None:
@@ -190,7 +190,7 @@ class _Row:
 
 
 _KINDS = get_type_hints(Options)
-_ROWS = [_Row(field, _KINDS[field.name]) for field in dataclasses.fields(Options)]
+_OPTIONS = [_Option(field, _KINDS[field.name]) for field in dataclasses.fields(Options)]
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
@@ -201,7 +201,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     parser = _parser()
     given = vars(parser.parse_args(argv))
     values = {}
-    for row in _ROWS:
+    for row in _OPTIONS:
         if row.name in given:
             source, text = row.flag, given[row.name]
         elif environ.get(row.variable):
@@ -248,7 +248,7 @@ def _parser() -> ArgumentParser:
         argument_default=SUPPRESS,
         allow_abbrev=False,
     )
-    for row in _ROWS:
+    for row in _OPTIONS:
         spelling: dict[str, Any] = {"nargs": "?", "const": "true"} if row.kind is bool else {}
         parser.add_argument(row.flag, metavar=row.metavar, help=row.help, **spelling)
     return parser

@@ -1,4 +1,4 @@
-"""`midstream keys`: adds, lists and revokes the keys of a key file, whether or not a server reads it.
+"""The command `midstream keys`: adds, lists and revokes the keys of a key file.
 
 A key is printed once, alone on standard output, when it is made; the file has its digest only. The file
 is replaced as a whole, so a server reads the old one or the new one, and only its owner may read it.
@@ -19,14 +19,14 @@ from typing import Any
 
 import msgspec
 
-from realtime.access.key_file import Book, Entry, Unreadable, digest, new_key, read, text
+from realtime.access.key_file import KeyEntry, KeyFile, KeyFileError, digest, new_key, read, text
 from realtime.tenants.allowance import HIGHEST, LOWEST, Allowance
 
 FILE = "MIDSTREAM_KEYS_FILE"
 LIMITS = ("max_streams", "max_connections", "tokens_per_minute", "prefill_tokens", "priority")
 
 
-class Mistake(Exception):
+class KeysCommandError(Exception):
     """Nothing was changed; the message says why."""
 
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.envi
     try:
         commands = {"add": _add, "list": _list, "revoke": _revoke}
         commands[arguments.command](Path(file), arguments)
-    except (Mistake, Unreadable) as problem:
+    except (KeysCommandError, KeyFileError) as problem:
         print(f"midstream: {problem}", file=sys.stderr)
         return 1
     except OSError as error:
@@ -52,21 +52,21 @@ def _add(path: Path, arguments: Namespace) -> None:
     name, tenant = arguments.name, arguments.tenant or arguments.name
     limits = {limit: given for limit in LIMITS if (given := getattr(arguments, limit)) is not None}
     key = new_key()
-    with _changing(path) as book:
-        if name in book.keys:
-            raise Mistake(f'there is a key "{name}" already: take another name, or revoke it first')
-        book.keys[name] = Entry(tenant=tenant, digest=digest(key), admin=arguments.admin)
-        if limits or tenant not in book.tenants:
-            before = book.tenants.get(tenant, Allowance())
-            book.tenants[tenant] = msgspec.structs.replace(before, **limits)
+    with _edited(path) as key_file:
+        if name in key_file.keys:
+            raise KeysCommandError(f'there is a key "{name}" already: take another name, or revoke it first')
+        key_file.keys[name] = KeyEntry(tenant=tenant, digest=digest(key), admin=arguments.admin)
+        if limits or tenant not in key_file.tenants:
+            before = key_file.tenants.get(tenant, Allowance())
+            key_file.tenants[tenant] = msgspec.structs.replace(before, **limits)
     print(key)
     print(f'Key "{name}" of tenant "{tenant}". It is not shown again.', file=sys.stderr)
 
 
 def _list(path: Path, arguments: Namespace) -> None:
-    book = read(path)
-    for name, entry in sorted(book.keys.items()):
-        allowed = msgspec.to_builtins(book.tenants.get(entry.tenant, Allowance()))
+    key_file = read(path)
+    for name, entry in sorted(key_file.keys.items()):
+        allowed = msgspec.to_builtins(key_file.tenants.get(entry.tenant, Allowance()))
         limits = " ".join(f"{limit}={_shown(value)}" for limit, value in allowed.items())
         print(f"{name}  tenant={entry.tenant}{'  admin' * entry.admin}  {limits}".rstrip())
 
@@ -76,25 +76,25 @@ def _shown(value: Any) -> str:
 
 
 def _revoke(path: Path, arguments: Namespace) -> None:
-    with _changing(path, must_be=True) as book:
-        if arguments.name not in book.keys:
-            raise Mistake(f'there is no key "{arguments.name}" in {path}')
-        tenant = book.keys.pop(arguments.name).tenant
-        if all(entry.tenant != tenant for entry in book.keys.values()):
-            book.tenants.pop(tenant, None)
+    with _edited(path, must_be=True) as key_file:
+        if arguments.name not in key_file.keys:
+            raise KeysCommandError(f'there is no key "{arguments.name}" in {path}')
+        tenant = key_file.keys.pop(arguments.name).tenant
+        if all(entry.tenant != tenant for entry in key_file.keys.values()):
+            key_file.tenants.pop(tenant, None)
     print(f'Key "{arguments.name}" is revoked; a running server notices within a second.', file=sys.stderr)
 
 
 @contextmanager
-def _changing(path: Path, *, must_be: bool = False) -> Iterator[Book]:
-    """The book, to be changed while nobody else does, and written when that went well."""
+def _edited(path: Path, *, must_be: bool = False) -> Iterator[KeyFile]:
+    """The key file, to be changed while nobody else does, and written when that went well."""
     path = path.resolve()
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
-        book = read(path) if must_be or path.exists() else Book()
-        yield book
-        _replace(path, text(book))
+        key_file = read(path) if must_be or path.exists() else KeyFile()
+        yield key_file
+        _replace(path, text(key_file))
     finally:
         os.close(folder)
 

@@ -1,5 +1,4 @@
-"""What the server says no with: raised where a mistake is found, sent as an `error` event where it came
-from."""
+"""The refusal: an exception raised where a peer's mistake is found, and sent as an `error` event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""uvicorn as this server runs it, and its orderly end: nothing new starts, what runs may finish."""
+"""The uvicorn server as Midstream runs it, and its graceful shutdown: nothing new starts, what runs may
+finish."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import Any
 import uvicorn
 
 from midstream.protocol import GoingAway
-from realtime.app import Doors
+from realtime.app import Endpoints
 from realtime.bind import BACKLOG
 from realtime.hub.hub import Hub
 
@@ -48,15 +49,15 @@ class Server(uvicorn.Server):
         end.result()
 
 
-async def let_finish(hub: Hub, doors: Doors, grace_s: float) -> None:
+async def let_finish(hub: Hub, endpoints: Endpoints, grace_s: float) -> None:
     """Start nothing new, let what runs finish within the grace, then close."""
     hub.draining = True
     log.info("going away: %d streams have %g s to finish", len(hub.streams), grace_s)
-    for connection in list(doors.open.values()):
-        connection.say(GoingAway(deadline_ms=int(grace_s * 1000)))
+    for connection in list(endpoints.open.values()):
+        connection.send_event(GoingAway(deadline_ms=int(grace_s * 1000)))
     try:
-        await asyncio.wait_for(hub.quiet(), grace_s)
+        await asyncio.wait_for(hub.wait_until_empty(), grace_s)
     except TimeoutError:
         hub.cancel_all()
-        await hub.quiet()
-    await asyncio.gather(*(connection.close_for_good() for connection in list(doors.open.values())))
+        await hub.wait_until_empty()
+    await asyncio.gather(*(connection.close_for_good() for connection in list(endpoints.open.values())))

@@ -33,7 +33,7 @@ DOCUMENTED = {"7.1.5"}
 
 AT_ONCE = 8  # many cases are waits
 
-ROOMY = websocket_protocol.Limits(max_fragments=1 << 20, pace_per_s=1e9, pace_burst=1e9)
+ROOMY = websocket_protocol.WebSocketLimits(max_fragments=1 << 20, pace_per_s=1e9, pace_burst=1e9)
 ROOMY_BYTES = 16 << 20
 
 
@@ -45,7 +45,7 @@ async def echo(scope: MutableMapping[str, Any], receive: Receive, send: Send) ->
 
 
 @asynccontextmanager
-async def serving(limits: websocket_protocol.Limits, message_bytes: int) -> AsyncIterator[str]:
+async def serving(limits: websocket_protocol.WebSocketLimits, message_bytes: int) -> AsyncIterator[str]:
     """The address of an echo server."""
     listening = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
@@ -66,7 +66,7 @@ async def serving(limits: websocket_protocol.Limits, message_bytes: int) -> Asyn
 
 
 async def verdicts(
-    cases: list[str], limits: websocket_protocol.Limits, message_bytes: int
+    cases: list[str], limits: websocket_protocol.WebSocketLimits, message_bytes: int
 ) -> list[tuple[str, str, str]]:
     """Of every case its number, and how its exchange and its closing were."""
     async with serving(limits, message_bytes) as address:
@@ -91,7 +91,7 @@ def verdict(exchange: str, closing: str) -> str:
 
 async def measure(scale: float) -> dict[str, Any]:
     """All groups; below a scale of 1, what is not about performance."""
-    found = await verdicts(BEHAVIOUR, websocket_protocol.Limits(), Options().max_message_bytes)
+    found = await verdicts(BEHAVIOUR, websocket_protocol.WebSocketLimits(), Options().max_message_bytes)
     if scale >= 1:
         found += await verdicts(PERFORMANCE, ROOMY, ROOMY_BYTES)
     failed = {case for case, *how in found if verdict(*how) not in GOOD}

@@ -21,10 +21,10 @@ from bench.reliability import socket_fuzz
 from bench.reliability.mutated_frames import mutants
 from bench.reliability.process_memory import resident_mib, slope
 from midstream.protocol import MSGPACK_SUBPROTOCOL, Params, Start
-from realtime.websocket.connection import Limits, serve
+from realtime.websocket.connection import ConnectionLimits, serve
 from tests.fakes.checking_client import Account, Reader
-from tests.fakes.fake_websocket import Wire
-from tests.fakes.simulated_server import House, Room
+from tests.fakes.fake_websocket import FakeWebSocket
+from tests.fakes.simulated_server import EngineSize, SimulatedServer
 
 FRAMES, SEED = 10_000_000, 90_000
 OVER_SOCKETS = 0.01  # of them
@@ -32,8 +32,10 @@ WORKERS, MOST_S = 2, 3600.0
 A_CONNECTION = 500  # frames; then another: streams left behind are cancelled, or wait for their grace
 A_TICK = 100  # frames between two steps of the engine
 MOST_MIB_A_MILLION = 1.0
-ROOM = Room(kv_tokens=8192, block=16, step_tokens=256, batch_rows=64, slots=512)
-LIMITS = Limits(max_message_bytes=2**20, streams_per_connection=24, auto_credit_window=64, ack_every=16)
+ROOM = EngineSize(kv_tokens=8192, block=16, step_tokens=256, batch_rows=64, slots=512)
+LIMITS = ConnectionLimits(
+    max_message_bytes=2**20, streams_per_connection=24, auto_credit_window=64, ack_every=16
+)
 
 
 class Fed(NamedTuple):
@@ -77,7 +79,7 @@ def feed(seed: int, count: int, packed: bool) -> Fed:
 
 
 async def feeding(seed: int, count: int, packed: bool) -> Fed:
-    house, stray = House(ROOM, window=64), mutants(seed, packed=packed)
+    house, stray = SimulatedServer(ROOM, window=64), mutants(seed, packed=packed)
     good, wrong = Good(house), list[str]()
     weights: list[tuple[float, float]] = []
     done, until = 0, time.perf_counter() + MOST_S
@@ -95,10 +97,10 @@ async def feeding(seed: int, count: int, packed: bool) -> Fed:
     return Fed(done, steered, good.ended, wrong + good.wrong, slope(weights[len(weights) // 2 :]))
 
 
-class Fake(Wire):
+class Fake(FakeWebSocket):
     """So many frames, and then the end."""
 
-    def __init__(self, house: House, good: Good, stray: Iterator[bytes], packed: bool) -> None:
+    def __init__(self, house: SimulatedServer, good: Good, stray: Iterator[bytes], packed: bool) -> None:
         super().__init__([MSGPACK_SUBPROTOCOL] if packed else [])
         self._house, self._good, self._stray, self._packed = house, good, stray, packed
         self._left = A_CONNECTION
@@ -126,7 +128,7 @@ class Fake(Wire):
 class Good:
     """One stream after the other, each read by a strict account; all must come to the same."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: SimulatedServer) -> None:
         self.wrong: list[str] = []
         self.ended = 0
         self.texts: set[str] = set()

@@ -1,1 +1,1 @@
-"""Who is there: keys, the one-time secrets made of them, origins, crowds, and the end of a revoked key."""
+"""Authentication and connection limits: keys, one-time secrets, origins, and the revocation of keys."""

@@ -1,4 +1,5 @@
-"""Who is connected: how many of each address and tenant, and whom to turn out when a key is revoked.
+"""The limits of open connections: of the server, of an address and of a tenant; and which a revoked key has
+open.
 
 It counts connections that hold a key. It knows nothing of what is said on them.
 """
@@ -17,63 +18,63 @@ from realtime.tenants.allowance import EVERYTHING, Allowance, Holder
 A_WHILE_MS = 1000
 
 
-class Visitor(Struct, frozen=True, eq=False):
+class OpenConnection(Struct, frozen=True, eq=False):
     websocket: WebSocket
     address: str
     holder: Holder
 
 
-class Crowd:
+class OpenConnections:
     def __init__(
         self,
-        most: int,
-        most_per_address: int | None = None,
+        limit: int,
+        per_address: int | None = None,
         allowance: Callable[[str], Allowance] = lambda tenant: EVERYTHING,
     ) -> None:
-        self._most = most
-        self._most_per_address = most_per_address
+        self._limit = limit
+        self._per_address = per_address
         self._allowance = allowance
-        self._visitors: set[Visitor] = set()
+        self._connections: set[OpenConnection] = set()
         self._of_address: Counter[str] = Counter()  # counted as they come and go: there may be thousands
         self._of_tenant: Counter[str] = Counter()
 
-    def join(self, websocket: WebSocket, holder: Holder) -> Visitor:
+    def open(self, websocket: WebSocket, holder: Holder) -> OpenConnection:
         """Whoever joins leaves again. Raises Refusal if there is no room."""
-        visitor = Visitor(websocket, websocket.client.host if websocket.client else "", holder)
-        self._check(visitor)
-        self._visitors.add(visitor)
-        self._of_address[visitor.address] += 1
+        connection = OpenConnection(websocket, websocket.client.host if websocket.client else "", holder)
+        self._check(connection)
+        self._connections.add(connection)
+        self._of_address[connection.address] += 1
         self._of_tenant[holder.tenant] += 1
-        return visitor
+        return connection
 
-    def leave(self, visitor: Visitor) -> None:
-        if visitor in self._visitors:
-            self._visitors.remove(visitor)
-            _count_out(self._of_address, visitor.address)
-            _count_out(self._of_tenant, visitor.holder.tenant)
+    def close(self, connection: OpenConnection) -> None:
+        if connection in self._connections:
+            self._connections.remove(connection)
+            _count_out(self._of_address, connection.address)
+            _count_out(self._of_tenant, connection.holder.tenant)
 
-    def where(self, unwanted: Callable[[Holder], bool]) -> list[Visitor]:
-        return [visitor for visitor in self._visitors if unwanted(visitor.holder)]
+    def matching(self, unwanted: Callable[[Holder], bool]) -> list[OpenConnection]:
+        return [connection for connection in self._connections if unwanted(connection.holder)]
 
-    def _check(self, new: Visitor) -> None:
-        if len(self._visitors) >= self._most:
+    def _check(self, new: OpenConnection) -> None:
+        if len(self._connections) >= self._limit:
             raise Refusal(
                 "overloaded",
-                f"The server has its most of {self._most} connections; try again later.",
+                f"The server's limit of {self._limit} connections is reached; try again later.",
                 retry_after_ms=A_WHILE_MS,
             )
-        self._check_share(self._of_address[new.address], self._most_per_address, "your address")
+        self._check_share(self._of_address[new.address], self._per_address, "your address")
         self._check_share(
             self._of_tenant[new.holder.tenant],
             self._allowance(new.holder.tenant).max_connections,
             "your key's tenant",
         )
 
-    def _check_share(self, there: int, most: int | None, whose: str) -> None:
-        if most is not None and there >= most:
+    def _check_share(self, there: int, limit: int | None, whose: str) -> None:
+        if limit is not None and there >= limit:
             raise Refusal(
                 "rate_limited",
-                f"There are {there} connections of {whose}, and no more than {most} may be.",
+                f"The limit of {limit} connections of {whose} is reached.",
                 retry_after_ms=A_WHILE_MS,
             )
 

@@ -1,4 +1,4 @@
-"""Who is there: from the headers of a request to the holder of a key, or to a refusal.
+"""Credentials: from the headers of a request to the holder of a key, or to a refusal.
 
 It knows where a key or a one-time secret may stand (never in a URL, which ends up in logs) and which pages
 may connect. It knows no route and no answer, and repeats nothing of what it was shown.

@@ -1,6 +1,6 @@
-"""What a key is, and what stands in a key file: names, tenants and digests, never a key.
+"""The key file: names, tenants and digests of keys, never a key.
 
-It makes and digests keys, and turns a file's text into a `Book` and back. Who may write the file is the
+It makes and digests keys, and turns a file's text into a `KeyFile` and back. Who may write the file is the
 business of the command (`keys_command`); what a running server makes of it, of the ring (`keyring`).
 """
 
@@ -30,20 +30,20 @@ HEADER = """\
 """
 
 
-class Entry(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class KeyEntry(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     tenant: Name
     digest: Digest
     admin: bool = False
 
 
-class Book(Struct, kw_only=True, forbid_unknown_fields=True):
+class KeyFile(Struct, kw_only=True, forbid_unknown_fields=True):
     """All keys and tenants, by name. A tenant that is not named has an `Allowance` as it is by itself."""
 
     tenants: dict[Name, Allowance] = msgspec.field(default_factory=dict)
-    keys: dict[Name, Entry] = msgspec.field(default_factory=dict)
+    keys: dict[Name, KeyEntry] = msgspec.field(default_factory=dict)
 
 
-class Unreadable(Exception):
+class KeyFileError(Exception):
     """The key file cannot be used; the message is a sentence that says which and why, and quotes nothing."""
 
 
@@ -62,20 +62,20 @@ def digest(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-def read(path: Path) -> Book:
+def read(path: Path) -> KeyFile:
     try:
-        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Book)
+        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), KeyFile)
     except OSError as error:
-        raise Unreadable(f"the key file {path} cannot be read: {error.strerror}") from None
+        raise KeyFileError(f"the key file {path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError):
-        raise Unreadable(f"the key file {path} is not TOML") from None
+        raise KeyFileError(f"the key file {path} is not TOML") from None
     except msgspec.ValidationError as error:
-        raise Unreadable(f"the key file {path} is not right: {error}") from None
+        raise KeyFileError(f"the key file {path} is not right: {error}") from None
 
 
-def text(book: Book) -> str:
+def text(file: KeyFile) -> str:
     sections = [HEADER]
-    for kind, rows in (("tenants", book.tenants), ("keys", book.keys)):
+    for kind, rows in (("tenants", file.tenants), ("keys", file.keys)):
         for name, row in sorted(rows.items()):
             fields = msgspec.to_builtins(row).items()
             lines = [f"{field} = {msgspec.json.encode(value).decode()}" for field, value in fields]

@@ -1,4 +1,5 @@
-"""The key file as the running server knows it: who holds a key, and what a tenant may take, as of now.
+"""The keyring of the running server: who holds a key, and what a tenant may take, by the key file as it is
+now.
 
 It looks at the file whenever a key is shown, and when it is asked to. A file that has become unreadable
 changes nothing: it is reported once, and what was last read holds.
@@ -9,25 +10,25 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from realtime.access.key_file import Book, Entry, Unreadable, digest, read
+from realtime.access.key_file import KeyEntry, KeyFile, KeyFileError, digest, read
 from realtime.tenants.allowance import Allowance, Holder
 
 log = logging.getLogger(__name__)
 
-Seen = tuple[int, int, int] | None  # of a file: which, when written, how large
+Version = tuple[int, int, int] | None  # of a file: which, when written, how large
 
 
 class Keyring:
     def __init__(self, path: Path) -> None:
-        """Raises Unreadable: a server does not start with keys that it cannot read."""
+        """Raises KeyFileError: a server does not start with keys that it cannot read."""
         self._path = path
-        self._seen = _seen(path)
-        self._take(read(path))
+        self._version = _version(path)
+        self._use(read(path))
         if not self._entries:
             log.warning("the key file %s holds no key: nobody can connect", path)
 
     def holder(self, key: str) -> Holder | None:
-        self.look()
+        self.reload()
         entry = self._entries.get(digest(key))
         return None if entry is None else Holder(entry.tenant, entry.digest, entry.admin)
 
@@ -43,25 +44,25 @@ class Keyring:
     def allowance(self, tenant: str) -> Allowance:
         return self._tenants.get(tenant, Allowance())
 
-    def look(self) -> None:
+    def reload(self) -> None:
         """Read the file again, if it is another than the one that was read."""
-        seen = _seen(self._path)
-        if seen == self._seen:
+        version = _version(self._path)
+        if version == self._version:
             return
-        self._seen = seen
+        self._version = version
         try:
-            self._take(read(self._path))
-        except Unreadable as problem:
+            self._use(read(self._path))
+        except KeyFileError as problem:
             log.error("%s; the keys that were read before still hold", problem)
         else:
             log.info("the key file has changed: %d keys", len(self._entries))
 
-    def _take(self, book: Book) -> None:
-        self._tenants = book.tenants
-        self._entries: dict[str, Entry] = {entry.digest: entry for entry in book.keys.values()}
+    def _use(self, file: KeyFile) -> None:
+        self._tenants = file.tenants
+        self._entries: dict[str, KeyEntry] = {entry.digest: entry for entry in file.keys.values()}
 
 
-def _seen(path: Path) -> Seen:
+def _version(path: Path) -> Version:
     try:
         stat = path.stat()
     except OSError:

@@ -1,11 +1,12 @@
-"""Which web pages may open a connection: those that this server served itself, and those that it was told of.
+"""The check of a web page's origin: which pages may connect. Those that this server served itself, and those
+that it was told of.
 
-Browsers let any page open a WebSocket to any server, this machine's own included, and say honestly where
-the page came from. Programs that are no browsers send no `Origin`.
+Browsers let any page open a WebSocket to any server, this machine's own included, and say honestly where the
+page came from. Programs that are no browsers send no `Origin`.
 
-Whoever owns a name can have it point at any address for a while, this machine's own included (DNS
-rebinding), and a page from there looks like ours. Where a key is needed that gains nothing. Where none is, a
-page is ours only if it was fetched from an address, or from `localhost`: those cannot be pointed elsewhere.
+Whoever owns a name can have it point at any address for a while, this machine's own included (DNS rebinding),
+and a page from there looks like ours. Where a key is needed that gains nothing. Where none is, a page is ours
+only if it was fetched from an address, or from `localhost`: those cannot be pointed elsewhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a revoked key leaves behind, and its end: open connections, and streams that outlive those.
+"""Revocation: a key that is gone from the file ends its open connections, and the streams that outlive those.
 
 The key file can change while nobody shows a key, so it is looked at every second.
 """
@@ -9,7 +9,7 @@ import asyncio
 from contextlib import suppress
 
 from midstream.protocol import CloseCode
-from realtime.access.connection_limits import Crowd, Visitor
+from realtime.access.connection_limits import OpenConnection, OpenConnections
 from realtime.access.keyring import Keyring
 from realtime.hub.hub import Hub
 from realtime.transport.websocket_extension import PeerGone
@@ -17,20 +17,20 @@ from realtime.transport.websocket_extension import PeerGone
 EVERY_S = 1.0
 
 
-async def watch(keyring: Keyring, crowd: Crowd, hub: Hub) -> None:
+async def enforce_revocations(keyring: Keyring, connections: OpenConnections, hub: Hub) -> None:
     while True:
         await asyncio.sleep(EVERY_S)
-        keyring.look()
-        await turn_out(keyring, crowd, hub)
+        keyring.reload()
+        await revoke(keyring, connections, hub)
 
 
-async def turn_out(keyring: Keyring, crowd: Crowd, hub: Hub) -> None:
+async def revoke(keyring: Keyring, connections: OpenConnections, hub: Hub) -> None:
     """Whoever holds no key any more, and the streams of tenants that have none."""
-    revoked = crowd.where(lambda holder: not keyring.holds(holder))
+    revoked = connections.matching(lambda holder: not keyring.holds(holder))
     await asyncio.gather(*map(_close, revoked))
     hub.cancel_all(lambda tenant: not keyring.has_tenant(tenant))
 
 
-async def _close(visitor: Visitor) -> None:
+async def _close(connection: OpenConnection) -> None:
     with suppress(PeerGone, RuntimeError):  # it is going already
-        await visitor.websocket.close(CloseCode.NOT_AUTHENTICATED, "your key was revoked")
+        await connection.websocket.close(CloseCode.NOT_AUTHENTICATED, "your key was revoked")

@@ -1,4 +1,4 @@
-"""The way to an engine that runs in a process of its own: commands down a socket pair, its messages up.
+"""The link to an engine in a process of its own: commands down a socket pair, its messages up.
 
 It knows how to start the process, frame messages and end it. It knows nothing of streams, and not what to
 do when the process dies: it only says so, once, and of one that was never opened not at all.

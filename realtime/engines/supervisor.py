@@ -1,4 +1,4 @@
-"""Keeps an engine running: starts it, tells the hub what it serves, notices its end and starts another.
+"""The supervisor of the engine: starts it, tells the hub what it serves, notices its end and starts another.
 
 It knows that engines come and go, and what the hub must be told then. It does not know where an engine
 runs: `connect` makes a link to one, a process's or a thread's.
@@ -15,7 +15,7 @@ from typing import Protocol
 
 from engine import api
 from realtime.hub.hub import Hub
-from realtime.hub.observers import Watcher
+from realtime.hub.observers import Observer
 from realtime.text.chat_template import TextError
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
@@ -53,7 +53,7 @@ class Supervisor:
     def __init__(
         self,
         connect: Connect,
-        watcher: Watcher,
+        observer: Observer,
         *,
         silence_s: float,
         start_silence_s: float = START_SILENCE_S,
@@ -62,26 +62,26 @@ class Supervisor:
         self.hub: Hub | None = None
         self.hello: api.Hello | None = None
         self._connect = connect
-        self._watcher = watcher
+        self._observer = observer
         self._silence_s = silence_s
         self._start_silence_s = start_silence_s
         self._wants_spare = spare
         self._link: Link | None = None
         self._spare: Link | None = None
         self._closed = asyncio.Event()
-        self._heard = asyncio.Event()
-        self._greeted: asyncio.Future[api.Hello] | None = None
+        self._message_received = asyncio.Event()
+        self._hello_received: asyncio.Future[api.Hello] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def ready(self) -> bool:
-        return self.hub is not None and self.hub.up
+        return self.hub is not None and self.hub.engine_up
 
     async def start(self) -> api.Hello:
         """The first engine: whoever starts a server waits for it, and hears why if it cannot be."""
-        self._tasks.append(asyncio.get_running_loop().create_task(self._watch()))
+        self._tasks.append(asyncio.get_running_loop().create_task(self._end_if_hung()))
         hello = await self._open()
-        self._tasks.append(asyncio.get_running_loop().create_task(self._keep()))
+        self._tasks.append(asyncio.get_running_loop().create_task(self._keep_running()))
         return hello
 
     def send(self, commands: list[api.AnyCommand]) -> None:
@@ -95,29 +95,32 @@ class Supervisor:
 
     async def _open(self) -> api.Hello:
         self._closed.clear()
-        self._greeted = asyncio.get_running_loop().create_future()
-        self._link, self._spare = self._spare or self._connect(self._hear, self._close), None
+        self._hello_received = asyncio.get_running_loop().create_future()
+        self._link, self._spare = (
+            self._spare or self._connect(self._receive_message, self._receive_close),
+            None,
+        )
         await self._link.open()
-        hello = self.hello = await self._greeted
+        hello = self.hello = await self._hello_received
         tokenizer = await asyncio.to_thread(_tokenizer, hello)
         assert self.hub is not None
-        self._watcher.engine_begun(hello)
-        self.hub.have_engine(ServedModel(hello.model, tokenizer, hello.vocab, hello.context))
+        self._observer.engine_ready(hello)
+        self.hub.engine_ready(ServedModel(hello.model, tokenizer, hello.vocab, hello.context))
         return hello
 
-    async def _keep(self) -> None:
+    async def _keep_running(self) -> None:
         loop, wait_s = asyncio.get_running_loop(), 0.0
         while True:
             began_s = loop.time()
             await self._prepare_spare()
             await self._closed.wait()
             log.error("the engine has died; starting another")
-            self._watcher.engine_lost()
+            self._observer.engine_lost()
             assert self.hub is not None and self._link is not None
             # The next will look how much memory there is: what this one had is free once it is gone.
             await self._link.close()
             # One that died young, or before anybody moved on in it, may do so again: give it time.
-            well = self.hub.settled and loop.time() - began_s > YOUNG_S
+            well = self.hub.engine_proven and loop.time() - began_s > YOUNG_S
             wait_s = 0.0 if well else min(max(FIRST_WAIT_S, 2 * wait_s), LONGEST_WAIT_S)
             await asyncio.sleep(wait_s)
             try:
@@ -128,52 +131,52 @@ class Supervisor:
 
     async def _prepare_spare(self) -> None:
         if self._wants_spare and self._spare is None:
-            self._spare = self._connect(self._hear, self._close)
+            self._spare = self._connect(self._receive_message, self._receive_close)
             await self._spare.prepare()
 
-    async def _watch(self) -> None:
+    async def _end_if_hung(self) -> None:
         """End an engine that has hung. While it starts it says so now and then; later one with nothing to do
         says nothing, but answers what it is sent, if only an empty list."""
         while True:
-            watched = self._awaited
+            watched = self._awaited_link
             patience_s = (self._silence_s if self.ready else self._start_silence_s) / 2
-            self._heard.clear()
-            if await _happens(self._heard, patience_s):
+            self._message_received.clear()
+            if await _happens(self._message_received, patience_s):
                 await asyncio.sleep(self._silence_s / 2)
-            elif watched is not None and watched == self._awaited:
+            elif watched is not None and watched == self._awaited_link:
                 if self.ready:
                     self.send([])
-                if not await _happens(self._heard, patience_s) and watched == self._awaited:
+                if not await _happens(self._message_received, patience_s) and watched == self._awaited_link:
                     log.error("the engine has said nothing for %g s: it is ended", 2 * patience_s)
                     watched[0].kill()
 
     @property
-    def _awaited(self) -> tuple[Link, bool] | None:
+    def _awaited_link(self) -> tuple[Link, bool] | None:
         """From whom a word is awaited, and whether it is ready. Between its first word and that it is we
         ourselves who are busy."""
-        starting = self._greeted is not None and not self._greeted.done()
+        starting = self._hello_received is not None and not self._hello_received.done()
         if self._link is None or self._closed.is_set() or not (self.ready or starting):
             return None
         return self._link, self.ready
 
-    def _hear(self, message: api.AnyMessage) -> None:
-        assert self.hub is not None and self._greeted is not None
-        self._heard.set()
+    def _receive_message(self, message: api.AnyMessage) -> None:
+        assert self.hub is not None and self._hello_received is not None
+        self._message_received.set()
         match message:
             case api.Starting():
                 pass  # to be heard is all that it is for
             case api.StepOutput():
-                self.hub.hear(message)
+                self.hub.receive_step(message)
             case api.Hello():
-                self._greeted.set_result(message)
+                self._hello_received.set_result(message)
             case api.Failed(message=why):
-                self._greeted.set_exception(EngineFailed(why))
+                self._hello_received.set_exception(EngineFailed(why))
 
-    def _close(self) -> None:
-        if self._greeted is not None and not self._greeted.done():
-            self._greeted.set_exception(EngineFailed("its process ended before it was ready"))
+    def _receive_close(self) -> None:
+        if self._hello_received is not None and not self._hello_received.done():
+            self._hello_received.set_exception(EngineFailed("its process ended before it was ready"))
         if self.hub is not None:
-            self.hub.lose_engine()
+            self.hub.engine_lost()
         self._closed.set()
 
 

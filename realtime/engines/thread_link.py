@@ -1,4 +1,4 @@
-"""The way to an engine in a thread of this process, for embedding and debugging: its messages cross into the
+"""The link to an engine in a thread of this process, for embedding and debugging: its messages cross into the
 event loop."""
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The doors over HTTP: OpenAI's dialect, streams by their names, the page, and the documents about it all."""
+"""The HTTP endpoints: OpenAI's API, streams by their names, the page, and the documents about it all."""

@@ -1,4 +1,4 @@
-"""The WebSocket's interface as AsyncAPI 3, made from the very types that decode and encode it.
+"""The AsyncAPI 3 document of the WebSocket, made from the very types that decode and encode it.
 
 It knows the protocol's types and how AsyncAPI writes them down; it serves nothing.
 """

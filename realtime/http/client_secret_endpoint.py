@@ -1,6 +1,7 @@
-"""`POST /v1/realtime/client_secrets`: whoever holds a key gets a secret with which one page connects once.
+"""The endpoint `POST /v1/realtime/client_secrets`: whoever holds a key gets a secret with which one page
+connects once.
 
-It knows one request and its answer; what a secret is worth is `client_secrets`' business.
+It knows one request and its response; what a secret is worth is `client_secrets`' business.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ from starlette.responses import Response
 
 from realtime.access.client_secrets import LIFE_S
 from realtime.access.credentials import Credentials
-from realtime.http.guard import answer, holder_of
+from realtime.http.guard import holder_of, refusal_response
 from realtime.refusal import Refusal
 
-MOST_BYTES = 4096
+BODY_LIMIT = 4096
 
 
-class Asked(Struct):
+class ClientSecretRequest(Struct):
     origin: str | None = None  # of the page that will connect
 
 
-class Issued(Struct):
+class ClientSecretResponse(Struct):
     secret: str
     expires_at: int  # in seconds since 1970
     expires_in_s: int
 
 
-def secret_door(credentials: Credentials) -> Callable[[Request], Awaitable[Response]]:
+def client_secret_endpoint(credentials: Credentials) -> Callable[[Request], Awaitable[Response]]:
     async def issue(request: Request) -> Response:
         try:
             asked = _asked(await _body(request))
@@ -40,8 +41,8 @@ def secret_door(credentials: Credentials) -> Callable[[Request], Awaitable[Respo
                 credentials.check_origin(origin, request.headers)
             secret = credentials.secrets.issue(holder_of(request), origin)
         except Refusal as refusal:
-            return answer(refusal)
-        body = msgspec.json.encode(Issued(secret, int(time.time()) + LIFE_S, LIFE_S))
+            return refusal_response(refusal)
+        body = msgspec.json.encode(ClientSecretResponse(secret, int(time.time()) + LIFE_S, LIFE_S))
         return Response(body, media_type="application/json", headers={"Cache-Control": "no-store"})
 
     return issue
@@ -51,16 +52,16 @@ async def _body(request: Request) -> bytes:
     body = bytearray()
     async for part in request.stream():
         body += part
-        if len(body) > MOST_BYTES:
-            raise Refusal("too_large", f"The body may have {MOST_BYTES} bytes at most.")
+        if len(body) > BODY_LIMIT:
+            raise Refusal("too_large", f"The body may have {BODY_LIMIT} bytes at most.")
     return bytes(body)
 
 
-def _asked(body: bytes) -> Asked:
+def _asked(body: bytes) -> ClientSecretRequest:
     if not body:
-        return Asked()
+        return ClientSecretRequest()
     try:
-        return msgspec.json.decode(body, type=Asked)
+        return msgspec.json.decode(body, type=ClientSecretRequest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         right = '{"origin": "https://app.example"}'
         raise Refusal("invalid_frame", f"The body is empty, or a JSON object such as {right}.") from None

@@ -1,7 +1,7 @@
-"""Who may come through which door. Every route has an answer to that, and the answer is given here.
+"""The guard of a route: who may use it. Every route has one; keys are asked for here and nowhere else.
 
 A `Guard` stands before the app of one route: it lets nobody in but those for whom the route is, and tells
-the app who came (`holder_of`). What it refuses, it answers by itself, in the words that are used behind it.
+the app who came (`holder_of`). What it refuses it answers by itself, in the form that is used behind it.
 """
 
 from __future__ import annotations
@@ -18,37 +18,41 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from realtime.access.credentials import Credentials
-from realtime.http.request_io import advice
+from realtime.http.request_io import retry_headers
 from realtime.refusal import Refusal
 from realtime.tenants.allowance import Holder
 
 HOLDER = "midstream.holder"
 
 
-class For(Enum):
+class Access(Enum):
     EVERYBODY = "everybody"
     HOLDERS = "whoever holds a key"
     ADMINS = "whoever holds an admin's key"
 
 
-def answer(refusal: Refusal) -> Response:
-    """A refusal over HTTP: the wire's `error`, its status, and the headers that say the same."""
+def refusal_response(refusal: Refusal) -> Response:
+    """A refusal over HTTP: the protocol's `error`, its status, and the headers that say the same."""
     error = msgspec.to_builtins(refusal.event())
     del error["type"]
-    return JSONResponse({"error": error}, refusal.status, advice(refusal))
+    return JSONResponse({"error": error}, refusal.status, retry_headers(refusal))
 
 
 class Guard:
     def __init__(
-        self, app: ASGIApp, whom: For, credentials: Credentials, words: Callable[[Refusal], Response] = answer
+        self,
+        app: ASGIApp,
+        access: Access,
+        credentials: Credentials,
+        error_response: Callable[[Refusal], Response] = refusal_response,
     ) -> None:
         self._app = app
         self._credentials = credentials
-        self._words = words
-        self.whom = whom
+        self._error_response = error_response
+        self.access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.whom is not For.EVERYBODY:
+        if self.access is not Access.EVERYBODY:
             try:
                 scope[HOLDER] = self._admitted(scope)
             except Refusal as refusal:
@@ -62,25 +66,25 @@ class Guard:
             holder = self._credentials.of_upgrade(headers, scope["subprotocols"])
         else:
             holder = self._credentials.of_request(headers)
-        if self.whom is For.ADMINS and not self._credentials.are_admins(holder):
+        if self.access is Access.ADMINS and not self._credentials.are_admins(holder):
             raise Refusal("forbidden", "This needs an admin's key: see `midstream keys add --admin`.")
         return holder
 
     async def _deny(self, refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
-            await WebSocket(scope, receive, send).send_denial_response(self._words(refusal))
+            await WebSocket(scope, receive, send).send_denial_response(self._error_response(refusal))
         else:
-            await self._words(refusal)(scope, receive, send)
+            await self._error_response(refusal)(scope, receive, send)
 
 
 def guarded(
-    whom: For,
+    access: Access,
     credentials: Credentials,
     *routes: Route | WebSocketRoute,
-    words: Callable[[Refusal], Response] = answer,
+    error_response: Callable[[Refusal], Response] = refusal_response,
 ) -> list[Route | WebSocketRoute]:
     for route in routes:
-        route.app = Guard(route.app, whom, credentials, words)
+        route.app = Guard(route.app, access, credentials, error_response)
     return list(routes)
 
 

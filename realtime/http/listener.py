@@ -1,4 +1,5 @@
-"""A listener over HTTP: it collects what streams have to say, for one response to take when that has room.
+"""The listener behind an HTTP response: it collects what streams have to say, for one response to take when
+that has room.
 
 HTTP tells nothing of what a client has read. What counts as taken is what the socket accepted, whose buffers
 are small.
@@ -9,27 +10,28 @@ from __future__ import annotations
 import asyncio
 
 from realtime.hub.hub import Hub
-from realtime.hub.observers import Cause, Route
+from realtime.hub.observers import DisconnectCause, Route
 from realtime.refusal import Refusal
-from realtime.stream.outbox import Told
-from realtime.stream.pending_commands import Answer
+from realtime.stream.outbox import OutgoingEvent
+from realtime.stream.pending_commands import Reply
 from realtime.stream.stream import Stream
 
 
-class Ear:
-    def __init__(self, hub: Hub, *, keeps: bool) -> None:
-        """`keeps`: no event counts as read, so that whoever comes again gets as many of them as are kept."""
+class HttpListener:
+    def __init__(self, hub: Hub, *, keeps_events: bool) -> None:
+        """`keeps_events`: no event counts as read, so that whoever comes again gets as many of them as are
+        kept."""
         self.gone = False
         self.route: Route = "http"
         self.failure: Refusal | None = None  # the first
-        self.answered: Answer | None = None
+        self.reply: Reply | None = None
         self._hub = hub
-        self._keeps = keeps
+        self._keeps_events = keeps_events
         self._woken: dict[Stream, None] = {}
         self._taken: dict[Stream, tuple[int, int]] = {}  # output and events up to there are on their way
         self._news = asyncio.Event()
 
-    # -- told by the hub -------------------------------------------------------------------------
+    # -- told by the hub ---------------------------------------------------------------------------
 
     def wake(self, stream: Stream) -> None:
         self._woken[stream] = None
@@ -42,11 +44,11 @@ class Ear:
         self._taken.pop(stream, None)
         self.fail(Refusal("request_taken", f'Request "{stream.request_id}" is another connection\'s now.'))
 
-    def refuse(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
+    def send_refusal(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
         self.fail(refusal)
 
-    def answer(self, event: Answer) -> None:
-        self.answered = event
+    def send_reply(self, event: Reply) -> None:
+        self.reply = event
         self._news.set()
 
     # -- for the response ------------------------------------------------------------------------
@@ -60,28 +62,29 @@ class Ear:
         """How many streams have something to say."""
         return len(self._woken)
 
-    async def news(self) -> None:
+    async def wait_for_news(self) -> None:
         """Wait until something has changed since this or `take` was called last."""
         await self._news.wait()
         self._news.clear()
 
-    def take(self) -> list[tuple[Stream, list[Told]]]:
+    def take(self) -> list[tuple[Stream, list[OutgoingEvent]]]:
         self._news.clear()
         woken, self._woken = self._woken, {}
-        told = [(stream, self._hub.take(stream)) for stream in woken]
+        events = [(stream, self._hub.take_events(stream)) for stream in woken]
         self._taken |= {
-            stream: (stream.outbox.sent, -1 if self._keeps else stream.outbox.seq - 1) for stream in woken
+            stream: (stream.outbox.sent, -1 if self._keeps_events else stream.outbox.seq - 1)
+            for stream in woken
         }
-        return told
+        return events
 
     def accepted(self) -> None:
         """The socket has room for more than all that was taken."""
         taken, self._taken = self._taken, {}
         for stream, (index, seq) in taken.items():
-            self._hub.taken(stream, index, seq)
-        self._hub.settle()
+            self._hub.acknowledge(stream, index, seq)
+        self._hub.flush()
 
-    def leave(self, cause: Cause = "closed") -> None:
+    def leave(self, cause: DisconnectCause = "closed") -> None:
         """Nobody reads on. Saying so again changes nothing."""
         if not self.gone:
             self.gone = True
@@ -89,22 +92,22 @@ class Ear:
             self._news.set()
 
 
-class Hearing:
-    """A source of server-sent events over an ear, but for what it makes of what it hears."""
+class ListenerSource:
+    """A source of server-sent events over a listener, but for what is made of its events."""
 
-    def __init__(self, ear: Ear) -> None:
-        self._ear = ear
+    def __init__(self, listener: HttpListener) -> None:
+        self._listener = listener
         self._ended = False  # whether all is said
 
     @property
     def over(self) -> bool:
-        return self._ended or self._ear.gone
+        return self._ended or self._listener.gone
 
-    async def news(self) -> None:
-        await self._ear.news()
+    async def wait_for_news(self) -> None:
+        await self._listener.wait_for_news()
 
     def accepted(self) -> None:
-        self._ear.accepted()
+        self._listener.accepted()
 
-    def leave(self, cause: Cause = "closed") -> None:
-        self._ear.leave(cause)
+    def leave(self, cause: DisconnectCause = "closed") -> None:
+        self._listener.leave(cause)

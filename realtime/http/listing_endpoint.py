@@ -1,4 +1,5 @@
-"""`GET /v1/streams`: the streams that live. A tenant is told of its own; an admin of all, and of the server.
+"""The endpoint `GET /v1/streams`: the listing of live streams. A tenant is told of its own; an admin of all,
+and of the server.
 
 It knows HTTP and who asks; what is told lies in `listing`.
 """
@@ -12,23 +13,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from realtime.access.credentials import Credentials
-from realtime.http.guard import answer, holder_of
-from realtime.observability.listing import STATES, Listings
+from realtime.http.guard import holder_of, refusal_response
+from realtime.observability.listing import STATES, ListingObserver
 from realtime.refusal import Refusal
 from realtime.stream.states import State
 
-MOST, MANY = 1000, 100
+LARGEST_LIMIT, DEFAULT_LIMIT = 1000, 100
 
 
-def listing_door(
-    listings: Listings, credentials: Credentials, connections: Callable[[], int]
+def listing_endpoint(
+    listings: ListingObserver, credentials: Credentials, connections: Callable[[], int]
 ) -> Callable[[Request], Awaitable[Response]]:
     async def listed(request: Request) -> Response:
         holder = holder_of(request)
         try:
             most, state = _limit(request), _state(request)
         except Refusal as refusal:
-            return answer(refusal)
+            return refusal_response(refusal)
         if credentials.are_admins(holder):
             listing = listings.of_all(most=most, state=state, connections=connections())
         else:
@@ -43,9 +44,9 @@ def listing_door(
 
 
 def _limit(request: Request) -> int:
-    said = request.query_params.get("limit", str(MANY))
-    if not (said.isascii() and said.isdigit() and len(said) <= 4 and 1 <= int(said) <= MOST):
-        raise Refusal("invalid_params", f"`limit` must be a whole number, 1 to {MOST}.")
+    said = request.query_params.get("limit", str(DEFAULT_LIMIT))
+    if not (said.isascii() and said.isdigit() and len(said) <= 4 and 1 <= int(said) <= LARGEST_LIMIT):
+        raise Refusal("invalid_params", f"`limit` must be a whole number, 1 to {LARGEST_LIMIT}.")
     return int(said)
 
 

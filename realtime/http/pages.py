@@ -1,4 +1,4 @@
-"""The web page and the JavaScript SDK, as files over HTTP. It knows folders and headers, nothing of streams.
+"""The static files of the web page and the JavaScript SDK. It knows folders and headers, nothing of streams.
 
 In a checkout the files lie beside the packages, in `web/` and `clients/js/src/`. A wheel brings them as data
 (`tool.setuptools.data-files` in pyproject.toml), which pip lays under `share/midstream/` of the environment.

@@ -1,5 +1,5 @@
-"""What every HTTP door does with a request: names are found in its path, its body is read within bounds, and
-the answer names it; what is refused says in headers, too, what is to be done."""
+"""Reading HTTP requests and heading responses: names in paths, bodies within limits, the header that names
+the stream, and the headers that say what to do about a refusal."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _HEARD_OUT = 16  # times what it may have
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 
 
-class Name(PathConvertor):
+class NameConvertor(PathConvertor):
     """A name in a path is of any characters, line breaks among them."""
 
     regex = "(?s:.*)"
 
 
-register_url_convertor("name", Name())
+register_url_convertor("name", NameConvertor())
 
 
-def named(request_id: str) -> dict[str, str]:
+def request_id_header(request_id: str) -> dict[str, str]:
     """The header that says whose answer this is. A name may be of any characters, and a header may not."""
     return {"X-Request-Id": quote(request_id[:128], safe=_PRINTABLE)}
 
 
-def advice(refusal: Refusal) -> dict[str, str]:
+def retry_headers(refusal: Refusal) -> dict[str, str]:
     """The headers by which any HTTP client knows what to do about a refusal."""
     headers = {}
     if refusal.status == 401:
@@ -40,7 +40,7 @@ def advice(refusal: Refusal) -> dict[str, str]:
     return headers
 
 
-async def body_of(request: Request, most_bytes: int) -> bytes:
+async def read_body(request: Request, most_bytes: int) -> bytes:
     body, came = bytearray(), 0
     async for part in request.stream():
         came += len(part)

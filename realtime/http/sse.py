@@ -1,4 +1,4 @@
-"""Server-sent events: a response that goes on for as long as its source has something to say.
+"""Server-sent events (SSE): a response that goes on for as long as its source has something to say.
 
 It knows pace and silence: a heartbeat where nothing was said for a while, a deadline for a reader that takes
 nothing, and that whoever goes away is noticed at once. What the bytes mean is the source's business.
@@ -14,7 +14,7 @@ from typing import Protocol
 from msgspec import Struct
 from starlette.types import Receive, Send
 
-from realtime.hub.observers import Cause
+from realtime.hub.observers import DisconnectCause
 from realtime.refusal import Refusal
 
 HEADERS = {
@@ -23,12 +23,12 @@ HEADERS = {
     "X-Accel-Buffering": "no",  # nginx would collect events until a buffer is full
 }
 HEARTBEAT = b":\n\n"
-SLOW = Refusal(
+TOO_SLOW = Refusal(
     "overloaded", "You read nothing for too long, and this has ended here: try again.", retry_after_ms=1000
 )
 
 
-class Patience(Struct, frozen=True):
+class SseTimeouts(Struct, frozen=True):
     heartbeat_s: float = 15.0  # of silence
     stalled_s: float = 15.0  # how long a reader may take nothing; the transport cuts it off somewhat later
 
@@ -37,7 +37,7 @@ class Source(Protocol):
     @property
     def over(self) -> bool: ...
 
-    async def news(self) -> None: ...
+    async def wait_for_news(self) -> None: ...
 
     def take(self) -> bytes:
         """All that may be said now."""
@@ -45,21 +45,21 @@ class Source(Protocol):
     def accepted(self) -> None:
         """What was taken has gone out."""
 
-    def leave(self, cause: Cause = "closed") -> None:
+    def leave(self, cause: DisconnectCause = "closed") -> None:
         """Nobody reads on."""
 
-    def excuse(self) -> bytes:
+    def too_slow_event(self) -> bytes:
         """What to say last to a reader that was too slow."""
 
 
-def event(data: bytes, seq: int | None = None) -> bytes:
+def format_event(data: bytes, seq: int | None = None) -> bytes:
     return b"data: %b\n\n" % data if seq is None else b"id: %d\ndata: %b\n\n" % (seq, data)
 
 
 @asynccontextmanager
-async def watched(receive: Receive, leave: Callable[[], None]) -> AsyncIterator[None]:
+async def watched_for_disconnect(receive: Receive, leave: Callable[[], None]) -> AsyncIterator[None]:
     """Meanwhile `leave` is called as soon as the client has gone away; at the end in any case."""
-    watching = asyncio.get_running_loop().create_task(_gone(receive))
+    watching = asyncio.get_running_loop().create_task(_disconnected(receive))
     watching.add_done_callback(lambda _: leave())
     try:
         yield
@@ -68,26 +68,26 @@ async def watched(receive: Receive, leave: Callable[[], None]) -> AsyncIterator[
         leave()
 
 
-async def _gone(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def tell(source: Source, send: Send, headers: dict[str, str], patience: Patience) -> None:
+async def stream_events(source: Source, send: Send, headers: dict[str, str], timeouts: SseTimeouts) -> None:
     pairs = [(name.lower().encode(), value.encode()) for name, value in (HEADERS | headers).items()]
     await send({"type": "http.response.start", "status": 200, "headers": pairs})
     last, body = b"", source.take()
     try:
         while True:
-            async with asyncio.timeout(patience.stalled_s):
+            async with asyncio.timeout(timeouts.stalled_s):
                 await send({"type": "http.response.body", "body": body, "more_body": True})
             source.accepted()
             if source.over:
                 break
-            body = await _next(source, patience.heartbeat_s)
+            body = await _next(source, timeouts.heartbeat_s)
     except TimeoutError:
         source.leave("slow")
-        last = source.excuse()
+        last = source.too_slow_event()
     await send({"type": "http.response.body", "body": last, "more_body": False})
 
 
@@ -95,7 +95,7 @@ async def _next(source: Source, heartbeat_s: float) -> bytes:
     with suppress(TimeoutError):
         async with asyncio.timeout(heartbeat_s):
             while True:
-                await source.news()
+                await source.wait_for_news()
                 if (said := source.take()) or source.over:
                     return said
     return HEARTBEAT

@@ -1,6 +1,6 @@
-"""`/v1/streams/{request_id}`: any stream of one's own over HTTP, followed as server-sent events, and steered.
+"""The endpoints of one stream, `/v1/streams/{request_id}`: followed as server-sent events, and steered.
 
-Both speak the wire's own words: events as they are on a WebSocket, and one control frame a request. It knows
+Both speak the protocol: events as they are on a WebSocket, and one control frame a request. It knows
 HTTP and frames; what a frame does is the streams' business.
 """
 
@@ -19,25 +19,25 @@ from midstream import protocol
 from midstream.protocol import MAX_INDEX, StreamFrame
 from realtime.codec import Codec
 from realtime.http import sse
-from realtime.http.guard import answer, holder_of
-from realtime.http.listener import Ear, Hearing
-from realtime.http.request_io import body_of, named
-from realtime.http.sse import SLOW, Patience
+from realtime.http.guard import holder_of, refusal_response
+from realtime.http.listener import HttpListener, ListenerSource
+from realtime.http.request_io import read_body, request_id_header
+from realtime.http.sse import TOO_SLOW, SseTimeouts
 from realtime.hub.hub import Hub
 from realtime.refusal import Refusal
-from realtime.stream.outbox import Told
-from realtime.stream.pending_commands import Answer
+from realtime.stream.outbox import OutgoingEvent
+from realtime.stream.pending_commands import Reply
 
-NO_STEERING = protocol.Start | protocol.Attach
+NOT_STEERING = protocol.Start | protocol.Attach
 
 _codec = Codec(None)
 
 
-class StreamDoor:
-    def __init__(self, hub: Hub, most_bytes: int, patience: Patience) -> None:
+class StreamEndpoint:
+    def __init__(self, hub: Hub, most_bytes: int, timeouts: SseTimeouts) -> None:
         self._hub = hub
         self._most_bytes = most_bytes
-        self._patience = patience
+        self._timeouts = timeouts
 
     async def follow(self, request: Request) -> Response:
         if request.method == "HEAD":
@@ -48,27 +48,27 @@ class StreamDoor:
         try:
             after = _after(request)
         except Refusal as refusal:
-            return answer(refusal)
-        return Followed(
-            self._hub, tenant, protocol.Attach(request_id=request_id, after=after), self._patience
+            return refusal_response(refusal)
+        return FollowResponse(
+            self._hub, tenant, protocol.Attach(request_id=request_id, after=after), self._timeouts
         )
 
     async def control(self, request: Request) -> Response:
         tenant, request_id = holder_of(request).tenant, request.path_params["request_id"]
         try:
-            frame = _frame(await body_of(request, self._most_bytes), request_id)
+            frame = _frame(await read_body(request, self._most_bytes), request_id)
         except Refusal as refusal:
-            return answer(refusal)
+            return refusal_response(refusal)
         except ClientDisconnect:
             return Response()  # to nobody
-        return Steered(self._hub, tenant, frame)
+        return ControlResponse(self._hub, tenant, frame)
 
 
-def routes(hub: Hub, most_bytes: int, patience: Patience) -> list[Route]:
-    door = StreamDoor(hub, most_bytes, patience)
+def routes(hub: Hub, most_bytes: int, timeouts: SseTimeouts) -> list[Route]:
+    endpoint = StreamEndpoint(hub, most_bytes, timeouts)
     return [
-        Route("/v1/streams/{request_id:name}/control", door.control, methods=["POST"]),
-        Route("/v1/streams/{request_id:name}", door.follow),
+        Route("/v1/streams/{request_id:name}/control", endpoint.control, methods=["POST"]),
+        Route("/v1/streams/{request_id:name}", endpoint.follow),
     ]
 
 
@@ -95,12 +95,12 @@ def _frame(body: bytes, request_id: str) -> StreamFrame:
     if said.setdefault("request_id", request_id) != request_id:
         raise Refusal("invalid_frame", "`request_id` is another one in the body than in the path.")
     frame = _codec.decode(msgspec.json.encode(said))
-    if isinstance(frame, NO_STEERING | protocol.Ping | protocol.Replace):
+    if isinstance(frame, NOT_STEERING | protocol.Ping | protocol.Replace):
         raise Refusal("invalid_frame", "`type` must be that of a frame that steers a stream.")
     return frame
 
 
-class Steered(Response):
+class ControlResponse(Response):
     """What answers a frame, when that is known."""
 
     def __init__(self, hub: Hub, tenant: str, frame: StreamFrame) -> None:
@@ -110,90 +110,92 @@ class Steered(Response):
         self._frame = frame
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        ear = Ear(self._hub, keeps=False)
-        async with sse.watched(receive, ear.leave):
-            answered = self._is_answered()
+        listener = HttpListener(self._hub, keeps_events=False)
+        async with sse.watched_for_disconnect(receive, listener.leave):
+            replied = self._is_answered()
             # A ref of our own: those of other connections are not known here.
-            self._hub.receive(self._tenant, replace(self._frame, ref=secrets.token_hex(8)), ear)
-            while answered and not (ear.answered or ear.failure or ear.gone):
-                await ear.news()
-        await _response(ear, self._frame)(scope, receive, send)
+            self._hub.receive_frame(self._tenant, replace(self._frame, ref=secrets.token_hex(8)), listener)
+            while replied and not (listener.reply or listener.failure or listener.gone):
+                await listener.wait_for_news()
+        await _response(listener, self._frame)(scope, receive, send)
 
     def _is_answered(self) -> bool:
         """Grants never are, nor is the cancelling of what has ended."""
         if isinstance(self._frame, protocol.Cancel):
-            return self._hub.runs(self._tenant, self._frame.request_id)
+            return self._hub.is_live(self._tenant, self._frame.request_id)
         return not isinstance(self._frame, protocol.Grant)
 
 
-def _response(ear: Ear, frame: StreamFrame) -> Response:
-    headers = named(frame.request_id)
-    if ear.failure is not None:
-        return answer(ear.failure)
-    if ear.answered is None:
+def _response(listener: HttpListener, frame: StreamFrame) -> Response:
+    headers = request_id_header(frame.request_id)
+    if listener.failure is not None:
+        return refusal_response(listener.failure)
+    if listener.reply is None:
         return Response(status_code=204, headers=headers)
-    event: Answer = replace(ear.answered, ref=frame.ref)
+    event: Reply = replace(listener.reply, ref=frame.ref)
     if isinstance(event, protocol.Error):
-        return answer(Refusal(event.code, event.message, retry_after_ms=event.retry_after_ms))
+        return refusal_response(Refusal(event.code, event.message, retry_after_ms=event.retry_after_ms))
     return Response(_codec.encode(event), media_type="application/json", headers=headers)
 
 
-class Followed(Response):
+class FollowResponse(Response):
     """A stream's events, from one that the reader names, to its end."""
 
-    def __init__(self, hub: Hub, tenant: str, attach: protocol.Attach, patience: Patience) -> None:
+    def __init__(self, hub: Hub, tenant: str, attach: protocol.Attach, timeouts: SseTimeouts) -> None:
         super().__init__()
         self._hub = hub
         self._tenant = tenant
         self._attach = attach
-        self._patience = patience
+        self._timeouts = timeouts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        ear = Ear(self._hub, keeps=True)
-        following = Following(ear)
-        async with sse.watched(receive, ear.leave):
-            self._hub.receive(self._tenant, self._attach, ear)
-            while not (ear.failure or ear.waiting or ear.gone):
-                await ear.news()
-            if ear.failure is None and following.begin():
-                await sse.tell(following, send, named(self._attach.request_id), self._patience)
+        listener = HttpListener(self._hub, keeps_events=True)
+        following = FollowSource(listener)
+        async with sse.watched_for_disconnect(receive, listener.leave):
+            self._hub.receive_frame(self._tenant, self._attach, listener)
+            while not (listener.failure or listener.waiting or listener.gone):
+                await listener.wait_for_news()
+            if listener.failure is None and following.begin():
+                await sse.stream_events(
+                    following, send, request_id_header(self._attach.request_id), self._timeouts
+                )
                 return
         # 204 tells an EventSource that has had all of it to come no more.
-        none = Response(status_code=204) if ear.failure is None else answer(ear.failure)
+        none = Response(status_code=204) if listener.failure is None else refusal_response(listener.failure)
         await none(scope, receive, send)
 
 
-class Following(Hearing):
-    """A stream's events as the wire has them, each under its `seq`."""
+class FollowSource(ListenerSource):
+    """A stream's events as the protocol has them, each under its `seq`."""
 
-    def __init__(self, ear: Ear) -> None:
-        super().__init__(ear)
-        self._said = b""
+    def __init__(self, listener: HttpListener) -> None:
+        super().__init__(listener)
+        self._unsent = b""
 
     def begin(self) -> bool:
         """Whether there is anything to say to this reader, now or later."""
         missed = self._take()
-        return not self._ended or any(isinstance(told, protocol.StreamEvent) for told in missed)
+        return not self._ended or any(isinstance(event, protocol.StreamEvent) for event in missed)
 
     def take(self) -> bytes:
         self._take()
-        if self._ear.failure is not None:
+        if self._listener.failure is not None:
             self._ended = True
-            self._said += _event(self._ear.failure.event())
-        said, self._said = self._said, b""
+            self._unsent += _event(self._listener.failure.event())
+        said, self._unsent = self._unsent, b""
         return said
 
-    def excuse(self) -> bytes:
-        return _event(SLOW.event())
+    def too_slow_event(self) -> bytes:
+        return _event(TOO_SLOW.event())
 
-    def _take(self) -> list[Told]:
-        taken = self._ear.take()
-        told = [event for _, events in taken for event in events]
-        self._said += b"".join(map(_event, told))
-        self._ended = self._ended or any(stream.all_told for stream, _ in taken)
-        return told
+    def _take(self) -> list[OutgoingEvent]:
+        taken = self._listener.take()
+        event = [event for _, events in taken for event in events]
+        self._unsent += b"".join(map(_event, event))
+        self._ended = self._ended or any(stream.all_delivered for stream, _ in taken)
+        return event
 
 
-def _event(told: Told) -> bytes:
-    seq = told.seq if isinstance(told, protocol.StreamEvent) and isinstance(told.seq, int) else None
-    return sse.event(_codec.encode(told), seq)
+def _event(event: OutgoingEvent) -> bytes:
+    seq = event.seq if isinstance(event, protocol.StreamEvent) and isinstance(event.seq, int) else None
+    return sse.format_event(_codec.encode(event), seq)

@@ -1,2 +1,2 @@
-"""The core: a stream's life, all streams, who listens to which, and what a tenant may begin. It knows no
-socket, no door and no engine but the border's structs."""
+"""The hub: all streams, who listens to which, and what becomes of them when engines come and go. It knows no
+socket, no endpoint and no engine but the border's structs."""

@@ -1,4 +1,4 @@
-"""Which streams a new engine is given, and when: all at once, unless one of them may be what killed the last.
+"""The recovery of streams on a new engine: all at once, unless one of them may be what killed the last.
 
 An engine that dies is mostly killed from outside, and what it was doing is not to blame. But if it dies again
 before everybody whom it was given has moved on, somebody may be: then half of them are held back until the
@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-ALONE_AT_MOST = 3  # engines that die under one stream alone before it is given up
+DEATHS_ALONE = 3  # engines that die under one stream alone before it is given up
 
 
-class Recovery:
+class EngineRecovery:
     def __init__(self) -> None:
         self._groups: deque[list[int]] = deque()  # to be given to the engine, one group after the other
         self._trial: list[int] = []  # the group that it was given last
@@ -35,7 +35,7 @@ class Recovery:
         """Whether everybody whom the engine was given has moved on."""
         return not self._unproven and not self._groups
 
-    def died(self) -> int | None:
+    def engine_died(self) -> int | None:
         """The engine died. Returns the culprit, if that is clear now."""
         trial, blamed = self._trial, bool(self._unproven)
         self._trial, self._unproven, self._preparing = [], set(), set()
@@ -48,13 +48,13 @@ class Recovery:
             return None
         self._deaths = self._deaths + 1 if trial[0] == self._alone else 1
         self._alone = trial[0]
-        if self._deaths < ALONE_AT_MOST:
+        if self._deaths < DEATHS_ALONE:
             self._groups.appendleft(trial)
             return None
         self._deaths = 0
         return self._alone
 
-    def begin(self, running: Iterable[int]) -> list[int]:
+    def engine_ready(self, running: Iterable[int]) -> list[int]:
         """A new engine, and the streams that want to run on it: returns those that it is given now."""
         running = list(running)
         live = set(running)
@@ -66,7 +66,7 @@ class Recovery:
             return self._try(trusted)
         return trusted + self._try(self._groups.popleft())
 
-    def moved(self, number: int) -> list[int]:
+    def progressed(self, number: int) -> list[int]:
         """A stream has moved on, or is no more: returns those that the engine is given now."""
         self._unproven.discard(number)
         if self._unproven:
@@ -81,7 +81,7 @@ class Recovery:
     def prepared(self) -> list[int]:
         """Nothing is being prepared any more; returns those that the engine is given now."""
         moved, self._preparing = self._preparing, set()
-        return [other for number in moved for other in self.moved(number)]
+        return [other for number in moved for other in self.progressed(number)]
 
     def _try(self, group: list[int]) -> list[int]:
         self._trial, self._unproven = group, set(group)

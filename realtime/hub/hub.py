@@ -1,11 +1,12 @@
-"""All streams of this server: it starts them, finds them, steers them, and passes on the engine's news.
+"""The hub of all streams of this server: it starts them, finds them, steers them, and passes on the engine's
+news.
 
-The hub knows streams by tenant and request_id, and by the number under which the engine knows them. It
-knows whom to wake when a stream has something to say, but not what a listener is: a WebSocket connection,
-an HTTP response, a test. Listeners come and go, and so do engines; streams stay.
+The hub knows streams by tenant and request_id, and by the number under which the engine knows them. It knows
+whom to wake when a stream has something to say, but not what a listener is: a WebSocket connection, an HTTP
+response, a test. Listeners come and go, and so do engines; streams stay.
 
-It never blocks the event loop and never waits in it: long texts are tokenized in a thread, and meanwhile
-the frames for that stream, and for no other, queue up behind it.
+It never blocks the event loop and never waits in it: long texts are tokenized in a thread, and meanwhile the
+frames for that stream, and for no other, queue up behind it.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from msgspec.structs import replace
 from engine import api
 from midstream import protocol
 from midstream.protocol import StreamFrame
-from realtime.hub.engine_recovery import Recovery
+from realtime.hub.engine_recovery import EngineRecovery
 from realtime.hub.listener import Listener
-from realtime.hub.observers import Begun, Cause, Retry, Watcher
-from realtime.hub.registry import Roll, Timer
-from realtime.hub.serial_queues import Lanes
-from realtime.hub.starting import Starter
+from realtime.hub.observers import DisconnectCause, Observer, RetryReason, StreamOrigin
+from realtime.hub.registry import StreamRegistry, Timer
+from realtime.hub.serial_queues import SerialQueues
+from realtime.hub.starting import StreamStarter
 from realtime.hub.stream_key import StreamKey
-from realtime.hub.subscriptions import Audience
-from realtime.hub.tokenizing import digest, text_length, tokenize
+from realtime.hub.subscriptions import Subscriptions
+from realtime.hub.tokenizing import start_digest, text_length, tokenize
 from realtime.refusal import Refusal
-from realtime.stream.outbox import Told
+from realtime.stream.outbox import OutgoingEvent
 from realtime.stream.stream import Stream
-from realtime.tenants.quota import Gate, Share
+from realtime.tenants.quota import Quotas, StreamQuota
 from realtime.text.served_model import ServedModel
 
 log = logging.getLogger(__name__)
@@ -43,11 +44,11 @@ log = logging.getLogger(__name__)
 LONG_TEXT = 2_000  # characters; fewer are tokenized in a millisecond or so, more in a thread
 
 
-def _count(share: Share, news: api.News) -> None:
+def _count(quota: StreamQuota, news: api.News) -> None:
     if news.admitted is not None:
-        share.begun()
+        quota.prefill_begun()
     if news.tokens:
-        share.took(len(news.tokens))
+        quota.count(len(news.tokens))
 
 
 def _where(error: Exception) -> str:
@@ -59,135 +60,141 @@ class Hub:
     def __init__(
         self,
         send: Callable[[list[api.AnyCommand]], None],
-        watcher: Watcher,
+        observer: Observer,
         *,
-        gate: Gate | None = None,
+        quotas: Quotas | None = None,
         window: int,
         max_streams: int,
         clock: Callable[[], float] = time.monotonic,
         call_later: Callable[[float, Callable[[], None]], Timer] | None = None,
     ) -> None:
         self.model: ServedModel | None = None  # until the first engine is there
-        self.up = False  # whether there is an engine now
+        self.engine_up = False  # whether there is an engine now
         self.draining = False
-        self.steps = 0
+        self.step = 0
         self._send = send
-        self._watcher = watcher
+        self._observer = observer
         self._clock = clock
         self._call_later = call_later or (
             lambda delay, call: asyncio.get_running_loop().call_later(delay, call)
         )
-        self._roll = Roll()
-        self._audience = Audience[Listener]()
-        self._lanes = Lanes[StreamKey, tuple[StreamFrame, Listener]](self._tokenize, self._set_quiet)
-        self._recovery = Recovery()
+        self._registry = StreamRegistry()
+        self._subscriptions = Subscriptions[Listener]()
+        self._queues = SerialQueues[StreamKey, tuple[StreamFrame, Listener]](
+            self._tokenize, self._note_if_empty
+        )
+        self._recovery = EngineRecovery()
         self._outgoing: list[api.AnyCommand] = []
-        self._starter = Starter(gate or Gate(), self._outgoing.append, window=window, max_streams=max_streams)
-        self._quiet = asyncio.Event()
-        self._quiet.set()
+        self._starter = StreamStarter(
+            quotas or Quotas(), self._outgoing.append, window=window, max_streams=max_streams
+        )
+        self._empty = asyncio.Event()
+        self._empty.set()
 
     # -- what may be seen ------------------------------------------------------------------------
 
     @property
     def streams(self) -> list[Stream]:
-        return [entry.stream for entry in self._roll.entries]
+        return [entry.stream for entry in self._registry.entries]
 
     @property
-    def settled(self) -> bool:
+    def engine_proven(self) -> bool:
         """Whether everybody whom the last engine was given moved on in it."""
         return self._recovery.proven
 
-    def runs(self, tenant: str, request_id: str) -> bool:
+    def is_live(self, tenant: str, request_id: str) -> bool:
         """Whether there is such a stream, and it has not ended."""
-        return StreamKey(tenant, request_id) in self._roll.keys
+        return StreamKey(tenant, request_id) in self._registry.keys
 
-    async def quiet(self) -> None:
+    async def wait_until_empty(self) -> None:
         """Wait until no stream is left."""
-        await self._quiet.wait()
+        await self._empty.wait()
 
     # -- from listeners --------------------------------------------------------------------------
 
-    def receive(self, tenant: str, frame: StreamFrame, listener: Listener) -> None:
+    def receive_frame(self, tenant: str, frame: StreamFrame, listener: Listener) -> None:
         """Act on a frame, behind those for the same stream that came before it. A refused one changes
         nothing."""
         key = StreamKey(tenant, frame.request_id)
-        if self._lanes.join(key, (frame, listener)):
+        if self._queues.enqueue(key, (frame, listener)):
             return
         if text_length(frame) > LONG_TEXT:
-            self._quiet.clear()
-            self._lanes.open(key, (frame, listener))
+            self._empty.clear()
+            self._queues.start(key, (frame, listener))
         else:
-            self._act(key, frame, listener)
+            self._receive_frame(key, frame, listener)
         self._flush_commands()
 
-    def take(self, stream: Stream) -> list[Told]:
+    def take_events(self, stream: Stream) -> list[OutgoingEvent]:
         """What a stream has to say to its listener, who is ready for it."""
         told = stream.outbox.take()
-        self._let_go(stream)
+        self._unsubscribe_if_done(stream)
         return told
 
-    def taken(self, stream: Stream, index: int, seq: int) -> None:
+    def acknowledge(self, stream: Stream, index: int, seq: int) -> None:
         """A peer has taken a stream's output up to `index`, and its events up to `seq`."""
-        if stream.stalled:
-            self._watcher.freed(stream)
-        stream.taken(index, seq)
+        if stream.out_of_credit:
+            self._observer.granted(stream)
+        stream.acknowledge(index, seq)
 
-    def settle(self) -> None:
-        """After any number of `taken`."""
+    def flush(self) -> None:
+        """After any number of `acknowledge`."""
         self._flush_commands()
 
-    def detach(self, listener: Listener, cause: Cause = "closed") -> None:
+    def detach(self, listener: Listener, cause: DisconnectCause = "closed") -> None:
         """The listener is gone; each of its streams does what its start said."""
-        with self._turn() as wake:
-            for number in self._audience.leave(listener):
-                entry = self._roll.numbered(number)
+        with self._waking() as wake:
+            for number in self._subscriptions.remove(listener):
+                entry = self._registry.by_number(number)
                 if entry is None:
                     continue  # it has ended
                 stream = entry.stream
-                self._watcher.left(stream, cause)
-                stream.detach(self._clock(), self.steps)
+                self._observer.detached(stream, cause)
+                stream.detach(self._clock(), self.step)
                 if stream.on_disconnect != "cancel":
-                    entry.grace = self._call_later(stream.grace_s, partial(self._give_up, stream))
+                    entry.grace = self._call_later(stream.grace_s, partial(self._abandon, stream))
                 wake(stream)
 
     # -- from the engine -------------------------------------------------------------------------
 
-    def hear(self, output: api.StepOutput) -> None:
+    def receive_step(self, output: api.StepOutput) -> None:
         """One step's news, to everybody whom it concerns, in one go."""
-        self.steps = output.step
+        self.step = output.step
         now = self._clock()
-        self._watcher.stepped(output, now)
-        with self._turn() as wake:
+        self._observer.stepped(output, now)
+        with self._waking() as wake:
             for news in output.news:
-                entry = self._roll.numbered(news.stream)
+                entry = self._registry.by_number(news.stream)
                 if entry is None:
-                    self._watcher.discarded(len(news.tokens))
+                    self._observer.discarded(len(news.tokens))
                     continue
                 stream = entry.stream
-                _count(entry.share, news)
-                for asked in stream.hear(news, now):
-                    self._watcher.acted(stream, asked.kind, output.step - asked.step, now - asked.came_s)
+                _count(entry.quota, news)
+                for pending in stream.receive_news(news, now):
+                    self._observer.steered(
+                        stream, pending.kind, output.step - pending.step, now - pending.received_s
+                    )
                 wake(stream)
                 if news.tokens or news.changes:
-                    self._moved(stream)
-                elif news.admitted is not None and stream.stalled:
+                    self._progressed(stream)
+                elif news.admitted is not None and stream.out_of_credit:
                     self._recovery.preparing(stream.number)
             if not (output.stats.prefill_rows and output.stats.ready):
                 self._submit(self._recovery.prepared())
-        self._watcher.passed_on(output)
+        self._observer.delivered(output)
 
     def cancel_all(self, of: Callable[[str], bool] = lambda tenant: True) -> None:
         """All streams of such tenants."""
-        with self._turn() as wake:
-            for stream in [entry.stream for entry in self._roll.entries if of(entry.key.tenant)]:
-                stream.cancel(self._clock(), self.steps)
+        with self._waking() as wake:
+            for stream in [entry.stream for entry in self._registry.entries if of(entry.key.tenant)]:
+                stream.cancel(self._clock(), self.step)
                 wake(stream)
 
-    def lose_engine(self) -> None:
+    def engine_lost(self) -> None:
         """The engine is gone. Its streams wait for another, but one that has killed too many."""
-        self.up = False
-        culprit = self._recovery.died()
-        with self._turn() as wake:
+        self.engine_up = False
+        culprit = self._recovery.engine_died()
+        with self._waking() as wake:
             for stream in self.streams:
                 if stream.number == culprit:
                     stream.fail(
@@ -198,28 +205,28 @@ class Hub:
                 wake(stream)
             self._outgoing.clear()  # there is nobody to send it to
 
-    def have_engine(self, model: ServedModel) -> None:
+    def engine_ready(self, model: ServedModel) -> None:
         """There is an engine, and it knows no stream yet."""
-        self.model, self.up, self.steps = model, True, 0
-        waiting = [stream for stream in self.streams if not stream.concluding]
-        self._submit(stream.number for stream in waiting if not stream.costs)
-        self._submit(self._recovery.begin(stream.number for stream in waiting if stream.costs))
+        self.model, self.engine_up, self.step = model, True, 0
+        waiting = [stream for stream in self.streams if not stream.concluded]
+        self._submit(stream.number for stream in waiting if not stream.needs_compute)
+        self._submit(self._recovery.engine_ready(stream.number for stream in waiting if stream.needs_compute))
         self._flush_commands()
 
     def _submit(self, numbers: Iterable[int]) -> None:
         for number in numbers:
-            entry = self._roll.numbered(number)
+            entry = self._registry.by_number(number)
             if entry is not None:  # else it ended while it was held back
                 entry.stream.submit()
-                self._watcher.retried(entry.stream, "engine")
+                self._observer.retried(entry.stream, "engine")
 
-    def _moved(self, stream: Stream) -> None:
-        if self.up and not self._recovery.proven:
-            self._submit(self._recovery.moved(stream.number))
+    def _progressed(self, stream: Stream) -> None:
+        if self.engine_up and not self._recovery.proven:
+            self._submit(self._recovery.progressed(stream.number))
 
     # -- a frame ---------------------------------------------------------------------------------
 
-    def _act(
+    def _receive_frame(
         self, key: StreamKey, frame: StreamFrame, listener: Listener, tokens: list[int] | None = None
     ) -> None:
         """`tokens` are the frame's text, where that was tokenized before."""
@@ -228,36 +235,38 @@ class Hub:
                 case protocol.Attach(after=after):
                     self._attach(key, after, frame.ref, listener)
                     return
-                case protocol.Start() if (content := self._roll.content(key, self._clock())) is not None:
-                    self._start_again(key, frame, content, listener)
+                case protocol.Start() if (
+                    started := self._registry.start_digest(key, self._clock())
+                ) is not None:
+                    self._start_again(key, frame, started, listener)
                     return
                 case protocol.Start():
                     stream: Stream | None = self._start(key, frame, listener, tokens)
                 case _:
                     stream = self._steer(key, frame, listener, tokens)
         except Refusal as refusal:
-            listener.refuse(refusal, frame.request_id, frame.ref)
+            listener.send_refusal(refusal, frame.request_id, frame.ref)
             return
         if stream is not None:
-            with self._turn() as wake:
+            with self._waking() as wake:
                 wake(stream)
 
     async def _tokenize(self, key: StreamKey, item: tuple[StreamFrame, Listener]) -> None:
-        """A frame of a lane: its text may be long."""
+        """A frame of a serial queue: its text may be long."""
         frame, listener = item
         try:
-            if isinstance(frame, protocol.Start) and self._roll.content(key, self._clock()) is None:
+            if isinstance(frame, protocol.Start) and self._registry.start_digest(key, self._clock()) is None:
                 self._check_start(key, frame)
             tokens = await asyncio.to_thread(tokenize, frame, self._known_model())
         except Refusal as refusal:
-            listener.refuse(refusal, frame.request_id, frame.ref)
+            listener.send_refusal(refusal, frame.request_id, frame.ref)
         except Exception as error:  # noqa: BLE001 - what it says may quote the text: only its kind is logged
             log.error("a frame could not be tokenized: %s in %s", type(error).__name__, _where(error))
             failure = Refusal("engine_error", "The server failed to tokenize this frame's text.")
-            listener.refuse(failure, frame.request_id, frame.ref)
+            listener.send_refusal(failure, frame.request_id, frame.ref)
         else:
             if not listener.gone:
-                self._act(key, frame, listener, tokens)
+                self._receive_frame(key, frame, listener, tokens)
                 self._flush_commands()
 
     # -- starting and attaching ------------------------------------------------------------------
@@ -271,14 +280,16 @@ class Hub:
         stream = entry.stream
         if frame.timeout_ms is not None:
             entry.timeout = self._call_later(frame.timeout_ms / 1000, partial(self._time_out, stream))
-        self._roll.enter(entry)
-        self._audience.give(stream.number, listener)
-        self._quiet.clear()
-        self._watcher.started(stream, Begun(key.tenant, model.name, listener.route, frame.traceparent), now)
+        self._registry.add(entry)
+        self._subscriptions.subscribe(stream.number, listener)
+        self._empty.clear()
+        self._observer.started(
+            stream, StreamOrigin(key.tenant, model.name, listener.route, frame.traceparent), now
+        )
         return stream
 
-    def _start_again(self, key: StreamKey, frame: protocol.Start, content: bytes, listener: Listener) -> None:
-        if digest(frame) != content:
+    def _start_again(self, key: StreamKey, frame: protocol.Start, started: bytes, listener: Listener) -> None:
+        if start_digest(frame) != started:
             raise Refusal(
                 "request_conflict",
                 f'Request "{frame.request_id}" was started with other content: take another id.',
@@ -286,28 +297,28 @@ class Hub:
         self._attach(key, -1, frame.ref, listener, "start")
 
     def _attach(
-        self, key: StreamKey, after: int, ref: str | None, listener: Listener, reason: Retry = "attach"
+        self, key: StreamKey, after: int, ref: str | None, listener: Listener, reason: RetryReason = "attach"
     ) -> None:
-        stream = self._roll.find(key, self._clock())
-        anew = self._audience.of(stream.number) is not listener
-        stream.attach(after, self.steps, ref, anew=anew)
-        self._watcher.retried(stream, reason)
+        stream = self._registry.find(key, self._clock())
+        anew = self._subscriptions.listener_of(stream.number) is not listener
+        stream.attach(after, self.step, ref, anew=anew)
+        self._observer.retried(stream, reason)
         self._hand_over(stream, listener)
         listener.wake(stream)
         listener.flush()
 
     def _hand_over(self, stream: Stream, listener: Listener) -> None:
-        before = self._audience.give(stream.number, listener)
+        before = self._subscriptions.subscribe(stream.number, listener)
         if before is not None:
             before.lose(stream)
-        entry = self._roll.numbered(stream.number)
+        entry = self._registry.by_number(stream.number)
         if entry is not None:
             entry.stop_grace()
 
-    def _give_up(self, stream: Stream) -> None:
+    def _abandon(self, stream: Stream) -> None:
         """Nobody came back."""
-        with self._turn() as wake:
-            stream.forsake(self._clock(), self.steps)
+        with self._waking() as wake:
+            stream.abandon(self._clock(), self.step)
             wake(stream)
 
     # -- steering --------------------------------------------------------------------------------
@@ -315,29 +326,29 @@ class Hub:
     def _steer(
         self, key: StreamKey, frame: StreamFrame, listener: Listener, tokens: list[int] | None
     ) -> Stream | None:
-        entry = self._roll.named(key)
+        entry = self._registry.by_key(key)
         if entry is None:
-            self._steer_nothing(key, frame)
+            self._refuse_steering(key, frame)
             return None
         stream = entry.stream
-        elsewhere = self._audience.of(stream.number) is not listener
-        hear = listener.answer if elsewhere and frame.ref is not None else None
+        elsewhere = self._subscriptions.listener_of(stream.number) is not listener
+        send_reply = listener.send_reply if elsewhere and frame.ref is not None else None
         match frame:
             case protocol.Grant(limit=limit):
-                if stream.stalled:
-                    self._watcher.freed(stream)
-                stream.credit(limit, self._clock())
+                if stream.out_of_credit:
+                    self._observer.granted(stream)
+                stream.grant(limit, self._clock())
             case protocol.Cancel(ref=ref):
-                stream.cancel(self._clock(), self.steps, ref, hear)
+                stream.cancel(self._clock(), self.step, ref, send_reply)
             case protocol.Inject():
                 made = tokens if tokens is not None else tokenize(frame, self._known_model())
-                stream.steer(replace(frame, tokens=made), self.steps, self._clock(), hear)
+                stream.steer(replace(frame, tokens=made), self.step, self._clock(), send_reply)
             case protocol.Pause() | protocol.Resume() | protocol.Adjust() | protocol.Rewind():
-                stream.steer(frame, self.steps, self._clock(), hear)
+                stream.steer(frame, self.step, self._clock(), send_reply)
         return stream
 
-    def _steer_nothing(self, key: StreamKey, frame: StreamFrame) -> None:
-        if not self._roll.remembers(key):
+    def _refuse_steering(self, key: StreamKey, frame: StreamFrame) -> None:
+        if not self._registry.has_ended(key):
             raise Refusal("unknown_request", f'There is no request "{frame.request_id}": start it first.')
         if isinstance(frame, protocol.Grant | protocol.Cancel):
             return  # it crossed the final on its way; there is nothing left to grant or to end
@@ -349,10 +360,10 @@ class Hub:
         if self.draining:
             raise Refusal("draining", "The server is going away and starts nothing new.", retry_after_ms=1000)
         model = self._known_model()
-        if not self.up or self._recovery.suspicious:
+        if not self.engine_up or self._recovery.suspicious:
             raise Refusal("overloaded", "The engine is being started.", retry_after_ms=1000)
-        beginning = self._lanes.keys - self._roll.keys - {key}
-        self._starter.check(key.tenant, frame, model, others=len(self._roll) + len(beginning))
+        beginning = self._queues.keys - self._registry.keys - {key}
+        self._starter.check(key.tenant, frame, model, others=len(self._registry) + len(beginning))
         return model
 
     def _known_model(self) -> ServedModel:
@@ -363,7 +374,7 @@ class Hub:
     # -- afterwards ------------------------------------------------------------------------------
 
     @contextmanager
-    def _turn(self) -> Iterator[Callable[[Stream], None]]:
+    def _waking(self) -> Iterator[Callable[[Stream], None]]:
         """Streams that moved are woken; in the end each listener is flushed once, and commands are sent."""
         woken: dict[Listener, None] = {}
         yield lambda stream: self._wake(stream, woken)
@@ -372,7 +383,7 @@ class Hub:
         self._flush_commands()
 
     def _wake(self, stream: Stream, woken: dict[Listener, None]) -> None:
-        listener = self._audience.of(stream.number)
+        listener = self._subscriptions.listener_of(stream.number)
         if listener is not None and stream.outbox.waiting:
             listener.wake(stream)
             woken[listener] = None
@@ -380,27 +391,27 @@ class Hub:
             self._retire(stream)
 
     def _retire(self, stream: Stream) -> None:
-        entry = self._roll.numbered(stream.number)
+        entry = self._registry.by_number(stream.number)
         if entry is None:
             return
-        self._roll.close(entry, self._clock())
-        self._let_go(stream)
-        self._moved(stream)
-        self._watcher.finished(stream, self._clock())
-        self._set_quiet()
+        self._registry.end(entry, self._clock())
+        self._unsubscribe_if_done(stream)
+        self._progressed(stream)
+        self._observer.finished(stream, self._clock())
+        self._note_if_empty()
 
-    def _let_go(self, stream: Stream) -> None:
+    def _unsubscribe_if_done(self, stream: Stream) -> None:
         """Whoever listened to a stream that has ended is its listener until all of it is taken."""
-        if stream.all_told:
-            self._audience.release(stream.number)
+        if stream.all_delivered:
+            self._subscriptions.unsubscribe(stream.number)
 
-    def _set_quiet(self) -> None:
-        if not len(self._roll) and not self._lanes.keys:
-            self._quiet.set()
+    def _note_if_empty(self) -> None:
+        if not len(self._registry) and not self._queues.keys:
+            self._empty.set()
 
     def _time_out(self, stream: Stream) -> None:
-        with self._turn() as wake:
-            stream.time_out(self._clock(), self.steps)
+        with self._waking() as wake:
+            stream.time_out(self._clock(), self.step)
             wake(stream)
 
     def _flush_commands(self) -> None:

@@ -1,4 +1,5 @@
-"""What whoever hears of streams must be able to do: a WebSocket connection, an HTTP response, a test."""
+"""The interface of a listener, to whom streams' events go: a WebSocket connection, an HTTP response, a
+test."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from typing import Protocol
 
 from realtime.hub.observers import Route
 from realtime.refusal import Refusal
-from realtime.stream.pending_commands import Answer
+from realtime.stream.pending_commands import Reply
 from realtime.stream.stream import Stream
 
 
@@ -17,7 +18,7 @@ class Listener(Protocol):
 
     @property
     def route(self) -> Route:
-        """By which door it came."""
+        """By which protocol it came."""
 
     def wake(self, stream: Stream) -> None:
         """The stream has something to say; `flush` will follow, once for all that were woken together."""
@@ -28,7 +29,7 @@ class Listener(Protocol):
     def lose(self, stream: Stream) -> None:
         """The stream has another listener now."""
 
-    def refuse(self, refusal: Refusal, request_id: str, ref: str | None) -> None: ...
+    def send_refusal(self, refusal: Refusal, request_id: str, ref: str | None) -> None: ...
 
-    def answer(self, event: Answer) -> None:
-        """What answers a frame of this listener's, about a stream that another listens to."""
+    def send_reply(self, event: Reply) -> None:
+        """The reply to a frame of this listener's, about a stream that another listens to."""

@@ -1,6 +1,6 @@
-"""Those who watch streams: counters, the log of requests, traces. They are told, and change nothing.
+"""The interface of observers: metrics, the log of requests, traces. They are told, and change nothing.
 
-What they are told of is moments in the life of a stream, and steps; nobody's text is among it. Each watcher
+What they are told of is moments in the life of a stream, and steps; nobody's text is among it. Each observer
 takes what it wants: the others are empty.
 """
 
@@ -16,14 +16,22 @@ from realtime.stream.stream import Stream
 Route = Literal["websocket", "http"]
 ROUTES: tuple[Route, ...] = ("websocket", "http")
 
-Retry = Literal["attach", "start", "engine"]  # somebody came back, asked the same again; another engine
-RETRIES: tuple[Retry, ...] = ("attach", "start", "engine")
+RetryReason = Literal["attach", "start", "engine"]  # somebody came back, asked the same again; another engine
+RETRY_REASONS: tuple[RetryReason, ...] = ("attach", "start", "engine")
 
-Cause = Literal["closed", "lost", "slow", "refused", "replaced", "revoked", "failed"]
-CAUSES: tuple[Cause, ...] = ("closed", "lost", "slow", "refused", "replaced", "revoked", "failed")
+DisconnectCause = Literal["closed", "lost", "slow", "refused", "replaced", "revoked", "failed"]
+DISCONNECT_CAUSES: tuple[DisconnectCause, ...] = (
+    "closed",
+    "lost",
+    "slow",
+    "refused",
+    "replaced",
+    "revoked",
+    "failed",
+)
 
 
-class Begun(Struct, frozen=True):
+class StreamOrigin(Struct, frozen=True):
     """Where a stream came from."""
 
     tenant: str
@@ -32,30 +40,30 @@ class Begun(Struct, frozen=True):
     traceparent: str | None = None
 
 
-class Watcher:
+class Observer:
     """Takes no notice of anything. All of these must be quick."""
 
-    def engine_begun(self, hello: api.Hello) -> None: ...
+    def engine_ready(self, hello: api.Hello) -> None: ...
 
     def engine_lost(self) -> None: ...
 
-    def started(self, stream: Stream, begun: Begun, now: float) -> None: ...
+    def started(self, stream: Stream, origin: StreamOrigin, now: float) -> None: ...
 
     def stepped(self, output: api.StepOutput, now: float) -> None:
         """A step's news are here, and no stream has heard of them yet."""
 
-    def passed_on(self, output: api.StepOutput) -> None:
+    def delivered(self, output: api.StepOutput) -> None:
         """The step's news have been given to whoever listens."""
 
-    def acted(self, stream: Stream, kind: str, steps: int, seconds: float) -> None:
+    def steered(self, stream: Stream, kind: str, steps: int, seconds: float) -> None:
         """A frame took effect, so long after it came."""
 
-    def freed(self, stream: Stream) -> None:
+    def granted(self, stream: Stream) -> None:
         """It had used up its credit, and has been given more."""
 
-    def retried(self, stream: Stream, reason: Retry) -> None: ...
+    def retried(self, stream: Stream, reason: RetryReason) -> None: ...
 
-    def left(self, stream: Stream, cause: Cause) -> None:
+    def detached(self, stream: Stream, cause: DisconnectCause) -> None:
         """It has not ended, and nobody listens any more."""
 
     def discarded(self, tokens: int) -> None:
@@ -64,52 +72,52 @@ class Watcher:
     def finished(self, stream: Stream, now: float) -> None: ...
 
 
-class Watchers(Watcher):
+class Observers(Observer):
     """Several as one."""
 
-    def __init__(self, *watchers: Watcher) -> None:
-        self._watchers = watchers
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
 
-    def engine_begun(self, hello: api.Hello) -> None:
-        for watcher in self._watchers:
-            watcher.engine_begun(hello)
+    def engine_ready(self, hello: api.Hello) -> None:
+        for observer in self._observers:
+            observer.engine_ready(hello)
 
     def engine_lost(self) -> None:
-        for watcher in self._watchers:
-            watcher.engine_lost()
+        for observer in self._observers:
+            observer.engine_lost()
 
-    def started(self, stream: Stream, begun: Begun, now: float) -> None:
-        for watcher in self._watchers:
-            watcher.started(stream, begun, now)
+    def started(self, stream: Stream, origin: StreamOrigin, now: float) -> None:
+        for observer in self._observers:
+            observer.started(stream, origin, now)
 
     def stepped(self, output: api.StepOutput, now: float) -> None:
-        for watcher in self._watchers:
-            watcher.stepped(output, now)
+        for observer in self._observers:
+            observer.stepped(output, now)
 
-    def passed_on(self, output: api.StepOutput) -> None:
-        for watcher in self._watchers:
-            watcher.passed_on(output)
+    def delivered(self, output: api.StepOutput) -> None:
+        for observer in self._observers:
+            observer.delivered(output)
 
-    def acted(self, stream: Stream, kind: str, steps: int, seconds: float) -> None:
-        for watcher in self._watchers:
-            watcher.acted(stream, kind, steps, seconds)
+    def steered(self, stream: Stream, kind: str, steps: int, seconds: float) -> None:
+        for observer in self._observers:
+            observer.steered(stream, kind, steps, seconds)
 
-    def freed(self, stream: Stream) -> None:
-        for watcher in self._watchers:
-            watcher.freed(stream)
+    def granted(self, stream: Stream) -> None:
+        for observer in self._observers:
+            observer.granted(stream)
 
-    def retried(self, stream: Stream, reason: Retry) -> None:
-        for watcher in self._watchers:
-            watcher.retried(stream, reason)
+    def retried(self, stream: Stream, reason: RetryReason) -> None:
+        for observer in self._observers:
+            observer.retried(stream, reason)
 
-    def left(self, stream: Stream, cause: Cause) -> None:
-        for watcher in self._watchers:
-            watcher.left(stream, cause)
+    def detached(self, stream: Stream, cause: DisconnectCause) -> None:
+        for observer in self._observers:
+            observer.detached(stream, cause)
 
     def discarded(self, tokens: int) -> None:
-        for watcher in self._watchers:
-            watcher.discarded(tokens)
+        for observer in self._observers:
+            observer.discarded(tokens)
 
     def finished(self, stream: Stream, now: float) -> None:
-        for watcher in self._watchers:
-            watcher.finished(stream, now)
+        for observer in self._observers:
+            observer.finished(stream, now)

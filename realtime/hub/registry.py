@@ -1,7 +1,7 @@
-"""Every stream that is known: those that live, by name and by number, and those that have ended.
+"""The registry of streams: those that live, by key and by number, and those that have ended.
 
-What hangs on a stream's life hangs here: its share of what its tenant may take, and its timers. It knows when
-a stream begins and ends, and nothing of what happens in between.
+With each live stream it holds what ends with it: its share of its tenant's quota, and its timers. It knows
+when a stream begins and ends, and nothing of what happens in between.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from realtime.hub.ended_streams import Graves
+from realtime.hub.ended_streams import EndedStreams
 from realtime.hub.stream_key import StreamKey
 from realtime.refusal import Refusal
 from realtime.stream.stream import Stream
-from realtime.tenants.quota import Share
+from realtime.tenants.quota import StreamQuota
 
 
 class Timer(Protocol):
     def cancel(self) -> None: ...
 
 
-class Entry(Struct, eq=False):
+class LiveStream(Struct, eq=False):
     """A stream that lives."""
 
     key: StreamKey
     stream: Stream
-    content: bytes  # what its start said, digested
-    share: Share
+    start_digest: bytes  # what its start said, digested
+    quota: StreamQuota
     timeout: Timer | None = None
     grace: Timer | None = None  # until nobody need come back to it
 
@@ -38,11 +38,11 @@ class Entry(Struct, eq=False):
             self.grace = None
 
 
-class Roll:
+class StreamRegistry:
     def __init__(self) -> None:
-        self._by_key: dict[StreamKey, Entry] = {}
-        self._by_number: dict[int, Entry] = {}
-        self._graves = Graves()
+        self._by_key: dict[StreamKey, LiveStream] = {}
+        self._by_number: dict[int, LiveStream] = {}
+        self._ended_streams = EndedStreams()
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -52,46 +52,46 @@ class Roll:
         return self._by_key.keys()
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LiveStream]:
         return list(self._by_key.values())
 
-    def enter(self, entry: Entry) -> None:
-        self._graves.forget(entry.key)
+    def add(self, entry: LiveStream) -> None:
+        self._ended_streams.forget(entry.key)
         self._by_key[entry.key] = self._by_number[entry.stream.number] = entry
 
-    def named(self, key: StreamKey) -> Entry | None:
+    def by_key(self, key: StreamKey) -> LiveStream | None:
         return self._by_key.get(key)
 
-    def numbered(self, number: int) -> Entry | None:
+    def by_number(self, number: int) -> LiveStream | None:
         return self._by_number.get(number)
 
-    def close(self, entry: Entry, now: float) -> None:
+    def end(self, entry: LiveStream, now: float) -> None:
         """Its stream has ended."""
         del self._by_key[entry.key], self._by_number[entry.stream.number]
         if entry.timeout is not None:
             entry.timeout.cancel()
         entry.stop_grace()
-        entry.share.ended()
-        self._graves.bury(entry.key, entry.stream, entry.content, now)
+        entry.quota.end()
+        self._ended_streams.add(entry.key, entry.stream, entry.start_digest, now)
 
     # -- those that have ended -------------------------------------------------------------------
 
-    def content(self, key: StreamKey, now: float) -> bytes | None:
+    def start_digest(self, key: StreamKey, now: float) -> bytes | None:
         """What the start of a stream of this name said, if all of the stream is still there."""
-        entry = self._by_key.get(key) or self._graves.find(key, now)
-        return None if entry is None else entry.content
+        entry = self._by_key.get(key) or self._ended_streams.find(key, now)
+        return None if entry is None else entry.start_digest
 
     def find(self, key: StreamKey, now: float) -> Stream:
         """A stream of this name, whether it lives or has ended."""
-        entry = self._by_key.get(key) or self._graves.find(key, now)
+        entry = self._by_key.get(key) or self._ended_streams.find(key, now)
         if entry is not None:
             return entry.stream
-        if self.remembers(key):
+        if self.has_ended(key):
             raise Refusal(
                 "request_expired", f'Request "{key.request_id}" ended too long ago: its output is forgotten.'
             )
         raise Refusal("unknown_request", f'There is no request "{key.request_id}": start it first.')
 
-    def remembers(self, key: StreamKey) -> bool:
+    def has_ended(self, key: StreamKey) -> bool:
         """Whether there was one that has ended."""
-        return self._graves.remembers(key)
+        return self._ended_streams.remembers(key)

@@ -1,6 +1,6 @@
-"""Frames that wait behind one for the same stream whose text takes long to tokenize.
+"""Serial queues: frames that wait behind one for the same stream whose text takes long to tokenize.
 
-A lane is one stream's frames, worked off one after the other; lanes do not wait for one another, and the
+A queue is one stream's frames, worked off one after the other; queues do not wait for one another, and the
 event loop waits for none of them. What is done with a frame is not known here.
 """
 
@@ -15,36 +15,36 @@ K = TypeVar("K", bound=Hashable)
 F = TypeVar("F")
 
 
-class Lanes(Generic[K, F]):
+class SerialQueues(Generic[K, F]):
     """`work` does whatever a frame needs, and raises nothing."""
 
     def __init__(self, work: Callable[[K, F], Awaitable[None]], emptied: Callable[[], None]) -> None:
         self._work = work
         self._emptied = emptied
-        self._lanes: dict[K, deque[F]] = {}
+        self._queues: dict[K, deque[F]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def keys(self) -> KeysView[K]:
-        return self._lanes.keys()
+        return self._queues.keys()
 
-    def join(self, key: K, frame: F) -> bool:
+    def enqueue(self, key: K, frame: F) -> bool:
         """Wait behind what is there; False where nothing is."""
-        if key not in self._lanes:
+        if key not in self._queues:
             return False
-        self._lanes[key].append(frame)
+        self._queues[key].append(frame)
         return True
 
-    def open(self, key: K, frame: F) -> None:
-        self._lanes[key] = deque([frame])
+    def start(self, key: K, frame: F) -> None:
+        self._queues[key] = deque([frame])
         task = asyncio.get_running_loop().create_task(self._work_off(key))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _work_off(self, key: K) -> None:
-        lane = self._lanes[key]
-        while lane:
-            await self._work(key, lane[0])
-            lane.popleft()
-        del self._lanes[key]
+        queue = self._queues[key]
+        while queue:
+            await self._work(key, queue[0])
+            queue.popleft()
+        del self._queues[key]
         self._emptied()

@@ -1,7 +1,7 @@
-"""What becomes of a `start`: a refusal, as early as there is a reason for one, or a stream.
+"""The starting of a stream: a `start` frame becomes a stream, or a refusal as early as there is a reason.
 
-It knows the server's own bounds and asks the gate about the tenant's. It knows neither the streams that live
-nor whoever listens.
+It knows the server's own limits and asks the quotas about the tenant's. It knows neither the streams that
+live nor whoever listens.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Callable
 
 from engine import api
 from midstream import protocol
-from realtime.hub.registry import Entry
+from realtime.hub.registry import LiveStream
 from realtime.hub.stream_key import StreamKey
-from realtime.hub.tokenizing import checked_params, digest, tokenize
+from realtime.hub.tokenizing import checked_params, start_digest, tokenize
 from realtime.refusal import Refusal
 from realtime.stream.stream import Stream
-from realtime.tenants.quota import Gate
+from realtime.tenants.quota import Quotas
 from realtime.text.served_model import ServedModel
 
 
-class Starter:
+class StreamStarter:
     def __init__(
-        self, gate: Gate, send: Callable[[api.AnyCommand], None], *, window: int, max_streams: int
+        self, quotas: Quotas, send: Callable[[api.AnyCommand], None], *, window: int, max_streams: int
     ) -> None:
-        self._gate = gate
+        self._quotas = quotas
         self._send = send
         self._window = window
         self._max_streams = max_streams
@@ -43,17 +43,19 @@ class Starter:
             )
         if others >= self._max_streams:
             raise Refusal(
-                "overloaded", f"The server has its most of {self._max_streams} streams.", retry_after_ms=1000
+                "overloaded",
+                f"The server's limit of {self._max_streams} streams is reached.",
+                retry_after_ms=1000,
             )
-        self._gate.check(tenant, frame)
+        self._quotas.check(tenant, frame)
 
     def make(
         self, key: StreamKey, frame: protocol.Start, tokens: list[int] | None, model: ServedModel, now: float
-    ) -> Entry:
+    ) -> LiveStream:
         """`tokens` are the prompt, where that was tokenized before."""
         prompt = tokens if tokens is not None else tokenize(frame, model) or []
         params = checked_params(frame, prompt, model)
-        share = self._gate.admit(key.tenant, frame, len(prompt))
+        quota = self._quotas.admit(key.tenant, frame, len(prompt))
         stream = Stream(
             next(self._numbers),
             frame,
@@ -65,4 +67,4 @@ class Starter:
             send=self._send,
             now=now,
         )
-        return Entry(key, stream, digest(frame), share)
+        return LiveStream(key, stream, start_digest(frame), quota)

@@ -1,4 +1,4 @@
-"""What a frame says, in the model's tokens.
+"""The tokenizing of frames: what a frame says, in the model's tokens.
 
 Pure, and safe to call from any thread: long texts take their time. It knows what forms text comes in, and
 refuses what has none or does not fit the model; it knows no stream.
@@ -20,7 +20,7 @@ from realtime.text.served_model import ServedModel
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def digest(frame: protocol.Start) -> bytes:
+def start_digest(frame: protocol.Start) -> bytes:
     """What a start asks for, whatever `ref` it was asked under, and in whose trace."""
     asked = msgspec.structs.replace(frame, ref=None, traceparent=None)
     try:

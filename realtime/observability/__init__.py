@@ -1,1 +1,1 @@
-"""What can be seen from outside: metrics, traces, the log and the listing. All watch, and change nothing."""
+"""Metrics, traces, logs and the listing of streams: observers of the hub, that change nothing."""

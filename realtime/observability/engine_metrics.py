@@ -1,4 +1,5 @@
-"""What an engine says of itself, step by step, as metrics that go on when it is replaced."""
+"""The metrics of the engine: what it tells of itself each step, as counters that go on when it is
+replaced."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class EngineMetrics:
         self._step = self._steps.of()
         self._decode, self._prefill = self._batches.of("decode"), self._batches.of("prefill")
 
-    def begun(self, hello: api.Hello) -> None:
+    def engine_ready(self, hello: api.Hello) -> None:
         self._hello = hello
 
     def stepped(self, stats: api.Stats) -> None:

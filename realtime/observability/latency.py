@@ -1,4 +1,4 @@
-"""How long streams wait: for their turn, for the first token, for each that follows.
+"""The latency metrics: queueing, time to first token, time between tokens.
 
 It is told of whole steps, and is the only work that is done for every token only to count it: so streams
 that had their last tokens in the same step are counted together. A wait that the client itself asked for, by
@@ -14,7 +14,7 @@ from msgspec import Struct
 from prometheus_client.core import HistogramMetricFamily
 
 from engine import api
-from realtime.hub.observers import ROUTES, Begun
+from realtime.hub.observers import ROUTES, StreamOrigin
 from realtime.observability.histograms import Histogram
 
 MS = (
@@ -46,7 +46,7 @@ UNCOUNTED = -1.0  # in place of the moment of the last token: the wait since the
 class Waiting(Struct):
     """A stream that has no token yet."""
 
-    begun: Begun
+    origin: StreamOrigin
     prompt: int
     since: float
     admitted: float | None = None
@@ -58,7 +58,7 @@ class Waiting(Struct):
         return "hit" if 2 * self.found >= self.prompt else "miss"
 
 
-class TokenTimes:
+class LatencyMetrics:
     def __init__(self) -> None:
         self.ttft = Histogram(
             "stream_ttft_seconds", "From a start to its first token", TTFT, ("model", "route", "cache")
@@ -82,15 +82,15 @@ class TokenTimes:
     def families(self) -> list[HistogramMetricFamily]:
         return [histogram.family() for histogram in (self.ttft, self.gaps, self.rates, self.waits)]
 
-    def engine_begun(self, model: str) -> None:
+    def engine_ready(self, model: str) -> None:
         """A rate is of two counts: the first of a set of labels is to be there before anything is."""
         for route, cache in product(ROUTES, CACHES):
             self.ttft.of(model, route, cache)
         for phase in PHASES:
             self.rates.of(model, phase)
 
-    def started(self, number: int, begun: Begun, prompt: int, now: float) -> None:
-        self._waiting[number] = Waiting(begun, prompt, now)
+    def started(self, number: int, origin: StreamOrigin, prompt: int, now: float) -> None:
+        self._waiting[number] = Waiting(origin, prompt, now)
 
     def stepped(self, output: api.StepOutput, now: float) -> None:
         began = now - output.stats.step_s
@@ -103,7 +103,7 @@ class TokenTimes:
             self._one_by_one(moved, rare, began, now)
         self._then = now
 
-    def freed(self, number: int) -> None:
+    def granted(self, number: int) -> None:
         """It waited for the client."""
         self._part()
         if number in self._last:
@@ -111,12 +111,12 @@ class TokenTimes:
         elif number in self._waiting:
             self._waiting[number].held_up = True
 
-    def finished(self, number: int, begun: Begun, tokens_per_s: float | None) -> None:
+    def finished(self, number: int, origin: StreamOrigin, tokens_per_s: float | None) -> None:
         self._part()
         self._waiting.pop(number, None)
         self._last.pop(number, None)
         if tokens_per_s is not None:
-            self.rates.of(begun.model, "decode").observe(tokens_per_s)
+            self.rates.of(origin.model, "decode").observe(tokens_per_s)
 
     def _part(self) -> None:
         """From now on each has a moment of its own."""
@@ -158,12 +158,12 @@ class TokenTimes:
         self._last[number] = now
         if waiting.held_up:
             return
-        begun = waiting.begun
-        self.ttft.of(begun.model, begun.route, waiting.cache).observe(now - waiting.since)
+        origin = waiting.origin
+        self.ttft.of(origin.model, origin.route, waiting.cache).observe(now - waiting.since)
         if waiting.admitted is not None and now > waiting.admitted:
             rate = (waiting.prompt - waiting.found) / (now - waiting.admitted)
-            self.rates.of(begun.model, "prefill").observe(rate)
+            self.rates.of(origin.model, "prefill").observe(rate)
 
     def _changed(self, news: api.News) -> None:
         if any(isinstance(change, api.Resumed) and change.reason == "client" for change in news.changes):
-            self.freed(news.stream)
+            self.granted(news.stream)

@@ -1,6 +1,6 @@
-"""The streams that live, as they may be listed: whose they are, how far they have come, what holds them up.
+"""The listing of live streams: whose they are, how far they have come, what holds them up.
 
-A watcher, that keeps hold of them and of how many tokens each had a moment ago. It tells numbers and names,
+An observer that keeps hold of them and of how many tokens each had a moment ago. It tells numbers and names,
 and never anybody's text. It knows no HTTP; the structs below are what is answered.
 """
 
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from engine import api
 from midstream.protocol import PauseReason
-from realtime.hub.observers import Begun, Route, Watcher
+from realtime.hub.observers import Observer, Route, StreamOrigin
 from realtime.stream.states import State
 from realtime.stream.stream import Stream
 
@@ -68,7 +68,7 @@ class Note(NamedTuple):
     tokens: int
 
 
-class Pace:
+class TokenRate:
     """Tokens a second lately: since the note before the last."""
 
     def __init__(self, now: float) -> None:
@@ -82,81 +82,81 @@ class Pace:
         return round((tokens - before.tokens) / (now - before.at), 1) if now > before.at else 0.0
 
 
-class Life(Struct):
+class TrackedStream(Struct):
     stream: Stream
-    begun: Begun
+    origin: StreamOrigin
     since: float
-    pace: Pace
+    rate: TokenRate
 
     def listed(self, now: float) -> Listed:
-        stream, begun = self.stream, self.begun
+        stream, origin = self.stream, self.origin
         running = stream.state == "running"
         return Listed(
             request_id=stream.request_id,
-            tenant=begun.tenant,
-            model=begun.model,
-            route=begun.route,
+            tenant=origin.tenant,
+            model=origin.model,
+            route=origin.route,
             state=stream.state,
             paused=stream.paused,
             age_s=round(now - self.since, 3),
             prompt_tokens=stream.prompt_tokens,
             tokens=len(stream.output),
-            tokens_per_s=self.pace.rate(now, stream.decoded) if running else 0.0,
-            credit=max(0, stream.outbox.limit - stream.outbox.sent),
+            tokens_per_s=self.rate.rate(now, stream.decoded) if running else 0.0,
+            credit=max(0, stream.credit.limit - stream.outbox.sent),
             context_tokens=stream.prompt_tokens + stream.output.injected() + len(stream.output),
         )
 
 
-class Listings(Watcher):
+class ListingObserver(Observer):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lives: dict[int, Life] = {}
+        self._tracked: dict[int, TrackedStream] = {}
         self._hello: api.Hello | None = None
         self._up = False
         self._stats = api.Stats()
-        self._pace = Pace(clock())
+        self._rate = TokenRate(clock())
         self._noted = clock()
 
     # -- told by the hub and the supervisor ------------------------------------------------------
 
-    def engine_begun(self, hello: api.Hello) -> None:
+    def engine_ready(self, hello: api.Hello) -> None:
         self._hello, self._up = hello, True
-        self._pace = Pace(self._clock())
+        self._rate = TokenRate(self._clock())
 
     def engine_lost(self) -> None:
         self._up, self._stats = False, api.Stats()
 
-    def started(self, stream: Stream, begun: Begun, now: float) -> None:
-        self._lives[stream.number] = Life(stream, begun, now, Pace(now))
+    def started(self, stream: Stream, origin: StreamOrigin, now: float) -> None:
+        self._tracked[stream.number] = TrackedStream(stream, origin, now, TokenRate(now))
 
-    def passed_on(self, output: api.StepOutput) -> None:
+    def delivered(self, output: api.StepOutput) -> None:
         self._stats, now = output.stats, self._clock()
         if now - self._noted >= NOTED_EVERY_S:
             self._noted = now
-            self._pace.note(now, output.stats.tokens_total)
-            for life in self._lives.values():
-                life.pace.note(now, life.stream.decoded)
+            self._rate.note(now, output.stats.tokens_total)
+            for one in self._tracked.values():
+                one.rate.note(now, one.stream.decoded)
 
     def finished(self, stream: Stream, now: float) -> None:
-        del self._lives[stream.number]
+        del self._tracked[stream.number]
 
     # -- asked -----------------------------------------------------------------------------------
 
     def of_tenant(self, tenant: str, *, most: int, state: State | None = None) -> Listing:
-        lives = [life for life in self._lives.values() if life.begun.tenant == tenant]
-        return self._listing(lives, most, state)
+        tracked = [one for one in self._tracked.values() if one.origin.tenant == tenant]
+        return self._listing(tracked, most, state)
 
     def of_all(self, *, most: int, state: State | None = None, connections: int) -> Listing:
-        listing = self._listing([*self._lives.values()], most, state)
+        listing = self._listing([*self._tracked.values()], most, state)
         busy = listing.states["queued"] + listing.states["running"] > 0
         return replace(listing, server=self._totals(connections, busy=busy))
 
-    def _listing(self, lives: list[Life], most: int, state: State | None) -> Listing:
+    def _listing(self, tracked: list[TrackedStream], most: int, state: State | None) -> Listing:
         now = self._clock()
-        states = [life.stream.state for life in lives]  # there may be thousands: each is asked once
-        chosen = [life for life, its in zip(lives, states, strict=True) if state in (None, its)]
+        states = [one.stream.state for one in tracked]  # there may be thousands: each is asked once
+        chosen = [one for one, its in zip(tracked, states, strict=True) if state in (None, its)]
         return Listing(
-            streams=[life.listed(now) for life in reversed(chosen[-most:])],
+            streams=[one.listed(now) for one in reversed(chosen[-most:])],
             total=len(chosen),
             states={name: states.count(name) for name in STATES},
             server=None,
@@ -169,7 +169,7 @@ class Listings(Watcher):
             engine=self._up,
             connections=connections,
             batch_rows=stats.decode_rows + stats.prefill_rows if busy else 0,
-            tokens_per_s=self._pace.rate(self._clock(), stats.tokens_total) if busy else 0.0,
+            tokens_per_s=self._rate.rate(self._clock(), stats.tokens_total) if busy else 0.0,
             kv_used_tokens=stats.kv_used * block,
             kv_cached_tokens=stats.kv_cached * block,
             kv_free_tokens=stats.kv_free * block,

@@ -1,4 +1,4 @@
-"""How the log looks: lines for people, or one JSON object a line for machines.
+"""The log's format: lines for people, or one JSON object a line for machines.
 
 Every logger of the process ends here, those of libraries too. It knows no message.
 """

@@ -1,4 +1,4 @@
-"""How late the event loop is: whatever holds it up delays everybody's next token."""
+"""The lag of the event loop: whatever holds it up delays everybody's next token."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What is counted, and how Prometheus asks for it.
+"""The metrics of the server, as Prometheus asks for them.
 
 It is told what happens to streams, and counts in plain numbers; the metrics are made of them when somebody
-scrapes. What is counted with every token lies in `token_times`, what engines say of themselves in
-`engine_metrics`, what tenants use in `usage`. Label sets are bounded: no request's name is ever one.
+scrapes. What is counted with every token lies in `latency`, what engines say of themselves in
+`engine_metrics`, what tenants use in `tenant_usage`. Label sets are bounded: no request's name is ever one.
 """
 
 from __future__ import annotations
@@ -17,11 +17,18 @@ from prometheus_client.registry import Collector
 
 from engine import api
 from midstream.protocol import FinishReason
-from realtime.hub.observers import CAUSES, RETRIES, Begun, Cause, Retry, Watcher
+from realtime.hub.observers import (
+    DISCONNECT_CAUSES,
+    RETRY_REASONS,
+    DisconnectCause,
+    Observer,
+    RetryReason,
+    StreamOrigin,
+)
 from realtime.observability.engine_metrics import EngineMetrics
 from realtime.observability.histograms import Histogram
-from realtime.observability.latency import TokenTimes
-from realtime.observability.tenant_usage import Usage
+from realtime.observability.latency import LatencyMetrics
+from realtime.observability.tenant_usage import TenantUsage
 from realtime.stream.stream import Stream
 
 STATES = ("queued", "running", "paused", "stalled")
@@ -30,12 +37,12 @@ _FEW = (1, 2, 3, 4, 8)
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5)
 
 
-class Metrics(Watcher, Collector):
+class Metrics(Observer, Collector):
     def __init__(self) -> None:
-        self._live: dict[int, tuple[Stream, Begun]] = {}
-        self._times = TokenTimes()
+        self._live: dict[int, tuple[Stream, StreamOrigin]] = {}
+        self._times = LatencyMetrics()
         self._engine = EngineMetrics()
-        self._usage = Usage()
+        self._usage = TenantUsage()
         self._steps = Histogram(
             "midstream_control_steps", "Steps from a control frame's arrival to its effect", _FEW, ("frame",)
         )
@@ -50,8 +57,8 @@ class Metrics(Watcher, Collector):
         self.connections = 0
         self._discarded = 0
         self._finished = Counter[str](dict.fromkeys(get_args(FinishReason), 0))
-        self._left = Counter[str](dict.fromkeys(CAUSES, 0))
-        self._retried = Counter[str](dict.fromkeys(RETRIES, 0))
+        self._left = Counter[str](dict.fromkeys(DISCONNECT_CAUSES, 0))
+        self._retried = Counter[str](dict.fromkeys(RETRY_REASONS, 0))
         for kind in STEERING:
             self._steps.of(kind)
             self._seconds.of(kind)
@@ -60,34 +67,34 @@ class Metrics(Watcher, Collector):
 
     # -- told by the hub and the supervisor ------------------------------------------------------
 
-    def engine_begun(self, hello: api.Hello) -> None:
-        self._engine.begun(hello)
-        self._times.engine_begun(hello.model)
+    def engine_ready(self, hello: api.Hello) -> None:
+        self._engine.engine_ready(hello)
+        self._times.engine_ready(hello.model)
 
     def engine_lost(self) -> None:
         self._engine.restarted()
 
-    def started(self, stream: Stream, begun: Begun, now: float) -> None:
-        self._live[stream.number] = stream, begun
-        self._times.started(stream.number, begun, stream.prompt_tokens, now)
-        self._usage.started(begun.tenant, stream)
+    def started(self, stream: Stream, origin: StreamOrigin, now: float) -> None:
+        self._live[stream.number] = stream, origin
+        self._times.started(stream.number, origin, stream.prompt_tokens, now)
+        self._usage.started(origin.tenant, stream)
 
     def stepped(self, output: api.StepOutput, now: float) -> None:
         self._engine.stepped(output.stats)
         self._discarded += output.stats.discarded
         self._times.stepped(output, now)
 
-    def acted(self, stream: Stream, kind: str, steps: int, seconds: float) -> None:
+    def steered(self, stream: Stream, kind: str, steps: int, seconds: float) -> None:
         self._steps.of(kind).observe(steps)
         self._seconds.of(kind).observe(seconds)
 
-    def freed(self, stream: Stream) -> None:
-        self._times.freed(stream.number)
+    def granted(self, stream: Stream) -> None:
+        self._times.granted(stream.number)
 
-    def retried(self, stream: Stream, reason: Retry) -> None:
+    def retried(self, stream: Stream, reason: RetryReason) -> None:
         self._retried[reason] += 1
 
-    def left(self, stream: Stream, cause: Cause) -> None:
+    def detached(self, stream: Stream, cause: DisconnectCause) -> None:
         self._left[cause] += 1
 
     def discarded(self, tokens: int) -> None:
@@ -95,11 +102,11 @@ class Metrics(Watcher, Collector):
 
     def finished(self, stream: Stream, now: float) -> None:
         assert stream.final is not None
-        _, begun = self._live.pop(stream.number)
+        _, origin = self._live.pop(stream.number)
         self._finished[stream.final.finish_reason] += 1
         self._discarded += stream.discarded
-        self._times.finished(stream.number, begun, stream.final.timing.tokens_per_s)
-        self._usage.finished(begun.tenant, stream)
+        self._times.finished(stream.number, origin, stream.final.timing.tokens_per_s)
+        self._usage.finished(origin.tenant, stream)
 
     # -- asked by Prometheus ---------------------------------------------------------------------
 
@@ -110,7 +117,7 @@ class Metrics(Watcher, Collector):
         yield self._streams()
         yield from self._times.families()
         yield from self._engine.families()
-        yield from self._usage.families((begun.tenant, stream) for stream, begun in self._live.values())
+        yield from self._usage.families((origin.tenant, stream) for stream, origin in self._live.values())
         yield from (histogram.family() for histogram in (self._steps, self._seconds, self._lag))
         yield CounterMetricFamily(
             "midstream_tokens_discarded",
@@ -122,7 +129,7 @@ class Metrics(Watcher, Collector):
         yield _counter("midstream_streams_finished", "Streams that ended", "finish_reason", self._finished)
         yield _counter("stream_disconnects", "Streams whose listener went", "cause", self._left)
         yield _counter(
-            "stream_retries", "Streams that were asked for or begun with again", "reason", self._retried
+            "stream_retries", "Streams that were asked for or origin with again", "reason", self._retried
         )
 
     def _streams(self) -> Metric:

@@ -1,4 +1,4 @@
-"""What each tenant has used. Names of tenants stand in the key file, and beyond a cap all are `other`.
+"""The usage metrics of each tenant. Names of tenants stand in the key file, and beyond a cap all are `other`.
 
 It counts whole streams when they end, and those that live when somebody asks: nothing a token.
 """
@@ -12,11 +12,11 @@ from prometheus_client.core import CounterMetricFamily, Metric
 
 from realtime.stream.stream import Stream
 
-MOST_TENANTS = 100
+TENANT_LIMIT = 100
 OTHER = "other"
 
 
-class Usage:
+class TenantUsage:
     def __init__(self) -> None:
         self._names: dict[str, str] = {}  # the label of each tenant
         self._streams = Counter[str]()
@@ -25,7 +25,7 @@ class Usage:
 
     def started(self, tenant: str, stream: Stream) -> None:
         if tenant not in self._names:
-            self._names[tenant] = tenant if len(self._names) < MOST_TENANTS else OTHER
+            self._names[tenant] = tenant if len(self._names) < TENANT_LIMIT else OTHER
         name = self._names[tenant]
         self._streams[name] += 1
         self._prompt[name] += stream.prompt_tokens

@@ -1,4 +1,4 @@
-"""Where spans go: by OTLP over HTTP, to wherever OpenTelemetry's own environment variables say.
+"""The export of traces: by OTLP over HTTP, to wherever OpenTelemetry's own environment variables say.
 
 The only module that imports OpenTelemetry's SDK, and only where traces are wanted.
 """
@@ -18,7 +18,7 @@ from realtime.observability.traces import Traces
 LAST_WORDS_S = 3.0  # that a collector has to take what is left, when the server ends
 
 
-class Exported(Traces):
+class ExportedTraces(Traces):
     """Traces whose spans are sent away, in the background."""
 
     def __init__(self) -> None:

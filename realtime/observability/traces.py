@@ -14,7 +14,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from engine import api
-from realtime.hub.observers import Begun, Cause, Retry, Watcher
+from realtime.hub.observers import DisconnectCause, Observer, RetryReason, StreamOrigin
 from realtime.stream.stream import Stream
 
 EVERY_STEPS = 16  # of a stream; the first is always among them
@@ -22,7 +22,7 @@ EVERY_STEPS = 16  # of a stream; the first is always among them
 _propagator = TraceContextTextMapPropagator()
 
 
-class Life(Struct):
+class TrackedStream(Struct):
     stream: Stream
     span: Span
     context: Context  # for its children
@@ -35,68 +35,68 @@ class Life(Struct):
             self.prefill = None
 
 
-class Traces(Watcher):
+class Traces(Observer):
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
         self._block = 1
-        self._lives: dict[int, Life] = {}
-        self._emitting: list[Life] = []
+        self._tracked: dict[int, TrackedStream] = {}
+        self._emitting: list[TrackedStream] = []
         self._heard_ns = 0
 
-    def engine_begun(self, hello: api.Hello) -> None:
+    def engine_ready(self, hello: api.Hello) -> None:
         self._block = hello.block
 
     def engine_lost(self) -> None:
-        for life in self._lives.values():
-            life.span.add_event("engine lost")
-            life.end_prefill()
+        for tracked_stream in self._tracked.values():
+            tracked_stream.span.add_event("engine lost")
+            tracked_stream.end_prefill()
 
-    def started(self, stream: Stream, begun: Begun, now: float) -> None:
-        carrier = {} if begun.traceparent is None else {"traceparent": begun.traceparent}
+    def started(self, stream: Stream, origin: StreamOrigin, now: float) -> None:
+        carrier = {} if origin.traceparent is None else {"traceparent": origin.traceparent}
         attributes: dict[str, str | int] = {
             "request_id": stream.request_id,
-            "tenant": begun.tenant,
-            "model": begun.model,
-            "route": begun.route,
+            "tenant": origin.tenant,
+            "model": origin.model,
+            "route": origin.route,
             "prompt_tokens": stream.prompt_tokens,
         }
         span = self._tracer.start_span(
             "stream", _propagator.extract(carrier, Context()), SpanKind.SERVER, attributes
         )
         if span.is_recording():
-            self._lives[stream.number] = Life(stream, span, set_span_in_context(span, Context()))
+            self._tracked[stream.number] = TrackedStream(stream, span, set_span_in_context(span, Context()))
 
     def stepped(self, output: api.StepOutput, now: float) -> None:
-        if not self._lives:
+        if not self._tracked:
             return
         self._heard_ns = time.time_ns()
         began_ns = self._heard_ns - int(output.stats.step_s * 1e9)
         for news in output.news:
-            life = self._lives.get(news.stream)
-            if life is not None:
-                self._moved(life, news, output.stats, began_ns)
+            tracked_stream = self._tracked.get(news.stream)
+            if tracked_stream is not None:
+                self._moved(tracked_stream, news, output.stats, began_ns)
 
-    def passed_on(self, output: api.StepOutput) -> None:
+    def delivered(self, output: api.StepOutput) -> None:
         emitting, self._emitting = self._emitting, []
-        for life in emitting:
-            self._tracer.start_span("emit", life.context, start_time=self._heard_ns).end()
+        for tracked_stream in emitting:
+            self._tracer.start_span("emit", tracked_stream.context, start_time=self._heard_ns).end()
 
-    def acted(self, stream: Stream, kind: str, steps: int, seconds: float) -> None:
+    def steered(self, stream: Stream, kind: str, steps: int, seconds: float) -> None:
         self._note(stream, kind, steps=steps)
 
-    def retried(self, stream: Stream, reason: Retry) -> None:
+    def retried(self, stream: Stream, reason: RetryReason) -> None:
         self._note(stream, f"retry: {reason}")
 
-    def left(self, stream: Stream, cause: Cause) -> None:
+    def detached(self, stream: Stream, cause: DisconnectCause) -> None:
         self._note(stream, f"disconnected: {cause}")
 
     def finished(self, stream: Stream, now: float) -> None:
-        life = self._lives.pop(stream.number, None)
-        if life is None:
+        tracked_stream = self._tracked.pop(stream.number, None)
+        if tracked_stream is None:
             return
         assert stream.final is not None
-        life.end_prefill()
-        life.span.set_attributes(
+        tracked_stream.end_prefill()
+        tracked_stream.span.set_attributes(
             {
                 "finish_reason": stream.final.finish_reason,
                 "output_tokens": stream.final.usage.completion_tokens,
@@ -104,36 +104,40 @@ class Traces(Watcher):
             }
         )
         if stream.final.finish_reason == "error":
-            life.span.set_status(Status(StatusCode.ERROR))
-        life.span.end()
+            tracked_stream.span.set_status(Status(StatusCode.ERROR))
+        tracked_stream.span.end()
 
     def _note(self, stream: Stream, what: str, **attributes: int) -> None:
-        life = self._lives.get(stream.number)
-        if life is not None:
-            life.span.add_event(what, attributes)
+        tracked_stream = self._tracked.get(stream.number)
+        if tracked_stream is not None:
+            tracked_stream.span.add_event(what, attributes)
 
-    def _moved(self, life: Life, news: api.News, stats: api.Stats, began_ns: int) -> None:
+    def _moved(self, tracked_stream: TrackedStream, news: api.News, stats: api.Stats, began_ns: int) -> None:
         if news.admitted is not None:
-            life.prefill = self._tracer.start_span("prefill", life.context, start_time=began_ns)
-            life.prefill.set_attribute("cached_tokens", news.admitted)
+            tracked_stream.prefill = self._tracer.start_span(
+                "prefill", tracked_stream.context, start_time=began_ns
+            )
+            tracked_stream.prefill.set_attribute("cached_tokens", news.admitted)
         if not news.tokens:
             return
-        if life.prefill is not None:
-            life.prefill.set_attributes(self._attributes(life, news, stats))
-            life.end_prefill(self._heard_ns)
-            self._emitting.append(life)
+        if tracked_stream.prefill is not None:
+            tracked_stream.prefill.set_attributes(self._attributes(tracked_stream, news, stats))
+            tracked_stream.end_prefill(self._heard_ns)
+            self._emitting.append(tracked_stream)
             return
-        if life.steps % EVERY_STEPS == 0:
-            span = self._tracer.start_span("decode_step", life.context, start_time=began_ns)
-            span.set_attributes(self._attributes(life, news, stats))
+        if tracked_stream.steps % EVERY_STEPS == 0:
+            span = self._tracer.start_span("decode_step", tracked_stream.context, start_time=began_ns)
+            span.set_attributes(self._attributes(tracked_stream, news, stats))
             span.end(self._heard_ns)
-            self._emitting.append(life)
-        life.steps += 1
+            self._emitting.append(tracked_stream)
+        tracked_stream.steps += 1
 
-    def _attributes(self, life: Life, news: api.News, stats: api.Stats) -> dict[str, int | float]:
+    def _attributes(
+        self, tracked_stream: TrackedStream, news: api.News, stats: api.Stats
+    ) -> dict[str, int | float]:
         """Of the step: the rows that decoded beside it, its own length and blocks, and the model's time."""
-        output = life.stream.output
-        length = life.stream.prompt_tokens + output.injected() + news.index + len(news.tokens)
+        output = tracked_stream.stream.output
+        length = tracked_stream.stream.prompt_tokens + output.injected() + news.index + len(news.tokens)
         return {
             "batch_size": stats.decode_rows + stats.prefill_rows,
             "seq_len": length,

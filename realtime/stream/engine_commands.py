@@ -1,5 +1,5 @@
-"""What a steering frame asks of the engine, and when it cannot be asked: pure functions of a frame and
-numbers."""
+"""The engine commands that a steering frame becomes, and the refusals where it cannot: pure functions of a
+frame and numbers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from midstream.protocol import Params
 from realtime.refusal import Refusal
 from realtime.stream.params import sampling
 
-Steering = protocol.Pause | protocol.Resume | protocol.Adjust | protocol.Inject | protocol.Rewind
+SteeringFrame = protocol.Pause | protocol.Resume | protocol.Adjust | protocol.Inject | protocol.Rewind
 
 
-def asked_of_the_engine(number: int, frame: Steering, params: Params | None) -> list[api.AnyCommand]:
+def commands_for(number: int, frame: SteeringFrame, params: Params | None) -> list[api.AnyCommand]:
     """Commands, in order. Whatever acts at a token that was read begins with a rewinding to it; `params` are
     an adjust's, complete, and an inject's text has become tokens."""
     at = _index(frame)
@@ -32,7 +32,7 @@ def asked_of_the_engine(number: int, frame: Steering, params: Params | None) -> 
             return rewinding
 
 
-def check_index(frame: Steering, sent: int) -> None:
+def check_index(frame: SteeringFrame, sent: int) -> None:
     """Nobody can act at a token that has not been sent."""
     index = _index(frame)
     if index is not None and index > sent:
@@ -52,7 +52,7 @@ def too_long(used: int, more: int, context: int) -> Refusal:
     )
 
 
-def _index(frame: Steering) -> int | None:
+def _index(frame: SteeringFrame) -> int | None:
     match frame:
         case protocol.Rewind(to=to):
             return to

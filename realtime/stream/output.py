@@ -1,4 +1,4 @@
-"""What a stream has said so far, and how to take some of it back.
+"""The output of one stream so far, and how to truncate it.
 
 Output tokens, how much text each of them released, and the injections among them. Pure: it knows the
 tokenizer and stop strings, and nothing of events, credit or the engine.

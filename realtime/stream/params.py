@@ -1,4 +1,4 @@
-"""From what a client asks for to what the engine samples by.
+"""The sampling parameters of a stream: from what a client asks for to what the engine samples by.
 
 `Params` as sent have holes; resolved, they have none, and `started` and `adjusted` show them so. Stop
 strings stay on this side of the border; everything else becomes `engine.api.Sampling`.

@@ -1,8 +1,8 @@
-"""What one stream has asked of its engine: commands in order, and those of them that wait for an answer.
+"""The commands that one stream has sent to its engine, in order, and those of them that wait for a reply.
 
 Engines come and go. While there is none, commands are kept where they matter and dropped where they do not;
-the next one is told everything that was asked and not answered. This knows commands and their order, and
-nothing of what an answer means.
+the next one is sent everything that had no reply. This knows commands and their order, and nothing of what a
+reply means.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from msgspec import Struct
 from engine import api
 from midstream import protocol
 from midstream.protocol import Params
-from realtime.stream.engine_commands import Steering
+from realtime.stream.engine_commands import SteeringFrame
 
-Answer = protocol.StreamEvent | protocol.Error
-Hear = Callable[[Answer], None]
+Reply = protocol.StreamEvent | protocol.Error
+SendReply = Callable[[Reply], None]
 
 
-class Asked(Struct):
-    """A frame, or its `at`, that waits for the engine's answer. Without a frame it is our own doing."""
+class PendingCommand(Struct):
+    """A command that waits for the engine's reply. Without a frame it is our own doing."""
 
     command: api.AnyCommand
-    frame: Steering | protocol.Cancel | None
-    step: int  # the engine's last step when it came
+    frame: SteeringFrame | protocol.Cancel | None
+    step: int  # the engine's last step when the frame came
     params: Params | None = None
-    came_s: float = 0.0
-    first: bool = False  # the rewinding that `at` asks for: the frame itself is answered by what follows
-    hear: Hear | None = None  # whom to tell, if it was asked by somebody who does not listen to the stream
+    received_s: float = 0.0
+    preliminary: bool = False  # the rewind that `at` asks for: the frame itself has its reply by what follows
+    send_reply: SendReply | None = None  # to whoever steers a stream that another listens to
 
     @property
     def kind(self) -> str:
@@ -38,54 +38,46 @@ class Asked(Struct):
 
     @property
     def ref(self) -> str | None:
-        return None if self.first or self.frame is None else self.frame.ref
+        return None if self.preliminary or self.frame is None else self.frame.ref
 
     @property
-    def owed(self) -> bool:
-        """Whether somebody waits for an answer to just this."""
-        return self.frame is not None and not self.first
+    def wants_reply(self) -> bool:
+        """Whether somebody waits for a reply to just this."""
+        return self.frame is not None and not self.preliminary
 
 
-class Orders:
-    def __init__(self, number: int, granted: int, send: Callable[[api.AnyCommand], None]) -> None:
-        self.number = number
-        self.granted = granted  # output tokens that may be decoded
-        self.known = False  # whether there is an engine that knows the stream
-        self._asked: deque[Asked] = deque()
+class PendingCommands:
+    def __init__(self, send: Callable[[api.AnyCommand], None]) -> None:
+        self.has_engine = False  # whether there is an engine that knows the stream
+        self._pending: deque[PendingCommand] = deque()
         self._send = send
 
-    def __iter__(self) -> Iterator[Asked]:
-        return iter(self._asked)
+    def __iter__(self) -> Iterator[PendingCommand]:
+        return iter(self._pending)
 
     def submit(self, submit: api.Submit) -> None:
-        """To an engine that does not know the stream, and then all that was not answered."""
-        self.known = True
+        """To an engine that does not know the stream, and behind it all that had no reply."""
+        self.has_engine = True
         self._send(submit)
-        for asked in self._asked:
-            asked.step = 0  # a new engine counts its steps anew
-            self._send(asked.command)
+        for pending in self._pending:
+            pending.step = 0  # a new engine counts its steps anew
+            self._send(pending.command)
 
-    def ask(self, asked: Asked) -> None:
-        self._asked.append(asked)
-        self.tell(asked.command)
+    def request(self, pending: PendingCommand) -> None:
+        self._pending.append(pending)
+        self.send(pending.command)
 
-    def answered(self) -> Asked:
-        """What is answered next: the engine answers in the order of the commands."""
-        return self._asked.popleft()
+    def pop_replied(self) -> PendingCommand:
+        """The command that the next reply is to: the engine replies in the order of the commands."""
+        return self._pending.popleft()
 
-    def grant(self, credit: int) -> None:
-        """Grants never shrink."""
-        if credit > self.granted:
-            self.granted = credit
-            self.tell(api.Grant(self.number, credit))
-
-    def tell(self, command: api.AnyCommand) -> None:
-        """Something that has no answer. Without an engine there is nobody who need hear it."""
-        if self.known:
+    def send(self, command: api.AnyCommand) -> None:
+        """A command that has no reply. Without an engine there is nobody who need hear it."""
+        if self.has_engine:
             self._send(command)
 
-    def clear(self) -> list[Asked]:
-        """The stream has ended: what will not be answered any more."""
-        left = list(self._asked)
-        self._asked.clear()
+    def clear(self) -> list[PendingCommand]:
+        """The stream has ended: the commands that will have no reply any more."""
+        left = list(self._pending)
+        self._pending.clear()
         return left

@@ -1,7 +1,7 @@
-"""The states of a stream's life, and which may follow which: a table, and the picture that documents it.
+"""The state machine of one stream, as a table: its states, which may follow which, and the picture of it.
 
-A stream has no state of its own: it derives it from its numbers (`Stream.state`). This table says what may be
-seen from outside, one state after the other; tests hold the streams to it, and `docs/protocol.md` shows it.
+A stream's state is derived from its numbers (`Stream.state`), and whenever it changes the change is looked up
+here: one that the table does not have raises. `docs/protocol.md` shows the picture.
 """
 
 from __future__ import annotations
@@ -11,31 +11,41 @@ from typing import Literal, NamedTuple
 State = Literal["queued", "running", "stalled", "paused", "finished"]
 
 
-class Passage(NamedTuple):
+class Transition(NamedTuple):
     before: State
     after: State
     why: str
 
 
-LIFE = (
-    Passage("queued", "running", "its turn has come"),
-    Passage("queued", "stalled", "its prompt is ready, and no credit is left"),
-    Passage("queued", "paused", "pause"),
-    Passage("queued", "finished", "cancel, timeout"),
-    Passage("running", "stalled", "credit is used up"),
-    Passage("running", "paused", "pause, no memory, nobody listens, no engine"),
-    Passage("running", "finished", "its own end, cancel, timeout"),
-    Passage("stalled", "running", "credit"),
-    Passage("stalled", "paused", "pause, nobody listens"),
-    Passage("stalled", "finished", "its own end is delivered, cancel, timeout"),
-    Passage("paused", "running", "resume, memory, somebody listens, an engine"),
-    Passage("paused", "stalled", "the same, and no credit is left"),
-    Passage("paused", "queued", "resume before its turn has come"),
-    Passage("paused", "finished", "cancel, timeout"),
+TRANSITIONS = (
+    Transition("queued", "running", "its turn has come"),
+    Transition("queued", "stalled", "its prompt is ready, and no credit is left"),
+    Transition("queued", "paused", "pause"),
+    Transition("queued", "finished", "cancel, timeout"),
+    Transition("running", "stalled", "credit is used up"),
+    Transition("running", "paused", "pause, no memory, nobody listens, no engine"),
+    Transition("running", "finished", "its own end, cancel, timeout"),
+    Transition("stalled", "running", "credit"),
+    Transition("stalled", "paused", "pause, nobody listens"),
+    Transition("stalled", "finished", "its own end is delivered, cancel, timeout"),
+    Transition("paused", "running", "resume, memory, somebody listens, an engine"),
+    Transition("paused", "stalled", "the same, and no credit is left"),
+    Transition("paused", "queued", "resume before its turn has come"),
+    Transition("paused", "finished", "cancel, timeout"),
 )
+_LEGAL = {(transition.before, transition.after) for transition in TRANSITIONS}
 
 
-def picture() -> str:
-    """As Mermaid draws it."""
-    lines = [f"    {passage.before} --> {passage.after}: {passage.why}" for passage in LIFE]
+class IllegalTransition(AssertionError):
+    """A stream's numbers contradict the table: a bug of ours, and never a peer's mistake."""
+
+
+def check_transition(before: State, after: State) -> None:
+    if (before, after) not in _LEGAL:
+        raise IllegalTransition(f"a stream that is {before} cannot become {after}")
+
+
+def mermaid() -> str:
+    """The table as Mermaid draws it."""
+    lines = [f"    {one.before} --> {one.after}: {one.why}" for one in TRANSITIONS]
     return "\n".join(["stateDiagram-v2", "    [*] --> queued: start", *lines, "    finished --> [*]"])

@@ -1,4 +1,5 @@
-"""What a stream's life took, from moments that it is told: it never looks at a clock."""
+"""The stopwatch of one stream: queueing, first token and pauses, from moments that it is told. It has no
+clock."""
 
 from __future__ import annotations
 

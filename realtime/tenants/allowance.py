@@ -1,4 +1,4 @@
-"""Who holds a key, and what a tenant may take: plain values, read from the key file and asked of by the gate.
+"""The allowance of a tenant, and the holder of a key: plain values, as the key file has them.
 
 A tenant is whose streams are whose: keys of one tenant see the same streams and share one allowance. It
 knows neither files nor sockets nor streams.

@@ -1,6 +1,6 @@
-"""What each tenant takes, held against what it may: the gate that every start passes, and nothing else.
+"""The quotas of tenants: what each takes, held against what it may, whenever a stream is to start.
 
-The gate only ever refuses a start. What runs goes on, and is counted: whoever has taken more than a minute's
+Quotas only ever refuse a start. What runs goes on, and is counted: whoever has taken more than a minute's
 tokens pays by waiting until a next start. It knows tenants by name and their allowances, and no stream, no
 socket and no other tenant's affairs: a refusal speaks of the tenant's own.
 
@@ -17,73 +17,47 @@ from collections.abc import Callable
 from midstream.protocol import Start
 from realtime.refusal import Refusal
 from realtime.tenants.allowance import EVERYTHING, Allowance
+from realtime.token_bucket import TokenBucket
 
 A_WHILE_MS = 1000
 
 
-class Bucket:
-    """Tokens taken, leaking out at a steady rate.
-
-    Our own, and not the library `limits`: what has been decoded must be counted even beyond the limit, which
-    that refuses or keeps an entry a token for, and it reads a clock of its own.
-    """
-
-    def __init__(self, now: float) -> None:
-        self._taken = 0.0
-        self._at = now
-
-    def take(self, tokens: int, per_minute: int | None, now: float) -> None:
-        self._taken = self._level(per_minute, now) + tokens
-        self._at = now
-
-    def wait_s(self, per_minute: int | None, now: float) -> float:
-        """Until there is room for one more token of a minute's; 0 if there is now."""
-        if per_minute is None:
-            return 0.0
-        return max(0.0, self._level(per_minute, now) - per_minute + 1) * 60 / per_minute
-
-    def _level(self, per_minute: int | None, now: float) -> float:
-        if per_minute is None:
-            return 0.0
-        return max(0.0, self._taken - (now - self._at) * per_minute / 60)
-
-
-class Account:
+class TenantAccount:
     """What one tenant takes at present."""
 
-    def __init__(self, now: float) -> None:
+    def __init__(self) -> None:
         self.streams = 0
         self.waiting = 0  # prompt tokens of streams that the engine has not begun with
-        self.bucket = Bucket(now)
+        self.bucket: TokenBucket | None = None  # of tokens a minute, while those are limited
 
 
-class Share:
+class StreamQuota:
     """What one stream takes of its tenant's allowance, from its start to its end."""
 
-    def __init__(self, gate: Gate, tenant: str, prompt_tokens: int) -> None:
-        self._gate = gate
+    def __init__(self, quotas: Quotas, tenant: str, prompt_tokens: int) -> None:
+        self._quotas = quotas
         self._tenant = tenant
         self._waiting = prompt_tokens
         self._ended = False
 
-    def begun(self) -> None:
+    def prefill_begun(self) -> None:
         """The engine has begun with the prompt. Saying so again changes nothing."""
-        self._gate.account(self._tenant).waiting -= self._waiting
+        self._quotas.account(self._tenant).waiting -= self._waiting
         self._waiting = 0
 
-    def took(self, tokens: int) -> None:
+    def count(self, tokens: int) -> None:
         """Tokens were decoded, or put in."""
-        self._gate.count(self._tenant, tokens)
+        self._quotas.count(self._tenant, tokens)
 
-    def ended(self) -> None:
+    def end(self) -> None:
         """Saying so again changes nothing."""
         if not self._ended:
             self._ended = True
-            self.begun()
-            self._gate.account(self._tenant).streams -= 1
+            self.prefill_begun()
+            self._quotas.account(self._tenant).streams -= 1
 
 
-class Gate:
+class Quotas:
     def __init__(
         self,
         allowance: Callable[[str], Allowance] = lambda tenant: EVERYTHING,
@@ -91,7 +65,7 @@ class Gate:
     ) -> None:
         self._allowance = allowance
         self._clock = clock
-        self._accounts: dict[str, Account] = defaultdict(lambda: Account(clock()))
+        self._accounts: dict[str, TenantAccount] = defaultdict(TenantAccount)
 
     def check(self, tenant: str, start: Start) -> None:
         """Refuse what can be refused before the prompt is tokenized, which costs more than to say no."""
@@ -100,20 +74,21 @@ class Gate:
         if allowance.max_streams is not None and account.streams >= allowance.max_streams:
             raise Refusal(
                 "too_many_streams",
-                f"You have your most of {allowance.max_streams} unfinished streams.",
+                f"Your limit of {allowance.max_streams} unfinished streams is reached.",
                 retry_after_ms=A_WHILE_MS,
             )
-        wait_s = account.bucket.wait_s(allowance.tokens_per_minute, self._clock())
+        bucket = self._bucket(tenant)
+        wait_s = bucket.wait_s(1, self._clock()) if bucket else 0.0
         if wait_s:
             raise Refusal(
                 "rate_limited",
-                f"You have taken your {allowance.tokens_per_minute} tokens of this minute.",
+                f"Your limit of {allowance.tokens_per_minute} tokens a minute is reached.",
                 retry_after_ms=math.ceil(wait_s * 1000),
             )
 
-    def admit(self, tenant: str, start: Start, prompt_tokens: int) -> Share:
-        """A share for the stream, or the Refusal that says why there is none. The last thing to be asked
-        before a stream is there: its share must be told of the stream's end."""
+    def admit(self, tenant: str, start: Start, prompt_tokens: int) -> StreamQuota:
+        """A quota for the stream, or the Refusal that says why there is none. The last thing to be asked
+        before a stream is there: its quota must be told of the stream's end."""
         self.check(tenant, start)
         allowance, account = self._allowance(tenant), self._accounts[tenant]
         most = allowance.prefill_tokens
@@ -128,14 +103,26 @@ class Gate:
         account.streams += 1
         account.waiting += prompt_tokens
         self.count(tenant, prompt_tokens)
-        return Share(self, tenant, prompt_tokens)
+        return StreamQuota(self, tenant, prompt_tokens)
 
-    def account(self, tenant: str) -> Account:
+    def account(self, tenant: str) -> TenantAccount:
         return self._accounts[tenant]
 
     def count(self, tenant: str, tokens: int) -> None:
-        per_minute = self._allowance(tenant).tokens_per_minute
-        self._accounts[tenant].bucket.take(tokens, per_minute, self._clock())
+        bucket = self._bucket(tenant)
+        if bucket is not None:
+            bucket.spend(tokens, self._clock())
+
+    def _bucket(self, tenant: str) -> TokenBucket | None:
+        """By the limit as it is now: the key file may have changed."""
+        account, per_minute = self._accounts[tenant], self._allowance(tenant).tokens_per_minute
+        if per_minute is None:
+            account.bucket = None
+        elif account.bucket is None:
+            account.bucket = TokenBucket(rate=per_minute / 60, burst=per_minute, now=self._clock())
+        else:
+            account.bucket.rate, account.bucket.burst = per_minute / 60, per_minute
+        return account.bucket
 
 
 def _check_priority(start: Start, allowance: Allowance) -> None:

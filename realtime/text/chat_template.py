@@ -1,4 +1,5 @@
-"""A model's chat template: messages in, one string out, in the sandbox that such templates are written for.
+"""The chat template of a model: messages in, one string out, in the sandbox that such templates are written
+for.
 
 It knows where a model folder keeps its template and which names Hugging Face promises to templates
 (`transformers.utils.chat_template_utils`). It knows no token: which parts of the string are special tokens is

@@ -1,4 +1,5 @@
-"""Tokens to text, one token at a time: whole Unicode, and never a part of a stop string.
+"""The incremental detokenizer: tokens to text one at a time, whole Unicode, and never a part of a stop
+string.
 
 A `TextStream` is one stream's text on its way out. It knows bytes, characters and stop strings; it knows no
 client, no event, and not why a stream ends. Text leaves it in order and is never taken back: to rewind, build
@@ -6,8 +7,8 @@ another one and `replay` the tokens that stand.
 
 The text is exactly what the model's own tokenizer would decode from all tokens at once, special tokens left
 out, with one exception: where a SentencePiece model writes a run of byte tokens that is not valid UTF-8, the
-tokenizer replaces every byte of the run by U+FFFD; here the valid characters of the run stand, as
-they were already sent when the run turned out to be broken.
+tokenizer replaces every byte of the run by U+FFFD; here the valid characters of the run stand, as they were
+already sent when the run turned out to be broken.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keeps what clients write apart from the special tokens that it may spell.
+"""The special tokens, kept apart from what clients write and may spell alike.
 
 Inside the tokenizers library every special token goes by a name that nobody outside can guess. A chat
 template writes special tokens as text; before it runs, the same texts in messages are hidden behind

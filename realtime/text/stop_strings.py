@@ -1,4 +1,4 @@
-"""Finding stop strings in text that arrives in pieces: all of them at once, one step a character.
+"""The matching of stop strings in text that arrives in pieces: all of them at once, one step a character.
 
 An Aho-Corasick automaton, so that no choice of stop strings makes a token expensive. It knows no token and
 holds no text: it says how much of what it has read may still become a stop string.

@@ -1,4 +1,4 @@
-"""What each token is in bytes: the table that incremental text is made from.
+"""The bytes of each token: the table that the detokenizer works from.
 
 Reads the decoder of a `tokenizer.json` and turns every piece of its vocabulary into the bytes that the piece
 adds to the output. Two families exist among causal language models: byte-level BPE, where a piece spells
@@ -21,7 +21,7 @@ _UNSUPPORTED = (
 )
 
 
-class Pieces:
+class TokenBytes:
     """Bytes by token id, and how many leading spaces the decoder takes off the output's beginning.
 
     `whole` holds the tokens that are valid text by themselves: nearly all of them, and the fast way.

@@ -1,8 +1,8 @@
-"""Text to tokens: prompts, chats, and turns put in mid-answer.
+"""The tokenizer: prompts, chats, and turns injected in mid-answer, as tokens.
 
 The one promise beyond the `tokenizers` library's own: text that a client wrote never becomes a special token,
-whatever it spells (`specials.py` says how). It knows no stream, no torch, and nothing of the model but its
-folder. The other way, from tokens to text, is `text.py`, on the table of `pieces.py`.
+whatever it spells (`special_tokens.py` says how). It knows no stream, no torch, and nothing of the model but
+its folder. The other way, from tokens to text, is `detokenizer.py`, by the table of `token_bytes.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tokenizers
 from midstream.protocol import Message
 from realtime.text.chat_template import ChatTemplate, TextError, template_source
 from realtime.text.special_tokens import SpecialTokens
-from realtime.text.token_bytes import Pieces
+from realtime.text.token_bytes import TokenBytes
 
 __all__ = ["TextError", "Tokenizer"]
 
@@ -42,7 +42,7 @@ class Tokenizer:
         vocab = self._library.get_vocab(with_added_tokens=True)
         self.vocab = max(vocab.values(), default=-1) + 1
         self.special = frozenset(vocab[name] for name in self._specials.names.values())
-        self.pieces = Pieces(definition.get("decoder"), vocab, self.special)
+        self.pieces = TokenBytes(definition.get("decoder"), vocab, self.special)
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:

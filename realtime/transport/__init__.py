@@ -1,2 +1,2 @@
-"""Sockets and bytes, by the rules of HTTP and WebSocket and with an end to every patience. Nothing here knows
-what is said."""
+"""The transport: sockets and bytes, by the rules of HTTP and WebSocket, with a timeout for everything.
+Nothing here knows what messages say."""

@@ -1,4 +1,4 @@
-"""What waits in the two directions of one connection, and for how long.
+"""The flow control of one connection: what waits in either direction, and for how long.
 
 It knows sizes, bounds and deadlines: messages that the app has not read yet, bytes that the peer has not
 taken yet, and whether anything is heard from the peer at all. It knows nothing of WebSocket frames, and
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from realtime.transport.websocket_handshake import Message
 
 
-class Inbox:
+class ReceiveQueue:
     """Messages on their way to the app. While too much waits, nothing more is read from the socket."""
 
     def __init__(self, transport: asyncio.Transport, *, max_messages: int, max_bytes: int) -> None:
@@ -93,7 +93,7 @@ class Inbox:
             self._transport.pause_reading()
 
 
-class Outflow:
+class SendBuffer:
     """Bytes on their way to the peer. One that takes nothing of them for `timeout_s` is cut off."""
 
     def __init__(self, transport: asyncio.Transport, *, high_water_bytes: int, timeout_s: float) -> None:
@@ -150,56 +150,6 @@ class Outflow:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-
-
-class Keepalive:
-    """Pings a peer at intervals; one from which nothing at all is heard for `timeout_s` after a ping is dead.
-
-    Anything that comes from the peer proves that it lives, and a peer to which we do not listen just now
-    (`listening` says so) cannot prove it.
-    """
-
-    def __init__(
-        self,
-        *,
-        interval_s: float | None,
-        timeout_s: float | None,
-        ping: Callable[[], None],
-        dead: Callable[[], None],
-        listening: Callable[[], bool],
-    ) -> None:
-        self._interval_s = interval_s
-        self._timeout_s = timeout_s
-        self._send_ping = ping
-        self._dead = dead
-        self._listening = listening
-        self._heard = False
-        self._ping_timer: asyncio.TimerHandle | None = None
-        self._deadline: asyncio.TimerHandle | None = None
-
-    def start(self) -> None:
-        if self._interval_s:
-            self._ping_timer = _later(self._interval_s, self._ping)
-
-    def heard(self) -> None:
-        self._heard = True
-
-    def stop(self) -> None:
-        for timer in (self._ping_timer, self._deadline):
-            if timer is not None:
-                timer.cancel()
-
-    def _ping(self) -> None:
-        self._send_ping()
-        self.start()
-        if self._timeout_s is not None and self._deadline is None:
-            self._heard = False
-            self._deadline = _later(self._timeout_s, self._judge)
-
-    def _judge(self) -> None:
-        self._deadline = None
-        if not self._heard and self._listening():
-            self._dead()
 
 
 def _later(delay_s: float, then: Callable[[], None]) -> asyncio.TimerHandle:

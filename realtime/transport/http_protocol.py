@@ -1,4 +1,4 @@
-"""The HTTP side of a connection: uvicorn's own protocol class, with an end to its patience.
+"""The HTTP protocol class for uvicorn: its own, with timeouts for everything that a peer may do slowly.
 
 It knows how long a request may take to arrive, how long an answer may take to leave, that a peer may vanish
 without a word, and how the kernel is to treat such a connection. What requests and answers say is the
@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from realtime.transport.flow_control import Outflow, cut_off
-from realtime.transport.pending_requests import Arrivals, neighbourhood
+from realtime.transport.flow_control import SendBuffer, cut_off
+from realtime.transport.pending_requests import PendingRequests, network_of
 
 # Whoever sends rubbish is told so; it is no news for the log. Failures of the app are.
 _logger = logging.getLogger("midstream.http")
@@ -42,8 +42,8 @@ class HttpLimits:
     body_timeout_s: float = 60.0
     send_timeout_s: float = 20.0  # how long a peer may take nothing of an answer
     close_timeout_s: float = 5.0  # how long the last bytes may take to leave
-    most_arrivals: int = 1024
-    most_arrivals_of_one: int = 512
+    pending_limit: int = 1024
+    pending_limit_per_address: int = 512
     high_water_bytes: int = 16 * 1024
 
     @property
@@ -52,19 +52,19 @@ class HttpLimits:
         return self.send_timeout_s + 10
 
 
-def protocol_class(limits: HttpLimits) -> type[ImpatientHttp]:
+def protocol_class(limits: HttpLimits) -> type[TimedHttpProtocol]:
     """What to give to `uvicorn.Config(http=...)`. The connections of one class count together."""
-    arrivals = Arrivals(
+    pending = PendingRequests(
         timeout_s=limits.handshake_timeout_s,
-        most=limits.most_arrivals,
-        most_of_one=limits.most_arrivals_of_one,
+        limit=limits.pending_limit,
+        limit_per_address=limits.pending_limit_per_address,
     )
-    return type(ImpatientHttp.__name__, (ImpatientHttp,), {"limits": limits, "arrivals": arrivals})
+    return type(TimedHttpProtocol.__name__, (TimedHttpProtocol,), {"limits": limits, "pending": pending})
 
 
-class ImpatientHttp(H11Protocol):
+class TimedHttpProtocol(H11Protocol):
     limits: ClassVar[HttpLimits]
-    arrivals: ClassVar[Arrivals]
+    pending: ClassVar[PendingRequests]
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -76,40 +76,40 @@ class ImpatientHttp(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.address = neighbourhood(self.client[0]) if self.client else ""
-        self._outflow = Outflow(
+        self.address = network_of(self.client[0]) if self.client else ""
+        self._send_buffer = SendBuffer(
             transport,
             high_water_bytes=self.limits.high_water_bytes,
             timeout_s=self.limits.send_timeout_s,
         )
         set_up(transport.get_extra_info("socket"), self.limits.unheard_timeout_s)
-        self.arrivals.enter(self)
+        self.pending.add(self)
 
     def data_received(self, data: bytes) -> None:
-        if self.conn.their_state is h11.IDLE and self not in self.arrivals:
-            self.arrivals.enter(self)  # another request on a connection that was kept
+        if self.conn.their_state is h11.IDLE and self not in self.pending:
+            self.pending.add(self)  # another request on a connection that was kept
         super().data_received(data)
         if self.transport.get_protocol() is not self:
             return  # it is a WebSocket now, and no body is awaited of it
         if self.conn.their_state is not h11.IDLE:
-            self.arrivals.leave(self)
+            self.pending.remove(self)
         self._watch_body()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._let_go()
-        self._outflow.end()
+        self._stop_waiting()
+        self._send_buffer.end()
         self._unset_keepalive_if_required()
         if self._close_timer is not None:
             self._close_timer.cancel()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._outflow.pause()
+        self._send_buffer.pause()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._outflow.resume()
+        self._send_buffer.resume()
 
     # -- the request -----------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class ImpatientHttp(H11Protocol):
         self._close()
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        self._let_go()
+        self._stop_waiting()
         super().handle_websocket_upgrade(event)
 
     def _watch_body(self) -> None:
@@ -135,8 +135,8 @@ class ImpatientHttp(H11Protocol):
             self._body_timer.cancel()
             self._body_timer = None
 
-    def _let_go(self) -> None:
-        self.arrivals.leave(self)
+    def _stop_waiting(self) -> None:
+        self.pending.remove(self)
         self._stop_watching_body()
 
     # -- the answer, and the end -----------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""Who has connected and not said yet what they want: how long they may take, and how many they may be.
+"""The connections whose request is not there yet: how long they may take, and how many they may be.
 
 Half a request costs its sender nothing, so whoever sends thousands of them must not keep others out. A good
 client's request is whole within a round trip: when there are too many, the oldest is the one to give up. This
-knows arrivals by their address and their age, and nothing of what they send.
+knows them by their address and their age, and nothing of what they send.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ipaddress import IPv6Address
 from typing import Protocol
 
 
-class Arrival(Protocol):
+class PendingRequest(Protocol):
     @property
     def address(self) -> str:
         """Who this is, for the purpose of counting."""
@@ -21,55 +21,55 @@ class Arrival(Protocol):
         """Hang up."""
 
 
-class Arrivals:
-    def __init__(self, *, timeout_s: float, most: int, most_of_one: int) -> None:
+class PendingRequests:
+    def __init__(self, *, timeout_s: float, limit: int, limit_per_address: int) -> None:
         self._timeout_s = timeout_s
-        self._most = most
-        self._most_of_one = most_of_one
-        self._since: dict[Arrival, float] = {}  # the oldest first, as in the next
-        self._by_address: dict[str, dict[Arrival, None]] = {}
+        self._limit = limit
+        self._limit_per_address = limit_per_address
+        self._since: dict[PendingRequest, float] = {}  # the oldest first, as in the next
+        self._by_address: dict[str, dict[PendingRequest, None]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._since)
 
-    def __contains__(self, arrival: Arrival) -> bool:
-        return arrival in self._since
+    def __contains__(self, request: PendingRequest) -> bool:
+        return request in self._since
 
-    def enter(self, arrival: Arrival) -> None:
+    def add(self, request: PendingRequest) -> None:
         """Its time begins; where there are too many, the oldest is given up for it."""
-        same = self._by_address.get(arrival.address, {})
-        if len(same) >= self._most_of_one:
+        same = self._by_address.get(request.address, {})
+        if len(same) >= self._limit_per_address:
             self._drop(next(iter(same)))
-        elif len(self._since) >= self._most:
+        elif len(self._since) >= self._limit:
             self._drop(next(iter(self._since)))
         loop = asyncio.get_running_loop()
-        self._since[arrival] = loop.time()
-        self._by_address.setdefault(arrival.address, {})[arrival] = None
+        self._since[request] = loop.time()
+        self._by_address.setdefault(request.address, {})[request] = None
         if self._timer is None:
             self._timer = loop.call_later(self._timeout_s, self._reap)
 
-    def leave(self, arrival: Arrival) -> None:
+    def remove(self, request: PendingRequest) -> None:
         """It has said what it wants, or is gone."""
-        if self._since.pop(arrival, None) is None:
+        if self._since.pop(request, None) is None:
             return
-        same = self._by_address[arrival.address]
-        del same[arrival]
+        same = self._by_address[request.address]
+        del same[request]
         if not same:
-            del self._by_address[arrival.address]
+            del self._by_address[request.address]
         if not self._since:
             self._stop()
 
-    def _drop(self, arrival: Arrival) -> None:
-        self.leave(arrival)
-        arrival.give_up()
+    def _drop(self, request: PendingRequest) -> None:
+        self.remove(request)
+        request.give_up()
 
     def _reap(self) -> None:
         self._timer = None
         loop = asyncio.get_running_loop()
         late = loop.time() - self._timeout_s
-        for arrival in [arrival for arrival, since in self._since.items() if since <= late]:
-            self._drop(arrival)
+        for request in [request for request, since in self._since.items() if since <= late]:
+            self._drop(request)
         if self._since:
             oldest = next(iter(self._since.values()))
             self._timer = loop.call_at(oldest + self._timeout_s, self._reap)
@@ -80,7 +80,7 @@ class Arrivals:
             self._timer = None
 
 
-def neighbourhood(host: str) -> str:
+def network_of(host: str) -> str:
     """The address; for IPv6 the network of 64 bits, of which a single subscriber has every address."""
     if ":" not in host:
         return host

@@ -1,7 +1,8 @@
-"""A peer for ASGI servers that offer none: plain sends, and what has been sent counts as read.
+"""The peer on plain ASGI servers, which offer no extension: plain sends, and what has been sent counts as
+read.
 
-Without a transport of our own nobody can say how far a reader has come, so automatic credit then follows
-what the server's `send` accepted. Everything else is the same.
+Without a transport of our own nobody can say how far a reader has come, so automatic credit then follows what
+the server's `send` accepted. Everything else is the same.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 
-class SendingPeer:
+class PlainAsgiPeer:
     def __init__(self, websocket: WebSocket, *, text: bool) -> None:
         self.on_pong: Callable[[bytes], None] | None = None
         self.on_writable: Callable[[], None] | None = None

@@ -1,7 +1,7 @@
-"""The other end of a websocket, as an app may use it beside ASGI's receive and send.
+"""The ASGI extension for WebSockets: the peer, as an app may use it beside ASGI's receive and send.
 
 ASGI has no words for many messages in one write, for pings with a payload and the pongs that answer them,
-for whether the peer keeps up, or for an end without ceremony. An app finds a `Peer` in its scope's
+for whether the peer keeps up, or for an end without ceremony. An app finds a `WebSocketPeer` in its scope's
 extensions under PEER. This knows what an app may ask of a connection, and nothing of how that is done.
 """
 
@@ -35,7 +35,7 @@ class Connection(Protocol):
     def abort(self) -> None: ...
 
 
-class Peer:
+class WebSocketPeer:
     """To be used from the event loop's thread. The callbacks are called there too, and must not raise."""
 
     def __init__(self, connection: Connection) -> None:

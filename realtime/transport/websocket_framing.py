@@ -1,4 +1,4 @@
-"""Data messages and WebSocket frames: many messages made into one write, fragments put together as messages.
+"""WebSocket framing: many messages made into one write, fragments put together as messages.
 
 Server frames are not masked and no extension is negotiated, so that a frame is a header of 2, 4 or 10 bytes
 and the payload (RFC 6455, 5.2). This knows no connection and no state but that of one unfinished message.
@@ -53,7 +53,7 @@ def _long_header(opcode: Opcode, length: int) -> bytes:
 _utf8 = codecs.getincrementaldecoder("utf-8")
 
 
-class Violation(Exception):
+class ProtocolViolation(Exception):
     """The peer sent what must close the connection with this code."""
 
     def __init__(self, code: int, reason: str) -> None:
@@ -62,7 +62,7 @@ class Violation(Exception):
         self.reason = reason
 
 
-class Assembly:
+class MessageAssembly:
     """The message whose fragments are coming in. Their order and total size the core has checked."""
 
     def __init__(self, max_fragments: int) -> None:
@@ -75,7 +75,7 @@ class Assembly:
         if frame.opcode is not Opcode.CONT:
             self._decoder = _utf8() if frame.opcode is Opcode.TEXT else None
         if len(self._fragments) == self._max_fragments:
-            raise Violation(CloseCode.POLICY_VIOLATION, "too many fragments in one message")
+            raise ProtocolViolation(CloseCode.POLICY_VIOLATION, "too many fragments in one message")
         self._fragments.append(self._read(frame))
         return self._whole() if frame.fin else None
 
@@ -85,7 +85,7 @@ class Assembly:
         try:
             return self._decoder.decode(frame.data, final=frame.fin)
         except UnicodeDecodeError:  # told at the first fragment that shows it
-            raise Violation(CloseCode.INVALID_DATA, "text is not valid UTF-8") from None
+            raise ProtocolViolation(CloseCode.INVALID_DATA, "text is not valid UTF-8") from None
 
     def _whole(self) -> str | bytes:
         nothing: Any = b"" if self._decoder is None else ""

@@ -1,7 +1,8 @@
-"""The opening handshake as values: an upgrade request becomes an ASGI scope, an app's answer a response.
+"""The WebSocket opening handshake as values: an upgrade request becomes an ASGI scope, an app's answer a
+response.
 
-It knows HTTP headers and the ASGI websocket messages that precede the first frame. It knows no transport,
-no timer and no state of a connection, and it logs nothing: the request carries keys.
+It knows HTTP headers and the ASGI websocket messages that precede the first frame. It knows no transport, no
+timer and no state of a connection, and it logs nothing: the request carries keys.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def plain_response(status: int, text: str) -> Response:
 class Denial:
     """The HTTP response with which an app refuses the upgrade.
 
-    It is kept until it is whole: an app that fails halfway has not spoilt the wire for a clean 500.
+    It is kept until it is whole: an app that fails halfway has not spoilt the connection for a clean 500.
     """
 
     def __init__(self, start: Message, defaults: RawHeaders) -> None:

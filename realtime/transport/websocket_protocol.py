@@ -1,4 +1,5 @@
-"""One WebSocket connection: a protocol class for uvicorn that runs an ASGI app, and hands it a `Peer`.
+"""One WebSocket connection: a protocol class for uvicorn that runs an ASGI app, and hands it a
+`WebSocketPeer`.
 
 It knows sockets, timers and the WebSocket protocol, the rules of which are those of the sans-IO core of
 `websockets`. It knows nothing of what the messages say. Reading never waits for writing, writing never for
@@ -22,10 +23,24 @@ from websockets.http11 import Request, Response
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from realtime.token_bucket import Pace
-from realtime.transport.flow_control import Inbox, Keepalive, Outflow, cut_off
-from realtime.transport.websocket_extension import KEEPALIVE, PEER, TOOK_NOTHING, UNANSWERED, Peer, PeerGone
-from realtime.transport.websocket_framing import Assembly, Violation, data_frames, is_pong, ping_frame
+from realtime.token_bucket import TokenBucket
+from realtime.transport.flow_control import ReceiveQueue, SendBuffer, cut_off
+from realtime.transport.keepalive import Keepalive
+from realtime.transport.websocket_extension import (
+    KEEPALIVE,
+    PEER,
+    TOOK_NOTHING,
+    UNANSWERED,
+    PeerGone,
+    WebSocketPeer,
+)
+from realtime.transport.websocket_framing import (
+    MessageAssembly,
+    ProtocolViolation,
+    data_frames,
+    is_pong,
+    ping_frame,
+)
 from realtime.transport.websocket_handshake import (
     Denial,
     Message,
@@ -42,7 +57,7 @@ _core_logger.setLevel(logging.WARNING)
 
 
 @dataclass(frozen=True)
-class Limits:
+class WebSocketLimits:
     """What one connection may take of the server, beside uvicorn's own `ws_*` settings."""
 
     send_timeout_s: float = 20.0  # how long a peer may take nothing of what waits for it
@@ -61,23 +76,23 @@ class Limits:
 READ_BYTES = 8 * 1024  # at most in one go: some 1,300 empty frames, or five milliseconds of the loop's time
 
 
-def protocol_class(limits: Limits) -> type[asyncio.Protocol]:
+def protocol_class(limits: WebSocketLimits) -> type[asyncio.Protocol]:
     """What to give to `uvicorn.Config(ws=...)`: uvicorn makes the connections itself, and knows no limits.
 
     The connections of one class share a buffer, so they belong to one event loop.
     """
-    own = {"limits": limits, "received": memoryview(bytearray(READ_BYTES))}
-    made = type(PositionedWebSocket.__name__, (PositionedWebSocket,), own)
+    own = {"limits": limits, "buffer": memoryview(bytearray(READ_BYTES))}
+    made = type(WebSocketProtocol.__name__, (WebSocketProtocol,), own)
     return cast(type[asyncio.Protocol], made)  # uvicorn's word for either kind of asyncio's protocols
 
 
-class PositionedWebSocket(asyncio.BufferedProtocol):
-    limits: ClassVar[Limits]
-    received: ClassVar[memoryview]
+class WebSocketProtocol(asyncio.BufferedProtocol):
+    limits: ClassVar[WebSocketLimits]
+    buffer: ClassVar[memoryview]
 
     transport: asyncio.Transport
-    inbox: Inbox
-    outflow: Outflow
+    received_messages: ReceiveQueue
+    send_buffer: SendBuffer
 
     def __init__(
         self,
@@ -90,14 +105,14 @@ class PositionedWebSocket(asyncio.BufferedProtocol):
         self._server_state = server_state
         self._app_state = app_state
         self._core = ServerProtocol(max_size=config.ws_max_size, logger=_core_logger)
-        self._assembly = Assembly(self.limits.max_fragments)
-        self._peer = Peer(self)
+        self._assembly = MessageAssembly(self.limits.max_fragments)
+        self._peer = WebSocketPeer(self)
         self._keepalive = Keepalive(
             interval_s=config.ws_ping_interval,
             timeout_s=config.ws_ping_timeout,
             ping=self._send_keepalive,
             dead=lambda: self._fail(CloseCode.INTERNAL_ERROR, UNANSWERED),
-            listening=lambda: self.inbox.reading,
+            listening=lambda: self.received_messages.reading,
         )
         self._acceptance: Response | None = None
         self._denial: Denial | None = None
@@ -109,27 +124,27 @@ class PositionedWebSocket(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.inbox = Inbox(
+        self.received_messages = ReceiveQueue(
             self.transport,
             max_messages=self._config.ws_max_queue,
             max_bytes=self.limits.max_unread_bytes,
         )
-        self.outflow = Outflow(
+        self.send_buffer = SendBuffer(
             self.transport,
             high_water_bytes=self.limits.high_water_bytes,
             timeout_s=self.limits.send_timeout_s,
         )
         now = asyncio.get_running_loop().time()
-        self._pace = Pace(rate=self.limits.pace_per_s, burst=self.limits.pace_burst, now=now)
-        self._pings = Pace(rate=self.limits.pings_per_s, burst=self.limits.pings_burst, now=now)
+        self._message_rate = TokenBucket(rate=self.limits.pace_per_s, burst=self.limits.pace_burst, now=now)
+        self._ping_rate = TokenBucket(rate=self.limits.pings_per_s, burst=self.limits.pings_burst, now=now)
         # uvicorn keeps a set of its own protocol classes, and asks of them no more than `shutdown`.
         self._server_state.connections.add(self)  # type: ignore[arg-type]
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self.received
+        return self.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(bytes(self.received[:nbytes]))
+        self.data_received(bytes(self.buffer[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
         if self._acceptance is not None and self._connecting:
@@ -141,44 +156,46 @@ class PositionedWebSocket(asyncio.BufferedProtocol):
         self._core.receive_data(data)
         if isinstance(self._core.handshake_exc, InvalidMessage) and not ended:
             # The core just hangs up on a request that it cannot read, such as one with a body.
-            self.outflow.write(plain_response(400, "not a websocket request\n").serialize())
-        self._flush()
+            self.send_buffer.write(plain_response(400, "not a websocket request\n").serialize())
+        self._send_pending()
         events = self._core.events_received()
         self._charge(len(events) + len(data) / 1024)
         for event in events:
-            self._take(event)
+            self._receive_event(event)
         if self._core.parser_exc is not None:
-            self._end_inbox_as_failed()
+            self._end_received_as_failed()
 
     def eof_received(self) -> None:
         self._core.receive_eof()
-        self._end_inbox_as_failed()
+        self._end_received_as_failed()
         self._begin_closing()  # the transport closes itself, once what waits in it has left
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server_state.connections.discard(self)
         self._core.receive_eof()
-        self.inbox.end(CloseCode.ABNORMAL_CLOSURE, TOOK_NOTHING if self.outflow.gave_up else "")
-        self._stop_waiting()
+        self.received_messages.end(
+            CloseCode.ABNORMAL_CLOSURE, TOOK_NOTHING if self.send_buffer.gave_up else ""
+        )
+        self._stop_timers()
         if self._close_timer is not None:
             self._close_timer.cancel()
 
     def pause_writing(self) -> None:
-        self.outflow.pause()
+        self.send_buffer.pause()
 
     def resume_writing(self) -> None:
-        self.outflow.resume()
+        self.send_buffer.resume()
         if self._late_pong is not None:
             late, self._late_pong = self._late_pong, None
             self.write(late)
-        if self._peer.on_writable is not None and self.outflow.writable:
+        if self._peer.on_writable is not None and self.send_buffer.writable:
             self._peer.on_writable()
 
     def shutdown(self) -> None:
         """uvicorn is stopping: say so, and let the closing handshake take its course."""
         if self._connecting:
-            self._respond(plain_response(503, "the server is shutting down\n"))
-            self.inbox.end(CloseCode.ABNORMAL_CLOSURE)
+            self._send_response(plain_response(503, "the server is shutting down\n"))
+            self.received_messages.end(CloseCode.ABNORMAL_CLOSURE)
         else:
             self._close(CloseCode.SERVICE_RESTART)
 
@@ -186,57 +203,57 @@ class PositionedWebSocket(asyncio.BufferedProtocol):
 
     def _charge(self, amount: float) -> None:
         """Who sends fast is read slowly; nothing of it is lost, and nobody else waits for it."""
-        if self.inbox.ended:
+        if self.received_messages.ended:
             self._ignored += amount
             if self._ignored > self.limits.most_ignored:
                 self.abort()
-        elif wait_s := self._pace.spend(amount, asyncio.get_running_loop().time()):
-            self.inbox.hold(wait_s)
+        elif wait_s := self._message_rate.spend(amount, asyncio.get_running_loop().time()):
+            self.received_messages.hold(wait_s)
 
-    def _take(self, event: Request | Response | Frame) -> None:
+    def _receive_event(self, event: Request | Response | Frame) -> None:
         if isinstance(event, Request):
-            self._request(event)
-        elif isinstance(event, Frame) and not self.inbox.ended:
-            self._frame(event)
+            self._receive_request(event)
+        elif isinstance(event, Frame) and not self.received_messages.ended:
+            self._receive_frame(event)
 
-    def _request(self, request: Request) -> None:
+    def _receive_request(self, request: Request) -> None:
         response = self._core.accept(request)
         if response.status_code != 101:
-            self._respond(response)
+            self._send_response(response)
             return
         self._acceptance = response
-        self.inbox.put({"type": "websocket.connect"}, 0)
-        task = asyncio.get_running_loop().create_task(self._run(self._scope(request)))
+        self.received_messages.put({"type": "websocket.connect"}, 0)
+        task = asyncio.get_running_loop().create_task(self._run_app(self._scope(request)))
         self._server_state.tasks.add(task)
         task.add_done_callback(self._server_state.tasks.discard)
 
-    def _frame(self, frame: Frame) -> None:
+    def _receive_frame(self, frame: Frame) -> None:
         if frame.opcode is Opcode.PONG:
-            self._pong(bytes(frame.data))
+            self._receive_pong(bytes(frame.data))
         elif frame.opcode is Opcode.CLOSE:
             assert self._core.close_rcvd is not None
-            self.inbox.end(self._core.close_rcvd.code, self._core.close_rcvd.reason)
+            self.received_messages.end(self._core.close_rcvd.code, self._core.close_rcvd.reason)
         elif frame.opcode is Opcode.PING:
-            self._ping()
+            self._receive_ping()
         else:
-            self._data(frame)
+            self._receive_data(frame)
 
-    def _ping(self) -> None:
+    def _receive_ping(self) -> None:
         """The core has answered it already."""
-        if self._pings.spend(1, asyncio.get_running_loop().time()):
+        if self._ping_rate.spend(1, asyncio.get_running_loop().time()):
             self._fail(CloseCode.POLICY_VIOLATION, "too many pings")
 
-    def _data(self, frame: Frame) -> None:
+    def _receive_data(self, frame: Frame) -> None:
         try:
             message = self._assembly.add(frame)
-        except Violation as violation:
+        except ProtocolViolation as violation:
             self._fail(violation.code, violation.reason)
             return
         if message is not None:
             kind = "text" if isinstance(message, str) else "bytes"
-            self.inbox.put({"type": "websocket.receive", kind: message}, len(message))
+            self.received_messages.put({"type": "websocket.receive", kind: message}, len(message))
 
-    def _pong(self, payload: bytes) -> None:
+    def _receive_pong(self, payload: bytes) -> None:
         if self._peer.on_pong is not None and not payload.startswith(KEEPALIVE):
             self._peer.on_pong(payload)
 
@@ -252,26 +269,28 @@ class PositionedWebSocket(asyncio.BufferedProtocol):
             "extensions": {"websocket.http.response": {}, PEER: self._peer},
         }
 
-    async def _run(self, scope: dict[str, Any]) -> None:
+    async def _run_app(self, scope: dict[str, Any]) -> None:
         code = CloseCode.INTERNAL_ERROR
         try:
-            await cast(Any, self._config.loaded_app)(scope, self.inbox.get, self._send)
+            await cast(Any, self._config.loaded_app)(
+                scope, self.received_messages.get, self._receive_from_app
+            )
             code = CloseCode.NORMAL_CLOSURE
         except PeerGone:
             pass  # the app had more to say to nobody, and need not guard against that
         except Exception:
             logger.exception("Exception in ASGI application")
         finally:
-            self._leave(code)
+            self._app_done(code)
 
-    def _leave(self, code: CloseCode) -> None:
+    def _app_done(self, code: CloseCode) -> None:
         if self._connecting:
-            self._respond(plain_response(500, "Internal Server Error\n"))
+            self._send_response(plain_response(500, "Internal Server Error\n"))
         self._close(code)
 
-    async def _send(self, message: Message) -> None:
+    async def _receive_from_app(self, message: Message) -> None:
         if self._connecting:
-            self._answer(message)
+            self._receive_handshake_answer(message)
         elif message["type"] == "websocket.send":
             await self.drain()
             self._send_message(message)
@@ -287,7 +306,7 @@ class PositionedWebSocket(asyncio.BufferedProtocol):
         text = data is None
         self.write(data_frames([message["text"].encode() if data is None else data], text=text))
 
-    def _answer(self, message: Message) -> None:
+    def _receive_handshake_answer(self, message: Message) -> None:
         match message["type"]:
             case "websocket.accept" if self._denial is None:
                 self._accept(message)
@@ -304,12 +323,12 @@ class PositionedWebSocket(asyncio.BufferedProtocol):
     def _accept(self, message: Message) -> None:
         assert self._acceptance is not None
         complete_acceptance(self._acceptance, message, self._server_state.default_headers)
-        self._respond(self._acceptance)
+        self._send_response(self._acceptance)
         self._keepalive.start()
 
     def _deny(self, response: Response) -> None:
-        self._respond(response)
-        self.inbox.end(CloseCode.ABNORMAL_CLOSURE)
+        self._send_response(response)
+        self.received_messages.end(CloseCode.ABNORMAL_CLOSURE)
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -317,17 +336,17 @@ class PositionedWebSocket(asyncio.BufferedProtocol):
         if self._connecting:
             raise RuntimeError("nothing can be sent before the websocket is accepted")
         if self._core.state is State.OPEN:
-            self.outflow.write(frames)
+            self.send_buffer.write(frames)
 
     @property
     def writable(self) -> bool:
-        return self.outflow.writable
+        return self.send_buffer.writable
 
     def abort(self) -> None:
         cut_off(self.transport)
 
     async def drain(self) -> None:
-        await self.outflow.released()
+        await self.send_buffer.released()
         self._require_open()
 
     def _require_open(self) -> None:
@@ -338,31 +357,31 @@ class PositionedWebSocket(asyncio.BufferedProtocol):
     def _connecting(self) -> bool:
         return self._core.state is State.CONNECTING and not self._core.eof_sent
 
-    def _respond(self, response: Response) -> None:
+    def _send_response(self, response: Response) -> None:
         self._core.send_response(response)
-        self._flush()
+        self._send_pending()
 
     def _send_keepalive(self) -> None:
         self.write(ping_frame(KEEPALIVE + os.urandom(4)))
 
-    def _flush(self) -> None:
+    def _send_pending(self) -> None:
         """Send what the core wants sent: answers to pings and to the peer's close, our own close, the end."""
         waiting: list[bytes] = []
         for data in self._core.data_to_send():
             if not data:
-                self._write_all(waiting)
+                self._send_all(waiting)
                 self._end_output()
-            elif is_pong(data) and not self.outflow.writable:
+            elif is_pong(data) and not self.send_buffer.writable:
                 # A peer that pings and takes no answer would fill our memory with answers. RFC 6455, 5.5.3:
                 # only the latest ping needs one.
                 self._late_pong = data
             else:
                 waiting.append(data)
-        self._write_all(waiting)
+        self._send_all(waiting)
 
-    def _write_all(self, waiting: list[bytes]) -> None:
+    def _send_all(self, waiting: list[bytes]) -> None:
         if waiting:
-            self.outflow.write(b"".join(waiting))
+            self.send_buffer.write(b"".join(waiting))
             waiting.clear()
 
     # -- the end -----------------------------------------------------------------------------------
@@ -371,22 +390,22 @@ class PositionedWebSocket(asyncio.BufferedProtocol):
         """Begin the closing handshake, if it has not begun yet."""
         if self._core.state is State.OPEN:
             self._core.send_close(code, reason)
-            self._flush()
-            self.inbox.end(code, reason)
+            self._send_pending()
+            self.received_messages.end(code, reason)
             self._begin_closing()
 
     def _fail(self, code: int, reason: str) -> None:
         """RFC 6455, 7.1.7: tell the peer why, and take no more from it."""
         self._core.fail(code, reason)
-        self._flush()
-        self.inbox.end(code, reason)
+        self._send_pending()
+        self.received_messages.end(code, reason)
 
-    def _end_inbox_as_failed(self) -> None:
+    def _end_received_as_failed(self) -> None:
         failure = self._core.close_sent
         if failure is None:
-            self.inbox.end(CloseCode.ABNORMAL_CLOSURE)
+            self.received_messages.end(CloseCode.ABNORMAL_CLOSURE)
         else:
-            self.inbox.end(failure.code, failure.reason)
+            self.received_messages.end(failure.code, failure.reason)
 
     def _end_output(self) -> None:
         self._begin_closing()
@@ -399,11 +418,11 @@ class PositionedWebSocket(asyncio.BufferedProtocol):
 
     def _begin_closing(self) -> None:
         """The peer has until the timer to go."""
-        self._stop_waiting()
+        self._stop_timers()
         if self._close_timer is None:
             loop = asyncio.get_running_loop()
             self._close_timer = loop.call_later(self.limits.close_timeout_s, self.abort)
 
-    def _stop_waiting(self) -> None:
+    def _stop_timers(self) -> None:
         self._keepalive.stop()
-        self.outflow.end()
+        self.send_buffer.end()

@@ -1,1 +1,1 @@
-"""The door for WebSockets: a connection as a listener."""
+"""The WebSocket endpoint: a connection as a listener of streams."""

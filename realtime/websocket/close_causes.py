@@ -1,13 +1,13 @@
-"""Why a connection ended, in one word of few, from the code that it was closed with."""
+"""The cause of a connection's end, one of few, from the code that it was closed with."""
 
 from __future__ import annotations
 
 from midstream.protocol import CloseCode
-from realtime.hub.observers import Cause
+from realtime.hub.observers import DisconnectCause
 from realtime.transport.websocket_extension import TOOK_NOTHING, UNANSWERED
 
 _LOST = 1006  # RFC 6455, 7.1.5: without a close frame
-_CAUSES: dict[int, Cause] = {
+_CAUSES: dict[int, DisconnectCause] = {
     1000: "closed",
     1001: "closed",
     1005: "closed",  # with a close frame that says nothing
@@ -18,7 +18,7 @@ _CAUSES: dict[int, Cause] = {
 }
 
 
-def cause_of(code: int | None, reason: str | None) -> Cause:
+def cause_of(code: int | None, reason: str | None) -> DisconnectCause:
     """Any other code was ours: it says what the peer did wrong."""
     if reason == TOOK_NOTHING and code == _LOST:
         return "slow"

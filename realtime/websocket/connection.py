@@ -1,9 +1,10 @@
-"""A WebSocket connection as a listener: frames from the peer to the hub, events from streams to the peer.
+"""The WebSocket connection, as a listener of the hub: frames from the peer to the hub, events from streams to
+the peer.
 
 It knows one peer, one encoding and the hub. What frames mean is the hub's and the streams' business; how
-bytes travel is the transport's. Nothing here waits for the peer to read: while it does not, events stay
-with their streams, where tokens coalesce and credit bounds them, and control frames are read and acted on
-all the same.
+bytes travel is the transport's. Nothing here waits for the peer to read: while it does not, events stay with
+their streams, where tokens coalesce and credit bounds them, and control frames are read and acted on all the
+same.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from midstream import protocol
 from midstream.protocol import SUBPROTOCOLS, CloseCode, Event
 from realtime.codec import Codec
 from realtime.hub.hub import Hub
-from realtime.hub.observers import Cause, Route
+from realtime.hub.observers import DisconnectCause, Route
 from realtime.refusal import Refusal
-from realtime.stream.pending_commands import Answer
+from realtime.stream.pending_commands import Reply
 from realtime.stream.stream import Stream
-from realtime.transport.plain_asgi_peer import SendingPeer
+from realtime.transport.plain_asgi_peer import PlainAsgiPeer
 from realtime.transport.websocket_extension import PEER
 from realtime.websocket.close_causes import cause_of
-from realtime.websocket.read_acks import Positions
+from realtime.websocket.read_acks import ReadAcks
 
-MOST_ANSWERS = 1_000  # errors and pongs that may wait for a peer that sends and does not read
+UNREAD_REPLY_LIMIT = 1_000  # errors and pongs that may wait for a peer that sends and does not read
 
 
-class Limits(Struct, frozen=True):
+class ConnectionLimits(Struct, frozen=True):
     """What a connection may ask for; `ready` tells the client."""
 
     max_message_bytes: int
@@ -51,22 +52,26 @@ class Peer(Protocol):
 
 
 async def serve(
-    websocket: WebSocket, hub: Hub, tenant: str, limits: Limits, open_now: dict[str, Connection]
+    websocket: WebSocket,
+    hub: Hub,
+    tenant: str,
+    limits: ConnectionLimits,
+    open_connections: dict[str, Connection],
 ) -> None:
-    """The whole life of one connection, which is in `open_now` for as long as it lasts."""
+    """The whole life of one connection, which is in `open_connections` for as long as it lasts."""
     subprotocol = next((known for known in SUBPROTOCOLS if known in websocket.scope["subprotocols"]), None)
     await websocket.accept(subprotocol)
     codec = Codec(subprotocol)
-    peer: Peer = websocket.scope.get("extensions", {}).get(PEER) or SendingPeer(websocket, text=codec.text)
-    connection = Connection(websocket, peer, hub, codec, tenant, limits, open_now)
-    open_now[connection.session_id] = connection
+    peer: Peer = websocket.scope.get("extensions", {}).get(PEER) or PlainAsgiPeer(websocket, text=codec.text)
+    connection = Connection(websocket, peer, hub, codec, tenant, limits, open_connections)
+    open_connections[connection.session_id] = connection
     try:
         connection.greet()
         await connection.read()
     finally:
-        del open_now[connection.session_id]
+        del open_connections[connection.session_id]
         connection.leave()
-        if isinstance(peer, SendingPeer):
+        if isinstance(peer, PlainAsgiPeer):
             peer.stop()
 
 
@@ -78,12 +83,12 @@ class Connection:
         hub: Hub,
         codec: Codec,
         tenant: str,
-        limits: Limits,
-        open_now: dict[str, Connection],
+        limits: ConnectionLimits,
+        open_connections: dict[str, Connection],
     ) -> None:
         self.gone = False
         self.route: Route = "websocket"
-        self._cause: Cause = "lost"  # of its end, if nobody says another
+        self._cause: DisconnectCause = "lost"  # of its end, if nobody says another
         self.session_id = secrets.token_hex(16)
         self.tenant = tenant
         self._traceparent = websocket.headers.get("traceparent")
@@ -92,19 +97,19 @@ class Connection:
         self._hub = hub
         self._codec = codec
         self._limits = limits
-        self._open_now = open_now
-        self._positions = Positions(limits.ack_every)
+        self._open_connections = open_connections
+        self._read_acks = ReadAcks(limits.ack_every)
         self._live: set[Stream] = set()
         self._woken: dict[Stream, None] = {}
-        self._answers: list[Event] = []  # what belongs to no stream's history
-        peer.on_pong = self._acknowledge
+        self._replies: list[Event] = []  # what belongs to no stream's history
+        peer.on_pong = self._receive_pong
         peer.on_writable = self.flush
 
     # -- from the peer ---------------------------------------------------------------------------
 
     def greet(self) -> None:
         model = self._hub.model
-        self._answer(
+        self._send(
             protocol.Ready(
                 protocol=protocol.VERSION,
                 session_id=self.session_id,
@@ -124,7 +129,7 @@ class Connection:
                 return  # another stands in for it: what it says now has been said there
             data: str | bytes = message["bytes"] if message.get("text") is None else message["text"]
             self._receive(data)
-            if len(self._answers) > MOST_ANSWERS:
+            if len(self._replies) > UNREAD_REPLY_LIMIT:
                 self._cause = "refused"
                 await self._websocket.close(CloseCode.POLICY, "you send, and read none of the answers")
                 return
@@ -140,7 +145,7 @@ class Connection:
 
     def _replace(self, session_id: str) -> None:
         """What this client said on its old connection, and was not read yet, must not be heard any more."""
-        other = self._open_now.get(session_id)
+        other = self._open_connections.get(session_id)
         if other is not None and other is not self and other.tenant == self.tenant:
             other._cause = "replaced"
             other.leave()
@@ -162,35 +167,37 @@ class Connection:
                     "invalid_frame", f"This connection speaks {self._codec.name}: send {kind} messages."
                 )
             frame = self._codec.decode(data)
-            self._check(frame)
+            self._check_stream_limit(frame)
         except Refusal as refusal:
-            self._answer(refusal.event(*self._codec.addressed(data)))
+            self._send(refusal.event(*self._codec.ids_of(data)))
             return
         match frame:
             case protocol.Ping():
-                self._answer(protocol.Pong(ref=frame.ref))
+                self._send(protocol.Pong(ref=frame.ref))
             case protocol.Replace(session_id=session_id):
                 self._replace(session_id)
             case _:
                 if isinstance(frame, protocol.Start) and frame.traceparent is None:
                     frame.traceparent = self._traceparent
-                self._hub.receive(self.tenant, frame, self)
+                self._hub.receive_frame(self.tenant, frame, self)
 
-    def _check(self, frame: protocol.ClientFrame) -> None:
+    def _check_stream_limit(self, frame: protocol.ClientFrame) -> None:
         most = self._limits.streams_per_connection
         if not isinstance(frame, protocol.Start | protocol.Attach) or len(self._live) < most:
             return
         if all(stream.request_id != frame.request_id for stream in self._live):
             raise Refusal(
-                "too_many_streams", f"This connection has its most of {most} streams.", retry_after_ms=1000
+                "too_many_streams",
+                f"This connection's limit of {most} streams is reached.",
+                retry_after_ms=1000,
             )
 
-    def _acknowledge(self, payload: bytes) -> None:
+    def _receive_pong(self, payload: bytes) -> None:
         if self.gone:
             return
-        for read in self._positions.answered(payload):
-            self._hub.taken(read.stream, read.index, read.seq)
-        self._hub.settle()
+        for read in self._read_acks.receive_pong(payload):
+            self._hub.acknowledge(read.stream, read.index, read.seq)
+        self._hub.flush()
 
     # -- to the peer -----------------------------------------------------------------------------
 
@@ -201,46 +208,46 @@ class Connection:
     def lose(self, stream: Stream) -> None:
         self._live.discard(stream)
         self._woken.pop(stream, None)
-        self._positions.forget(stream)
+        self._read_acks.forget(stream)
         taken = Refusal("request_taken", f'Request "{stream.request_id}" is another connection\'s now.')
-        self._answer(taken.event(stream.request_id))
+        self._send(taken.event(stream.request_id))
 
-    def answer(self, event: Answer) -> None:
-        self._answer(event)
+    def send_reply(self, event: Reply) -> None:
+        self._send(event)
 
-    def refuse(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
-        self._answer(refusal.event(request_id, ref))
+    def send_refusal(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
+        self._send(refusal.event(request_id, ref))
 
-    def say(self, event: Event) -> None:
+    def send_event(self, event: Event) -> None:
         """Something that concerns the connection as a whole."""
-        self._answer(event)
+        self._send(event)
 
     def flush(self) -> None:
         """Give the peer all that it is ready for, in one write."""
-        if self.gone or not self._peer.writable or not (self._answers or self._woken):
+        if self.gone or not self._peer.writable or not (self._replies or self._woken):
             return
         encode = self._codec.encode
-        messages = [encode(answer) for answer in self._answers]
-        self._answers.clear()
+        messages = [encode(answer) for answer in self._replies]
+        self._replies.clear()
         for stream in self._woken:
-            messages += self._taken_from(stream)
+            messages += self._events_of(stream)
         self._woken.clear()
-        ping = self._positions.due()
+        ping = self._read_acks.due()
         if messages:
             self._peer.write(messages, text=self._codec.text, ping=ping)
 
-    def _taken_from(self, stream: Stream) -> list[bytes]:
-        events = self._hub.take(stream)
+    def _events_of(self, stream: Stream) -> list[bytes]:
+        events = self._hub.take_events(stream)
         if any(isinstance(event, protocol.Attached) for event in events):
-            self._positions.ask(stream)
+            self._read_acks.ask(stream)
         elif tokens := sum(event.count for event in events if isinstance(event, protocol.Token)):
-            self._positions.sent(stream, tokens)
+            self._read_acks.sent(stream, tokens)
         if stream.ended:
             self._live.discard(stream)
-        if stream.all_told:
-            self._positions.forget(stream)
+        if stream.all_delivered:
+            self._read_acks.forget(stream)
         return [self._codec.encode(event) for event in events]
 
-    def _answer(self, event: Event) -> None:
-        self._answers.append(event)
+    def _send(self, event: Event) -> None:
+        self._replies.append(event)
         self.flush()

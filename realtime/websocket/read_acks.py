@@ -1,4 +1,4 @@
-"""How far a peer has read, told by the pongs that answer pings sent behind its tokens.
+"""Read acknowledgements: how far a peer has read, by the pongs to pings that were sent behind its tokens.
 
 Pure: it decides when a ping is due and what its payload is, and turns a pong into the streams and indices
 that it acknowledges. A payload is a number; a pong acknowledges all that was sent before its ping.
@@ -13,7 +13,7 @@ from msgspec import Struct
 from realtime.stream.stream import Stream
 
 
-class Position(Struct, frozen=True):
+class ReadPosition(Struct, frozen=True):
     """How much of a stream was sent: output up to an index, events up to a seq."""
 
     stream: Stream
@@ -21,12 +21,12 @@ class Position(Struct, frozen=True):
     seq: int
 
 
-class Positions:
+class ReadAcks:
     def __init__(self, every: int) -> None:
         self._every = every
         self._count = 0
         self._behind: dict[Stream, int] = {}  # tokens sent since the last ping
-        self._open: deque[tuple[int, list[Position]]] = deque()
+        self._open: deque[tuple[int, list[ReadPosition]]] = deque()
 
     def forget(self, stream: Stream) -> None:
         """It is somebody else's now, or all of it was sent: nobody asks any more how far it was read."""
@@ -48,17 +48,17 @@ class Positions:
         if not any(tokens >= self._every for tokens in self._behind.values()):
             return None
         self._count += 1
-        behind = [Position(stream, stream.outbox.sent, stream.outbox.seq - 1) for stream in self._behind]
+        behind = [ReadPosition(stream, stream.outbox.sent, stream.outbox.seq - 1) for stream in self._behind]
         self._open.append((self._count, behind))
         self._behind.clear()
         return self._count.to_bytes(8, "big")
 
-    def answered(self, payload: bytes) -> list[Position]:
+    def receive_pong(self, payload: bytes) -> list[ReadPosition]:
         """What a pong acknowledges; nothing if no ping of ours had this payload."""
         count = int.from_bytes(payload, "big") if len(payload) == 8 else 0
         if not self._open or not self._open[0][0] <= count <= self._count:
             return []
-        read: dict[Stream, Position] = {}
+        read: dict[Stream, ReadPosition] = {}
         while self._open and self._open[0][0] <= count:
             read.update((position.stream, position) for position in self._open.popleft()[1])
         return list(read.values())

@@ -22,9 +22,9 @@ from triton.runtime import driver
 from triton.runtime.jit import KernelInterface
 
 from engine.api import Sampling
-from engine.forward.attention import Look
-from engine.forward.block_tables import Tables
-from engine.forward.by_triton import PagedKernels, launch_for
+from engine.forward.attention import AttentionParams
+from engine.forward.block_tables import BlockTables
+from engine.forward.by_triton import TritonBackend, launch_config
 from engine.forward.kv_pool import KvPool
 from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
@@ -77,10 +77,10 @@ def compiled(case: Case, batches: list[list[tuple[int, int]]]) -> list[list[Kern
     dtype = getattr(torch, case.dtype)
     pool = KvPool(1, case.kv_heads, case.size, tokens=BLOCK * BLOCKS, dtype=dtype, device="cpu")
     heads = case.kv_heads * case.groups
-    tables = Tables(max(map(len, batches)), BLOCKS, BLOCK, BLOCKS - 1, torch.device("cpu"))
-    reader = PagedKernels(tables, heads, case.kv_heads, launch_for(dtype, case.size))
+    tables = BlockTables(max(map(len, batches)), BLOCKS, BLOCK, BLOCKS - 1, torch.device("cpu"))
+    reader = TritonBackend(tables, heads, case.kv_heads, launch_config(dtype, case.size))
     sinks = torch.zeros(heads, dtype=dtype) if case.sinks else None
-    look = Look(case.size**-0.5, case.window, case.softcap, sinks)
+    look = AttentionParams(case.size**-0.5, case.window, case.softcap, sinks)
     known: set[str] = set()
     return [
         [about(kernel) for kernel in launched(batch, reader, pool, heads, look, known)] for batch in batches
@@ -88,7 +88,7 @@ def compiled(case: Case, batches: list[list[tuple[int, int]]]) -> list[list[Kern
 
 
 def launched(
-    batch: list[tuple[int, int]], reader: PagedKernels, pool: KvPool, heads: int, look: Look, known: set[str]
+    batch: list[tuple[int, int]], reader: TritonBackend, pool: KvPool, heads: int, look: AttentionParams, known: set[str]
 ) -> list[Any]:
     """The kernels that read the batch, and that nobody knows yet."""
     _, plan = reader.plan([row(slot, *counts) for slot, counts in enumerate(batch)])

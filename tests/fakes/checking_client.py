@@ -1,4 +1,4 @@
-"""Clients that believe nothing: every event is checked against the protocol as it is read.
+"""Checking clients of a simulated server: every event is checked against the protocol as it is read.
 
 A `Reader` is a listener of the hub's, as a connection is: it takes events when it is ready to read, or
 stalls, or is gone, with what was on its way to it. An `Account` is what a client knows of one stream, from
@@ -15,10 +15,10 @@ from midstream import protocol
 from midstream.protocol import Event, Frame, Params, StreamFrame
 from realtime.hub.observers import Route
 from realtime.refusal import Refusal
-from realtime.stream.outbox import Told
-from realtime.stream.pending_commands import Answer
+from realtime.stream.outbox import OutgoingEvent
+from realtime.stream.pending_commands import Reply
 from realtime.stream.stream import Stream
-from tests.fakes.simulated_server import House, toy_tokenizer
+from tests.fakes.simulated_server import SimulatedServer, toy_tokenizer
 
 AHEAD = 7  # tokens that a plain client grants at a time
 ANSWERS: dict[type[Frame], type[Event]] = {
@@ -44,7 +44,7 @@ SILENT = protocol.Grant | protocol.Cancel | protocol.Attach | protocol.Start
 
 
 class Account:
-    """One stream, as told by its events."""
+    """One stream, as its events tell it."""
 
     def __init__(self, start: protocol.Start, prompt: list[int], window: int) -> None:
         self.start = start
@@ -225,8 +225,8 @@ class Reader:
     """`ready`: whether it takes events as they come; `prompt`: whether it acknowledges them at once; `near`:
     whether what it takes arrives at once."""
 
-    def __init__(self, house: House, tenant: str = "tenant") -> None:
-        self.house = house
+    def __init__(self, server: SimulatedServer, tenant: str = "tenant") -> None:
+        self.server = server
         self.tenant = tenant
         self.gone = False
         self.ready = True
@@ -239,30 +239,30 @@ class Reader:
         self._by_name: dict[str, Account] = {}
         self._woken: dict[Stream, None] = {}
         self._refusals: list[protocol.Error] = []
-        self._under_way: deque[tuple[Stream, list[Told], int]] = deque()
+        self._under_way: deque[tuple[Stream, list[OutgoingEvent], int]] = deque()
         self._unacknowledged: deque[tuple[Stream, int, int]] = deque()
 
     # -- towards the server ----------------------------------------------------------------------
 
     def send(self, frame: StreamFrame, *, elsewhere: bool = False) -> None:
         assert not self.gone
-        frame.ref = next(self.house.refs)
+        frame.ref = next(self.server.refs)
         if elsewhere:
-            self.house.foreign.add(frame.ref)
+            self.server.foreign.add(frame.ref)
         self._before[frame.ref] = {
             ref for ref, other in self.open.items() if other.request_id == frame.request_id
         }
-        self.open[frame.ref] = self.house.frames[frame.ref] = frame
+        self.open[frame.ref] = self.server.frames[frame.ref] = frame
         if isinstance(frame, protocol.Start):
             if frame.request_id not in self._by_name:
-                self._adopt(Account(frame, _prompt(frame), self.house.window))
+                self._adopt(Account(frame, _prompt(frame), self.server.window))
             self._by_name[frame.request_id].refused = False
         if isinstance(frame, protocol.Grant):
             for account in self.accounts:
                 if account.live and account.request_id == frame.request_id:
                     account.limit = max(account.limit, frame.limit)
-        self.house.hub.receive(self.tenant, frame, self)
-        self.house.look()
+        self.server.hub.receive_frame(self.tenant, frame, self)
+        self.server.look()
 
     def _adopt(self, account: Account) -> None:
         self.accounts.append(account)
@@ -304,9 +304,9 @@ class Reader:
             account = self._by_name.get(stream.request_id)
             if account is not None:
                 account.acknowledged = max(account.acknowledged, index)
-                self.house.hub.taken(stream, index, seq)
-        self.house.hub.settle()
-        self.house.look()
+                self.server.hub.acknowledge(stream, index, seq)
+        self.server.hub.flush()
+        self.server.look()
 
     def grant_all(self) -> None:
         """As a plain client does: where all that was granted has been read, grant a little more."""
@@ -317,8 +317,8 @@ class Reader:
     def leave(self) -> None:
         """With all that is under way to it."""
         self.gone = True
-        self.house.hub.detach(self)
-        self.house.look()
+        self.server.hub.detach(self)
+        self.server.look()
 
     # -- as the hub's listener -------------------------------------------------------------------
 
@@ -333,13 +333,13 @@ class Reader:
         self._woken.pop(stream, None)
         assert stream.request_id not in self._by_name, "it is taken over by those who know"
 
-    def answer(self, event: Answer) -> None:
+    def send_reply(self, event: Reply) -> None:
         frame = self._answered(event.ref, strict=False)  # it may be its own by now, and told as such, too
         assert frame is not None
         assert isinstance(event, protocol.Error | ANSWERS[type(frame)]), "whoever steers is answered"
 
-    def refuse(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
-        self.house.refused.add(ref)
+    def send_refusal(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
+        self.server.refused.add(ref)
         self._refusals.append(refusal.event(request_id, ref))
         self.flush()
 
@@ -351,15 +351,15 @@ class Reader:
             self._error(error, strict=False)  # another may have taken the stream over meanwhile
         woken, self._woken = self._woken, {}
         for stream in woken:
-            events = self.house.hub.take(stream)
-            self.house.refused |= {event.ref for event in events if isinstance(event, protocol.Error)}
+            events = self.server.hub.take_events(stream)
+            self.server.refused |= {event.ref for event in events if isinstance(event, protocol.Error)}
             self._under_way.append((stream, events, stream.outbox.sent))
         while self.near and self._under_way:
             self._arrive(*self._under_way.popleft())
         if self.prompt and self._unacknowledged:
             self.acknowledge()
 
-    def _arrive(self, stream: Stream, events: list[Told], sent: int) -> None:
+    def _arrive(self, stream: Stream, events: list[OutgoingEvent], sent: int) -> None:
         account = self._by_name.get(stream.request_id)
         if account is None:
             return  # another has it now, and reads for itself
@@ -382,9 +382,9 @@ class Reader:
         assert frame is None or frame.request_id == event.request_id
         injected = _injected(frame) if isinstance(frame, protocol.Inject) else None
         account.on(event, injected)
-        account.check_length(self.house.engine.runner.context)
+        account.check_length(self.server.engine.runner.context)
         if isinstance(event, protocol.Final):
-            decoded = self.house.tally.decoded_when_ended[stream.number]
+            decoded = self.server.tally.decoded_when_ended[stream.number]
             assert event.usage.completion_tokens + event.usage.discarded_tokens == decoded
 
     def _attached(self, account: Account, event: protocol.Attached) -> None:
@@ -409,14 +409,14 @@ class Reader:
         """Frames that are not answered any more: they were refused while nobody heard it, or are silent."""
         for ref in refs:
             other = self.open.pop(ref, None)
-            assert isinstance(other, SILENT | None) or ref in self.house.refused, other
+            assert isinstance(other, SILENT | None) or ref in self.server.refused, other
 
     def _answered(self, ref: str | None, *, strict: bool = True) -> StreamFrame | None:
         if ref is None:
             return None
-        assert ref in self.open or ref in self.house.foreign or not strict, "a frame is answered once"
+        assert ref in self.open or ref in self.server.foreign or not strict, "a frame is answered once"
         self.open.pop(ref, None)
-        return self.house.frames[ref]
+        return self.server.frames[ref]
 
     # -- afterwards ------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any
 from realtime.transport.websocket_extension import PEER
 
 
-class Wire:
+class FakeWebSocket:
     def __init__(self, subprotocols: Sequence[str] = ()) -> None:
         self.scope = {"subprotocols": [*subprotocols], "extensions": {PEER: self}}
         self.headers: dict[str, str] = {}

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from engine import api, toy_model
 from midstream import protocol
 from midstream.protocol import Credit, Params
-from realtime.stream.engine_commands import Steering
-from realtime.stream.outbox import Told
+from realtime.stream.engine_commands import SteeringFrame
+from realtime.stream.outbox import OutgoingEvent
 from realtime.stream.params import resolved
 from realtime.stream.stream import Stream
 from realtime.text.served_model import ServedModel
@@ -23,7 +23,7 @@ CANCELLED = api.Finish("cancelled")
 RUN_OUT = api.Finish("length")
 
 
-class Life:
+class LoneStream:
     def __init__(
         self,
         *,
@@ -61,7 +61,7 @@ class Life:
 
     def admit(self, found: int = 0) -> None:
         """It runs for the first time."""
-        self.stream.hear(api.News(7, admitted=found), self.now)
+        self.stream.receive_news(api.News(7, admitted=found), self.now)
 
     def write(
         self,
@@ -73,13 +73,15 @@ class Life:
         """The engine writes a text, a byte a token, and answers what it was asked behind it."""
         logprobs = None if logprob is None else [logprob]
         for byte in text.encode():
-            self.stream.hear(api.News(7, index=self.index, tokens=[byte], logprobs=logprobs), self.now)
+            self.stream.receive_news(
+                api.News(7, index=self.index, tokens=[byte], logprobs=logprobs), self.now
+            )
             self.index += 1
         if changes or finish:
             self.answer(*changes, finish=finish)
 
     def answer(self, *changes: api.AnyChange, finish: api.Finish | None = None) -> None:
-        self.stream.hear(api.News(7, changes=list(changes), finish=finish), self.now)
+        self.stream.receive_news(api.News(7, changes=list(changes), finish=finish), self.now)
         if changes:
             self.index = changes[-1].index
 
@@ -98,7 +100,7 @@ class Life:
 
     # -- as its listener -------------------------------------------------------------------------
 
-    def steer(self, frame: Steering) -> None:
+    def steer(self, frame: SteeringFrame) -> None:
         self.stream.steer(frame, 0, self.now)
 
     def cancel(self, ref: str | None = None) -> None:
@@ -107,12 +109,12 @@ class Life:
     def detach(self) -> None:
         self.stream.detach(self.now, 0)
 
-    def attach(self, after: int = -1, *, anew: bool = True) -> list[Told]:
+    def attach(self, after: int = -1, *, anew: bool = True) -> list[OutgoingEvent]:
         """Attach, and what comes of it at once."""
         self.stream.attach(after, 0, "attach", anew=anew)
         return self.take()
 
-    def take(self) -> list[Told]:
+    def take(self) -> list[OutgoingEvent]:
         return self.stream.outbox.take()
 
     def final(self) -> protocol.Final:
@@ -121,13 +123,13 @@ class Life:
         return last
 
 
-def text(events: list[Told]) -> str:
+def text(events: list[OutgoingEvent]) -> str:
     return "".join(event.delta for event in events if isinstance(event, protocol.Token))
 
 
-def kinds(events: list[Told]) -> list[str]:
+def kinds(events: list[OutgoingEvent]) -> list[str]:
     return [type(event).__name__ for event in events]
 
 
-def seqs(events: list[Told]) -> list[Any]:
+def seqs(events: list[OutgoingEvent]) -> list[Any]:
     return [event.seq for event in events if isinstance(event, protocol.StreamEvent)]

@@ -5,21 +5,21 @@ from __future__ import annotations
 from midstream import protocol
 from realtime.hub.observers import Route
 from realtime.refusal import Refusal
-from realtime.stream.outbox import Told
-from realtime.stream.pending_commands import Answer
+from realtime.stream.outbox import OutgoingEvent
+from realtime.stream.pending_commands import Reply
 from realtime.stream.stream import Stream
 from tests.fakes.simulated_client import TENANT
-from tests.fakes.simulated_server import House
+from tests.fakes.simulated_server import SimulatedServer
 
 
-class Ear:
+class RecordingListener:
     """A listener that writes everything down and judges nothing."""
 
-    def __init__(self, house: House, tenant: str = TENANT) -> None:
+    def __init__(self, house: SimulatedServer, tenant: str = TENANT) -> None:
         self.gone = False
         self.ready = True  # whether it takes what it is woken for
-        self.heard: list[Told] = []
-        self.answers: list[Answer] = []
+        self.heard: list[OutgoingEvent] = []
+        self.answers: list[Reply] = []
         self.lost: list[str] = []
         self.errors: list[protocol.Error] = []
         self._house = house
@@ -27,7 +27,7 @@ class Ear:
         self._woken: dict[Stream, None] = {}
 
     def send(self, frame: protocol.StreamFrame) -> None:
-        self._house.hub.receive(self._tenant, frame, self)
+        self._house.hub.receive_frame(self._tenant, frame, self)
 
     def attach(self, after: int = -1, ref: str | None = None) -> list[str]:
         """The kinds of all that comes at once."""
@@ -68,15 +68,15 @@ class Ear:
         if not self.ready:
             return
         for stream in self._woken:
-            self.heard += self._house.hub.take(stream)
+            self.heard += self._house.hub.take_events(stream)
         self._woken.clear()
 
     def lose(self, stream: Stream) -> None:
         self._woken.pop(stream, None)
         self.lost.append(stream.request_id)
 
-    def answer(self, event: Answer) -> None:
+    def send_reply(self, event: Reply) -> None:
         self.answers.append(event)
 
-    def refuse(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
+    def send_refusal(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
         self.errors.append(refusal.event(request_id, ref))

@@ -9,9 +9,9 @@ from midstream import protocol
 from midstream.protocol import Credit, Error, Params
 from realtime.hub.hub import LONG_TEXT
 from tests.fakes.checking_client import Account, Reader
-from tests.fakes.simulated_server import House, Room
+from tests.fakes.simulated_server import SimulatedServer, EngineSize
 
-ROOM = Room(kv_tokens=4096, block=16, step_tokens=4096, slots=3)
+ROOM = EngineSize(kv_tokens=4096, block=16, step_tokens=4096, slots=3)
 LONG = "long " * LONG_TEXT
 TENANT = "tenant"  # that readers are of, if nothing else is said
 
@@ -33,25 +33,25 @@ def refused(reader: Reader) -> Error:
     return error
 
 
-def opened(room: Room = ROOM) -> tuple[House, Reader]:
-    house = House(room)
+def opened(room: EngineSize = ROOM) -> tuple[SimulatedServer, Reader]:
+    house = SimulatedServer(room)
     return house, Reader(house)
 
 
-def run_out(house: House, account: Account) -> protocol.Final:
+def run_out(house: SimulatedServer, account: Account) -> protocol.Final:
     while account.final is None:
         assert not house.at_rest, "it still has something to do"
         house.tick()
     return account.final
 
 
-def rest(house: House) -> None:
+def rest(house: SimulatedServer) -> None:
     """Until nothing moves by itself."""
     while not house.at_rest:
         house.tick()
 
 
-def due() -> tuple[House, Reader]:
+def due() -> tuple[SimulatedServer, Reader]:
     """A stream that has come to its end ahead of its reader's credit; the engine knows it no more."""
     house, reader = opened()
     params = Params(max_tokens=4, ignore_eos=True)

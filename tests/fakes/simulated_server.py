@@ -21,15 +21,15 @@ from engine.schedule.block_cache import BlockCache
 from engine.schedule.scheduler import Scheduler
 from midstream.protocol import StreamFrame
 from realtime.hub.hub import Hub
-from realtime.hub.observers import Watcher, Watchers
-from realtime.stream.states import LIFE, State
+from realtime.hub.observers import Observer, Observers
+from realtime.stream.states import TRANSITIONS, State
 from realtime.stream.stream import Stream
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
-class Room:
+class EngineSize:
     """What an engine may use."""
 
     kv_tokens: int
@@ -41,9 +41,9 @@ class Room:
     overlap: bool = False
 
 
-def toy_engine(room: Room) -> Engine:
+def toy_engine(room: EngineSize) -> Engine:
     sampler = Sampler(room.slots, toy_model.VOCAB, eos=[toy_model.EOS])
-    runner = ToyRunner(tokens=room.kv_tokens, block=room.block, context=room.kv_tokens, latest=sampler.latest)
+    runner = ToyRunner(tokens=room.kv_tokens, block_size=room.block, context=room.kv_tokens, latest_tokens=sampler.latest_tokens)
     cache = BlockCache(room.kv_tokens // room.block, room.block)
     scheduler = Scheduler(
         cache,
@@ -54,7 +54,7 @@ def toy_engine(room: Room) -> Engine:
     return Engine(runner, sampler, cache, scheduler, slots=room.slots, overlap=room.overlap)
 
 
-class Alarm:
+class Timer:
     def __init__(self, due: float, call: Callable[[], None]) -> None:
         self.due = due
         self.call = call
@@ -67,7 +67,7 @@ class Alarm:
 class Clock:
     def __init__(self) -> None:
         self.now = 1000.0
-        self._alarms: list[Alarm] = []
+        self._alarms: list[Timer] = []
 
     def __call__(self) -> float:
         return self.now
@@ -76,8 +76,8 @@ class Clock:
     def waiting(self) -> int:
         return sum(not alarm.cancelled for alarm in self._alarms)
 
-    def call_later(self, delay: float, call: Callable[[], None]) -> Alarm:
-        self._alarms.append(Alarm(self.now + delay, call))
+    def call_later(self, delay: float, call: Callable[[], None]) -> Timer:
+        self._alarms.append(Timer(self.now + delay, call))
         return self._alarms[-1]
 
     def advance(self, seconds: float) -> None:
@@ -89,7 +89,7 @@ class Clock:
         self._alarms = [alarm for alarm in self._alarms if not alarm.cancelled]
 
 
-class Tally(Watcher):
+class CountingObserver(Observer):
     """What the hub counts, and of how many tokens it was told: by the engine's number of the stream, and of
     those that ended, until then."""
 
@@ -103,7 +103,7 @@ class Tally(Watcher):
     def stepped(self, output: api.StepOutput, now: float) -> None:
         self.steps += 1
 
-    def acted(self, stream: Stream, kind: str, steps: int, seconds: float) -> None:
+    def steered(self, stream: Stream, kind: str, steps: int, seconds: float) -> None:
         assert steps >= 0
         assert seconds >= 0
         self.acts[kind] += 1
@@ -116,7 +116,7 @@ class Tally(Watcher):
         self.tokens_discarded += tokens
 
 
-ALLOWED = {(passage.before, passage.after) for passage in LIFE}
+ALLOWED = {(passage.before, passage.after) for passage in TRANSITIONS}
 
 
 @functools.cache
@@ -124,9 +124,14 @@ def toy_tokenizer() -> Tokenizer:
     return Tokenizer.load(toy_model.FOLDER)
 
 
-class House:
+class SimulatedServer:
     def __init__(
-        self, room: Room, *, window: int = 8, clock: Clock | None = None, watcher: Watcher | None = None
+        self,
+        room: EngineSize,
+        *,
+        window: int = 8,
+        clock: Clock | None = None,
+        watcher: Observer | None = None,
     ) -> None:
         self.clock = clock or Clock()
         self.engine: Engine = toy_engine(room)
@@ -134,12 +139,12 @@ class House:
         self._room = room
         self.down: deque[list[api.AnyCommand]] = deque()
         self.up: deque[api.StepOutput] = deque()
-        self.tally = Tally()
+        self.tally = CountingObserver()
         self.window = window
         self.refs = map(str, itertools.count())
         self.hub = Hub(
             self.down.append,
-            Watchers(self.tally, watcher or Watcher()),
+            Observers(self.tally, watcher or Observer()),
             window=window,
             max_streams=room.slots,
             clock=self.clock,
@@ -154,7 +159,7 @@ class House:
         self._introduce()
 
     def _introduce(self) -> None:
-        self.hub.have_engine(
+        self.hub.engine_ready(
             ServedModel("toy", toy_tokenizer(), vocab=toy_model.VOCAB, context=self.engine.runner.context)
         )
 
@@ -164,7 +169,7 @@ class House:
         self.down.clear()
         self.up.clear()
         self._undrained = False
-        self.hub.lose_engine()
+        self.hub.engine_lost()
         assert not self.down, "there is nobody to send it to"
         self.look()
 
@@ -205,7 +210,7 @@ class House:
             output = self.up.popleft()
             for news in output.news:
                 self.tally.decoded[news.stream] += len(news.tokens)
-            self.hub.hear(output)
+            self.hub.receive_step(output)
             self.look()
 
     def tick(self) -> None:

@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engine.forward.block_tables import Tables
+from engine.forward.block_tables import BlockTables
 from engine.forward.kv_pool import KvPool
 
 if TYPE_CHECKING:
-    from engine.forward.by_triton import PagedKernels
+    from engine.forward.by_triton import TritonBackend
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="triton is made for Linux only")
 
 
-def paged(pool: KvPool, block: int, heads: int, slots: int) -> PagedKernels:
+def paged(pool: KvPool, block: int, heads: int, slots: int) -> TritonBackend:
     """The pool's last block is given to nobody."""
-    from engine.forward.by_triton import Launch, PagedKernels
+    from engine.forward.by_triton import LaunchConfig, TritonBackend
 
     blocks = pool.tokens // block
-    tables = Tables(slots, blocks, block, blocks - 1, pool.keys[0].device)
+    tables = BlockTables(slots, blocks, block, blocks - 1, pool.keys[0].device)
     # Small, so that small contexts are read in several turns, by several programs, in several tiles.
-    launch = Launch(tile_rows=16, keys=16, programs=24)
-    return PagedKernels(tables, heads, pool.keys[0].shape[0], launch)
+    launch = LaunchConfig(tile_rows=16, keys=16, programs=24)
+    return TritonBackend(tables, heads, pool.keys[0].shape[0], launch)
 
 
-def gathered(pool: KvPool, block: int, heads: int, slots: int) -> PagedKernels:
+def gathered(pool: KvPool, block: int, heads: int, slots: int) -> TritonBackend:
     """The same plans and tables, read by plain PyTorch: whole models in the interpreter take too long."""
     from tests.fakes.gather_attention import GatheredKernels
 

@@ -25,7 +25,7 @@ from midstream import protocol
 from midstream.protocol import Credit, Message, Params
 from tests.fakes.checking_client import Account, Reader
 from tests.fakes.replayed_stream import retold
-from tests.fakes.simulated_server import House, Room
+from tests.fakes.simulated_server import EngineSize, SimulatedServer
 
 EXAMPLES = os.environ.get("MIDSTREAM_EXAMPLES")
 SETTINGS = settings(
@@ -36,9 +36,9 @@ SETTINGS = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 ROOMS = [
-    Room(kv_tokens=96, block=4, step_tokens=6, batch_rows=3),
-    Room(kv_tokens=160, block=8, step_tokens=16, batch_rows=4, tenant_prefill=60),
-    Room(kv_tokens=256, block=16, step_tokens=64, batch_rows=16),
+    EngineSize(kv_tokens=96, block=4, step_tokens=6, batch_rows=3),
+    EngineSize(kv_tokens=160, block=8, step_tokens=16, batch_rows=4, tenant_prefill=60),
+    EngineSize(kv_tokens=256, block=16, step_tokens=64, batch_rows=16),
 ]
 PATIENCE = 3_000  # steps in which everybody must have come to an end
 PICK = st.integers(0, 11)
@@ -90,8 +90,8 @@ class Everything(RuleBasedStateMachine):
         asked=st.lists(params(), min_size=3, max_size=3),
         credit=st.lists(explicit_or_not(), min_size=3, max_size=3),
     )
-    def open(self, room: Room, window: int, asked: list[Params], credit: list[Credit | None]) -> None:
-        self.house = House(dataclasses.replace(room, overlap=self.overlap), window=window)
+    def open(self, room: EngineSize, window: int, asked: list[Params], credit: list[Credit | None]) -> None:
+        self.house = SimulatedServer(dataclasses.replace(room, overlap=self.overlap), window=window)
         self.readers = [Reader(self.house, tenant) for tenant in ("one", "one", "two")]
         self.left: list[Reader] = []
         self.names = itertools.count()

@@ -14,7 +14,7 @@ from websockets.frames import Frame, Opcode
 from realtime.transport import http_protocol
 from realtime.transport.http_protocol import HttpLimits
 from realtime.transport.websocket_handshake import Message
-from realtime.transport.websocket_protocol import Limits, protocol_class
+from realtime.transport.websocket_protocol import WebSocketLimits, protocol_class
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -23,7 +23,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Server:
-    def __init__(self, app: App, limits: Limits, http_limits: HttpLimits, **settings: Any) -> None:
+    def __init__(self, app: App, limits: WebSocketLimits, http_limits: HttpLimits, **settings: Any) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
         self.url = f"ws://127.0.0.1:{self.port}/"
@@ -42,9 +42,11 @@ class Server:
 
 @asynccontextmanager
 async def serving(
-    app: App, limits: Limits | None = None, *, http_limits: HttpLimits | None = None, **settings: Any
+    app: App, limits: WebSocketLimits | None = None, *, http_limits: HttpLimits | None = None, **settings: Any
 ) -> AsyncIterator[Server]:
-    server = Server(app, limits or Limits(close_timeout_s=2), http_limits or HttpLimits(), **settings)
+    server = Server(
+        app, limits or WebSocketLimits(close_timeout_s=2), http_limits or HttpLimits(), **settings
+    )
     try:
         yield server
     finally:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from bench.reliability.conformance import BEHAVIOUR, DOCUMENTED, GOOD, verdict, verdicts
 from realtime.config import Options
-from realtime.transport.websocket_protocol import Limits
+from realtime.transport.websocket_protocol import WebSocketLimits
 
 
 async def test_every_case_about_behaviour_passes_but_the_documented_one() -> None:
-    found = await verdicts(BEHAVIOUR, Limits(), Options().max_message_bytes)
+    found = await verdicts(BEHAVIOUR, WebSocketLimits(), Options().max_message_bytes)
     assert {case for case, *how in found if verdict(*how) not in GOOD} == DOCUMENTED
     assert len(found) == 247

@@ -16,7 +16,7 @@ import pytest
 from websockets.frames import Opcode
 
 from realtime.transport.http_protocol import HttpLimits
-from realtime.transport.websocket_protocol import Limits
+from realtime.transport.websocket_protocol import WebSocketLimits
 from tests.server.asgi_app_server import (
     RawPeer,
     Receive,
@@ -131,11 +131,14 @@ async def test_after_a_storm_the_server_is_as_it_was(caplog: pytest.LogCaptureFi
         async with turns:
             await one(server, random.Random(seed))
 
-    limits, http = Limits(close_timeout_s=3600), HttpLimits(handshake_timeout_s=3600, close_timeout_s=3600)
+    limits, http = (
+        WebSocketLimits(close_timeout_s=3600),
+        HttpLimits(handshake_timeout_s=3600, close_timeout_s=3600),
+    )
     async with serving(app, limits, http_limits=http, timeout_keep_alive=3600) as server:
         await asyncio.gather(*(in_turn(rng.getrandbits(64)) for _ in range(CONNECTIONS)))
         await until_idle(server)
-        assert (len(server.state.connections), len(server.state.tasks), len(server.http.arrivals)) == (
+        assert (len(server.state.connections), len(server.state.tasks), len(server.http.pending)) == (
             0,
             0,
             0,

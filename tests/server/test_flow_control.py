@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from realtime.transport.flow_control import Inbox
+from realtime.transport.flow_control import ReceiveQueue
 
 pytestmark = pytest.mark.asyncio
 
@@ -33,7 +33,7 @@ class Reading(asyncio.Transport):
 
 async def test_the_socket_is_read_while_fewer_messages_wait_than_allowed() -> None:
     transport = Reading()
-    inbox = Inbox(transport, max_messages=2, max_bytes=100)
+    inbox = ReceiveQueue(transport, max_messages=2, max_bytes=100)
     inbox.put({"n": 1}, 1)
     assert transport.is_reading()
     inbox.put({"n": 2}, 1)
@@ -44,7 +44,7 @@ async def test_the_socket_is_read_while_fewer_messages_wait_than_allowed() -> No
 
 async def test_the_socket_is_read_while_fewer_bytes_wait_than_allowed() -> None:
     transport = Reading()
-    inbox = Inbox(transport, max_messages=100, max_bytes=10)
+    inbox = ReceiveQueue(transport, max_messages=100, max_bytes=10)
     inbox.put({"n": 1}, 9)
     assert transport.is_reading()
     inbox.put({"n": 2}, 1)
@@ -55,7 +55,7 @@ async def test_the_socket_is_read_while_fewer_bytes_wait_than_allowed() -> None:
 
 async def test_after_the_end_what_waits_is_still_delivered_and_the_socket_read_to_its_end() -> None:
     transport = Reading()
-    inbox = Inbox(transport, max_messages=1, max_bytes=10)
+    inbox = ReceiveQueue(transport, max_messages=1, max_bytes=10)
     inbox.put({"n": 1}, 1)
     inbox.end(1000, "first")
     inbox.end(1006)
@@ -67,7 +67,7 @@ async def test_after_the_end_what_waits_is_still_delivered_and_the_socket_read_t
 
 
 async def test_a_reader_that_waits_gets_what_comes() -> None:
-    inbox = Inbox(Reading(), max_messages=1, max_bytes=10)
+    inbox = ReceiveQueue(Reading(), max_messages=1, max_bytes=10)
     reader = asyncio.create_task(inbox.get())
     await asyncio.sleep(0)
     inbox.put({"n": 1}, 1)

@@ -1,4 +1,4 @@
-"""The transport against peers that are slow, silent or hostile, and the `Peer` by which an app meets them."""
+"""The transport against slow, silent and hostile peers, and the `WebSocketPeer` by which an app meets them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.frames import Opcode
 
-from realtime.transport.websocket_extension import PEER, Peer, PeerGone
-from realtime.transport.websocket_protocol import Limits
+from realtime.transport.websocket_extension import PEER, PeerGone, WebSocketPeer
+from realtime.transport.websocket_protocol import WebSocketLimits
 from tests.server.asgi_app_server import (
     App,
     Events,
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.asyncio
 MEGABYTE = bytes(1 << 20)
 
 
-def with_peer(events: Events, use: Callable[[Peer], Awaitable[None]]) -> App:
+def with_peer(events: Events, use: Callable[[WebSocketPeer], Awaitable[None]]) -> App:
     """An app that accepts, makes some use of its peer, and notes all that it receives to the disconnect."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,11 +46,11 @@ def with_peer(events: Events, use: Callable[[Peer], Awaitable[None]]) -> App:
     return app
 
 
-async def nothing(peer: Peer) -> None:
+async def nothing(peer: WebSocketPeer) -> None:
     return
 
 
-def fill(peer: Peer) -> int:
+def fill(peer: WebSocketPeer) -> int:
     """Write until what the peer does not read fills every buffer on the way; how many messages that took."""
     written = 0
     while peer.writable:
@@ -71,7 +71,7 @@ async def read_messages(peer: RawPeer, count: int) -> None:
 async def test_many_messages_in_one_write_arrive_in_order_each_for_itself(text: bool) -> None:
     messages = [b"m" * size for size in (0, 1, 125, 126, 65_535, 65_536)] + [b"%d" % n for n in range(500)]
 
-    async def use(peer: Peer) -> None:
+    async def use(peer: WebSocketPeer) -> None:
         peer.write(iter(messages), text=text)
 
     async with serving(with_peer(Events(), use)) as server, connect(server.url) as client:
@@ -82,7 +82,7 @@ async def test_many_messages_in_one_write_arrive_in_order_each_for_itself(text: 
 async def test_a_ping_behind_messages_comes_back_with_its_payload() -> None:
     events, pongs = Events(), Events()
 
-    async def use(peer: Peer) -> None:
+    async def use(peer: WebSocketPeer) -> None:
         peer.on_pong = pongs.add
         peer.write([b"one", b"two"], text=True, ping=b"2")
         peer.ping(b"again")
@@ -94,7 +94,7 @@ async def test_a_ping_behind_messages_comes_back_with_its_payload() -> None:
 async def test_a_client_that_receives_nothing_stops_acknowledging_until_it_goes_on() -> None:
     events = Events()
 
-    async def use(peer: Peer) -> None:
+    async def use(peer: WebSocketPeer) -> None:
         def acknowledged(payload: bytes) -> None:
             events.add(payload)
             if payload == b"8":
@@ -115,7 +115,7 @@ async def test_a_client_that_receives_nothing_stops_acknowledging_until_it_goes_
 async def test_a_pong_that_answers_nothing_reaches_the_app_which_must_judge_it() -> None:
     events = Events()
 
-    async def use(peer: Peer) -> None:
+    async def use(peer: WebSocketPeer) -> None:
         peer.on_pong = events.add
         peer.write([b"token"] * 50, text=True, ping=b"50")
 
@@ -127,7 +127,7 @@ async def test_a_pong_that_answers_nothing_reaches_the_app_which_must_judge_it()
 async def test_a_ping_carries_125_bytes_at_most() -> None:
     errors = Events()
 
-    async def use(peer: Peer) -> None:
+    async def use(peer: WebSocketPeer) -> None:
         try:
             peer.ping(bytes(126))
         except ValueError as error:
@@ -155,7 +155,7 @@ async def test_nothing_can_be_written_before_the_websocket_is_accepted() -> None
 async def test_a_peer_that_falls_behind_is_not_writable_until_it_has_caught_up() -> None:
     events, told = Events(), Events()
 
-    async def use(peer: Peer) -> None:
+    async def use(peer: WebSocketPeer) -> None:
         peer.on_writable = lambda: told.add("writable")
         told.add(fill(peer))
         await peer.drain()
@@ -172,7 +172,7 @@ async def test_an_ordinary_send_waits_for_a_peer_that_has_fallen_behind() -> Non
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "websocket.accept"})
-        peer: Peer = scope["extensions"][PEER]
+        peer: WebSocketPeer = scope["extensions"][PEER]
         told.add(fill(peer))
         await send({"type": "websocket.send", "text": "at last"})
         told.add(peer.writable)
@@ -186,7 +186,7 @@ async def test_an_ordinary_send_waits_for_a_peer_that_has_fallen_behind() -> Non
 async def test_whoever_drains_hears_that_the_peer_is_gone() -> None:
     told = Events()
 
-    async def use(peer: Peer) -> None:
+    async def use(peer: WebSocketPeer) -> None:
         fill(peer)
         told.add("full")
         try:
@@ -206,7 +206,7 @@ async def test_whoever_drains_hears_that_the_peer_is_gone() -> None:
 async def test_an_abort_ends_the_connection_without_a_close_frame() -> None:
     events = Events()
 
-    async def use(peer: Peer) -> None:
+    async def use(peer: WebSocketPeer) -> None:
         peer.abort()
 
     async with serving(with_peer(events, use)) as server, raw_peer(server) as peer:
@@ -221,10 +221,13 @@ async def test_an_abort_ends_the_connection_without_a_close_frame() -> None:
 async def test_a_peer_that_takes_nothing_is_cut_off() -> None:
     events = Events()
 
-    async def use(peer: Peer) -> None:
+    async def use(peer: WebSocketPeer) -> None:
         fill(peer)
 
-    async with serving(with_peer(events, use), Limits(send_timeout_s=0.05)) as server, raw_peer(server):
+    async with (
+        serving(with_peer(events, use), WebSocketLimits(send_timeout_s=0.05)) as server,
+        raw_peer(server),
+    ):
         assert (await events.next())["code"] == 1006
 
 
@@ -233,7 +236,7 @@ async def test_a_peer_that_does_not_answer_a_close_is_cut_off() -> None:
         await send({"type": "websocket.accept"})
         await send({"type": "websocket.close"})
 
-    async with serving(app, Limits(close_timeout_s=0.05)) as server, raw_peer(server) as peer:
+    async with serving(app, WebSocketLimits(close_timeout_s=0.05)) as server, raw_peer(server) as peer:
         assert await peer.read_close() == 1000
         with pytest.raises(ConnectionResetError):
             await peer.read_rest()
@@ -245,7 +248,7 @@ async def test_a_peer_that_does_not_answer_a_close_is_cut_off() -> None:
 async def test_a_ping_is_answered_while_the_app_is_busy() -> None:
     done = asyncio.Event()
 
-    async def use(peer: Peer) -> None:
+    async def use(peer: WebSocketPeer) -> None:
         await done.wait()
 
     async with serving(with_peer(Events(), use)) as server, connect(server.url) as client:
@@ -257,7 +260,7 @@ async def test_a_ping_is_answered_while_the_app_is_busy() -> None:
 async def test_frames_are_read_while_the_peer_takes_none() -> None:
     events = Events()
 
-    async def use(peer: Peer) -> None:
+    async def use(peer: WebSocketPeer) -> None:
         fill(peer)
 
     async with serving(with_peer(events, use)) as server, raw_peer(server) as peer:
@@ -268,7 +271,7 @@ async def test_frames_are_read_while_the_peer_takes_none() -> None:
 async def test_a_peer_that_pings_and_takes_no_answer_gets_only_the_last_of_them() -> None:
     events, told = Events(), Events()
 
-    async def use(peer: Peer) -> None:
+    async def use(peer: WebSocketPeer) -> None:
         told.add(fill(peer))
 
     async with serving(with_peer(events, use)) as server, raw_peer(server) as peer:
@@ -283,10 +286,10 @@ async def test_a_peer_that_pings_and_takes_no_answer_gets_only_the_last_of_them(
 async def test_a_flood_that_the_app_reads_slowly_arrives_whole_and_in_order() -> None:
     goes_on, events = asyncio.Event(), Events()
 
-    async def use(peer: Peer) -> None:
+    async def use(peer: WebSocketPeer) -> None:
         await goes_on.wait()
 
-    app, limits = with_peer(events, use), Limits(pace_burst=100_000)
+    app, limits = with_peer(events, use), WebSocketLimits(pace_burst=100_000)
     async with serving(app, limits, ws_max_queue=4) as server, raw_peer(server) as peer:
         flood = [n.to_bytes(8, "big") + bytes(1 << 18) for n in range(64)]
         sending = asyncio.create_task(peer.send(b"".join(masked(Opcode.BINARY, part) for part in flood)))
@@ -325,7 +328,7 @@ async def test_a_breach_of_the_protocol_closes_with_its_code_and_the_app_hears_i
 ) -> None:
     events = Events()
     app = with_peer(events, nothing)
-    limits = Limits(max_fragments=4, close_timeout_s=2)
+    limits = WebSocketLimits(max_fragments=4, close_timeout_s=2)
     async with serving(app, limits, ws_max_size=1024) as server, raw_peer(server) as peer:
         await peer.frame(Opcode.TEXT, b"whole")
         await peer.send(sent + masked(Opcode.TEXT, b"never heard"))
@@ -337,7 +340,7 @@ async def test_a_breach_of_the_protocol_closes_with_its_code_and_the_app_hears_i
 
 async def test_as_many_fragments_as_allowed_make_a_message() -> None:
     events = Events()
-    limits = Limits(max_fragments=5, close_timeout_s=2)
+    limits = WebSocketLimits(max_fragments=5, close_timeout_s=2)
     async with serving(with_peer(events, nothing), limits) as server, raw_peer(server) as peer:
         for _ in range(2):
             await peer.send(SPLIT + masked(Opcode.CONT, b"y"))

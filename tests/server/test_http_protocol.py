@@ -155,7 +155,7 @@ async def test_a_head_that_is_too_large_is_refused() -> None:
 
 
 async def test_when_too_many_wait_the_oldest_goes_and_the_next_is_served() -> None:
-    limits = HttpLimits(handshake_timeout_s=3600, most_arrivals_of_one=2)
+    limits = HttpLimits(handshake_timeout_s=3600, pending_limit_per_address=2)
     async with (
         serving(hello, http_limits=limits) as server,
         raw_socket(server) as oldest,
@@ -205,7 +205,7 @@ async def test_the_end_of_the_server_waits_for_no_idle_connection() -> None:
         await server.stop()
         assert [await peer.read_rest() for peer in (silent, half, kept)] == [b"", b"", b""]
         assert not server.state.connections
-        assert not server.http.arrivals
+        assert not server.http.pending
 
 
 async def test_the_end_of_the_server_waits_for_an_answer_on_its_way() -> None:

@@ -11,18 +11,20 @@ import pytest
 import uvicorn
 
 from engine import api
-from realtime.access.connection_limits import Crowd
+from realtime.access.connection_limits import OpenConnections
 from realtime.access.credentials import Credentials
-from realtime.app import Doors, application
+from realtime.app import Endpoints, application
 from realtime.engines.supervisor import Supervisor
 from realtime.engines.thread_link import ThreadLink
 from realtime.hub.hub import Hub
-from realtime.observability.listing import Listings
+from realtime.observability.listing import ListingObserver
 from realtime.observability.metrics import Metrics
-from realtime.websocket.connection import Limits
+from realtime.websocket.connection import ConnectionLimits
 from tests.server.independent_client import client_of
 
-LIMITS = Limits(max_message_bytes=2**20, streams_per_connection=10, auto_credit_window=64, ack_every=16)
+LIMITS = ConnectionLimits(
+    max_message_bytes=2**20, streams_per_connection=10, auto_credit_window=64, ack_every=16
+)
 
 
 @asynccontextmanager
@@ -32,14 +34,14 @@ async def served_by_uvicorn() -> AsyncIterator[str]:
     supervisor = Supervisor(lambda hear, closed: ThreadLink(options, hear, closed), metrics, silence_s=30.0)
     hub = supervisor.hub = Hub(supervisor.send, metrics, window=64, max_streams=10)
     await supervisor.start()
-    doors = Doors(
+    doors = Endpoints(
         hub,
         supervisor,
         metrics,
         LIMITS,
         credentials=Credentials(),
-        crowd=Crowd(10),
-        listings=Listings(),
+        connections=OpenConnections(10),
+        listings=ListingObserver(),
     )
     app = application(doors)
     with socket.create_server(("127.0.0.1", 0)) as listening:

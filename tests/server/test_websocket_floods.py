@@ -9,7 +9,7 @@ import tracemalloc
 import pytest
 from websockets.frames import Opcode
 
-from realtime.transport.websocket_protocol import Limits
+from realtime.transport.websocket_protocol import WebSocketLimits
 from tests.server.asgi_app_server import Events, RawPeer, Receive, Scope, Send, masked, raw_peer, serving
 
 pytestmark = pytest.mark.asyncio
@@ -32,7 +32,7 @@ async def pour(peer: RawPeer, data: bytes) -> None:
 
 
 async def test_frames_beyond_the_pace_are_read_later_and_none_is_lost() -> None:
-    limits = Limits(pace_per_s=2000, pace_burst=10, close_timeout_s=2)
+    limits = WebSocketLimits(pace_per_s=2000, pace_burst=10, close_timeout_s=2)
     async with serving(echo, limits) as server, raw_peer(server) as peer:
         sending = asyncio.create_task(peer.send(b"".join(masked(Opcode.TEXT, b"%d" % n) for n in range(500))))
         for n in range(500):
@@ -51,7 +51,7 @@ async def test_while_a_flood_waits_the_peer_is_written_to_all_the_same() -> None
         while (await receive())["type"] != "websocket.disconnect":
             pass
 
-    limits = Limits(pace_per_s=0.01, pace_burst=2, close_timeout_s=2)
+    limits = WebSocketLimits(pace_per_s=0.01, pace_burst=2, close_timeout_s=2)
     async with serving(app, limits) as server, raw_peer(server) as peer:
         await peer.send(masked(Opcode.TEXT, b"many") * 1000)
         assert (await events.next())["text"] == "many"
@@ -75,7 +75,7 @@ async def test_a_flood_of_what_nobody_needs_is_closed_and_takes_no_memory(
     frame: bytes, first: bytes, code: int
 ) -> None:
     flood = first + frame * min(FLOOD, (8 << 20) // len(frame))
-    limits = Limits(pace_per_s=1e6, pace_burst=1e6, close_timeout_s=2)
+    limits = WebSocketLimits(pace_per_s=1e6, pace_burst=1e6, close_timeout_s=2)
     async with serving(echo, limits) as server, raw_peer(server) as peer:
         tracemalloc.start()
         sending = asyncio.create_task(pour(peer, flood))
@@ -91,7 +91,7 @@ async def test_a_flood_of_what_nobody_needs_is_closed_and_takes_no_memory(
 
 
 async def test_pongs_that_answer_nothing_are_read_at_the_pace_and_kept_nowhere() -> None:
-    limits = Limits(pace_per_s=1e6, pace_burst=1e6, close_timeout_s=2)
+    limits = WebSocketLimits(pace_per_s=1e6, pace_burst=1e6, close_timeout_s=2)
     async with serving(echo, limits) as server, raw_peer(server) as peer:
         flood = masked(Opcode.PONG, b"of what?") * 50_000 + masked(Opcode.TEXT, b"behind them")
         tracemalloc.start()
@@ -110,7 +110,7 @@ async def test_a_peer_that_goes_on_and_on_behind_a_close_is_cut_off() -> None:
         await send({"type": "websocket.close", "code": 1008})
         events.add("closed")
 
-    limits = Limits(close_timeout_s=3600)
+    limits = WebSocketLimits(close_timeout_s=3600)
     async with serving(app, limits) as server, raw_peer(server) as peer:
         await events.next()
         await pour(peer, masked(Opcode.BINARY, bytes(4096)) * 10_000)

@@ -16,27 +16,29 @@ from starlette.websockets import WebSocket
 from midstream import protocol
 from midstream.protocol import Credit, Params, StreamFrame
 from realtime.access.client_secrets import LIFE_S, ClientSecrets
-from realtime.access.connection_limits import Crowd
+from realtime.access.connection_limits import OpenConnections
 from realtime.access.credentials import Credentials
 from realtime.access.key_file import digest
 from realtime.access.keyring import Keyring
-from realtime.access.revocation import turn_out
-from realtime.app import Doors, application
+from realtime.access.revocation import revoke
+from realtime.app import Endpoints, application
 from realtime.engines.supervisor import Supervisor
-from realtime.http.guard import For, Guard
+from realtime.http.guard import Access, Guard
 from realtime.hub.observers import Route
 from realtime.keys_command import main
-from realtime.observability.listing import Listings
+from realtime.observability.listing import ListingObserver
 from realtime.observability.metrics import Metrics
 from realtime.refusal import Refusal
 from realtime.stream.stream import Stream
 from realtime.tenants.allowance import LOCAL, Allowance, Holder
-from realtime.websocket.connection import Limits
+from realtime.websocket.connection import ConnectionLimits
 from tests.fakes.checking_client import Reader
-from tests.fakes.simulated_server import Clock, House, Room
+from tests.fakes.simulated_server import Clock, EngineSize, SimulatedServer
 
-LIMITS = Limits(max_message_bytes=1024, streams_per_connection=10, auto_credit_window=64, ack_every=16)
-ROOM = Room(kv_tokens=4096, block=16, step_tokens=4096, slots=8)
+LIMITS = ConnectionLimits(
+    max_message_bytes=1024, streams_per_connection=10, auto_credit_window=64, ack_every=16
+)
+ROOM = EngineSize(kv_tokens=4096, block=16, step_tokens=4096, slots=8)
 HOST = "steer.example"
 OWN, APP, EVIL = f"https://{HOST}", "https://app.example", "https://evil.example"
 
@@ -80,14 +82,14 @@ def bearer(key: str) -> str:
 def app_of(credentials: Credentials) -> Starlette:
     metrics = Metrics()
     supervisor = Supervisor(lambda hear, closed: pytest.fail("there is no engine here"), metrics, silence_s=1)
-    doors = Doors(
-        House(ROOM).hub,
+    doors = Endpoints(
+        SimulatedServer(ROOM).hub,
         supervisor,
         metrics,
         LIMITS,
         credentials=credentials,
-        crowd=Crowd(10),
-        listings=Listings(),
+        connections=OpenConnections(10),
+        listings=ListingObserver(),
     )
     return application(doors)
 
@@ -95,22 +97,22 @@ def app_of(credentials: Credentials) -> Starlette:
 # -- routes ----------------------------------------------------------------------------------------
 
 DECISIONS = {
-    "/v1/realtime": For.HOLDERS,
-    "/v1/realtime/client_secrets": For.HOLDERS,
-    "/v1/chat/completions": For.HOLDERS,
-    "/v1/completions": For.HOLDERS,
-    "/v1/models": For.HOLDERS,
-    "/v1/streams": For.HOLDERS,
-    "/v1/models/{model:name}": For.HOLDERS,
-    "/v1/streams/{request_id:name}/control": For.HOLDERS,
-    "/v1/streams/{request_id:name}": For.HOLDERS,
-    "/metrics": For.ADMINS,
-    "/asyncapi.json": For.EVERYBODY,
-    "/openapi.json": For.EVERYBODY,
-    "/healthz": For.EVERYBODY,
-    "/readyz": For.EVERYBODY,
-    "/sdk/{path:path}": For.EVERYBODY,
-    "/{path:path}": For.EVERYBODY,
+    "/v1/realtime": Access.HOLDERS,
+    "/v1/realtime/client_secrets": Access.HOLDERS,
+    "/v1/chat/completions": Access.HOLDERS,
+    "/v1/completions": Access.HOLDERS,
+    "/v1/models": Access.HOLDERS,
+    "/v1/streams": Access.HOLDERS,
+    "/v1/models/{model:name}": Access.HOLDERS,
+    "/v1/streams/{request_id:name}/control": Access.HOLDERS,
+    "/v1/streams/{request_id:name}": Access.HOLDERS,
+    "/metrics": Access.ADMINS,
+    "/asyncapi.json": Access.EVERYBODY,
+    "/openapi.json": Access.EVERYBODY,
+    "/healthz": Access.EVERYBODY,
+    "/readyz": Access.EVERYBODY,
+    "/sdk/{path:path}": Access.EVERYBODY,
+    "/{path:path}": Access.EVERYBODY,
 }
 
 
@@ -119,11 +121,11 @@ def test_it_was_decided_of_every_route_for_whom_it_is() -> None:
     for route in app_of(Credentials()).routes:
         guard: Any = getattr(route, "app", None)
         assert isinstance(guard, Guard), f"{route} lets in whoever comes"
-        decided[getattr(route, "path", None)] = guard.whom
+        decided[getattr(route, "path", None)] = guard.access
     assert decided == DECISIONS
 
 
-@pytest.mark.parametrize("path", [path for path, whom in DECISIONS.items() if whom is not For.EVERYBODY])
+@pytest.mark.parametrize("path", [path for path, whom in DECISIONS.items() if whom is not Access.EVERYBODY])
 def test_nobody_comes_in_without_a_key(locked: Locked, path: str) -> None:
     client = TestClient(app_of(locked.credentials))
     for headers in ({}, {"Authorization": "Bearer ms_wrong"}, {"Authorization": f"Basic {locked.admin}"}):
@@ -277,25 +279,28 @@ async def _nothing(*_: object) -> Any:
     raise AssertionError("nobody speaks here")
 
 
-def full(crowd: Crowd, address: str, tenant: str) -> Refusal:
+def full(connections: OpenConnections, address: str, tenant: str) -> Refusal:
     with pytest.raises(Refusal) as caught:
-        crowd.join(socket_from(address), Holder(tenant))
+        connections.open(socket_from(address), Holder(tenant))
     return caught.value
 
 
 def test_connections_are_bounded_by_address_tenant_and_in_all() -> None:
     allowances = {"a": Allowance(max_connections=2)}
-    crowd = Crowd(4, 3, lambda tenant: allowances.get(tenant, Allowance()))
-    first, _ = (crowd.join(socket_from("1.1.1.1"), Holder("a")) for _ in range(2))
-    assert "your key's tenant" in full(crowd, "2.2.2.2", "a").message
-    crowd.join(socket_from("1.1.1.1"), Holder("b"))
-    refusal = full(crowd, "1.1.1.1", "c")
+    connections = OpenConnections(4, 3, lambda tenant: allowances.get(tenant, Allowance()))
+    first, _ = (connections.open(socket_from("1.1.1.1"), Holder("a")) for _ in range(2))
+    assert "your key's tenant" in full(connections, "2.2.2.2", "a").message
+    connections.open(socket_from("1.1.1.1"), Holder("b"))
+    refusal = full(connections, "1.1.1.1", "c")
     assert (refusal.status, refusal.code, refusal.retry_after_ms) == (429, "rate_limited", 1000)
     assert "your address" in refusal.message
-    crowd.join(socket_from("2.2.2.2"), Holder("b"))
-    assert (full(crowd, "3.3.3.3", "c").status, full(crowd, "3.3.3.3", "c").code) == (503, "overloaded")
-    crowd.leave(first)
-    crowd.join(socket_from("2.2.2.2"), Holder("a"))
+    connections.open(socket_from("2.2.2.2"), Holder("b"))
+    assert (full(connections, "3.3.3.3", "c").status, full(connections, "3.3.3.3", "c").code) == (
+        503,
+        "overloaded",
+    )
+    connections.close(first)
+    connections.open(socket_from("2.2.2.2"), Holder("a"))
 
 
 # -- tenants ---------------------------------------------------------------------------------------
@@ -325,14 +330,14 @@ class Stranger:
     gone = False
     route: Route = "websocket"
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: SimulatedServer) -> None:
         self._house = house
         self.refusals: list[protocol.Error] = []
 
     def send(self, frame: StreamFrame) -> None:
-        self._house.hub.receive("stranger", frame, self)
+        self._house.hub.receive_frame("stranger", frame, self)
 
-    def refuse(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
+    def send_refusal(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
         self.refusals.append(refusal.event(request_id, ref))
 
     def wake(self, stream: Stream) -> None:
@@ -341,7 +346,7 @@ class Stranger:
     def lose(self, stream: Stream) -> None:
         pytest.fail("it never had a stream")
 
-    def answer(self, event: Any) -> None:
+    def send_reply(self, event: Any) -> None:
         pytest.fail(f"{event} tells it of a stream of another's")
 
     def flush(self) -> None:
@@ -357,7 +362,7 @@ def start(**fields: Any) -> protocol.Start:
 @pytest.mark.parametrize("kind", ABOUT)
 def test_anothers_stream_is_as_one_that_never_was(kind: type[protocol.Frame], ended: bool) -> None:
     def told(of_another: bool) -> list[protocol.Error]:
-        house = House(ROOM)
+        house = SimulatedServer(ROOM)
         if of_another:
             owner = Reader(house, "owner")
             owner.send(start(params=Params(max_tokens=1 if ended else 500, ignore_eos=True)))
@@ -374,7 +379,7 @@ def test_anothers_stream_is_as_one_that_never_was(kind: type[protocol.Frame], en
 
 
 def test_a_prompt_that_another_tenant_sent_is_found_computed_by_its_own_tenant_only() -> None:
-    house = House(ROOM)
+    house = SimulatedServer(ROOM)
 
     def cached(tenant: str, request_id: str = "x") -> int:
         reader = Reader(house, tenant)
@@ -390,14 +395,14 @@ def test_a_prompt_that_another_tenant_sent_is_found_computed_by_its_own_tenant_o
 
 
 async def test_streams_of_a_tenant_whose_last_key_was_revoked_end_and_others_go_on(locked: Locked) -> None:
-    house = House(ROOM)
+    house = SimulatedServer(ROOM)
     readers = {tenant: Reader(house, tenant) for tenant in ("alice", "bob")}
     for reader in readers.values():
         reader.send(start(params=Params(ignore_eos=True), credit=Credit(limit=2)))
     house.tick()
     locked.revoke("alice")
-    locked.ring.look()
-    await turn_out(locked.ring, Crowd(10), house.hub)
+    locked.ring.reload()
+    await revoke(locked.ring, OpenConnections(10), house.hub)
     house.tick()
     finals = {tenant: reader.accounts[0].final for tenant, reader in readers.items()}
     assert finals["bob"] is None

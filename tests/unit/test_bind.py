@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from realtime.bind import listen
+from realtime.bind import bind
 
 
 async def test_what_is_said_on_its_connections_leaves_at_once() -> None:
@@ -17,7 +17,7 @@ async def test_what_is_said_on_its_connections_leaves_at_once() -> None:
         at_once.set_result(bare.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
         writer.close()
 
-    listening = listen("127.0.0.1", 0)
+    listening = bind("127.0.0.1", 0)
     async with await asyncio.start_server(accept, sock=listening):
         _, writer = await asyncio.open_connection(*listening.getsockname())
         assert await at_once

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from realtime.access.client_secrets import LIFE_S, MOST, ClientSecrets
+from realtime.access.client_secrets import LIFE_S, UNUSED_LIMIT, ClientSecrets
 from realtime.refusal import Refusal
 from realtime.tenants.allowance import Holder
 from tests.fakes.simulated_server import Clock
@@ -40,7 +40,7 @@ def test_a_secret_is_worth_nothing_after_its_time() -> None:
 def test_unused_secrets_are_bounded_by_tenant_and_time_or_use_makes_room() -> None:
     clock = Clock()
     secrets = ClientSecrets(clock)
-    first, *_ = [secrets.issue(ALICE, None) for _ in range(MOST)]
+    first, *_ = [secrets.issue(ALICE, None) for _ in range(UNUSED_LIMIT)]
     with pytest.raises(Refusal) as caught:
         secrets.issue(ALICE, None)
     assert (caught.value.code, caught.value.retry_after_ms) == ("rate_limited", LIFE_S * 1000)
@@ -50,5 +50,5 @@ def test_unused_secrets_are_bounded_by_tenant_and_time_or_use_makes_room() -> No
     with pytest.raises(Refusal):
         secrets.issue(ALICE, None)
     clock.advance(LIFE_S)
-    for _ in range(MOST):
+    for _ in range(UNUSED_LIMIT):
         secrets.issue(ALICE, None)

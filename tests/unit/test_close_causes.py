@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from realtime.hub.observers import Cause
+from realtime.hub.observers import DisconnectCause
 from realtime.transport.websocket_extension import TOOK_NOTHING, UNANSWERED
 from realtime.websocket.close_causes import cause_of
 
@@ -24,5 +24,7 @@ from realtime.websocket.close_causes import cause_of
         (1008, "too many pings", "refused"),
     ],
 )
-def test_a_code_and_a_reason_are_one_cause(code: int | None, reason: str | None, cause: Cause) -> None:
+def test_a_code_and_a_reason_are_one_cause(
+    code: int | None, reason: str | None, cause: DisconnectCause
+) -> None:
     assert cause_of(code, reason) == cause

@@ -189,7 +189,7 @@ def test_what_cannot_be_read_is_said_to_be_so(codec: Codec, data: bytes | str, s
     refusal = refused(codec, data)
     assert refusal.code == "invalid_frame"
     assert says in refusal.message
-    assert codec.addressed(data) == (None, None)
+    assert codec.ids_of(data) == (None, None)
 
 
 @pytest.mark.parametrize("field", ["temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty"])
@@ -200,9 +200,9 @@ def test_no_number_is_in_no_range(field: str) -> None:
 
 @CODECS
 def test_a_refused_frame_is_still_addressed(codec: Codec) -> None:
-    assert codec.addressed(packed(codec, {"request_id": "a", "ref": "r", "type": 5})) == ("a", "r")
-    assert codec.addressed(packed(codec, {"request_id": "x" * 129, "ref": 5})) == (None, None)
-    assert codec.addressed(packed(codec, [])) == (None, None)
+    assert codec.ids_of(packed(codec, {"request_id": "a", "ref": "r", "type": 5})) == ("a", "r")
+    assert codec.ids_of(packed(codec, {"request_id": "x" * 129, "ref": 5})) == (None, None)
+    assert codec.ids_of(packed(codec, [])) == (None, None)
 
 
 # -- anything at all -------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ TYPES = st.sampled_from([frame.__struct_config__.tag for frame in FRAMES])
 
 def decodes_or_refuses(codec: Codec, data: bytes | str) -> None:
     """Anything else that it raises fails the test."""
-    codec.addressed(data)
+    codec.ids_of(data)
     try:
         said: object = codec.decode(data)
     except Refusal as refusal:

@@ -41,7 +41,7 @@ def test_json_that_is_hard_to_read(message: str, said: str) -> None:
     codec = Codec(JSON_SUBPROTOCOL)
     with pytest.raises(Refusal, match=said):
         codec.decode(message)
-    codec.addressed(message)
+    codec.ids_of(message)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_messagepack_that_is_hard_to_read(message: bytes) -> None:
     codec = Codec(MSGPACK_SUBPROTOCOL)
     with pytest.raises(Refusal, match="not valid MessagePack"):
         codec.decode(message)
-    codec.addressed(message)
+    codec.ids_of(message)
 
 
 def test_a_hundred_thousand_unknown_keys_are_ignored_like_one() -> None:

@@ -6,10 +6,10 @@ import pytest
 
 from engine import api
 from realtime.hub import ended_streams
-from realtime.hub.ended_streams import KEPT_S, MOST_KEPT, REMEMBERED, Graves
+from realtime.hub.ended_streams import KEPT_S, NAME_LIMIT, STREAM_LIMIT, EndedStreams
 from realtime.hub.stream_key import StreamKey
 from realtime.stream.stream import Stream
-from tests.fakes.lone_stream import RUN_OUT, Life
+from tests.fakes.lone_stream import RUN_OUT, LoneStream
 
 NOW = 1000.0
 A = StreamKey("tenant", "a")
@@ -17,7 +17,7 @@ B = StreamKey("tenant", "b")
 
 
 def ended(letters: str = "") -> Stream:
-    life = Life()
+    life = LoneStream()
     life.write(letters, finish=RUN_OUT)
     return life.stream
 
@@ -26,26 +26,26 @@ def named(count: int) -> list[StreamKey]:
     return [StreamKey("tenant", str(number)) for number in range(count)]
 
 
-def kept(there: Graves, keys: list[StreamKey], now: float = NOW) -> int:
+def kept(there: EndedStreams, keys: list[StreamKey], now: float = NOW) -> int:
     return sum(there.find(key, now) is not None for key in keys)
 
 
 def test_what_was_buried_is_found_with_its_content() -> None:
-    there, stream = Graves(), ended()
+    there, stream = EndedStreams(), ended()
     assert there.find(A, NOW) is None
     assert not there.remembers(A)
-    there.bury(A, stream, b"what it said", NOW)
+    there.add(A, stream, b"what it said", NOW)
     grave = there.find(A, NOW)
     assert grave is not None
-    assert (grave.stream, grave.content) == (stream, b"what it said")
+    assert (grave.stream, grave.start_digest) == (stream, b"what it said")
     assert there.remembers(A)
     assert there.find(StreamKey("another", "a"), NOW) is None
     assert not there.remembers(StreamKey("another", "a"))
 
 
 def test_it_is_kept_for_so_long_and_its_name_for_longer() -> None:
-    there = Graves()
-    there.bury(A, ended(), b"", NOW)
+    there = EndedStreams()
+    there.add(A, ended(), b"", NOW)
     assert there.find(A, NOW + KEPT_S - 0.1) is not None, "being found does not keep it longer"
     assert there.find(A, NOW + KEPT_S) is None
     assert there.remembers(A)
@@ -53,30 +53,30 @@ def test_it_is_kept_for_so_long_and_its_name_for_longer() -> None:
 
 
 def test_the_oldest_goes_when_there_are_too_many() -> None:
-    there, stream = Graves(), ended()
-    keys = named(MOST_KEPT + 2)
+    there, stream = EndedStreams(), ended()
+    keys = named(STREAM_LIMIT + 2)
     for key in keys:
-        there.bury(key, stream, b"", NOW)
+        there.add(key, stream, b"", NOW)
     assert [there.find(key, NOW) is None for key in keys[:3]] == [True, True, False]
-    assert kept(there, keys) == MOST_KEPT
+    assert kept(there, keys) == STREAM_LIMIT
     assert all(map(there.remembers, keys))
 
 
 def test_the_oldest_go_when_they_take_too_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ended_streams, "MOST_BYTES", 3 * ended("ab").bytes)
-    there = Graves()
+    monkeypatch.setattr(ended_streams, "BYTE_LIMIT", 3 * ended("ab").bytes)
+    there = EndedStreams()
     keys = named(4)
     for key in keys[:3]:
-        there.bury(key, ended("ab"), b"", NOW)
+        there.add(key, ended("ab"), b"", NOW)
     assert kept(there, keys) == 3
-    there.bury(keys[3], ended("abcdef"), b"", NOW)
+    there.add(keys[3], ended("abcdef"), b"", NOW)
     assert [there.find(key, NOW) is not None for key in keys] == [False, False, True, True], (
         "the longer weighs more, and one grave was too little"
     )
 
 
 def test_what_may_be_told_again_weighs_too() -> None:
-    plain, told, explained = ended("abc"), ended("abc"), Life(logprobs=2)
+    plain, told, explained = ended("abc"), ended("abc"), LoneStream(logprobs=2)
     explained.write("abc", finish=RUN_OUT, logprob=api.Logprob(-0.1, [(1, -0.2), (2, -0.3)]))
     for stream in (told, explained.stream):
         stream.outbox.take()
@@ -84,44 +84,44 @@ def test_what_may_be_told_again_weighs_too() -> None:
 
 
 def test_one_that_is_too_large_alone_is_only_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ended_streams, "MOST_BYTES", ended().bytes)
-    there = Graves()
-    there.bury(A, ended("a"), b"", NOW)
+    monkeypatch.setattr(ended_streams, "BYTE_LIMIT", ended().bytes)
+    there = EndedStreams()
+    there.add(A, ended("a"), b"", NOW)
     assert there.find(A, NOW) is None
     assert there.remembers(A)
-    there.bury(B, ended(), b"", NOW)
+    there.add(B, ended(), b"", NOW)
     assert there.find(B, NOW) is not None, "and it weighs no more"
 
 
 def test_names_are_forgotten_too_the_oldest_first() -> None:
-    there, stream = Graves(), ended()
-    keys = named(REMEMBERED + 2)
+    there, stream = EndedStreams(), ended()
+    keys = named(NAME_LIMIT + 2)
     for key in keys:
-        there.bury(key, stream, b"", NOW)
+        there.add(key, stream, b"", NOW)
     assert kept(there, keys, NOW + KEPT_S) == 0
     assert [there.remembers(key) for key in keys[:3]] == [False, False, True]
     assert there.remembers(keys[-1])
 
 
 def test_a_name_that_is_taken_anew_stands_for_the_new_one() -> None:
-    there, second = Graves(), ended("b")
-    there.bury(A, ended("a"), b"1", NOW)
-    there.bury(B, ended(), b"", NOW)
-    there.bury(A, second, b"2", NOW + 1)
+    there, second = EndedStreams(), ended("b")
+    there.add(A, ended("a"), b"1", NOW)
+    there.add(B, ended(), b"", NOW)
+    there.add(A, second, b"2", NOW + 1)
     grave = there.find(A, NOW + KEPT_S)
     assert grave is not None
-    assert (grave.stream, grave.content) == (second, b"2")
+    assert (grave.stream, grave.start_digest) == (second, b"2")
     assert there.find(B, NOW + KEPT_S) is None, "what was buried before it went before it"
 
 
 def test_what_is_forgotten_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ended_streams, "MOST_BYTES", ended("ab").bytes)
-    there = Graves()
-    there.bury(A, ended("ab"), b"", NOW)
+    monkeypatch.setattr(ended_streams, "BYTE_LIMIT", ended("ab").bytes)
+    there = EndedStreams()
+    there.add(A, ended("ab"), b"", NOW)
     there.forget(A)
     there.forget(A)
     assert not there.remembers(A)
-    there.bury(B, ended("ab"), b"", NOW)
+    there.add(B, ended("ab"), b"", NOW)
     assert there.find(B, NOW) is not None, "it weighs no more"
     assert there.find(B, NOW + KEPT_S) is None
     there.forget(B)

@@ -7,142 +7,142 @@ from collections.abc import Iterable
 
 import pytest
 
-from realtime.hub.engine_recovery import ALONE_AT_MOST, Recovery
+from realtime.hub.engine_recovery import DEATHS_ALONE, EngineRecovery
 
 
-def all_move(recovery: Recovery, numbers: Iterable[int]) -> list[int]:
+def all_move(recovery: EngineRecovery, numbers: Iterable[int]) -> list[int]:
     """Each of these moves on; returns those that were given meanwhile."""
-    return [other for number in numbers for other in recovery.moved(number)]
+    return [other for number in numbers for other in recovery.progressed(number)]
 
 
-def proven(recovery: Recovery) -> bool:
+def proven(recovery: EngineRecovery) -> bool:
     return recovery.proven
 
 
 def test_at_first_everybody_is_given_at_once() -> None:
-    recovery = Recovery()
+    recovery = EngineRecovery()
     assert proven(recovery)
-    assert recovery.begin([1, 2, 3]) == [1, 2, 3]
+    assert recovery.engine_ready([1, 2, 3]) == [1, 2, 3]
     assert not proven(recovery)
     assert all_move(recovery, [2, 1, 3]) == []
     assert proven(recovery)
 
 
 def test_engines_that_are_killed_from_outside_again_and_again_cost_nobody_anything() -> None:
-    recovery, everybody = Recovery(), list(range(9))
+    recovery, everybody = EngineRecovery(), list(range(9))
     for _ in range(10):
-        assert recovery.begin(everybody) == everybody
+        assert recovery.engine_ready(everybody) == everybody
         all_move(recovery, everybody)
-        assert recovery.died() is None
+        assert recovery.engine_died() is None
 
 
 def test_one_that_has_nothing_to_do_dies_of_nobody() -> None:
-    recovery = Recovery()
-    assert recovery.begin([]) == []
+    recovery = EngineRecovery()
+    assert recovery.engine_ready([]) == []
     assert proven(recovery)
-    assert recovery.died() is None
-    assert recovery.begin([1]) == [1]
+    assert recovery.engine_died() is None
+    assert recovery.engine_ready([1]) == [1]
 
 
 def test_where_not_all_had_moved_half_of_them_are_held_back() -> None:
-    recovery = Recovery()
-    recovery.begin([1, 2, 3, 4])
-    recovery.moved(1)
-    assert recovery.died() is None
-    assert recovery.begin([1, 2, 3, 4]) == [1, 2]
-    assert recovery.moved(1) == []
-    assert recovery.moved(2) == [3, 4], "those held back follow when the others have moved"
-    assert recovery.moved(4) == []
+    recovery = EngineRecovery()
+    recovery.engine_ready([1, 2, 3, 4])
+    recovery.progressed(1)
+    assert recovery.engine_died() is None
+    assert recovery.engine_ready([1, 2, 3, 4]) == [1, 2]
+    assert recovery.progressed(1) == []
+    assert recovery.progressed(2) == [3, 4], "those held back follow when the others have moved"
+    assert recovery.progressed(4) == []
     assert not proven(recovery)
-    recovery.moved(3)
+    recovery.progressed(3)
     assert proven(recovery)
 
 
 def test_who_was_held_back_and_then_killed_is_halved_before_the_rest() -> None:
-    recovery, everybody = Recovery(), [1, 2, 3, 4]
-    recovery.begin(everybody)
-    recovery.died()
-    assert recovery.begin(everybody) == [1, 2]
+    recovery, everybody = EngineRecovery(), [1, 2, 3, 4]
+    recovery.engine_ready(everybody)
+    recovery.engine_died()
+    assert recovery.engine_ready(everybody) == [1, 2]
     all_move(recovery, [1])
-    assert recovery.moved(2) == [3, 4]
-    recovery.died()
-    assert recovery.begin(everybody) == [1, 2, 3], "who has been proven comes along"
-    assert recovery.moved(3) == [4]
+    assert recovery.progressed(2) == [3, 4]
+    recovery.engine_died()
+    assert recovery.engine_ready(everybody) == [1, 2, 3], "who has been proven comes along"
+    assert recovery.progressed(3) == [4]
 
 
 def test_newcomers_are_not_held_back_for_what_was_before_them() -> None:
-    recovery = Recovery()
-    recovery.begin([1, 2])
-    recovery.died()
-    assert recovery.begin([1, 2, 9]) == [9, 1]
+    recovery = EngineRecovery()
+    recovery.engine_ready([1, 2])
+    recovery.engine_died()
+    assert recovery.engine_ready([1, 2, 9]) == [9, 1]
 
 
 def test_those_that_have_ended_are_skipped() -> None:
-    recovery = Recovery()
-    recovery.begin([1, 2, 3, 4])
-    recovery.died()
-    assert recovery.begin([3, 4]) == [3, 4], "nobody waits for who is no more"
-    recovery.died()
-    assert recovery.begin([4]) == [4]
+    recovery = EngineRecovery()
+    recovery.engine_ready([1, 2, 3, 4])
+    recovery.engine_died()
+    assert recovery.engine_ready([3, 4]) == [3, 4], "nobody waits for who is no more"
+    recovery.engine_died()
+    assert recovery.engine_ready([4]) == [4]
 
 
 def test_the_end_of_a_stream_is_as_good_as_its_going_on() -> None:
-    recovery = Recovery()
-    recovery.begin([1, 2])
-    recovery.died()
-    recovery.begin([1, 2])
-    assert recovery.moved(1) == [2]
-    recovery.moved(2)
+    recovery = EngineRecovery()
+    recovery.engine_ready([1, 2])
+    recovery.engine_died()
+    recovery.engine_ready([1, 2])
+    assert recovery.progressed(1) == [2]
+    recovery.progressed(2)
     assert proven(recovery)
 
 
 def test_news_of_others_prove_nothing() -> None:
-    recovery = Recovery()
-    recovery.begin([1, 2])
-    recovery.died()
-    recovery.begin([1, 2])
-    assert recovery.moved(2) == []
-    assert recovery.moved(77) == []
+    recovery = EngineRecovery()
+    recovery.engine_ready([1, 2])
+    recovery.engine_died()
+    recovery.engine_ready([1, 2])
+    assert recovery.progressed(2) == []
+    assert recovery.progressed(77) == []
     assert not proven(recovery)
 
 
 def test_one_alone_is_tried_so_often_and_then_it_is_the_culprit() -> None:
-    recovery = Recovery()
-    for death in range(1, ALONE_AT_MOST + 1):
-        assert recovery.begin([1]) == [1]
-        assert recovery.died() == (1 if death == ALONE_AT_MOST else None)
-    assert recovery.begin([2]) == [2]
-    recovery.moved(2)
+    recovery = EngineRecovery()
+    for death in range(1, DEATHS_ALONE + 1):
+        assert recovery.engine_ready([1]) == [1]
+        assert recovery.engine_died() == (1 if death == DEATHS_ALONE else None)
+    assert recovery.engine_ready([2]) == [2]
+    recovery.progressed(2)
     assert proven(recovery)
 
 
 def test_one_that_moved_on_at_last_is_no_culprit_and_is_counted_anew() -> None:
-    recovery = Recovery()
+    recovery = EngineRecovery()
     for _ in range(3):
-        for _ in range(ALONE_AT_MOST - 1):
-            assert recovery.begin([1]) == [1]
-            assert recovery.died() is None
-        recovery.begin([1])
-        recovery.moved(1)
-        assert recovery.died() is None, "it had moved on"
+        for _ in range(DEATHS_ALONE - 1):
+            assert recovery.engine_ready([1]) == [1]
+            assert recovery.engine_died() is None
+        recovery.engine_ready([1])
+        recovery.progressed(1)
+        assert recovery.engine_died() is None, "it had moved on"
 
 
-def live(recovery: Recovery, everybody: list[int], poison: set[int]) -> bool:
+def live(recovery: EngineRecovery, everybody: list[int], poison: set[int]) -> bool:
     """A new engine, which dies as soon as it is given one of the poison: whether it lived."""
-    left = recovery.begin(everybody)
+    left = recovery.engine_ready(everybody)
     while left and not poison & set(left):
-        left = left[1:] + recovery.moved(left[0])
+        left = left[1:] + recovery.progressed(left[0])
     return not left
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 100, 1000])
 def test_a_culprit_is_found_among_many_in_few_deaths_and_nobody_else_is_given_up(count: int) -> None:
-    most = math.ceil(math.log2(count)) + ALONE_AT_MOST
+    most = math.ceil(math.log2(count)) + DEATHS_ALONE
     for poison in {0, count // 3, count - 1}:
-        recovery, left, found = Recovery(), list(range(count)), list[int]()
+        recovery, left, found = EngineRecovery(), list(range(count)), list[int]()
         for _ in range(most):
             assert not live(recovery, left, {poison} - set(found))
-            culprit = recovery.died()
+            culprit = recovery.engine_died()
             if culprit is not None:
                 found.append(culprit)
                 left.remove(culprit)
@@ -153,12 +153,12 @@ def test_a_culprit_is_found_among_many_in_few_deaths_and_nobody_else_is_given_up
 
 
 def test_several_culprits_are_found_one_after_the_other() -> None:
-    recovery, left, poison = Recovery(), list(range(20)), {3, 4, 17}
+    recovery, left, poison = EngineRecovery(), list(range(20)), {3, 4, 17}
     deaths = 0
     while not live(recovery, left, poison):
         deaths += 1
         assert deaths < 30
-        culprit = recovery.died()
+        culprit = recovery.engine_died()
         if culprit is not None:
             left.remove(culprit)
     assert sorted(set(range(20)) - set(left)) == sorted(poison)
@@ -166,15 +166,15 @@ def test_several_culprits_are_found_one_after_the_other() -> None:
 
 
 def test_those_without_credit_have_moved_when_nothing_is_prepared_any_more() -> None:
-    recovery = Recovery()
-    recovery.begin([1, 2, 3, 4])
-    recovery.died()
-    assert recovery.begin([1, 2, 3, 4]) == [1, 2]
+    recovery = EngineRecovery()
+    recovery.engine_ready([1, 2, 3, 4])
+    recovery.engine_died()
+    assert recovery.engine_ready([1, 2, 3, 4]) == [1, 2]
     recovery.preparing(1)
     assert recovery.prepared() == [], "the other has not even begun"
     recovery.preparing(2)
     assert recovery.prepared() == [3, 4]
     recovery.preparing(3)
-    recovery.died()
-    assert recovery.begin([1, 2, 3, 4]) == [1, 2, 3]
+    recovery.engine_died()
+    assert recovery.engine_ready([1, 2, 3, 4]) == [1, 2, 3]
     assert recovery.prepared() == [], "what the last engine had begun with says nothing of this one"

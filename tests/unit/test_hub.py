@@ -200,7 +200,7 @@ async def test_cancelling_all_ends_those_too_that_wait_for_credit() -> None:
     final = reader.accounts[0].final
     assert final is not None
     assert (final.finish_reason, final.index) == ("cancelled", 1)
-    await house.hub.quiet()
+    await house.hub.wait_until_empty()
 
 
 def test_a_listener_that_stalls_delays_nobody() -> None:
@@ -239,7 +239,7 @@ async def test_a_listener_that_went_while_its_text_was_tokenized_starts_nothing(
     reader.leave()
     await settled()
     assert house.hub.streams == []
-    await house.hub.quiet()
+    await house.hub.wait_until_empty()
 
 
 async def test_a_long_text_that_is_too_long_is_refused_with_both_numbers() -> None:
@@ -254,9 +254,9 @@ async def test_a_long_text_that_is_too_long_is_refused_with_both_numbers() -> No
 
 async def test_quiet_is_when_no_stream_is_left_and_no_text_waits() -> None:
     house, reader = opened()
-    await house.hub.quiet()
+    await house.hub.wait_until_empty()
     reader.send(start("a", prompt=LONG[: LONG_TEXT + 1], params=Params(max_tokens=1)))
-    waiting = asyncio.create_task(house.hub.quiet())
+    waiting = asyncio.create_task(house.hub.wait_until_empty())
     await settled(waiting)
     assert reader.accounts[0].started
     assert not waiting.done()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from midstream import protocol
 from midstream.protocol import Credit, Params
-from realtime.hub.engine_recovery import ALONE_AT_MOST
-from tests.fakes.recording_listener import Ear
+from realtime.hub.engine_recovery import DEATHS_ALONE
+from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import due, endless, opened, rest, run_out, start
-from tests.fakes.simulated_server import House
+from tests.fakes.simulated_server import SimulatedServer
 
 SHORT = Params(max_tokens=12, ignore_eos=True, temperature=0)
 
 
-def poisoned(house: House, number: int) -> None:
+def poisoned(house: SimulatedServer, number: int) -> None:
     """Engines come, and each dies as soon as it steps with this stream; until one lives."""
     for _ in range(20):
         house.revive_engine()
@@ -52,7 +52,7 @@ def test_all_are_paused_and_go_on_with_the_text_that_they_would_have_had() -> No
 
 def test_nothing_starts_without_an_engine_and_everything_else_is_heard() -> None:
     house, _ = opened()
-    ear = Ear(house)
+    ear = RecordingListener(house)
     ear.send(endless("a"))
     ear.send(endless("b"))
     house.kill_engine()
@@ -67,7 +67,7 @@ def test_nothing_starts_without_an_engine_and_everything_else_is_heard() -> None
 
 def test_one_that_nobody_listened_to_when_its_engine_died_is_found_again() -> None:
     house, _ = opened()
-    ear = Ear(house)
+    ear = RecordingListener(house)
     ear.send(endless(on_disconnect="pause"))
     ear.hear_token()
     ear.leave()
@@ -76,7 +76,7 @@ def test_one_that_nobody_listened_to_when_its_engine_died_is_found_again() -> No
     house.revive_engine()
     rest(house)
     assert house.hub.streams[0].state == "paused"
-    back = Ear(house)
+    back = RecordingListener(house)
     back.attach()
     back.hear_token()
 
@@ -92,10 +92,10 @@ def test_what_is_due_is_not_given_to_the_next_engine() -> None:
 
 def test_one_killed_from_outside_again_and_again_gets_all_its_streams_at_once_and_loses_none() -> None:
     house, _ = opened()
-    ears = [Ear(house) for _ in range(3)]
+    ears = [RecordingListener(house) for _ in range(3)]
     for ear, name in zip(ears, "abc", strict=True):
         ear.send(endless(name))
-    for _ in range(2 * ALONE_AT_MOST):
+    for _ in range(2 * DEATHS_ALONE):
         rest(house)
         house.kill_engine()
         house.revive_engine()
@@ -106,7 +106,7 @@ def test_one_killed_from_outside_again_and_again_gets_all_its_streams_at_once_an
 
 def test_the_culprit_alone_ends_in_an_error_and_the_others_go_on() -> None:
     house, _ = opened()
-    ears = [Ear(house) for _ in range(3)]
+    ears = [RecordingListener(house) for _ in range(3)]
     for ear, name in zip(ears, "abc", strict=True):
         ear.send(endless(name, credit=Credit(limit=5)))
     house.tick()
@@ -124,7 +124,7 @@ def test_the_culprit_alone_ends_in_an_error_and_the_others_go_on() -> None:
 
 def test_a_culprit_without_credit_is_found_too() -> None:
     house, _ = opened()
-    ears = [Ear(house) for _ in range(3)]
+    ears = [RecordingListener(house) for _ in range(3)]
     for ear, name, limit in zip(ears, "abc", (0, 0, 3), strict=True):
         ear.send(endless(name, prompt="Once upon a time", credit=Credit(limit=limit)))
     culprit = next(stream.number for stream in house.hub.streams if stream.request_id == "b")
@@ -133,7 +133,7 @@ def test_a_culprit_without_credit_is_found_too() -> None:
     assert ears[1].final.finish_reason == "error"
     assert [stream.request_id for stream in house.hub.streams] == ["a", "c"]
     rest(house)
-    assert house.hub.settled
+    assert house.hub.engine_proven
     for ear, name in zip((ears[0], ears[2]), "ac", strict=True):
         ear.send(protocol.Grant(request_id=name, limit=5))
         ear.hear_token()
@@ -141,7 +141,7 @@ def test_a_culprit_without_credit_is_found_too() -> None:
 
 def test_one_that_is_held_back_can_be_cancelled_and_is_not_given_any_more() -> None:
     house, _ = opened()
-    ears = [Ear(house), Ear(house)]
+    ears = [RecordingListener(house), RecordingListener(house)]
     for ear, name in zip(ears, "ab", strict=True):
         ear.send(endless(name))
     house.kill_engine()
@@ -158,7 +158,7 @@ def test_one_that_is_held_back_can_be_cancelled_and_is_not_given_any_more() -> N
 
 def test_one_that_is_held_back_is_steered_all_the_same() -> None:
     house, _ = opened()
-    first, held_back = Ear(house), Ear(house)
+    first, held_back = RecordingListener(house), RecordingListener(house)
     first.send(endless("a"))
     held_back.send(endless("b"))
     house.kill_engine()
@@ -178,7 +178,7 @@ def test_news_of_what_the_hub_has_forgotten_is_counted_and_harms_nothing() -> No
     reader.send(endless("b"))
     while house.down:
         house.deliver_down()
-    house.hub.lose_engine()
+    house.hub.engine_lost()
     reader.send(protocol.Cancel(request_id="b"))
     house.step()
     while house.up:

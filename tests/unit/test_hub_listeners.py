@@ -10,7 +10,7 @@ from midstream import protocol
 from midstream.protocol import Credit, Params
 from realtime.hub.ended_streams import KEPT_S
 from realtime.hub.hub import LONG_TEXT
-from tests.fakes.recording_listener import Ear
+from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import (
     LONG,
     due,
@@ -22,14 +22,14 @@ from tests.fakes.simulated_client import (
     settled,
     start,
 )
-from tests.fakes.simulated_server import House
+from tests.fakes.simulated_server import SimulatedServer
 
 SHORT = Params(max_tokens=3, ignore_eos=True)
 
 
-def listened(frame: protocol.Start | None = None) -> tuple[House, Ear]:
+def listened(frame: protocol.Start | None = None) -> tuple[SimulatedServer, RecordingListener]:
     house, _ = opened()
-    ear = Ear(house)
+    ear = RecordingListener(house)
     ear.send(frame or endless())
     return house, ear
 
@@ -40,7 +40,7 @@ def listened(frame: protocol.Start | None = None) -> tuple[House, Ear]:
 def test_who_attaches_has_the_stream_and_who_had_it_is_told() -> None:
     house, first = listened()
     first.hear_token()
-    second = Ear(house)
+    second = RecordingListener(house)
     assert second.attach(ref="r") == ["Started", "Token", "Attached"]
     attached = second.heard[-1]
     assert isinstance(attached, protocol.Attached)
@@ -55,11 +55,11 @@ def test_who_took_nothing_of_the_end_loses_it_to_whoever_attaches() -> None:
     house, first = listened(start(params=SHORT))
     first.ready = False
     rest(house)
-    second = Ear(house)
+    second = RecordingListener(house)
     second.ready = False
     second.attach()
     assert first.lost == ["a"]
-    third = Ear(house)
+    third = RecordingListener(house)
     assert third.attach()[-1] == "Final"
     assert second.lost == ["a"]
     for late in (first, second):
@@ -77,7 +77,7 @@ def test_who_has_the_stream_may_attach_again_and_takes_it_from_nobody() -> None:
 
 def test_who_lost_a_stream_does_not_end_it_by_going() -> None:
     house, first = listened(endless())
-    second = Ear(house)
+    second = RecordingListener(house)
     second.attach()
     first.leave()
     second.hear_token()
@@ -88,7 +88,7 @@ def test_who_lost_a_stream_does_not_end_it_by_going() -> None:
 
 def test_nobody_attaches_to_a_strangers_stream() -> None:
     house, first = listened()
-    stranger = Ear(house, "stranger")
+    stranger = RecordingListener(house, "stranger")
     assert stranger.attach() == []
     assert stranger.error().code == "unknown_request"
     assert first.lost == []
@@ -96,7 +96,7 @@ def test_nobody_attaches_to_a_strangers_stream() -> None:
 
 def test_attaching_to_what_never_was_is_an_error() -> None:
     house, _ = opened()
-    ear = Ear(house)
+    ear = RecordingListener(house)
     ear.attach(ref="r")
     error = ear.error()
     assert (error.code, error.ref, error.request_id) == ("unknown_request", "r", "a")
@@ -105,7 +105,7 @@ def test_attaching_to_what_never_was_is_an_error() -> None:
 def test_after_what_has_not_happened_takes_nothing_from_anybody() -> None:
     house, first = listened()
     first.hear_token()
-    second = Ear(house)
+    second = RecordingListener(house)
     second.attach(5)
     error = second.error()
     assert error.code == "invalid_params"
@@ -116,7 +116,7 @@ def test_after_what_has_not_happened_takes_nothing_from_anybody() -> None:
 
 def test_who_steers_what_another_listens_to_is_answered_and_so_is_the_other() -> None:
     house, first = listened()
-    button = Ear(house)
+    button = RecordingListener(house)
     button.send(protocol.Cancel(request_id="a", ref="stop"))
     house.tick()
     (answer,) = button.answers
@@ -131,7 +131,7 @@ def test_who_steers_what_another_listens_to_is_answered_and_so_is_the_other() ->
 def test_a_start_that_was_sent_twice_starts_once_and_says_all_again() -> None:
     house, first = listened(start(ref="one", params=SHORT))
     rest(house)
-    second = Ear(house)
+    second = RecordingListener(house)
     second.send(start(ref="two", params=SHORT))
     assert second.heard[:-1] == first.heard
     attached = second.heard[-1]
@@ -165,7 +165,7 @@ def test_a_start_that_was_refused_was_none_and_can_be_sent_again() -> None:
 
 def test_a_start_again_is_answered_while_the_server_drains_or_is_full() -> None:
     house, _ = opened()
-    ear = Ear(house)
+    ear = RecordingListener(house)
     for name in "abc":
         ear.send(endless(name, credit=Credit()))
     house.hub.draining = True
@@ -176,7 +176,7 @@ def test_a_start_again_is_answered_while_the_server_drains_or_is_full() -> None:
 
 async def test_a_long_start_that_is_sent_twice_starts_once() -> None:
     house, _ = opened()
-    ear = Ear(house)
+    ear = RecordingListener(house)
     for ref in ("one", "two"):
         ear.send(endless(prompt=LONG[: LONG_TEXT + 1], ref=ref))
     await settled()
@@ -189,7 +189,7 @@ async def test_a_long_start_that_is_sent_twice_starts_once() -> None:
 
 async def test_a_long_start_with_other_content_is_a_conflict_wherever_it_waits() -> None:
     house, _ = opened()
-    ear = Ear(house)
+    ear = RecordingListener(house)
     ear.send(endless(prompt=LONG[: LONG_TEXT + 1]))
     ear.send(endless(prompt=LONG[: LONG_TEXT + 2]))
     ear.send(endless(prompt="short"))
@@ -203,7 +203,7 @@ async def test_a_long_start_with_other_content_is_a_conflict_wherever_it_waits()
 
 async def test_attaching_waits_behind_a_long_start() -> None:
     house, _ = opened()
-    ear = Ear(house)
+    ear = RecordingListener(house)
     ear.send(endless(prompt=LONG[: LONG_TEXT + 1]))
     assert ear.attach() == []
     await settled()
@@ -219,7 +219,7 @@ def test_who_missed_the_end_gets_it() -> None:
     first.leave()
     rest(house)
     assert house.hub.streams == []
-    second = Ear(house)
+    second = RecordingListener(house)
     assert second.attach(1) == ["Attached", "Token", "Final"]
     assert second.attach(1) == ["Token", "Final", "Attached"], "as often as one likes"
     assert second.attach(3) == ["Attached"]
@@ -229,14 +229,14 @@ def test_an_end_that_was_never_taken_comes_behind_attached() -> None:
     house, first = listened(start(params=SHORT, on_disconnect="continue"))
     first.leave()
     rest(house)
-    assert Ear(house).attach(0) == ["Attached", "Token", "Final"]
+    assert RecordingListener(house).attach(0) == ["Attached", "Token", "Final"]
 
 
 def test_an_end_is_there_for_so_long_then_its_name_is_then_nothing() -> None:
     house, reader = opened()
     reader.send(start(params=SHORT))
     run_out(house, reader.accounts[0])
-    ear = Ear(house)
+    ear = RecordingListener(house)
     house.clock.advance(KEPT_S - 1)
     assert ear.attach()[-2:] == ["Final", "Attached"]
     house.clock.advance(2)
@@ -253,11 +253,11 @@ def test_a_name_is_free_when_the_server_has_forgotten_its_stream() -> None:
     reader.send(start(params=SHORT))
     run_out(house, reader.accounts[0])
     house.clock.advance(KEPT_S + 1)
-    ear = Ear(house)
+    ear = RecordingListener(house)
     ear.send(endless(prompt="Quite another"))
     assert ear.errors == []
     assert [type(event).__name__ for event in ear.heard] == ["Started"]
-    other = Ear(house)
+    other = RecordingListener(house)
     assert other.attach() == ["Started", "Attached"], "the new one, and nothing of the old"
 
 
@@ -271,7 +271,7 @@ def test_whoever_comes_back_in_time_finds_it(mode: Any) -> None:
     first.leave()
     rest(house)
     house.clock.advance(1.9)
-    second = Ear(house)
+    second = RecordingListener(house)
     second.attach(len(first.heard) - 1)
     assert house.clock.waiting == 0, "nobody gives it up any more"
     house.clock.advance(60)
@@ -289,7 +289,7 @@ def test_nobody_coming_back_in_time_it_is_cancelled(mode: Any) -> None:
     rest(house)
     assert house.hub.streams == []
     assert house.engine.cache.used == 0
-    late = Ear(house)
+    late = RecordingListener(house)
     late.attach()
     final = next(event for event in late.heard if isinstance(event, protocol.Final))
     assert (final.finish_reason, final.stop_reason) == ("cancelled", "detached")
@@ -300,7 +300,7 @@ def test_the_grace_begins_anew_each_time() -> None:
     for _ in range(3):
         ear.leave()
         house.clock.advance(1.5)
-        ear = Ear(house)
+        ear = RecordingListener(house)
         ear.attach()
     assert len(house.hub.streams) == 1
 
@@ -315,7 +315,7 @@ def test_an_end_within_the_grace_takes_its_timer_along() -> None:
 
 def test_who_goes_leaves_each_stream_to_what_its_start_said() -> None:
     house, _ = opened()
-    ear, stays = Ear(house), Ear(house)
+    ear, stays = RecordingListener(house), RecordingListener(house)
     for name, mode in (("a", "cancel"), ("b", "pause"), ("c", "continue")):
         ear.send(endless(name, on_disconnect=mode))
     house.tick()
@@ -334,7 +334,7 @@ def test_an_end_that_waits_for_credit_can_be_come_back_to() -> None:
     reader.send(start("b", credit=Credit(limit=1, prefetch=9), params=SHORT, on_disconnect="continue"))
     rest(house)
     reader.leave()
-    ear = Ear(house)
+    ear = RecordingListener(house)
     ear.send(protocol.Attach(request_id="b", after=-1))
     ear.send(protocol.Grant(request_id="b", limit=9))
     assert (ear.final.finish_reason, ear.final.index) == ("length", 3)

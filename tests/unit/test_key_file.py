@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from realtime.access.key_file import Unreadable, digest, new_key, read
+from realtime.access.key_file import KeyFileError, digest, new_key, read
 from realtime.access.keyring import Keyring
 from realtime.keys_command import main
 from realtime.tenants.allowance import Allowance, Holder
@@ -182,7 +182,7 @@ def test_a_key_that_went_to_another_tenant_is_not_held_any_more(file: Path, caps
     holder = ring.holder(key)
     assert holder is not None
     file.write_text(file.read_text().replace('tenant = "alice"', 'tenant = "mallory"'))
-    ring.look()
+    ring.reload()
     assert not ring.holds(holder)
 
 
@@ -230,7 +230,7 @@ def test_a_file_without_keys_lets_nobody_in_and_says_so(file: Path, caplog: pyte
 )
 def test_a_file_that_is_not_right_is_refused_where_it_is_wrong(file: Path, content: str, says: str) -> None:
     file.write_bytes(content.encode(errors="surrogateescape"))
-    with pytest.raises(Unreadable) as caught:
+    with pytest.raises(KeyFileError) as caught:
         read(file)
     assert str(file) in str(caught.value)
     assert says in str(caught.value)

@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis.strategies import DataObject, data, integers, sampled_from, sets
 
 from engine import api
-from realtime.hub.observers import Begun
+from realtime.hub.observers import StreamOrigin
 from realtime.observability.histograms import Buckets, Histogram
-from realtime.observability.latency import TokenTimes
+from realtime.observability.latency import LatencyMetrics
 
-BEGUN = Begun("tenant", "toy", "websocket")
+BEGUN = StreamOrigin("tenant", "toy", "websocket")
 
 
 class Steps:
     """An engine's news by hand: steps of 10 ms, told at the moment of their end."""
 
     def __init__(self) -> None:
-        self.times = TokenTimes()
+        self.times = LatencyMetrics()
         self.now = 100.0
 
     def start(self, number: int, prompt: int = 10) -> None:
@@ -75,7 +75,7 @@ def test_gaps_are_those_between_a_streams_own_tokens(steps: Steps) -> None:
 def test_a_wait_for_credit_or_for_the_clients_own_pause_is_none(steps: Steps) -> None:
     steps.start(1)
     steps.first(1)
-    steps.times.freed(1)
+    steps.times.granted(1)
     steps.step(api.News(1, tokens=[1]), after_s=60)
     assert steps.seen("stream_inter_token_seconds") == (0, 0)
     steps.step(api.News(1, changes=[api.Resumed(2)]), after_s=60)
@@ -95,7 +95,7 @@ def test_a_wait_for_memory_is_one(steps: Steps) -> None:
 
 def test_a_first_token_that_the_client_held_up_is_not_counted(steps: Steps) -> None:
     steps.start(1)
-    steps.times.freed(1)
+    steps.times.granted(1)
     steps.first(1)
     assert steps.seen("stream_ttft_seconds", model="toy", route="websocket", cache="miss") == (0, 0)
     steps.step(api.News(1, tokens=[1]))
@@ -108,7 +108,7 @@ def test_of_a_stream_that_has_ended_nothing_is_kept_and_nothing_counted(steps: S
     steps.times.finished(1, BEGUN, 50.0)
     steps.step(api.News(1, tokens=[1]))
     steps.step(api.News(1, tokens=[1]))
-    steps.times.freed(1)
+    steps.times.granted(1)
     assert steps.seen("stream_inter_token_seconds") == (0, 0)
     assert steps.seen("stream_tokens_per_second", model="toy", phase="decode") == (1, 50)
 
@@ -122,7 +122,7 @@ def test_counting_many_together_counts_each_of_them(chosen: DataObject) -> None:
         last[number] = steps.now
     for _ in range(chosen.draw(integers(1, 12))):
         for number in chosen.draw(sets(sampled_from(range(5)), max_size=2)):
-            steps.times.freed(number)
+            steps.times.granted(number)
             if number in last:
                 last[number] = None
         for number in chosen.draw(sets(sampled_from(range(5)), max_size=1)):

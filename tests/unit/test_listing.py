@@ -15,13 +15,13 @@ from midstream import protocol
 from midstream.protocol import Credit, Params
 from realtime.access.credentials import Credentials
 from realtime.access.keyring import Keyring
-from realtime.http.guard import For, guarded
-from realtime.http.listing_endpoint import listing_door
+from realtime.http.guard import Access, guarded
+from realtime.http.listing_endpoint import listing_endpoint
 from realtime.keys_command import main
-from realtime.observability.listing import Listed, Listing, Listings
+from realtime.observability.listing import Listed, Listing, ListingObserver
 from tests.fakes.checking_client import Reader
 from tests.fakes.simulated_client import ROOM, TENANT, endless, rest, run_out, start
-from tests.fakes.simulated_server import Clock, House
+from tests.fakes.simulated_server import Clock, SimulatedServer
 
 HELLO = api.Hello(
     model="toy",
@@ -42,9 +42,9 @@ class Watched:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self.listings = Listings(self.clock)
-        self.house = House(ROOM, clock=self.clock, watcher=self.listings)
-        self.listings.engine_begun(HELLO)
+        self.listings = ListingObserver(self.clock)
+        self.house = SimulatedServer(ROOM, clock=self.clock, watcher=self.listings)
+        self.listings.engine_ready(HELLO)
         self.reader = Reader(self.house)
 
     def all(self, **choice: Any) -> Listing:
@@ -136,8 +136,8 @@ def test_the_totals_are_of_the_engine_that_runs(watched: Watched) -> None:
 
 
 def asking(watched: Watched, credentials: Credentials) -> TestClient:
-    door = listing_door(watched.listings, credentials, lambda: 7)
-    return TestClient(Starlette(routes=guarded(For.HOLDERS, credentials, Route("/v1/streams", door))))
+    door = listing_endpoint(watched.listings, credentials, lambda: 7)
+    return TestClient(Starlette(routes=guarded(Access.HOLDERS, credentials, Route("/v1/streams", door))))
 
 
 def test_a_tenant_is_told_of_its_own_and_an_admin_of_all(

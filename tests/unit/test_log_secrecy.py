@@ -8,7 +8,7 @@ from midstream import protocol
 from realtime.hub import hub
 from realtime.text.chat_template import ChatTemplate, TextError
 from tests.fakes.checking_client import Reader
-from tests.fakes.simulated_server import House, Room
+from tests.fakes.simulated_server import EngineSize, SimulatedServer
 
 CANARY = "CANARY"
 
@@ -20,10 +20,10 @@ async def test_a_failure_that_quotes_the_text_is_logged_without_it(
         raise ValueError(frame.prompt)
 
     monkeypatch.setattr(hub, "tokenize", fail)
-    house = House(Room(kv_tokens=4096, block=16, step_tokens=4096))
+    house = SimulatedServer(EngineSize(kv_tokens=4096, block=16, step_tokens=4096))
     reader = Reader(house)
     reader.send(protocol.Start(request_id="a", prompt=CANARY * hub.LONG_TEXT))
-    await house.hub.quiet()
+    await house.hub.wait_until_empty()
     (error,) = reader.errors
     assert error.code == "engine_error"
     assert CANARY not in error.message

@@ -10,13 +10,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Params
-from realtime.hub.observers import CAUSES, RETRIES
+from realtime.hub.observers import DISCONNECT_CAUSES, RETRY_REASONS
 from realtime.observability.engine_metrics import EngineMetrics
 from realtime.observability.metrics import Metrics
-from realtime.observability.tenant_usage import MOST_TENANTS, OTHER
+from realtime.observability.tenant_usage import OTHER, TENANT_LIMIT
 from tests.fakes.checking_client import Reader
 from tests.fakes.simulated_client import ROOM, TENANT, endless, rest, run_out, start
-from tests.fakes.simulated_server import Clock, House
+from tests.fakes.simulated_server import Clock, SimulatedServer
 
 
 class Counted:
@@ -25,7 +25,7 @@ class Counted:
     def __init__(self) -> None:
         self.clock = Clock()
         self.metrics = Metrics()
-        self.house = House(ROOM, clock=self.clock, watcher=self.metrics)
+        self.house = SimulatedServer(ROOM, clock=self.clock, watcher=self.metrics)
         self.reader = Reader(self.house)
 
     def value(self, name: str, **labels: str) -> float | None:
@@ -58,8 +58,8 @@ def counted() -> Counted:
 
 
 def test_what_an_alert_may_ask_for_is_there_before_it_happens(counted: Counted) -> None:
-    assert counted.values("stream_disconnects_total", "cause") == dict.fromkeys(CAUSES, 0)
-    assert counted.values("stream_retries_total", "reason") == dict.fromkeys(RETRIES, 0)
+    assert counted.values("stream_disconnects_total", "cause") == dict.fromkeys(DISCONNECT_CAUSES, 0)
+    assert counted.values("stream_retries_total", "reason") == dict.fromkeys(RETRY_REASONS, 0)
     for name in (
         *("scheduler_credit_stalls_total", "midstream_kv_evictions_total", "midstream_preemptions_total"),
         *("midstream_engine_restarts_total", "midstream_tokens_total", "midstream_tokens_discarded_total"),
@@ -115,13 +115,15 @@ def test_steering_is_counted_from_when_the_frame_came(counted: Counted) -> None:
     assert counted.value("midstream_tokens_discarded_total") == final.usage.discarded_tokens
 
 
-@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize("cause", DISCONNECT_CAUSES)
 def test_a_listener_that_goes_is_counted_by_why(counted: Counted, cause: Any) -> None:
     for name in ("a", "b"):
         counted.reader.send(endless(name, on_disconnect="pause"))
     counted.reader.gone = True
     counted.house.hub.detach(counted.reader, cause)
-    assert counted.values("stream_disconnects_total", "cause") == dict.fromkeys(CAUSES, 0) | {cause: 2}
+    assert counted.values("stream_disconnects_total", "cause") == dict.fromkeys(DISCONNECT_CAUSES, 0) | {
+        cause: 2
+    }
 
 
 def test_coming_back_is_counted_by_how(counted: Counted) -> None:
@@ -161,12 +163,12 @@ def test_blocks_in_the_hosts_memory_are_shown_while_their_engine_lives() -> None
 
 
 def test_there_are_never_more_labels_than_are_bounded_for(counted: Counted) -> None:
-    for number in range(MOST_TENANTS + 5):
+    for number in range(TENANT_LIMIT + 5):
         reader = Reader(counted.house, f"tenant {number}")
         reader.send(start(f"{number}", params=Params(max_tokens=1, ignore_eos=True)))
         run_out(counted.house, reader.accounts[0])
     tenants = counted.values("midstream_tenant_streams_total", "tenant")
-    assert len(tenants) == MOST_TENANTS + 1
+    assert len(tenants) == TENANT_LIMIT + 1
     assert tenants[OTHER] == 5
     samples = [
         sample
@@ -181,7 +183,7 @@ def test_there_are_never_more_labels_than_are_bounded_for(counted: Counted) -> N
 def test_the_engine_that_runs_is_named(counted: Counted) -> None:
     names: Any = {"model": "toy", "device": "cuda:0", "dtype": "bf16", "attention": "triton"}
     hello = api.Hello(folder="", vocab=1, context=1, eos=[], kv_tokens=1, block=1, **names)
-    counted.metrics.engine_begun(hello)
+    counted.metrics.engine_ready(hello)
     assert counted.value("midstream_engine_info", **names) == 1
 
 

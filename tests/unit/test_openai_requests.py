@@ -10,7 +10,7 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from midstream.protocol import Params, Start
-from realtime.http.openai.errors import Misfit, error_object
+from realtime.http.openai.errors import FieldRefusal, error_object
 from realtime.http.openai.requests import ChatBody, TextBody, read
 from realtime.http.openai.starts import starts
 from realtime.refusal import Refusal
@@ -222,7 +222,7 @@ def test_a_prompt_is_one_or_many_texts_or_tokens(prompt: Any, prompts: list[Any]
     [
         (Refusal("context_too_long", "x"), 400, "invalid_request_error", "context_length_exceeded", None),
         (Refusal("invalid_params", "`params.n` is"), 400, "invalid_request_error", "invalid_params", "n"),
-        (Misfit("a", "x", "unsupported"), 400, "invalid_request_error", "unsupported_parameter", "a"),
+        (FieldRefusal("a", "x", "unsupported"), 400, "invalid_request_error", "unsupported_parameter", "a"),
         (Refusal("unknown_model", "`x`"), 404, "invalid_request_error", "model_not_found", None),
         (Refusal("forbidden", "x"), 403, "permission_error", "forbidden", None),
         (Refusal("rate_limited", "", retry_after_ms=9), 429, "rate_limit_error", "rate_limit_exceeded", None),

@@ -12,11 +12,11 @@ import pytest
 from midstream import protocol
 from midstream.protocol import Params, Start, StreamFrame
 from realtime.http.openai import chat, text
-from realtime.http.openai.completion import Answering, Dialect
-from realtime.http.openai.responses import Answer, ChatChoice
+from realtime.http.openai.completion import CompletionSource, Dialect
+from realtime.http.openai.responses import ChatChoice, CompletionObject
 from realtime.refusal import Refusal
 from tests.fakes.checking_client import Reader
-from tests.fakes.simulated_server import House, Room
+from tests.fakes.simulated_server import EngineSize, SimulatedServer
 
 PROMPT = "Once upon a time there was a little engine, and a house by the sea"
 
@@ -25,7 +25,7 @@ class Asked:
     """A house with one request in it."""
 
     def __init__(self, dialect: Dialect = chat, *, n: int = 1, usage: bool = False, **params: Any) -> None:
-        self.house = House(Room(kv_tokens=4096, block=4, step_tokens=4096))
+        self.house = SimulatedServer(EngineSize(kv_tokens=4096, block=4, step_tokens=4096))
         names = ["x", *(f"x:{index}" for index in range(1, n))]
         self.starts = [
             Start(
@@ -35,7 +35,9 @@ class Asked:
             )
             for seed, name in enumerate(names)
         ]
-        self.answering = Answering(self.house.hub, "tenant", dialect, [self.starts], include_usage=usage)
+        self.answering = CompletionSource(
+            self.house.hub, "tenant", dialect, [self.starts], include_usage=usage
+        )
         self.said = b""
 
     async def begin(self) -> Asked:
@@ -55,7 +57,7 @@ class Asked:
     def steer(self, frame: StreamFrame) -> None:
         Reader(self.house, "tenant").send(frame)
 
-    async def whole(self) -> Answer | Refusal | None:
+    async def whole(self) -> CompletionObject | Refusal | None:
         waiting = asyncio.create_task(self.answering.whole())
         while not waiting.done():
             self.house.tick()
@@ -100,7 +102,7 @@ async def test_whole_and_in_chunks_is_the_same_text(dialect: Dialect) -> None:
     room = await Asked(dialect, n=2).begin()
     room.to_the_end()
     answer = await (await Asked(dialect, n=2).begin()).whole()
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, CompletionObject)
     told = json.loads(msgspec.json.encode(answer))
     texts = [choice.get("text") or choice["message"]["content"] for choice in told["choices"]]
     assert texts == [room.written(0), room.written(1)]
@@ -136,7 +138,7 @@ async def test_other_choices_find_the_prompt_of_the_first_computed() -> None:
 async def test_the_words_of_log_probabilities() -> None:
     room = await Asked(logprobs=2).begin()
     answer = await room.whole()
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, CompletionObject)
     (choice,) = answer.choices
     assert isinstance(choice, ChatChoice)
     assert choice.logprobs is not None
@@ -178,7 +180,7 @@ async def test_what_is_rewound_is_said_in_chunks_and_not_there_in_a_whole_answer
         other.house.tick()
         await asyncio.sleep(0)
     answer = waiting.result()
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, CompletionObject)
     (choice,) = answer.choices
     assert isinstance(choice, ChatChoice)
     assert choice.message.content == before[: rewound["text_length"]] + after
@@ -189,7 +191,7 @@ async def test_what_is_rewound_is_said_in_chunks_and_not_there_in_a_whole_answer
 async def test_whoever_asks_again_by_the_same_name_has_the_same_answer_once_computed() -> None:
     room = await Asked().begin()
     room.listen(3)
-    again = Answering(room.house.hub, "tenant", chat, [room.starts], include_usage=False)
+    again = CompletionSource(room.house.hub, "tenant", chat, [room.starts], include_usage=False)
     assert await again.begin() is None
     room.said += room.answering.take()
     assert json.loads(room.data[-1])["error"]["code"] == "request_taken"
@@ -197,10 +199,10 @@ async def test_whoever_asks_again_by_the_same_name_has_the_same_answer_once_comp
     first, room.answering, room.said = room.written(), again, b""
     room.to_the_end()
     assert room.written().startswith(first)
-    late = Answering(room.house.hub, "tenant", chat, [room.starts], include_usage=False)
+    late = CompletionSource(room.house.hub, "tenant", chat, [room.starts], include_usage=False)
     assert await late.begin() is None
     answer = await late.whole()
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, CompletionObject)
     assert isinstance(answer.choices[0], ChatChoice)
     assert answer.choices[0].message.content == room.written()
     assert not room.house.hub.streams
@@ -209,18 +211,18 @@ async def test_whoever_asks_again_by_the_same_name_has_the_same_answer_once_comp
 async def test_an_answer_that_is_asked_for_again_has_its_log_probabilities_too() -> None:
     room = await Asked(logprobs=1).begin()
     first = await room.whole()
-    again = Answering(room.house.hub, "tenant", chat, [room.starts], include_usage=False)
+    again = CompletionSource(room.house.hub, "tenant", chat, [room.starts], include_usage=False)
     assert await again.begin() is None
     second = await again.whole()
-    assert isinstance(first, Answer)
-    assert isinstance(second, Answer)
+    assert isinstance(first, CompletionObject)
+    assert isinstance(second, CompletionObject)
     assert first.choices == second.choices
 
 
 async def test_other_content_under_the_same_name_is_a_conflict() -> None:
     room = await Asked().begin()
     room.starts[0].params.seed = 9
-    again = Answering(room.house.hub, "tenant", chat, [room.starts], include_usage=False)
+    again = CompletionSource(room.house.hub, "tenant", chat, [room.starts], include_usage=False)
     refusal = await again.begin()
     assert refusal is not None
     assert (refusal.status, refusal.code) == (409, "request_conflict")
@@ -277,5 +279,5 @@ async def test_the_servers_end_is_an_error_and_somebodys_cancel_is_an_end() -> N
 
 async def test_a_reader_that_was_too_slow_may_try_again() -> None:
     room = await Asked().begin()
-    error = json.loads(room.answering.excuse().decode().removeprefix("data: "))["error"]
+    error = json.loads(room.answering.too_slow_event().decode().removeprefix("data: "))["error"]
     assert (error["retryable"], error["retry_after_ms"]) == (True, 1000)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from midstream import protocol
 from midstream.protocol import Adjusted, Error, Params, Paused, Resumed, Rewound, Token
 from realtime.refusal import Refusal
-from realtime.stream.outbox import Outbox, Piece, Told
+from realtime.stream.credit import Credit
+from realtime.stream.outbox import Outbox, OutgoingEvent, PendingToken
 
 ENDLESS = 10_000
 
 
 def outbox(limit: int = ENDLESS, interval: int = 1) -> Outbox:
-    return Outbox("a", limit=limit, interval=interval, tokens=True)
+    return Outbox("a", Credit(protocol.Credit(limit=limit), window=1), interval=interval, tokens=True)
 
 
 def put_tokens(box: Outbox, *indices: int) -> None:
     for index in indices:
-        box.put(Piece(index, f"{index} ", 100 + index))
+        box.put(PendingToken(index, f"{index} ", 100 + index))
 
 
 def paused(index: int = 0) -> Paused:
@@ -34,7 +36,7 @@ def adjusted(index: int) -> Adjusted:
     return Adjusted(request_id="a", index=index, params=Params())
 
 
-def said(events: list[Told]) -> list[str]:
+def said(events: list[OutgoingEvent]) -> list[str]:
     """Events in short: tokens as from:count, others by their kind and index."""
     return [
         f"{event.index}:{event.count}"
@@ -80,8 +82,8 @@ def test_no_token_goes_out_past_the_limit_and_no_other_event_waits_for_it() -> N
     put_tokens(box, 0, 1, 2, 3)
     box.put(adjusted(4))
     assert said(box.take()) == ["0:2", "Adjusted 4"]
-    assert [piece.index for piece in box.blocked] == [2, 3]
-    box.limit = 3
+    assert [piece.index for piece in box.beyond_credit] == [2, 3]
+    box.credit.grant(3)
     assert said(box.take()) == ["2:1"]
     assert box.waiting
 
@@ -91,7 +93,7 @@ def test_nothing_follows_paused_but_what_is_no_token() -> None:
     put_tokens(box, 0, 1)
     box.put(paused(2))
     assert said(box.take()) == ["0:1", "Paused 1"], "paused says what the listener has"
-    box.limit = 2
+    box.credit.grant(2)
     box.put(adjusted(2))
     assert said(box.take()) == ["Adjusted 2"]
     box.put(resumed(2))
@@ -150,7 +152,7 @@ def test_text_without_a_token_waits_for_nothing() -> None:
     box = outbox(limit=1)
     put_tokens(box, 0)
     box.put(paused(1))
-    box.put(Piece(1, "rest", None))
+    box.put(PendingToken(1, "rest", None))
     box.put(adjusted(1))
     assert said(box.take()) == ["0:1", "Paused 1", "1:0", "Adjusted 1"]
     assert box.sent == 1
@@ -159,10 +161,10 @@ def test_text_without_a_token_waits_for_nothing() -> None:
 def test_stuck_is_what_an_end_would_leave_behind() -> None:
     box = outbox(limit=3)
     put_tokens(box, 0, 1)
-    assert box.stuck == []
+    assert box.undeliverable == []
     box.put(paused(2))
-    assert box.stuck == [], "what comes before paused still goes out"
+    assert box.undeliverable == [], "what comes before paused still goes out"
     put_tokens(box, 2, 3)
-    assert [piece.index for piece in box.stuck] == [2, 3]
+    assert [piece.index for piece in box.undeliverable] == [2, 3]
     box.put(resumed(2))
-    assert [piece.index for piece in box.stuck] == [3]
+    assert [piece.index for piece in box.undeliverable] == [3]

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from midstream import protocol
 from midstream.protocol import Adjusted, Attached, Params, Paused, Resumed, Rewound, Snapshot, Token
 from realtime.refusal import Refusal
-from realtime.stream.outbox import MOST_KEPT, Outbox, Piece
-from tests.fakes.lone_stream import RUN_OUT, Life
+from realtime.stream.credit import Credit
+from realtime.stream.outbox import HISTORY_LIMIT, Outbox, PendingToken
+from tests.fakes.lone_stream import RUN_OUT, LoneStream
 
 
 def filled(events: int) -> Outbox:
     """One that has given out so many events, a token each."""
-    box = Outbox("a", limit=10_000, tokens=True)
+    box = Outbox("a", Credit(protocol.Credit(limit=10_000), window=1), tokens=True)
     for index in range(events):
-        box.put(Piece(index, "x", 65))
+        box.put(PendingToken(index, "x", 65))
         box.take()
     return box
 
@@ -36,7 +38,7 @@ def snapshot(index: int, text: str = "") -> Snapshot:
 def test_what_was_given_out_is_kept_as_it_was() -> None:
     box = filled(0)
     for index in range(3):
-        box.put(Piece(index, f"{index}", index))
+        box.put(PendingToken(index, f"{index}", index))
         box.put(Adjusted(request_id="a", index=index, params=Params()))
     given = box.take()
     assert box.since(-1) == given
@@ -46,19 +48,19 @@ def test_what_was_given_out_is_kept_as_it_was() -> None:
 
 def test_what_has_been_read_is_forgotten() -> None:
     box = filled(5)
-    box.read(1)
+    box.acknowledge(1)
     assert since(box, 1) == [2, 3, 4]
     assert since(box, 0) is None
-    box.read(4)
+    box.acknowledge(4)
     assert since(box, 4) == []
     assert since(box, 3) is None
 
 
 def test_to_have_read_less_than_before_changes_nothing() -> None:
     box = filled(5)
-    box.read(3)
-    box.read(1)
-    box.read(-1)
+    box.acknowledge(3)
+    box.acknowledge(1)
+    box.acknowledge(-1)
     assert since(box, 3) == [4]
 
 
@@ -70,32 +72,32 @@ def test_errors_are_no_history() -> None:
 
 
 def test_the_oldest_are_forgotten_where_nobody_reads() -> None:
-    box = filled(MOST_KEPT + 1)
-    assert since(box, 0) == list(range(1, MOST_KEPT + 1))
+    box = filled(HISTORY_LIMIT + 1)
+    assert since(box, 0) == list(range(1, HISTORY_LIMIT + 1))
     assert since(box, -1) is None
 
 
 def test_what_waits_is_no_history_yet() -> None:
-    box = Outbox("a", limit=1)
-    box.put(Piece(0, "x", 65))
-    box.put(Piece(1, "y", 66))
+    box = Outbox("a", Credit(protocol.Credit(limit=1), window=1))
+    box.put(PendingToken(0, "x", 65))
+    box.put(PendingToken(1, "y", 66))
     box.take()
     assert since(box, -1) == [0]
 
 
 def test_an_end_is_kept_whoever_has_read_it() -> None:
-    life = Life()
+    life = LoneStream()
     life.write("ab")
     life.take()
     box = life.stream.outbox
     life.answer(finish=RUN_OUT)
-    concluded = [box.concluded]
+    concluded = [box.final_sent]
     (final,) = life.take()
-    assert [*concluded, box.concluded] == [False, True], "first it waits, and nobody has it"
-    box.read(box.seq - 1)
+    assert [*concluded, box.final_sent] == [False, True], "first it waits, and nobody has it"
+    box.acknowledge(box.seq - 1)
     assert box.since(1) == [final]
     assert since(box, 0) is None
-    told, last = box.stand_in(snapshot(2, "ab"))
+    told, last = box.with_snapshot(snapshot(2, "ab"))
     assert (told.seq, last) == (1, final)
 
 
@@ -104,11 +106,11 @@ def test_an_end_is_kept_whoever_has_read_it() -> None:
 
 def test_what_is_repeated_comes_first_and_takes_no_number() -> None:
     box = filled(2)
-    box.put(Piece(2, "new", 67))
+    box.put(PendingToken(2, "new", 67))
     attached = Attached(request_id="a")
     again = box.since(0)
     assert again is not None
-    box.repeat([*again, attached])
+    box.replay([*again, attached])
     token, mark, new = box.take()
     assert [token, mark] == [*again, attached]
     assert isinstance(new, Token)
@@ -118,9 +120,9 @@ def test_what_is_repeated_comes_first_and_takes_no_number() -> None:
 
 def test_what_is_to_be_repeated_waits_and_can_be_forgotten() -> None:
     box = filled(2)
-    box.repeat([Attached(request_id="a")])
+    box.replay([Attached(request_id="a")])
     waiting = [box.waiting]
-    box.forget_repeats()
+    box.drop_replay()
     assert [*waiting, box.waiting] == [True, False]
     assert box.take() == []
 
@@ -128,12 +130,12 @@ def test_what_is_to_be_repeated_waits_and_can_be_forgotten() -> None:
 def test_refs_are_those_of_answers_that_nobody_took() -> None:
     box = filled(0)
     box.put(Paused(request_id="a", index=0, reason="client", ref="p"))
-    box.put(Piece(0, "x", 65))
+    box.put(PendingToken(0, "x", 65))
     box.put(Resumed(request_id="a", index=0, recomputed_tokens=0))
     box.put(Refusal("request_finished", "Too late.").event("a", "late"))
-    assert box.refs == ["p", "late"]
+    assert box.pending_refs == ["p", "late"]
     box.take()
-    assert box.refs == []
+    assert box.pending_refs == []
 
 
 # -- a snapshot and what waits behind it -----------------------------------------------------------
@@ -141,7 +143,7 @@ def test_refs_are_those_of_answers_that_nobody_took() -> None:
 
 def test_a_snapshot_stands_for_all_that_was_given_out() -> None:
     box = filled(3)
-    (told,) = box.stand_in(snapshot(3, "xxx"))
+    (told,) = box.with_snapshot(snapshot(3, "xxx"))
     assert told.seq == 2
 
 
@@ -151,7 +153,7 @@ def test_a_rewinding_that_the_snapshot_knows_of_already_takes_nothing_back() -> 
     for index in (3, 1):
         box.drop_from(index)
         box.put(Rewound(request_id="a", index=index, text_length=index))
-    box.stand_in(snapshot(1, "x"))
+    box.with_snapshot(snapshot(1, "x"))
     first, second = box.take()
     assert isinstance(first, Rewound)
     assert isinstance(second, Rewound)
@@ -161,7 +163,7 @@ def test_a_rewinding_that_the_snapshot_knows_of_already_takes_nothing_back() -> 
 
 def test_a_rewinding_behind_what_the_snapshot_tells_is_told_as_it_is() -> None:
     box = filled(4)
-    box.stand_in(snapshot(4, "xxxx"))
+    box.with_snapshot(snapshot(4, "xxxx"))
     box.drop_from(2)
     box.put(Rewound(request_id="a", index=2, text_length=2))
     (rewound,) = box.take()
@@ -174,7 +176,7 @@ def test_a_pause_behind_a_snapshot_says_what_its_reader_has() -> None:
     box.put(Paused(request_id="a", index=4, reason="memory"))
     box.drop_from(2)
     box.put(Rewound(request_id="a", index=2, text_length=2))
-    box.stand_in(snapshot(2, "xx"))
+    box.with_snapshot(snapshot(2, "xx"))
     paused, _ = box.take()
     assert isinstance(paused, Paused)
     assert paused.index == 2

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from realtime.transport.pending_requests import Arrivals, neighbourhood
+from realtime.transport.pending_requests import PendingRequests, network_of
 
 
 class Knocking:
@@ -20,34 +20,34 @@ class Knocking:
 
 async def test_the_oldest_of_an_address_goes_for_another_of_it() -> None:
     gone: list[Knocking] = []
-    arrivals = Arrivals(timeout_s=3600, most=100, most_of_one=2)
+    arrivals = PendingRequests(timeout_s=3600, limit=100, limit_per_address=2)
     other, first, second, third = (Knocking(address, gone) for address in "baaa")
     for knocking in (other, first, second, third):
-        arrivals.enter(knocking)
+        arrivals.add(knocking)
     assert gone == [first]
     assert [knocking in arrivals for knocking in (other, first, second, third)] == [True, False, True, True]
 
 
 async def test_the_oldest_of_all_goes_where_all_are_too_many() -> None:
     gone: list[Knocking] = []
-    arrivals = Arrivals(timeout_s=3600, most=2, most_of_one=2)
-    crowd = [Knocking(address, gone) for address in "abcd"]
-    for knocking in crowd:
-        arrivals.enter(knocking)
-    assert gone == crowd[:2]
+    arrivals = PendingRequests(timeout_s=3600, limit=2, limit_per_address=2)
+    connections = [Knocking(address, gone) for address in "abcd"]
+    for knocking in connections:
+        arrivals.add(knocking)
+    assert gone == connections[:2]
     assert len(arrivals) == 2
 
 
 async def test_who_has_left_is_not_counted_and_may_come_again() -> None:
     gone: list[Knocking] = []
-    arrivals = Arrivals(timeout_s=3600, most=2, most_of_one=1)
+    arrivals = PendingRequests(timeout_s=3600, limit=2, limit_per_address=1)
     one, another = Knocking("a", gone), Knocking("a", gone)
     for _ in range(3):
-        arrivals.enter(one)
-        arrivals.leave(one)
-        arrivals.leave(one)
-        arrivals.enter(another)
-        arrivals.leave(another)
+        arrivals.add(one)
+        arrivals.remove(one)
+        arrivals.remove(one)
+        arrivals.add(another)
+        arrivals.remove(another)
     assert not gone
     assert not arrivals
 
@@ -62,13 +62,13 @@ async def test_all_go_when_their_time_is_over_and_in_their_order() -> None:
                 all_gone.set()
 
     gone = Gone()
-    arrivals = Arrivals(timeout_s=0.01, most=10, most_of_one=10)
-    crowd = [Knocking("a", gone) for _ in range(3)]
-    for knocking in crowd:
-        arrivals.enter(knocking)
+    arrivals = PendingRequests(timeout_s=0.01, limit=10, limit_per_address=10)
+    connections = [Knocking("a", gone) for _ in range(3)]
+    for knocking in connections:
+        arrivals.add(knocking)
         await asyncio.sleep(0)
     await asyncio.wait_for(all_gone.wait(), 10)
-    assert gone == crowd
+    assert gone == connections
     assert not arrivals
 
 
@@ -83,4 +83,4 @@ async def test_all_go_when_their_time_is_over_and_in_their_order() -> None:
     ],
 )
 def test_an_address_is_counted_with_all_that_one_subscriber_has(host: str, counted_as: str) -> None:
-    assert neighbourhood(host) == counted_as
+    assert network_of(host) == counted_as

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from midstream import protocol
-from realtime.stream.states import picture
+from realtime.stream.states import mermaid
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 PROSE = re.sub(r"```.*?```", "", DOCUMENT, flags=re.DOTALL)
@@ -47,4 +47,4 @@ def test_the_document_is_of_this_version() -> None:
 
 
 def test_the_picture_of_a_streams_life_is_that_of_the_table() -> None:
-    assert f"```mermaid\n{picture()}\n```" in DOCUMENT
+    assert f"```mermaid\n{mermaid()}\n```" in DOCUMENT

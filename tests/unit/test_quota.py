@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from midstream.protocol import Start
 from realtime.refusal import Refusal
 from realtime.tenants.allowance import Allowance
-from realtime.tenants.quota import Gate, Share
+from realtime.tenants.quota import Quotas, StreamQuota
 
 
 class Hours:
@@ -26,24 +26,24 @@ def start(**fields: Any) -> Start:
     return Start(request_id="r", prompt="Once", **fields)
 
 
-def gate_of(hours: Hours | None = None, **tenants: Allowance) -> Gate:
-    return Gate(lambda tenant: tenants.get(tenant, Allowance()), hours or Hours())
+def gate_of(hours: Hours | None = None, **tenants: Allowance) -> Quotas:
+    return Quotas(lambda tenant: tenants.get(tenant, Allowance()), hours or Hours())
 
 
-def refused(gate: Gate, tenant: str = "a", prompt_tokens: int = 1, **fields: Any) -> Refusal:
+def refused(gate: Quotas, tenant: str = "a", prompt_tokens: int = 1, **fields: Any) -> Refusal:
     with pytest.raises(Refusal) as caught:
         gate.admit(tenant, start(**fields), prompt_tokens)
     return caught.value
 
 
-def admitted(gate: Gate, tenant: str = "a", prompt_tokens: int = 1, **fields: Any) -> Share:
+def admitted(gate: Quotas, tenant: str = "a", prompt_tokens: int = 1, **fields: Any) -> StreamQuota:
     return gate.admit(tenant, start(**fields), prompt_tokens)
 
 
 def test_without_keys_anything_goes_through_the_same_gate() -> None:
-    gate = Gate()
+    gate = Quotas()
     for _ in range(100):
-        admitted(gate, prompt_tokens=10**6, priority=8).took(10**6)
+        admitted(gate, prompt_tokens=10**6, priority=8).count(10**6)
 
 
 # -- streams ---------------------------------------------------------------------------------------
@@ -55,9 +55,9 @@ def test_the_most_streams_are_of_a_tenant_and_an_end_makes_room() -> None:
     refusal = refused(gate)
     assert (refusal.code, refusal.status, refusal.retry_after_ms) == ("too_many_streams", 429, 1000)
     admitted(gate, "b")
-    first.ended()
+    first.end()
     admitted(gate)
-    first.ended()  # once more: it frees nothing that is not its own
+    first.end()  # once more: it frees nothing that is not its own
     assert refused(gate).code == "too_many_streams"
 
 
@@ -65,7 +65,7 @@ def test_what_is_refused_takes_nothing() -> None:
     gate = gate_of(a=Allowance(max_streams=1, tokens_per_minute=1000, prefill_tokens=100))
     for _ in range(5):
         assert refused(gate, priority=1).code == "forbidden"
-    admitted(gate, prompt_tokens=90).begun()
+    admitted(gate, prompt_tokens=90).prefill_begun()
     for _ in range(5):
         assert refused(gate, prompt_tokens=900).code == "too_many_streams"
     assert gate.account("a").waiting == 0
@@ -79,7 +79,7 @@ def test_tokens_of_prompt_and_output_count_and_come_back_with_time() -> None:
     hours = Hours()
     gate = gate_of(hours, a=Allowance(tokens_per_minute=60))
     share = admitted(gate, prompt_tokens=20)
-    share.took(40)
+    share.count(40)
     refusal = refused(gate)
     assert (refusal.code, refusal.status, refusal.retry_after_ms) == ("rate_limited", 429, 1000)
     hours.now = 1.0
@@ -89,7 +89,7 @@ def test_tokens_of_prompt_and_output_count_and_come_back_with_time() -> None:
 def test_what_runs_goes_on_beyond_the_rate_and_is_paid_for_by_the_next_start() -> None:
     hours = Hours()
     gate = gate_of(hours, a=Allowance(tokens_per_minute=60))
-    admitted(gate).took(600)
+    admitted(gate).count(600)
     refusal = refused(gate)
     assert refusal.retry_after_ms == 542_000
     hours.now = 541.9
@@ -103,7 +103,7 @@ def test_after_the_time_that_a_refusal_names_a_start_is_let_in(rate: int, taken:
     hours = Hours()
     hours.now = begun
     gate = gate_of(hours, a=Allowance(tokens_per_minute=rate))
-    admitted(gate, prompt_tokens=0).took(taken)
+    admitted(gate, prompt_tokens=0).count(taken)
     try:
         admitted(gate)
     except Refusal as refusal:
@@ -132,14 +132,14 @@ def test_no_more_starts_than_the_rate_and_one_prompt_whatever_the_pace(
 
 def test_nobody_pays_for_another() -> None:
     gate = gate_of(a=Allowance(tokens_per_minute=60), b=Allowance(tokens_per_minute=60))
-    admitted(gate, "a").took(10**6)
+    admitted(gate, "a").count(10**6)
     admitted(gate, "b")
     assert refused(gate, "a").code == "rate_limited"
 
 
 def test_an_allowance_that_was_changed_holds_at_once() -> None:
     tenants = {"a": Allowance(max_streams=1)}
-    gate = Gate(lambda tenant: tenants[tenant], Hours())
+    gate = Quotas(lambda tenant: tenants[tenant], Hours())
     admitted(gate)
     tenants["a"] = Allowance(max_streams=2)
     admitted(gate)
@@ -156,15 +156,15 @@ def test_prompts_that_wait_are_bounded_until_the_engine_has_begun_with_them() ->
     refusal = refused(gate, prompt_tokens=41)
     assert (refusal.code, refusal.retry_after_ms) == ("rate_limited", 1000)
     admitted(gate, prompt_tokens=40)
-    first.begun()
-    first.begun()
+    first.prefill_begun()
+    first.prefill_begun()
     admitted(gate, prompt_tokens=60)
     assert refused(gate, prompt_tokens=1).code == "rate_limited"
 
 
 def test_a_stream_that_ends_in_the_queue_waits_no_more() -> None:
     gate = gate_of(a=Allowance(prefill_tokens=100))
-    admitted(gate, prompt_tokens=100).ended()
+    admitted(gate, prompt_tokens=100).end()
     admitted(gate, prompt_tokens=100)
 
 

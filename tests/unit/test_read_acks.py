@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from realtime.stream.outbox import Piece
+from realtime.stream.outbox import PendingToken
 from realtime.stream.stream import Stream
-from realtime.websocket.read_acks import Position, Positions
-from tests.fakes.lone_stream import Life
+from realtime.websocket.read_acks import ReadAcks, ReadPosition
+from tests.fakes.lone_stream import LoneStream
 
 
-def send(positions: Positions, stream: Stream, tokens: int) -> None:
+def send(positions: ReadAcks, stream: Stream, tokens: int) -> None:
     """The stream gives out so many tokens more."""
     before = stream.outbox.sent
     for index in range(before, before + tokens):
-        stream.outbox.put(Piece(index, "x", 65))
+        stream.outbox.put(PendingToken(index, "x", 65))
     stream.outbox.take()
     positions.sent(stream, tokens)
 
 
-def asked(positions: Positions) -> bytes:
+def asked(positions: ReadAcks) -> bytes:
     payload = positions.due()
     assert payload is not None
     return payload
 
 
 def roomy() -> Stream:
-    stream = Life().stream
-    stream.outbox.limit = 1000
+    stream = LoneStream().stream
+    stream.outbox.credit.grant(1000)
     return stream
 
 
 def test_a_ping_is_due_after_so_many_tokens_of_one_stream() -> None:
-    positions, one, other = Positions(4), roomy(), roomy()
+    positions, one, other = ReadAcks(4), roomy(), roomy()
     send(positions, one, 3)
     send(positions, other, 3)
     assert positions.due() is None
@@ -40,81 +40,81 @@ def test_a_ping_is_due_after_so_many_tokens_of_one_stream() -> None:
 
 
 def test_a_pong_acknowledges_every_stream_as_far_as_it_was_sent_before_the_ping() -> None:
-    positions, one, other = Positions(4), roomy(), roomy()
+    positions, one, other = ReadAcks(4), roomy(), roomy()
     send(positions, one, 5)
     send(positions, other, 2)
     payload = asked(positions)
     send(positions, one, 3)
-    assert positions.answered(payload) == [Position(one, 5, 1), Position(other, 2, 1)]
+    assert positions.receive_pong(payload) == [ReadPosition(one, 5, 1), ReadPosition(other, 2, 1)]
 
 
 def test_a_later_pong_stands_for_earlier_ones() -> None:
     """RFC 6455, 5.5.3: a peer may answer only the latest of several pings."""
-    positions, one, other = Positions(4), roomy(), roomy()
+    positions, one, other = ReadAcks(4), roomy(), roomy()
     send(positions, one, 4)
     send(positions, other, 1)
     first = asked(positions)
     send(positions, one, 4)
     second = asked(positions)
-    assert sorted((read.index, read.seq) for read in positions.answered(second)) == [(1, 1), (8, 2)]
-    assert positions.answered(first) == []
-    assert positions.answered(second) == [], "and is counted once"
+    assert sorted((read.index, read.seq) for read in positions.receive_pong(second)) == [(1, 1), (8, 2)]
+    assert positions.receive_pong(first) == []
+    assert positions.receive_pong(second) == [], "and is counted once"
 
 
 def test_an_early_pong_acknowledges_nothing_of_a_later_ping() -> None:
-    positions, one = Positions(4), roomy()
+    positions, one = ReadAcks(4), roomy()
     send(positions, one, 4)
     first = asked(positions)
     send(positions, one, 4)
     second = asked(positions)
-    assert positions.answered(first) == [Position(one, 4, 1)]
-    assert positions.answered(second) == [Position(one, 8, 2)]
+    assert positions.receive_pong(first) == [ReadPosition(one, 4, 1)]
+    assert positions.receive_pong(second) == [ReadPosition(one, 8, 2)]
 
 
 def test_pongs_that_answer_no_ping_of_ours_are_nothing() -> None:
-    positions, one = Positions(4), roomy()
+    positions, one = ReadAcks(4), roomy()
     send(positions, one, 4)
     payload = asked(positions)
     for unsolicited in (b"", b"hello", b"\xff" * 8, (2).to_bytes(8, "big"), bytes(8), payload + b"\0"):
-        assert positions.answered(unsolicited) == []
-    assert positions.answered(payload) == [Position(one, 4, 1)]
+        assert positions.receive_pong(unsolicited) == []
+    assert positions.receive_pong(payload) == [ReadPosition(one, 4, 1)]
 
 
 def test_whoever_attaches_is_asked_at_once_and_says_what_it_has() -> None:
-    positions, stream = Positions(4), roomy()
+    positions, stream = ReadAcks(4), roomy()
     stream.outbox.take()
     positions.ask(stream)
     payload = asked(positions)
     send(positions, stream, 2)
-    assert positions.answered(payload) == [Position(stream, 0, 0)], "what was sent before the ping"
+    assert positions.receive_pong(payload) == [ReadPosition(stream, 0, 0)], "what was sent before the ping"
     assert positions.due() is None
 
 
 def test_a_stream_that_is_anothers_now_is_acknowledged_no_more() -> None:
-    positions, kept, lost = Positions(4), roomy(), roomy()
+    positions, kept, lost = ReadAcks(4), roomy(), roomy()
     send(positions, kept, 4)
     send(positions, lost, 4)
     first = asked(positions)
     send(positions, lost, 4)
     positions.forget(lost)
     assert positions.due() is None, "nobody is asked about what was sent since, either"
-    assert positions.answered(first) == [Position(kept, 4, 1)]
+    assert positions.receive_pong(first) == [ReadPosition(kept, 4, 1)]
 
 
 def test_pings_that_ask_about_nobody_any_more_are_forgotten() -> None:
-    positions, one, other = Positions(4), roomy(), roomy()
+    positions, one, other = ReadAcks(4), roomy(), roomy()
     send(positions, one, 4)
     first = asked(positions)
     send(positions, other, 4)
     second = asked(positions)
     positions.forget(one)
-    assert positions.answered(first) == []
-    assert positions.answered(second) == [Position(other, 4, 1)]
+    assert positions.receive_pong(first) == []
+    assert positions.receive_pong(second) == [ReadPosition(other, 4, 1)]
 
 
 def test_forgetting_what_was_never_sent_is_nothing() -> None:
-    positions, one, other = Positions(4), roomy(), roomy()
+    positions, one, other = ReadAcks(4), roomy(), roomy()
     send(positions, one, 4)
     payload = asked(positions)
     positions.forget(other)
-    assert positions.answered(payload) == [Position(one, 4, 1)]
+    assert positions.receive_pong(payload) == [ReadPosition(one, 4, 1)]

@@ -15,7 +15,7 @@ from midstream.protocol import Credit, Params
 from realtime.observability.request_log import RequestLog
 from tests.fakes.checking_client import Reader
 from tests.fakes.simulated_client import ROOM, TENANT, endless, rest, run_out, start
-from tests.fakes.simulated_server import Clock, House
+from tests.fakes.simulated_server import Clock, SimulatedServer
 
 
 class Logged:
@@ -25,7 +25,7 @@ class Logged:
         self._kept = kept
         self.log = RequestLog()
         self.clock = Clock()
-        self.house = House(ROOM, clock=self.clock, watcher=self.log)
+        self.house = SimulatedServer(ROOM, clock=self.clock, watcher=self.log)
         self.reader = Reader(self.house)
 
     @property

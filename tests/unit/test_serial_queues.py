@@ -1,10 +1,10 @@
-"""Lanes: each works off its own frames in order, and none waits for another."""
+"""SerialQueues: each works off its own frames in order, and none waits for another."""
 
 from __future__ import annotations
 
 import asyncio
 
-from realtime.hub.serial_queues import Lanes
+from realtime.hub.serial_queues import SerialQueues
 
 
 class Works:
@@ -13,7 +13,7 @@ class Works:
     def __init__(self) -> None:
         self.begun: list[tuple[str, int]] = []
         self.emptied = 0
-        self.lanes = Lanes[str, int](self._work, self._empty)
+        self.lanes = SerialQueues[str, int](self._work, self._empty)
         self._doors: dict[tuple[str, int], asyncio.Event] = {}
         self._moved = asyncio.Event()
 
@@ -45,25 +45,25 @@ class Works:
 
 async def test_nothing_joins_a_lane_that_is_not_open() -> None:
     works = Works()
-    assert not works.lanes.join("a", 1)
+    assert not works.lanes.enqueue("a", 1)
     assert list(works.lanes.keys) == []
-    works.lanes.open("a", 1)
-    assert works.lanes.join("a", 2)
-    assert not works.lanes.join("b", 1)
+    works.lanes.start("a", 1)
+    assert works.lanes.enqueue("a", 2)
+    assert not works.lanes.enqueue("b", 1)
     assert list(works.lanes.keys) == ["a"]
     await works.until(("a", 1))
     works.finish("a", 1)
     await works.until(("a", 2))
     works.finish("a", 2)
     await works.until_emptied(1)
-    assert not works.lanes.join("a", 3), "it is closed behind its last frame"
+    assert not works.lanes.enqueue("a", 3), "it is closed behind its last frame"
 
 
 async def test_a_lane_works_off_one_after_the_other_and_the_others_do_not_wait() -> None:
     works = Works()
-    works.lanes.open("a", 1)
-    works.lanes.join("a", 2)
-    works.lanes.open("b", 1)
+    works.lanes.start("a", 1)
+    works.lanes.enqueue("a", 2)
+    works.lanes.start("b", 1)
     await works.until(("a", 1), ("b", 1))
     works.finish("b", 1)
     await works.until_emptied(1)
@@ -77,9 +77,9 @@ async def test_a_lane_works_off_one_after_the_other_and_the_others_do_not_wait()
 
 async def test_what_joins_while_the_last_is_worked_at_is_worked_off_too() -> None:
     works = Works()
-    works.lanes.open("a", 1)
+    works.lanes.start("a", 1)
     await works.until(("a", 1))
-    assert works.lanes.join("a", 2)
+    assert works.lanes.enqueue("a", 2)
     works.finish("a", 1)
     await works.until(("a", 2))
     assert works.emptied == 0
@@ -90,7 +90,7 @@ async def test_what_joins_while_the_last_is_worked_at_is_worked_off_too() -> Non
 async def test_a_lane_can_be_opened_again() -> None:
     works = Works()
     for frame in (1, 2):
-        works.lanes.open("a", frame)
+        works.lanes.start("a", frame)
         await works.until(("a", frame))
         works.finish("a", frame)
         await works.until_emptied(frame)

@@ -6,8 +6,15 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from realtime.http.sse import HEADERS, HEARTBEAT, Patience, event, tell, watched
-from realtime.hub.observers import Cause
+from realtime.http.sse import (
+    HEADERS,
+    HEARTBEAT,
+    SseTimeouts,
+    format_event,
+    stream_events,
+    watched_for_disconnect,
+)
+from realtime.hub.observers import DisconnectCause
 
 Message = dict[str, Any]
 
@@ -17,7 +24,7 @@ class Script:
 
     def __init__(self, *said: bytes) -> None:
         self.said = deque(said)
-        self.left: Cause | None = None
+        self.left: DisconnectCause | None = None
         self.taken = 0
         self.more = asyncio.Event()
 
@@ -25,7 +32,7 @@ class Script:
     def over(self) -> bool:
         return self.left is not None or (not self.said and self.more.is_set())
 
-    async def news(self) -> None:
+    async def wait_for_news(self) -> None:
         await self.more.wait()
 
     def take(self) -> bytes:
@@ -34,11 +41,11 @@ class Script:
     def accepted(self) -> None:
         self.taken += 1
 
-    def leave(self, cause: Cause = "closed") -> None:
+    def leave(self, cause: DisconnectCause = "closed") -> None:
         self.left = self.left or cause
         self.more.set()
 
-    def excuse(self) -> bytes:
+    def too_slow_event(self) -> bytes:
         return b"too slow"
 
 
@@ -63,14 +70,14 @@ class Client:
 
 
 async def test_an_event_is_its_data_and_perhaps_its_number() -> None:
-    assert event(b"{}") == b"data: {}\n\n"
-    assert event(b"{}", 0) == b"id: 0\ndata: {}\n\n"
+    assert format_event(b"{}") == b"data: {}\n\n"
+    assert format_event(b"{}", 0) == b"id: 0\ndata: {}\n\n"
 
 
 async def test_what_there_is_is_sent_at_once_and_the_end_ends_the_response() -> None:
     source, client = Script(b"a", b"b"), Client()
     source.more.set()
-    await tell(source, client.send, {"X-Request-Id": "x"}, Patience())
+    await stream_events(source, client.send, {"X-Request-Id": "x"}, SseTimeouts())
     assert client.bodies == [b"a", b"b", b""]
     assert client.messages[-1]["more_body"] is False
     head = {name.decode(): value.decode() for name, value in client.messages[0]["headers"]}
@@ -80,7 +87,7 @@ async def test_what_there_is_is_sent_at_once_and_the_end_ends_the_response() -> 
 
 async def test_silence_has_heartbeats() -> None:
     source, client = Script(b"a"), Client()
-    telling = asyncio.create_task(tell(source, client.send, {}, Patience(heartbeat_s=0.001)))
+    telling = asyncio.create_task(stream_events(source, client.send, {}, SseTimeouts(heartbeat_s=0.001)))
     for _ in range(3):
         await client.heartbeats.acquire()
     source.leave()
@@ -97,7 +104,9 @@ async def test_a_reader_that_takes_nothing_is_left_and_told_so_once_it_reads() -
         if message.get("body") == b"a":
             client.reads.clear()  # and from then on it takes nothing
 
-    telling = asyncio.create_task(tell(source, send, {}, Patience(heartbeat_s=0.001, stalled_s=0.001)))
+    telling = asyncio.create_task(
+        stream_events(source, send, {}, SseTimeouts(heartbeat_s=0.001, stalled_s=0.001))
+    )
     await source.more.wait()
     assert source.taken == 1, "what was not accepted does not count"
     client.reads.set()
@@ -116,7 +125,7 @@ async def test_whoever_goes_away_is_noticed_at_once() -> None:
         await gone.wait()
         return {"type": "http.disconnect"}
 
-    async with watched(receive, source.leave):
+    async with watched_for_disconnect(receive, source.leave):
         assert not source.left
         gone.set()
         await source.more.wait()
@@ -125,7 +134,7 @@ async def test_whoever_goes_away_is_noticed_at_once() -> None:
 
 async def test_nobody_is_watched_for_longer_than_needed() -> None:
     source = Script()
-    async with watched(asyncio.Event().wait, source.leave):  # type: ignore[arg-type]
+    async with watched_for_disconnect(asyncio.Event().wait, source.leave):  # type: ignore[arg-type]
         pass
     assert source.left
     assert len(asyncio.all_tasks()) <= 2

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from midstream.protocol import Start
-from realtime.hub.tokenizing import digest
+from realtime.hub.tokenizing import start_digest
 
 
 def test_under_another_ref_it_is_the_same_content() -> None:
     start = Start(request_id="a", prompt=[1, 2], ref="1")
-    assert digest(start) == digest(Start(request_id="a", prompt=[1, 2], ref="2"))
-    assert digest(start) != digest(Start(request_id="a", prompt=[1, 3], ref="1"))
+    assert start_digest(start) == start_digest(Start(request_id="a", prompt=[1, 2], ref="2"))
+    assert start_digest(start) != start_digest(Start(request_id="a", prompt=[1, 3], ref="1"))
 
 
 def test_a_number_that_nothing_can_hold_is_other_content() -> None:
-    assert digest(Start(request_id="a", prompt=[10**30])) != digest(Start(request_id="a", prompt=[1]))
+    assert start_digest(Start(request_id="a", prompt=[10**30])) != start_digest(
+        Start(request_id="a", prompt=[1])
+    )

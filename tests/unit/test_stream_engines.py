@@ -8,10 +8,10 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Params
 from realtime.refusal import Refusal
-from tests.fakes.lone_stream import PROMPT, RUN_OUT, WINDOW, Life, kinds, text
+from tests.fakes.lone_stream import PROMPT, RUN_OUT, WINDOW, LoneStream, kinds, text
 
 
-def reasons(life: Life) -> list[str]:
+def reasons(life: LoneStream) -> list[str]:
     return [event.reason for event in life.take() if isinstance(event, protocol.Paused)]
 
 
@@ -19,7 +19,7 @@ def reasons(life: Life) -> list[str]:
 
 
 def test_a_running_stream_is_paused_and_goes_on_when_another_engine_begins_with_it() -> None:
-    life = Life()
+    life = LoneStream()
     life.admit(2)
     life.write("abcd")
     life.take()
@@ -45,7 +45,7 @@ def test_a_running_stream_is_paused_and_goes_on_when_another_engine_begins_with_
 
 
 def test_a_stream_in_the_queue_is_told_nothing() -> None:
-    life = Life()
+    life = LoneStream()
     life.take()
     life.lose_engine()
     assert life.take() == []
@@ -57,14 +57,14 @@ def test_a_stream_in_the_queue_is_told_nothing() -> None:
 
 
 def test_a_stream_that_waits_for_credit_is_told_nothing() -> None:
-    life = Life(credit=Credit(limit=2, prefetch=1))
+    life = LoneStream(credit=Credit(limit=2, prefetch=1))
     life.admit()
     life.write("abc")
     life.take()
     life.lose_engine()
     assert life.take() == []
     assert life.stream.state == "stalled"
-    life.stream.credit(9, life.now)
+    life.stream.grant(9, life.now)
     assert life.commands == [], "there is nobody to tell"
     assert life.new_engine().credit == 10
     life.admit()
@@ -73,7 +73,7 @@ def test_a_stream_that_waits_for_credit_is_told_nothing() -> None:
 
 
 def test_a_paused_stream_stays_paused_by_its_client() -> None:
-    life = Life()
+    life = LoneStream()
     life.admit()
     life.write("ab")
     life.steer(protocol.Pause(request_id="a"))
@@ -90,7 +90,7 @@ def test_a_paused_stream_stays_paused_by_its_client() -> None:
 
 
 def test_a_stream_that_nobody_listens_to_stays_paused() -> None:
-    life = Life(on_disconnect="pause")
+    life = LoneStream(on_disconnect="pause")
     life.admit()
     life.detach()
     life.answer(api.Paused(0))
@@ -102,10 +102,10 @@ def test_a_stream_that_nobody_listens_to_stays_paused() -> None:
 
 
 def test_one_that_memory_had_paused_is_paused_already_and_resumed_once() -> None:
-    life = Life()
+    life = LoneStream()
     life.admit()
     life.write("ab")
-    life.stream.hear(api.News(7, early=[api.Paused(2, "memory")]), life.now)
+    life.stream.receive_news(api.News(7, early=[api.Paused(2, "memory")]), life.now)
     life.lose_engine()
     assert reasons(life) == ["memory"]
     assert not life.new_engine().paused
@@ -114,19 +114,19 @@ def test_one_that_memory_had_paused_is_paused_already_and_resumed_once() -> None
 
 
 def test_one_that_is_due_needs_no_engine() -> None:
-    life = Life(credit=Credit(limit=1, prefetch=9), max_tokens=3)
+    life = LoneStream(credit=Credit(limit=1, prefetch=9), max_tokens=3)
     life.admit()
     life.write("abc", finish=RUN_OUT)
     life.take()
     life.lose_engine()
-    assert life.stream.concluding
+    assert life.stream.concluded
     assert life.take() == []
-    life.stream.credit(3, life.now)
+    life.stream.grant(3, life.now)
     assert kinds(life.take()) == ["Token", "Final"]
 
 
 def test_one_that_was_being_cancelled_has_been_cancelled() -> None:
-    life = Life()
+    life = LoneStream()
     life.write("ab")
     life.cancel("c")
     life.lose_engine()
@@ -135,7 +135,7 @@ def test_one_that_was_being_cancelled_has_been_cancelled() -> None:
 
 
 def test_one_that_has_ended_loses_nothing() -> None:
-    life = Life()
+    life = LoneStream()
     life.write("ab", finish=RUN_OUT)
     life.take()
     life.lose_engine()
@@ -145,9 +145,9 @@ def test_one_that_has_ended_loses_nothing() -> None:
 # -- while there is none ---------------------------------------------------------------------------
 
 
-def lost() -> Life:
+def lost() -> LoneStream:
     """Running, and then without an engine; all of that has been told."""
-    life = Life()
+    life = LoneStream()
     life.admit()
     life.write("abcd")
     life.lose_engine()
@@ -182,7 +182,7 @@ def test_steering_is_checked_and_waits_for_the_next_engine() -> None:
         life.steer(protocol.Rewind(request_id="a", to=5))
     life.steer(protocol.Pause(request_id="a", ref="p"))
     life.steer(protocol.Inject(request_id="a", ref="i", tokens=[8, 9]))
-    life.stream.taken(4, 1)
+    life.stream.acknowledge(4, 1)
     assert life.commands == []
     submit = life.new_engine()
     assert (submit.tokens, submit.paused, submit.credit) == ([*PROMPT, *b"abcd"], False, 4 + WINDOW)
@@ -193,7 +193,7 @@ def test_steering_is_checked_and_waits_for_the_next_engine() -> None:
 
 
 def test_what_was_asked_and_not_answered_is_asked_again_and_answered_once() -> None:
-    life = Life()
+    life = LoneStream()
     life.admit()
     life.write("abcd")
     life.take()
@@ -214,7 +214,7 @@ def test_what_was_asked_and_not_answered_is_asked_again_and_answered_once() -> N
 
 
 def test_injections_stand_among_the_output_and_are_no_output() -> None:
-    life = Life()
+    life = LoneStream()
     life.write("ab")
     life.steer(protocol.Inject(request_id="a", tokens=[8, 9]))
     life.answer(api.Appended(2, 2))
@@ -226,7 +226,7 @@ def test_injections_stand_among_the_output_and_are_no_output() -> None:
 
 
 def test_what_was_rewound_stands_no_more() -> None:
-    life = Life()
+    life = LoneStream()
     life.write("abcd")
     life.take()
     life.steer(protocol.Inject(request_id="a", tokens=[8]))
@@ -248,7 +248,7 @@ def test_engines_may_die_one_after_the_other_and_it_is_told_once() -> None:
 
 
 def test_a_culprit_ends_in_an_error_with_all_that_was_decoded() -> None:
-    life = Life()
+    life = LoneStream()
     life.write("ab")
     life.stream.fail("the engine failed again and again", life.now)
     events = life.take()

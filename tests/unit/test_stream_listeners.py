@@ -8,15 +8,15 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Params
 from realtime.refusal import Refusal
-from realtime.stream.engine_commands import Steering
-from realtime.stream.outbox import MOST_KEPT, Told
-from tests.fakes.lone_stream import CANCELLED, RUN_OUT, WINDOW, Life, kinds, seqs, text
+from realtime.stream.engine_commands import SteeringFrame
+from realtime.stream.outbox import HISTORY_LIMIT, OutgoingEvent
+from tests.fakes.lone_stream import CANCELLED, RUN_OUT, WINDOW, LoneStream, kinds, seqs, text
 
 # -- one goes --------------------------------------------------------------------------------------
 
 
 def test_without_a_listener_it_is_cancelled_unless_its_start_said_otherwise() -> None:
-    life = Life()
+    life = LoneStream()
     life.write("ab")
     life.take()
     life.write("cd")
@@ -29,7 +29,7 @@ def test_without_a_listener_it_is_cancelled_unless_its_start_said_otherwise() ->
 
 
 def test_one_that_continues_is_asked_nothing_and_drops_nothing() -> None:
-    life = Life(on_disconnect="continue")
+    life = LoneStream(on_disconnect="continue")
     life.detach()
     assert len(life.commands) == 1
     life.write("x" * WINDOW)
@@ -37,7 +37,7 @@ def test_one_that_continues_is_asked_nothing_and_drops_nothing() -> None:
 
 
 def test_one_that_is_to_pause_says_that_it_was_detached_and_goes_on_when_somebody_attaches() -> None:
-    life = Life(on_disconnect="pause")
+    life = LoneStream(on_disconnect="pause")
     life.write("ab")
     life.detach()
     life.answer(api.Paused(2))
@@ -54,14 +54,14 @@ def test_one_that_is_to_pause_says_that_it_was_detached_and_goes_on_when_somebod
 
 
 def test_detached_before_the_engine_has_paused_it_and_attached_again_it_goes_on() -> None:
-    life = Life(on_disconnect="pause")
+    life = LoneStream(on_disconnect="pause")
     life.detach()
     life.attach()
     assert life.commands[1:] == [api.Pause(7), api.Resume(7)]
 
 
 def test_one_that_its_client_has_paused_stays_paused_by_the_client() -> None:
-    life = Life(on_disconnect="pause")
+    life = LoneStream(on_disconnect="pause")
     life.steer(protocol.Pause(request_id="a"))
     life.answer(api.Paused(0))
     life.detach()
@@ -70,16 +70,16 @@ def test_one_that_its_client_has_paused_stays_paused_by_the_client() -> None:
 
 
 def test_detached_twice_it_is_paused_once() -> None:
-    life = Life(on_disconnect="pause")
+    life = LoneStream(on_disconnect="pause")
     life.detach()
     life.detach()
     assert life.commands[1:] == [api.Pause(7)]
 
 
 @pytest.mark.parametrize("frame", [protocol.Pause(request_id="a"), protocol.Resume(request_id="a")])
-def test_what_a_client_says_of_pausing_stands_above_that_nobody_listens(frame: Steering) -> None:
+def test_what_a_client_says_of_pausing_stands_above_that_nobody_listens(frame: SteeringFrame) -> None:
     """Whoever says it has not attached; but what was said last holds."""
-    life = Life(on_disconnect="pause")
+    life = LoneStream(on_disconnect="pause")
     life.detach()
     life.steer(frame)
     asked = len(life.commands)
@@ -88,28 +88,30 @@ def test_what_a_client_says_of_pausing_stands_above_that_nobody_listens(frame: S
 
 
 def test_one_that_memory_has_paused_is_paused_all_the_same() -> None:
-    life = Life(on_disconnect="pause")
-    life.stream.hear(api.News(7, early=[api.Paused(0, "memory")]), life.now)
+    life = LoneStream(on_disconnect="pause")
+    life.stream.receive_news(api.News(7, early=[api.Paused(0, "memory")]), life.now)
     life.detach()
     assert life.commands[-1] == api.Pause(7)
-    life.stream.hear(api.News(7, early=[api.Resumed(0, 4, "memory")], changes=[api.Paused(0)]), life.now)
+    life.stream.receive_news(
+        api.News(7, early=[api.Resumed(0, 4, "memory")], changes=[api.Paused(0)]), life.now
+    )
     told = [event for event in life.take() if isinstance(event, protocol.Paused)]
     assert [event.reason for event in told] == ["memory", "detached"]
 
 
 def test_one_whose_end_is_due_waits_for_its_credit_without_being_paused() -> None:
-    life = Life(on_disconnect="pause", credit=Credit(limit=2, prefetch=3), max_tokens=4)
+    life = LoneStream(on_disconnect="pause", credit=Credit(limit=2, prefetch=3), max_tokens=4)
     life.write("abcd", finish=RUN_OUT)
     life.detach()
     assert len(life.commands) == 1
     assert text(life.attach()) == "ab"
-    life.stream.credit(4, life.now)
+    life.stream.grant(4, life.now)
     events = life.take()
     assert (text(events), kinds(events)) == ("cd", ["Token", "Final"])
 
 
 def test_one_whose_end_is_due_and_whom_nobody_wants_is_cancelled_at_once() -> None:
-    life = Life(credit=Credit(limit=2, prefetch=3), max_tokens=4)
+    life = LoneStream(credit=Credit(limit=2, prefetch=3), max_tokens=4)
     life.write("abcd", finish=RUN_OUT)
     life.take()
     life.detach()
@@ -119,7 +121,7 @@ def test_one_whose_end_is_due_and_whom_nobody_wants_is_cancelled_at_once() -> No
 
 
 def test_one_that_is_being_cancelled_is_not_cancelled_again() -> None:
-    life = Life()
+    life = LoneStream()
     life.cancel("c")
     life.detach()
     assert life.commands[1:] == [api.Cancel(7)]
@@ -130,7 +132,7 @@ def test_one_that_is_being_cancelled_is_not_cancelled_again() -> None:
 
 def test_one_that_has_ended_does_nothing_any_more() -> None:
     for mode in ("cancel", "pause", "continue"):
-        life = Life(on_disconnect=mode)
+        life = LoneStream(on_disconnect=mode)
         life.write("ab", finish=RUN_OUT)
         life.detach()
         assert kinds(life.take()) == ["Started", "Token", "Final"]
@@ -138,12 +140,12 @@ def test_one_that_has_ended_does_nothing_any_more() -> None:
 
 
 def test_nobody_comes_back_to_a_paused_stream() -> None:
-    life = Life(on_disconnect="pause", grace_ms=1500)
+    life = LoneStream(on_disconnect="pause", grace_ms=1500)
     assert life.stream.grace_s == 1.5
     life.write("ab")
     life.detach()
     life.answer(api.Paused(2))
-    life.stream.forsake(life.now, 0)
+    life.stream.abandon(life.now, 0)
     life.answer(finish=CANCELLED)
     final = life.final()
     assert (final.finish_reason, final.stop_reason, final.index) == ("cancelled", "detached", 0)
@@ -153,7 +155,7 @@ def test_nobody_comes_back_to_a_paused_stream() -> None:
 
 
 def test_all_events_behind_the_last_that_is_known_come_again_as_they_were() -> None:
-    life = Life()
+    life = LoneStream()
     first = life.take()
     for letter in "abc":
         life.write(letter)
@@ -165,7 +167,7 @@ def test_all_events_behind_the_last_that_is_known_come_again_as_they_were() -> N
 
 
 def test_what_waited_comes_behind_attached() -> None:
-    life = Life(on_disconnect="continue")
+    life = LoneStream(on_disconnect="continue")
     life.take()
     life.write("a")
     life.detach()
@@ -175,7 +177,7 @@ def test_what_waited_comes_behind_attached() -> None:
 
 
 def test_attached_carries_the_ref_and_what_is_pending() -> None:
-    life = Life(credit=Credit(limit=1))
+    life = LoneStream(credit=Credit(limit=1))
     life.take()
     life.steer(protocol.Pause(request_id="a", ref="asked"))
     life.steer(protocol.Adjust(request_id="a", ref="second", params=Params(), at=0))
@@ -191,7 +193,7 @@ def test_attached_carries_the_ref_and_what_is_pending() -> None:
 
 
 def test_nothing_is_pending_where_all_is_answered() -> None:
-    life = Life()
+    life = LoneStream()
     life.steer(protocol.Pause(request_id="a", ref="p"))
     life.answer(api.Paused(0))
     life.cancel("c")
@@ -203,7 +205,7 @@ def test_nothing_is_pending_where_all_is_answered() -> None:
 
 
 def test_after_what_has_not_happened_is_refused_and_changes_nothing() -> None:
-    life = Life(on_disconnect="pause")
+    life = LoneStream(on_disconnect="pause")
     life.write("a")
     life.take()
     life.detach()
@@ -215,7 +217,7 @@ def test_after_what_has_not_happened_is_refused_and_changes_nothing() -> None:
 
 
 def test_who_attaches_anew_gets_nothing_of_what_another_had_asked_for() -> None:
-    life = Life()
+    life = LoneStream()
     life.write("a")
     life.take()
     life.stream.attach(-1, 0, "one")
@@ -224,7 +226,7 @@ def test_who_attaches_anew_gets_nothing_of_what_another_had_asked_for() -> None:
 
 
 def test_who_attaches_twice_is_answered_twice() -> None:
-    life = Life()
+    life = LoneStream()
     life.write("a")
     life.take()
     life.stream.attach(-1, 0, "one", anew=False)
@@ -233,7 +235,7 @@ def test_who_attaches_twice_is_answered_twice() -> None:
 
 
 def test_what_was_asked_for_by_one_that_went_is_not_told_to_nobody() -> None:
-    life = Life(on_disconnect="continue")
+    life = LoneStream(on_disconnect="continue")
     life.write("a")
     life.take()
     life.stream.attach(-1, 0, "one")
@@ -244,21 +246,21 @@ def test_what_was_asked_for_by_one_that_went_is_not_told_to_nobody() -> None:
 # -- what is forgotten -----------------------------------------------------------------------------
 
 
-def read_up_to(life: Life, letters: str) -> list[Told]:
+def read_up_to(life: LoneStream, letters: str) -> list[OutgoingEvent]:
     """All of it written, taken and acknowledged."""
     life.write(letters)
     events = life.take()
-    life.stream.taken(life.stream.outbox.sent, life.stream.outbox.seq - 1)
+    life.stream.acknowledge(life.stream.outbox.sent, life.stream.outbox.seq - 1)
     return events
 
 
-def snapshot(events: list[Told]) -> protocol.Snapshot:
+def snapshot(events: list[OutgoingEvent]) -> protocol.Snapshot:
     (only,) = [event for event in events if isinstance(event, protocol.Snapshot)]
     return only
 
 
 def test_a_snapshot_stands_for_events_that_are_known_to_have_been_read() -> None:
-    life = Life(seed=5)
+    life = LoneStream(seed=5)
     read_up_to(life, "naïve")
     life.write("!")
     life.take()
@@ -271,7 +273,7 @@ def test_a_snapshot_stands_for_events_that_are_known_to_have_been_read() -> None
 
 
 def test_who_has_what_is_forgotten_gets_only_the_rest() -> None:
-    life = Life()
+    life = LoneStream()
     read_up_to(life, "abc")
     life.write("d")
     life.take()
@@ -280,26 +282,26 @@ def test_who_has_what_is_forgotten_gets_only_the_rest() -> None:
 
 
 def test_a_snapshot_is_of_what_was_sent_and_what_waits_comes_behind_it() -> None:
-    life = Life(credit=Credit(limit=2, prefetch=9))
+    life = LoneStream(credit=Credit(limit=2, prefetch=9))
     read_up_to(life, "abcd")
-    life.stream.credit(3, life.now)
+    life.stream.grant(3, life.now)
     events = life.attach(-1)
     assert kinds(events) == ["Snapshot", "Attached", "Token"]
     assert (snapshot(events).text, text(events)) == ("ab", "c")
 
 
 def test_a_snapshot_says_why_the_stream_is_paused() -> None:
-    life = Life(on_disconnect="pause")
+    life = LoneStream(on_disconnect="pause")
     read_up_to(life, "ab")
     life.steer(protocol.Pause(request_id="a"))
     life.answer(api.Paused(2))
     life.stream.outbox.take()
-    life.stream.taken(2, 2)
+    life.stream.acknowledge(2, 2)
     assert snapshot(life.attach(-1)).paused == "client"
 
 
 def test_a_snapshot_stands_between_what_was_sent_and_a_rewinding_that_was_not() -> None:
-    life = Life()
+    life = LoneStream()
     read_up_to(life, "abcd")
     life.steer(protocol.Rewind(request_id="a", to=1))
     life.answer(api.Truncated(1))
@@ -313,10 +315,10 @@ def test_a_snapshot_stands_between_what_was_sent_and_a_rewinding_that_was_not() 
 
 
 def test_an_end_is_never_forgotten_whoever_has_read_it() -> None:
-    life = Life(stop=["END"])
+    life = LoneStream(stop=["END"])
     life.write("so EN", finish=RUN_OUT)
     last = life.take()[-1]
-    life.stream.taken(5, life.stream.outbox.seq - 1)
+    life.stream.acknowledge(5, life.stream.outbox.seq - 1)
     events = life.attach(-1)
     assert kinds(events) == ["Snapshot", "Final", "Attached"]
     told = snapshot(events)
@@ -325,19 +327,19 @@ def test_an_end_is_never_forgotten_whoever_has_read_it() -> None:
 
 
 def test_a_snapshot_does_not_tell_what_a_stop_string_may_begin_with() -> None:
-    life = Life(stop=["END"])
+    life = LoneStream(stop=["END"])
     read_up_to(life, "so EN")
     told = snapshot(life.attach(-1))
     assert (told.text, told.index) == ("so ", 5)
 
 
 def test_more_events_than_are_kept_are_a_snapshot_for_whoever_has_none_of_them() -> None:
-    life = Life(credit=Credit(limit=1))
-    for _ in range(MOST_KEPT // 2 + 1):
+    life = LoneStream(credit=Credit(limit=1))
+    for _ in range(HISTORY_LIMIT // 2 + 1):
         life.steer(protocol.Pause(request_id="a"))
         life.steer(protocol.Resume(request_id="a"))
         life.answer(api.Paused(0), api.Resumed(0))
     events = life.take()
     assert kinds(life.attach(-1)) == ["Snapshot", "Attached"]
-    kept = life.attach(len(events) - 1 - MOST_KEPT)
-    assert kept[:-1] == events[-MOST_KEPT:]
+    kept = life.attach(len(events) - 1 - HISTORY_LIMIT)
+    assert kept[:-1] == events[-HISTORY_LIMIT:]

@@ -8,10 +8,10 @@ import pytest
 
 from midstream import protocol
 from midstream.protocol import Credit, StreamFrame
-from realtime.stream.states import LIFE, State
-from tests.fakes.recording_listener import Ear
+from realtime.stream.states import TRANSITIONS, State
+from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import endless, opened, rest
-from tests.fakes.simulated_server import House
+from tests.fakes.simulated_server import SimulatedServer
 
 START = endless(credit=Credit(limit=4))
 START_WITHOUT_CREDIT = endless(credit=Credit(limit=0))
@@ -21,29 +21,43 @@ CANCEL = protocol.Cancel(request_id="a")
 GRANT = protocol.Grant(request_id="a", limit=8)
 
 # What is sent and waited for, so that the last of it is the passage.
-SCRIPTS: dict[tuple[State, State], list[StreamFrame | Callable[[House], None]]] = {
-    ("queued", "running"): [START, House.tick, House.tick],
+SCRIPTS: dict[tuple[State, State], list[StreamFrame | Callable[[SimulatedServer], None]]] = {
+    ("queued", "running"): [START, SimulatedServer.tick, SimulatedServer.tick],
     ("queued", "stalled"): [START_WITHOUT_CREDIT, rest],
-    ("queued", "paused"): [START, PAUSE, House.tick],
-    ("queued", "finished"): [START, CANCEL, House.tick],
-    ("running", "stalled"): [START, House.tick, House.tick, rest],
-    ("running", "paused"): [START, House.tick, House.tick, PAUSE, House.tick],
-    ("running", "finished"): [START, House.tick, House.tick, CANCEL, House.tick],
+    ("queued", "paused"): [START, PAUSE, SimulatedServer.tick],
+    ("queued", "finished"): [START, CANCEL, SimulatedServer.tick],
+    ("running", "stalled"): [START, SimulatedServer.tick, SimulatedServer.tick, rest],
+    ("running", "paused"): [START, SimulatedServer.tick, SimulatedServer.tick, PAUSE, SimulatedServer.tick],
+    ("running", "finished"): [
+        START,
+        SimulatedServer.tick,
+        SimulatedServer.tick,
+        CANCEL,
+        SimulatedServer.tick,
+    ],
     ("stalled", "running"): [START, rest, GRANT],
-    ("stalled", "paused"): [START, rest, PAUSE, House.tick],
-    ("stalled", "finished"): [START, rest, CANCEL, House.tick],
-    ("paused", "running"): [START, House.tick, House.tick, PAUSE, House.tick, RESUME, House.tick],
-    ("paused", "stalled"): [START, rest, PAUSE, House.tick, RESUME, House.tick],
-    ("paused", "queued"): [START, PAUSE, House.tick, RESUME, House.tick],
-    ("paused", "finished"): [START, PAUSE, House.tick, CANCEL, House.tick],
+    ("stalled", "paused"): [START, rest, PAUSE, SimulatedServer.tick],
+    ("stalled", "finished"): [START, rest, CANCEL, SimulatedServer.tick],
+    ("paused", "running"): [
+        START,
+        SimulatedServer.tick,
+        SimulatedServer.tick,
+        PAUSE,
+        SimulatedServer.tick,
+        RESUME,
+        SimulatedServer.tick,
+    ],
+    ("paused", "stalled"): [START, rest, PAUSE, SimulatedServer.tick, RESUME, SimulatedServer.tick],
+    ("paused", "queued"): [START, PAUSE, SimulatedServer.tick, RESUME, SimulatedServer.tick],
+    ("paused", "finished"): [START, PAUSE, SimulatedServer.tick, CANCEL, SimulatedServer.tick],
 }
 
 
-@pytest.mark.parametrize("passage", LIFE, ids=lambda passage: f"{passage.before}-{passage.after}")
+@pytest.mark.parametrize("passage", TRANSITIONS, ids=lambda passage: f"{passage.before}-{passage.after}")
 def test_every_passage_of_the_table_happens(passage: tuple[State, State, str]) -> None:
     before, after, _ = passage
     house, _ = opened()
-    ear = Ear(house)
+    ear = RecordingListener(house)
     *script, last = SCRIPTS[before, after]
     for act in script:
         play(act, house, ear)
@@ -54,7 +68,9 @@ def test_every_passage_of_the_table_happens(passage: tuple[State, State, str]) -
     assert (before, after) in house.passages
 
 
-def play(act: StreamFrame | Callable[[House], None], house: House, ear: Ear) -> None:
+def play(
+    act: StreamFrame | Callable[[SimulatedServer], None], house: SimulatedServer, ear: RecordingListener
+) -> None:
     if callable(act):
         act(house)
     else:

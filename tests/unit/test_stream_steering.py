@@ -8,11 +8,11 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Error, Params
 from realtime.refusal import Refusal
-from tests.fakes.lone_stream import CANCELLED, CONTEXT, RUN_OUT, Life, text
+from tests.fakes.lone_stream import CANCELLED, CONTEXT, RUN_OUT, LoneStream, text
 
 
 def test_at_rewinds_first_and_the_frame_is_answered_once() -> None:
-    life = Life()
+    life = LoneStream()
     life.write("abcdef")
     life.take()
     life.steer(protocol.Adjust(request_id="a", ref="r", params=Params(temperature=0.5), at=4))
@@ -27,7 +27,7 @@ def test_at_rewinds_first_and_the_frame_is_answered_once() -> None:
 
 
 def test_at_beyond_what_was_sent_is_refused_and_changes_nothing() -> None:
-    life = Life(credit=Credit(limit=2, prefetch=3))
+    life = LoneStream(credit=Credit(limit=2, prefetch=3))
     life.write("abcde")
     life.take()
     for frame, field in (
@@ -41,7 +41,7 @@ def test_at_beyond_what_was_sent_is_refused_and_changes_nothing() -> None:
 
 
 def test_rewinding_takes_tokens_and_text_back() -> None:
-    life = Life()
+    life = LoneStream()
     life.write("naïve")
     life.take()
     life.steer(protocol.Rewind(request_id="a", ref="r", to=3))
@@ -51,7 +51,7 @@ def test_rewinding_takes_tokens_and_text_back() -> None:
     assert (rewound.index, rewound.text_length, rewound.ref) == (3, 2, "r"), (
         "ï is two bytes, of which one stands"
     )
-    life.stream.hear(api.News(7, index=3, tokens=[0xAE], finish=RUN_OUT), life.now)
+    life.stream.receive_news(api.News(7, index=3, tokens=[0xAE], finish=RUN_OUT), life.now)
     events = life.take()
     assert text(events) == "î"
     final = events[-1]
@@ -60,7 +60,7 @@ def test_rewinding_takes_tokens_and_text_back() -> None:
 
 
 def test_several_adjusts_under_way_build_on_one_another() -> None:
-    life = Life()
+    life = LoneStream()
     life.steer(protocol.Adjust(request_id="a", params=Params(temperature=0.5)))
     life.steer(protocol.Adjust(request_id="a", params=Params(top_k=3)))
     last = life.commands[-1]
@@ -73,7 +73,7 @@ def test_several_adjusts_under_way_build_on_one_another() -> None:
 
 
 def test_an_injection_that_does_not_fit_says_both_numbers() -> None:
-    life = Life()
+    life = LoneStream()
     with pytest.raises(Refusal, match=r"3 tokens stand and 37 more .* holds 40") as refused:
         life.steer(protocol.Inject(request_id="a", tokens=[5] * 37))
     assert refused.value.code == "context_too_long"
@@ -81,7 +81,7 @@ def test_an_injection_that_does_not_fit_says_both_numbers() -> None:
 
 
 def test_an_injection_that_fits_no_more_when_it_arrives_is_answered_by_an_error() -> None:
-    life = Life()
+    life = LoneStream()
     life.write("ab")
     life.steer(protocol.Inject(request_id="a", ref="r", tokens=[5] * 30))
     life.answer(api.Refused(8, known=11, context=CONTEXT))
@@ -93,7 +93,7 @@ def test_an_injection_that_fits_no_more_when_it_arrives_is_answered_by_an_error(
 
 
 def test_injections_are_counted_and_taken_back_with_what_stood_before_them() -> None:
-    life = Life()
+    life = LoneStream()
     life.write("abcd")
     life.take()
     life.steer(protocol.Inject(request_id="a", tokens=[5, 6]))
@@ -110,7 +110,7 @@ def test_injections_are_counted_and_taken_back_with_what_stood_before_them() -> 
 
 
 def test_a_pause_in_the_queue_is_told_before_any_token() -> None:
-    life = Life()
+    life = LoneStream()
     life.steer(protocol.Pause(request_id="a", ref="p", kv="release"))
     assert life.commands[-1] == api.Pause(7, True)
     life.answer(api.Paused(0))
@@ -121,10 +121,10 @@ def test_a_pause_in_the_queue_is_told_before_any_token() -> None:
 
 
 def test_a_pause_for_memory_is_told_and_nobody_asked_for_it() -> None:
-    life = Life()
-    life.stream.hear(api.News(7, early=[api.Paused(0, "memory")]), life.now)
+    life = LoneStream()
+    life.stream.receive_news(api.News(7, early=[api.Paused(0, "memory")]), life.now)
     life.now += 2
-    life.stream.hear(api.News(7, early=[api.Resumed(0, 5, "memory")]), life.now)
+    life.stream.receive_news(api.News(7, early=[api.Resumed(0, 5, "memory")]), life.now)
     _, paused, resumed = life.take()
     assert isinstance(paused, protocol.Paused)
     assert isinstance(resumed, protocol.Resumed)

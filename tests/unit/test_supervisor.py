@@ -9,9 +9,9 @@ import pytest
 
 from engine import api, toy_model
 from realtime.engines.supervisor import EngineFailed, Supervisor
-from realtime.hub.observers import Watcher
+from realtime.hub.observers import Observer
 from tests.fakes.simulated_client import ROOM
-from tests.fakes.simulated_server import House
+from tests.fakes.simulated_server import SimulatedServer
 
 HELLO = api.Hello(
     model="toy",
@@ -58,11 +58,11 @@ class Link:
         await self.gone.wait()
 
 
-class Begun(Watcher):
+class Begun(Observer):
     def __init__(self) -> None:
         self.engines: asyncio.Queue[api.Hello] = asyncio.Queue()
 
-    def engine_begun(self, hello: api.Hello) -> None:
+    def engine_ready(self, hello: api.Hello) -> None:
         self.engines.put_nowait(hello)
 
 
@@ -74,8 +74,8 @@ class Kept:
         self.begun = Begun()
         self._hangs = iter(hangs)
         self.supervisor = Supervisor(self._connect, self.begun, silence_s=0.5, start_silence_s=0.02)
-        self.supervisor.hub = House(ROOM).hub
-        self.supervisor.hub.lose_engine()  # the house's own
+        self.supervisor.hub = SimulatedServer(ROOM).hub
+        self.supervisor.hub.engine_lost()  # the house's own
 
     def _connect(self, hear: Callable[[api.AnyMessage], None], closed: Callable[[], None]) -> Link:
         self.links.append(Link(hear, closed, hangs=next(self._hangs)))

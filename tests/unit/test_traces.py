@@ -19,7 +19,7 @@ from midstream.protocol import Credit, Params
 from realtime.observability.traces import EVERY_STEPS, Traces
 from tests.fakes.checking_client import Reader
 from tests.fakes.simulated_client import ROOM, endless, rest, run_out, start
-from tests.fakes.simulated_server import House, Room
+from tests.fakes.simulated_server import EngineSize, SimulatedServer
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
@@ -27,15 +27,15 @@ TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 class Traced:
     """A house whose streams are traced."""
 
-    def __init__(self, sampler: Sampler = ALWAYS_ON, room: Room = ROOM) -> None:
+    def __init__(self, sampler: Sampler = ALWAYS_ON, room: EngineSize = ROOM) -> None:
         self._kept = InMemorySpanExporter()
         provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(self._kept))
         self.traces = Traces(provider.get_tracer("test"))
-        self.traces.engine_begun(
+        self.traces.engine_ready(
             api.Hello("toy", "", 1, 1, [], kv_tokens=1, block=room.block, device="", dtype="", attention="")
         )
-        self.house = House(room, watcher=self.traces)
+        self.house = SimulatedServer(room, watcher=self.traces)
         self.reader = Reader(self.house)
 
     def spans(self, name: str) -> list[ReadableSpan]:
@@ -148,7 +148,7 @@ def test_an_error_is_one_in_the_trace_too(traced: Traced) -> None:
 
 
 def test_of_an_engine_that_dies_in_a_prefill_no_span_is_left_open() -> None:
-    traced = Traced(room=Room(kv_tokens=4096, block=16, step_tokens=8))
+    traced = Traced(room=EngineSize(kv_tokens=4096, block=16, step_tokens=8))
     traced.reader.send(start(prompt=[5] * 40, params=Params(max_tokens=1, ignore_eos=True)))
     (stream,) = traced.house.hub.streams
     while stream.state == "queued":
@@ -163,7 +163,7 @@ def test_of_an_engine_that_dies_in_a_prefill_no_span_is_left_open() -> None:
 
 def test_nothing_of_a_stream_that_has_ended_is_kept(traced: Traced) -> None:
     traced.run(3)
-    assert not traced.traces._lives
+    assert not traced.traces._tracked
     assert not traced.traces._emitting
 
 

@@ -14,15 +14,17 @@ from midstream import protocol
 from midstream.protocol import Params
 from realtime.hub.ended_streams import KEPT_S
 from realtime.stream.stream import Stream
-from realtime.websocket.connection import Limits, serve
-from tests.fakes.fake_websocket import Wire
+from realtime.websocket.connection import ConnectionLimits, serve
+from tests.fakes.fake_websocket import FakeWebSocket
 from tests.fakes.simulated_client import ROOM, start
-from tests.fakes.simulated_server import House
+from tests.fakes.simulated_server import SimulatedServer
 
-LIMITS = Limits(max_message_bytes=2**20, streams_per_connection=10, auto_credit_window=64, ack_every=16)
+LIMITS = ConnectionLimits(
+    max_message_bytes=2**20, streams_per_connection=10, auto_credit_window=64, ack_every=16
+)
 
 
-class Client(Wire):
+class Client(FakeWebSocket):
     """Says what the test wants, and answers no ping."""
 
     def __init__(self) -> None:
@@ -51,7 +53,7 @@ class Client(Wire):
         return {"type": "websocket.receive", "text": frame, "bytes": None}
 
 
-async def play(house: House, wire: Client, frame: protocol.Start) -> weakref.ref[Stream]:
+async def play(house: SimulatedServer, wire: Client, frame: protocol.Start) -> weakref.ref[Stream]:
     """Start a stream and see it end."""
     wire.say(frame)
     assert await wire.started.get() == frame.request_id
@@ -63,7 +65,7 @@ async def play(house: House, wire: Client, frame: protocol.Start) -> weakref.ref
 
 @pytest.mark.parametrize("tokens", [1, 15, 16, 40])
 async def test_a_stream_that_has_ended_is_soon_held_by_nobody(tokens: int) -> None:
-    house, wire = House(ROOM, window=64), Client()
+    house, wire = SimulatedServer(ROOM, window=64), Client()
     serving = asyncio.create_task(serve(wire, house.hub, "tenant", LIMITS, {}))  # type: ignore[arg-type]
     params = Params(max_tokens=tokens, ignore_eos=True)
     played = [await play(house, wire, start(f"number {number}", params=params)) for number in range(3)]

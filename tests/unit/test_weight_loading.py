@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.model.loading import ModelError, load, straight_to
+from engine.model.loading import ModelError, load, direct_to_device
 from tests.fakes.tiny_models import tiny_folder
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -22,7 +22,7 @@ def test_weights_go_straight_to_a_device_where_the_package_for_it_is(
     installed: bool, place: torch.device, asked: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("engine.model.loading.find_spec", lambda _: object() if installed else None)
-    assert straight_to(place) == asked
+    assert direct_to_device(place) == asked
 
 
 def test_the_log_says_how_much_is_read_and_how_long_it_took(

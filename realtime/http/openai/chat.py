@@ -1,4 +1,4 @@
-"""The dialect of `/v1/chat/completions`: what a choice and each of its events look like there."""
+"""The chat dialect, of `/v1/chat/completions`: what a choice and each of its events look like there."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ WHOLE = "chat.completion"
 CHUNK = "chat.completion.chunk"
 
 
-def opening(index: int) -> AnyChoice | None:
+def first_chunk(index: int) -> AnyChoice | None:
     return ChatChunkChoice(index=index, delta=Delta(role="assistant", content=""))
 
 
-def more(choice: Choice, text: str, event: Token | None, tokenizer: Tokenizer) -> AnyChoice:
+def text_chunk(choice: Choice, text: str, event: Token | None, tokenizer: Tokenizer) -> AnyChoice:
     """`text` is to be written on. Of an `event` that `choice` has heard; without one it is told again."""
     logprobs = chat_logprobs(event.logprobs, tokenizer) if event and event.logprobs else None
     return ChatChunkChoice(index=choice.index, delta=Delta(content=text), logprobs=logprobs)
 
 
-def less(choice: Choice, event: Rewound) -> AnyChoice:
+def rewind_chunk(choice: Choice, event: Rewound) -> AnyChoice:
     rewound = Rewinding(event.index, event.text_length)
     return ChatChunkChoice(index=choice.index, delta=Delta(), rewound=rewound)
 
 
-def ending(choice: Choice, reason: str) -> AnyChoice:
+def final_chunk(choice: Choice, reason: str) -> AnyChoice:
     return ChatChunkChoice(index=choice.index, delta=Delta(), finish_reason=reason)
 
 
-def whole(choice: Choice, reason: str, tokenizer: Tokenizer) -> AnyChoice:
+def whole_choice(choice: Choice, reason: str, tokenizer: Tokenizer) -> AnyChoice:
     logprobs = chat_logprobs(choice.logprobs, tokenizer) if choice.shows_logprobs else None
     return ChatChoice(choice.index, ChatMessage(choice.text), logprobs, reason)

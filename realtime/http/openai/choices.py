@@ -1,13 +1,13 @@
-"""One choice of an answer, as it is being written: its text and probabilities, from a stream's events.
+"""The choices of a completion while they are written: text and log probabilities, from a stream's events.
 
-Pure. It keeps what stands: what is rewound is cut away. It knows the wire's events and no dialect.
+Pure. It keeps what stands: what is rewound is cut away. It knows the protocol's events and no dialect.
 """
 
 from __future__ import annotations
 
 from midstream.protocol import Final, Rewound, Snapshot, Token, TokenLogprob
 from realtime.refusal import Refusal
-from realtime.stream.outbox import Told
+from realtime.stream.outbox import OutgoingEvent
 
 
 class Choice:
@@ -19,7 +19,7 @@ class Choice:
         self.begun = False  # whether a token came: its prompt is computed
         self.shows_logprobs = logprobs
 
-    def hear(self, event: Told) -> None:
+    def receive(self, event: OutgoingEvent) -> None:
         match event:
             case Token(delta=delta, logprobs=logprobs):
                 self.begun = True

@@ -1,4 +1,4 @@
-"""One request as it is being answered: its starts to the hub, their events to chunks or a whole answer.
+"""A completion while it is written: its starts go to the hub, their events become chunks or a whole response.
 
 It knows the choices of one request and its dialect. Of several choices of a prompt the first goes ahead, and
 the others follow when its prompt is computed: they find it in the cache. How bytes travel is no business of
@@ -16,15 +16,15 @@ from msgspec import UNSET
 
 from midstream import protocol
 from midstream.protocol import Start
-from realtime.http.listener import Ear, Hearing
+from realtime.http.listener import HttpListener, ListenerSource
 from realtime.http.openai.choices import Choice
 from realtime.http.openai.errors import error_object
 from realtime.http.openai.requests import Body
-from realtime.http.openai.responses import Answer, AnyChoice, PromptDetails, Usage
-from realtime.http.sse import SLOW, event
+from realtime.http.openai.responses import AnyChoice, CompletionObject, PromptDetails, Usage
+from realtime.http.sse import TOO_SLOW, format_event
 from realtime.hub.hub import Hub
 from realtime.refusal import Refusal
-from realtime.stream.outbox import Told
+from realtime.stream.outbox import OutgoingEvent
 from realtime.text.tokenizer import Tokenizer
 
 _encode = msgspec.json.Encoder().encode
@@ -40,16 +40,16 @@ class Dialect(Protocol):
     WHOLE: str
     CHUNK: str
 
-    def opening(self, index: int) -> AnyChoice | None: ...
-    def more(
+    def first_chunk(self, index: int) -> AnyChoice | None: ...
+    def text_chunk(
         self, choice: Choice, text: str, event: protocol.Token | None, tokenizer: Tokenizer
     ) -> AnyChoice: ...
-    def less(self, choice: Choice, event: protocol.Rewound) -> AnyChoice: ...
-    def ending(self, choice: Choice, reason: str) -> AnyChoice: ...
-    def whole(self, choice: Choice, reason: str, tokenizer: Tokenizer) -> AnyChoice: ...
+    def rewind_chunk(self, choice: Choice, event: protocol.Rewound) -> AnyChoice: ...
+    def final_chunk(self, choice: Choice, reason: str) -> AnyChoice: ...
+    def whole_choice(self, choice: Choice, reason: str, tokenizer: Tokenizer) -> AnyChoice: ...
 
 
-class Answering(Hearing):
+class CompletionSource(ListenerSource):
     def __init__(
         self, hub: Hub, tenant: str, dialect: Dialect, prompts: list[list[Start]], *, include_usage: bool
     ) -> None:
@@ -60,7 +60,8 @@ class Answering(Hearing):
         self._id = prompts[0][0].request_id
         self._created = int(time.time())
         self._prompts = prompts
-        self._behind = {first.request_id: others for first, *others in prompts}  # what is not started yet
+        # What is not started yet, behind the first choice of each prompt.
+        self._waiting_starts = {first.request_id: others for first, *others in prompts}
         starts = [start for choices in prompts for start in choices]
         self._choices = {
             start.request_id: Choice(index, logprobs=isinstance(start.params.logprobs, int))
@@ -68,35 +69,37 @@ class Answering(Hearing):
         }
         self._opened = False
         # A snapshot stands in for text that was sent before, and not for its log probabilities.
-        super().__init__(Ear(hub, keeps=any(choice.shows_logprobs for choice in self._choices.values())))
+        super().__init__(
+            HttpListener(hub, keeps_events=any(choice.shows_logprobs for choice in self._choices.values()))
+        )
 
     # -- its life --------------------------------------------------------------------------------
 
     async def begin(self) -> Refusal | None:
         """Start what can be started at once; returns why that is refused, if it is."""
         for first, *_ in self._prompts:
-            self._hub.receive(self._tenant, first, self._ear)
-        while not (self.over or self._ear.failure or self._ear.waiting == len(self._prompts)):
-            await self._ear.news()
-        return self._ear.failure
+            self._hub.receive_frame(self._tenant, first, self._listener)
+        while not (self.over or self._listener.failure or self._listener.waiting == len(self._prompts)):
+            await self._listener.wait_for_news()
+        return self._listener.failure
 
     # -- whole -----------------------------------------------------------------------------------
 
-    async def whole(self) -> Answer | Refusal | None:
-        """The answer when all of it is there; None if there is nobody left to hear it."""
-        while not (self.over or self._ear.failure or self._finished):
-            for stream, events in self._ear.take():
-                for told in events:
-                    self._hear(stream.request_id, told)
+    async def whole(self) -> CompletionObject | Refusal | None:
+        """The response when all of it is there; None if nobody waits for it any more."""
+        while not (self.over or self._listener.failure or self._finished):
+            for stream, events in self._listener.take():
+                for event in events:
+                    self._receive_event(stream.request_id, event)
             self.accepted()
-            if not (self._ear.failure or self._finished):
-                await self.news()
+            if not (self._listener.failure or self._finished):
+                await self.wait_for_news()
         if self.over:
             return None
-        return self._ear.failure or self._answer(
+        return self._listener.failure or self._object(
             self._dialect.WHOLE,
             [
-                self._dialect.whole(choice, _reason(choice), self._tokenizer)
+                self._dialect.whole_choice(choice, _reason(choice), self._tokenizer)
                 for choice in self._choices.values()
             ],
             self._usage(),
@@ -105,73 +108,75 @@ class Answering(Hearing):
     # -- in chunks -------------------------------------------------------------------------------
 
     def take(self) -> bytes:
-        said = b"" if self._opened else self._opening()
-        for stream, events in self._ear.take():
-            for told in events:
-                choice, before = self._hear(stream.request_id, told)
-                said += self._chunks(self._said_of(choice, before, told))
-        if self._ear.failure is not None:
+        chunks = b"" if self._opened else self._first_chunks()
+        for stream, events in self._listener.take():
+            for event in events:
+                choice, before = self._receive_event(stream.request_id, event)
+                chunks += self._chunks(self._events_for(choice, before, event))
+        if self._listener.failure is not None:
             self._ended = True
-            return said + _error(self._ear.failure)
-        return said + self._closing() if self._finished else said
+            return chunks + _error(self._listener.failure)
+        return chunks + self._last_chunks() if self._finished else chunks
 
-    def excuse(self) -> bytes:
-        return _error(SLOW)
+    def too_slow_event(self) -> bytes:
+        return _error(TOO_SLOW)
 
-    def _opening(self) -> bytes:
+    def _first_chunks(self) -> bytes:
         self._opened = True
-        return self._chunks(self._dialect.opening(choice.index) for choice in self._choices.values())
+        return self._chunks(self._dialect.first_chunk(choice.index) for choice in self._choices.values())
 
-    def _closing(self) -> bytes:
+    def _last_chunks(self) -> bytes:
         self._ended = True
         last = self._chunk([], self._usage()) if self._include_usage else b""
-        return last + event(b"[DONE]")
+        return last + format_event(b"[DONE]")
 
-    def _said_of(self, choice: Choice, before: str, told: Told) -> list[AnyChoice | None]:
-        match told:
+    def _events_for(self, choice: Choice, before: str, event: OutgoingEvent) -> list[AnyChoice | None]:
+        match event:
             case protocol.Token():
-                return [self._dialect.more(choice, told.delta, told, self._tokenizer)]
+                return [self._dialect.text_chunk(choice, event.delta, event, self._tokenizer)]
             case protocol.Snapshot(text=text) if not before:
-                return [self._dialect.more(choice, text, None, self._tokenizer)]
+                return [self._dialect.text_chunk(choice, text, None, self._tokenizer)]
             case protocol.Rewound():
-                return [self._dialect.less(choice, told)]
-            case protocol.Final() if self._ear.failure is None:
-                return [self._dialect.ending(choice, _reason(choice))]
+                return [self._dialect.rewind_chunk(choice, event)]
+            case protocol.Final() if self._listener.failure is None:
+                return [self._dialect.final_chunk(choice, _reason(choice))]
         return []
 
     def _chunks(self, choices: Iterable[AnyChoice | None]) -> bytes:
         return b"".join(self._chunk([choice]) for choice in choices if choice is not None)
 
     def _chunk(self, choices: list[AnyChoice], usage: Usage | None = None) -> bytes:
-        return event(_encode(self._answer(self._dialect.CHUNK, choices, usage)))
+        return format_event(_encode(self._object(self._dialect.CHUNK, choices, usage)))
 
     # -- both ------------------------------------------------------------------------------------
 
-    def _hear(self, request_id: str, told: Told) -> tuple[Choice, str]:
+    def _receive_event(self, request_id: str, event: OutgoingEvent) -> tuple[Choice, str]:
         """The choice that an event is about, which now knows it, and its text before that."""
         choice = self._choices[request_id]
         before = choice.text
         try:
-            choice.hear(told)
+            choice.receive(event)
         except Refusal as refusal:
-            self._ear.fail(refusal)
-        if isinstance(told, protocol.Final):
-            self._judge(told)
+            self._listener.fail(refusal)
+        if isinstance(event, protocol.Final):
+            self._check_end(event)
         if choice.begun:
-            self._follow(request_id)
+            self._start_others(request_id)
         return choice, before
 
-    def _judge(self, final: protocol.Final) -> None:
-        """Ends that are no answer."""
+    def _check_end(self, final: protocol.Final) -> None:
+        """Some ends are failures."""
         if final.finish_reason == "error":
-            self._ear.fail(Refusal("engine_error", f"The answer could not be finished: {final.stop_reason}."))
+            self._listener.fail(
+                Refusal("engine_error", f"The answer could not be finished: {final.stop_reason}.")
+            )
         elif final.finish_reason == "cancelled" and self._hub.draining:
-            self._ear.fail(Refusal("draining", "The server is going away.", retry_after_ms=1000))
+            self._listener.fail(Refusal("draining", "The server is going away.", retry_after_ms=1000))
 
-    def _follow(self, request_id: str) -> None:
+    def _start_others(self, request_id: str) -> None:
         """A prompt is computed: its other choices can share it."""
-        for start in self._behind.pop(request_id, ()):
-            self._hub.receive(self._tenant, start, self._ear)
+        for start in self._waiting_starts.pop(request_id, ()):
+            self._hub.receive_frame(self._tenant, start, self._listener)
 
     @property
     def _finished(self) -> bool:
@@ -182,10 +187,10 @@ class Answering(Hearing):
         assert self._hub.model is not None, "what has no model starts no stream"
         return self._hub.model.tokenizer
 
-    def _answer(self, kind: str, choices: list[AnyChoice], usage: Usage | None) -> Answer:
+    def _object(self, kind: str, choices: list[AnyChoice], usage: Usage | None) -> CompletionObject:
         assert self._hub.model is not None, "what has no model starts no stream"
-        told = usage if usage or self._include_usage else UNSET
-        return Answer(self._id, kind, self._created, self._hub.model.name, choices, told)
+        usage_or_unset = usage if usage or self._include_usage else UNSET
+        return CompletionObject(self._id, kind, self._created, self._hub.model.name, choices, usage_or_unset)
 
     def _usage(self) -> Usage:
         """A prompt counts once, however many choices it has."""
@@ -202,4 +207,4 @@ def _reason(choice: Choice) -> str:
 
 
 def _error(refusal: Refusal) -> bytes:
-    return event(_encode(error_object(refusal)))
+    return format_event(_encode(error_object(refusal)))

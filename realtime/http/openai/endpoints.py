@@ -1,4 +1,4 @@
-"""`/v1/chat/completions`, `/v1/completions` and `/v1/models`: a request in, an answer out.
+"""The endpoints `/v1/chat/completions`, `/v1/completions` and `/v1/models`: a request in, a response out.
 
 It knows HTTP: bodies and their size, ids, headers and status codes. What is asked and answered lies beside.
 """
@@ -16,27 +16,27 @@ from starlette.types import Receive, Scope, Send
 
 from realtime.http import sse
 from realtime.http.guard import holder_of
-from realtime.http.openai.completion import Answering, Dialect
+from realtime.http.openai.completion import CompletionSource, Dialect
 from realtime.http.openai.errors import error_response
 from realtime.http.openai.requests import read
 from realtime.http.openai.responses import Model, ModelList
 from realtime.http.openai.starts import starts
-from realtime.http.request_io import body_of, named
-from realtime.http.sse import Patience
+from realtime.http.request_io import read_body, request_id_header
+from realtime.http.sse import SseTimeouts
 from realtime.hub.hub import Hub
 from realtime.refusal import Refusal
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def completions(dialect: Dialect, hub: Hub, most_bytes: int, patience: Patience) -> Endpoint:
-    async def answer(request: Request) -> Response:
+def completions(dialect: Dialect, hub: Hub, most_bytes: int, timeouts: SseTimeouts) -> Endpoint:
+    async def complete(request: Request) -> Response:
         request_id = request.headers.get("x-request-id")
         try:
-            body = read(dialect.BODY, await body_of(request, most_bytes))
+            body = read(dialect.BODY, await read_body(request, most_bytes))
             body.request_id = body.request_id or request_id
             request_id = body.request_id or dialect.PREFIX + secrets.token_hex(12)
-            answering = Answering(
+            source = CompletionSource(
                 hub,
                 holder_of(request).tenant,
                 dialect,
@@ -44,39 +44,46 @@ def completions(dialect: Dialect, hub: Hub, most_bytes: int, patience: Patience)
                 include_usage=body.stream and body.stream_options.include_usage,
             )
         except Refusal as refusal:
-            return error_response(refusal, named(request_id or dialect.PREFIX + secrets.token_hex(12)))
+            return error_response(
+                refusal, request_id_header(request_id or dialect.PREFIX + secrets.token_hex(12))
+            )
         except ClientDisconnect:
             return Response()  # to nobody
-        return Answered(answering, named(request_id), patience, stream=body.stream)
+        return CompletionResponse(source, request_id_header(request_id), timeouts, stream=body.stream)
 
-    return answer
+    return complete
 
 
-class Answered(Response):
+class CompletionResponse(Response):
     """An answer that is still to be made."""
 
     def __init__(
-        self, answering: Answering, named: dict[str, str], patience: Patience, *, stream: bool
+        self,
+        source: CompletionSource,
+        id_header: dict[str, str],
+        timeouts: SseTimeouts,
+        *,
+        stream: bool,
     ) -> None:
         super().__init__()
-        self._answering = answering
-        self._named = named
-        self._patience = patience
+        self._source = source
+        self._id_header = id_header
+        self._timeouts = timeouts
         self._stream = stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with sse.watched(receive, self._answering.leave):
-            refusal = await self._answering.begin()
+        async with sse.watched_for_disconnect(receive, self._source.leave):
+            refusal = await self._source.begin()
             if refusal is None and self._stream:
-                await sse.tell(self._answering, send, self._named, self._patience)
+                await sse.stream_events(self._source, send, self._id_header, self._timeouts)
                 return
-            whole = refusal or await self._answering.whole()
+            whole = refusal or await self._source.whole()
         await self._response(whole)(scope, receive, send)
 
     def _response(self, whole: object) -> Response:
         if isinstance(whole, Refusal):
-            return error_response(whole, self._named)
-        return Response(msgspec.json.encode(whole), media_type="application/json", headers=self._named)
+            return error_response(whole, self._id_header)
+        return Response(msgspec.json.encode(whole), media_type="application/json", headers=self._id_header)
 
 
 def models(hub: Hub) -> tuple[Endpoint, Endpoint]:
@@ -100,5 +107,5 @@ def models(hub: Hub) -> tuple[Endpoint, Endpoint]:
     return listed, one
 
 
-def _json(told: Model | ModelList) -> Response:
-    return Response(msgspec.json.encode(told), media_type="application/json")
+def _json(event: Model | ModelList) -> Response:
+    return Response(msgspec.json.encode(event), media_type="application/json")

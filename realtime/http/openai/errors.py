@@ -1,7 +1,7 @@
-"""What went wrong, as OpenAI's clients read it: `{"error": {message, type, param, code}}`, and its headers.
+"""The errors of OpenAI's API: `{"error": {message, type, param, code}}`, and the headers beside it.
 
-The wire's own fields (`status`, `retryable`, `retry_after_ms`) stand beside OpenAI's. It knows refusals, and
-neither requests nor streams.
+The protocol's own fields (`status`, `retryable`, `retry_after_ms`) stand beside OpenAI's. It knows refusals,
+and neither requests nor streams.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from realtime.http.request_io import advice
+from realtime.http.request_io import retry_headers
 from realtime.refusal import Refusal
 
 # Codes that OpenAI's clients look for by name; all others keep ours.
@@ -27,7 +27,7 @@ _KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit
 _NAMED = re.compile(r"`(?:params\.)?([a-z][a-zA-Z0-9_.\[\]]*)`")
 
 
-class Misfit(Refusal):
+class FieldRefusal(Refusal):
     """A request that is refused for one of its fields, `param`."""
 
     def __init__(self, param: str, message: str, code: str = "invalid_frame") -> None:
@@ -36,7 +36,7 @@ class Misfit(Refusal):
 
     @property
     def status(self) -> int:
-        return 400  # whatever it is called on the wire
+        return 400  # whatever our protocol calls it
 
 
 def error_object(refusal: Refusal) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def error_object(refusal: Refusal) -> dict[str, Any]:
 
 def _param(refusal: Refusal) -> str | None:
     """The field that it is about: refusals name it first, and in quotes."""
-    if isinstance(refusal, Misfit):
+    if isinstance(refusal, FieldRefusal):
         return refusal.param
     named = _NAMED.search(refusal.message) if refusal.status == 400 else None
     return named[1] if named else None
@@ -67,5 +67,5 @@ def _param(refusal: Refusal) -> str | None:
 def error_response(refusal: Refusal, headers: dict[str, str] | None = None) -> JSONResponse:
     # OpenAI's clients would send a 409 or a 500 again unless they are told better.
     should_retry = {"X-Should-Retry": "true" if refusal.event().retryable else "false"}
-    headers = (headers or {}) | should_retry | advice(refusal)
+    headers = (headers or {}) | should_retry | retry_headers(refusal)
     return JSONResponse(error_object(refusal), refusal.status, headers)

@@ -1,4 +1,4 @@
-"""Log probabilities in OpenAI's words: tokens are spelled there, and on the wire they are numbers."""
+"""Log probabilities as OpenAI's API has them: tokens are text there, and numbers in our protocol."""
 
 from __future__ import annotations
 

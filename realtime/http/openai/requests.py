@@ -1,8 +1,8 @@
-"""What a client of OpenAI's API may ask for, as types; and from the bytes of a body to one of them.
+"""The requests of OpenAI's API, as types, and the parsing of a body into one of them.
 
-The sampling fields are the wire's own `Params`, with its ranges. A field that would change the answer, and
-that this server does not know, is refused by name; one that changes nothing is left out of account. It knows
-neither streams nor answers.
+The sampling fields are the protocol's own `Params`, with its ranges. A field that would change the answer,
+and that this server does not know, is refused by name; one that changes nothing is left out of account. It
+knows neither streams nor responses.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from midstream.protocol import MAX_INDEX, MAX_MILLISECONDS, Milliseconds, Params, RequestId, TextPart, TokenId
-from realtime.codec import explained
-from realtime.http.openai.errors import Misfit
+from realtime.codec import explain_error
+from realtime.http.openai.errors import FieldRefusal
 from realtime.refusal import Refusal
 
-MOST_CHOICES = 128  # of one request
+CHOICE_LIMIT = 128  # of one request
 
 MaxTokens = Annotated[int, Meta(ge=1, le=MAX_INDEX)]
 
@@ -33,7 +33,7 @@ class Body(Params, kw_only=True, forbid_unknown_fields=True):
     """What both kinds of request have; the last five are our own."""
 
     model: str | None = None
-    n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] = 1
+    n: Annotated[int, Meta(ge=1, le=CHOICE_LIMIT)] = 1
     stream: bool = False
     stream_options: StreamOptions = msgspec.field(default_factory=StreamOptions)
     priority: Annotated[int, Meta(ge=-8, le=8)] = 0
@@ -71,7 +71,7 @@ class TextBody(Body, kw_only=True, forbid_unknown_fields=True):
             except msgspec.ValidationError:
                 continue
             return [prompt] if alone else prompt
-        raise Misfit(
+        raise FieldRefusal(
             "prompt",
             "`prompt` must be a string, a list of strings, token ids, or a list of lists of token ids.",
         )
@@ -124,9 +124,13 @@ def read(kind: type[B], data: bytes) -> B:
 def _refuse_unknown(kind: type[Body], asked: dict[str, Any]) -> None:
     for name in asked.keys() - set(kind.__struct_fields__):
         if name not in _HARMLESS:
-            raise Misfit(name, f"`{name}` is not supported by this server: leave it out.", "unsupported")
+            raise FieldRefusal(
+                name, f"`{name}` is not supported by this server: leave it out.", "unsupported"
+            )
         if not _HARMLESS[name](asked[name]):
-            raise Misfit(name, f"`{name}` is not supported with this value: leave it out.", "unsupported")
+            raise FieldRefusal(
+                name, f"`{name}` is not supported with this value: leave it out.", "unsupported"
+            )
 
 
 def _converted(kind: type[B], asked: dict[str, Any]) -> B:
@@ -136,10 +140,10 @@ def _converted(kind: type[B], asked: dict[str, Any]) -> B:
         return msgspec.convert(asked, kind, str_keys=True)
     except msgspec.ValidationError as error:
         place = _PATH.search(str(error).partition(" - at ")[2])
-        refusal = explained(kind, error, "request")
+        refusal = explain_error(kind, error, "request")
         missing = re.search(r"missing the field `(\w+)`", refusal.message, re.IGNORECASE)
         param = place[1] if place and place[1] else missing[1] if missing else ""
-        raise Misfit(param, refusal.message, refusal.code) from None
+        raise FieldRefusal(param, refusal.message, refusal.code) from None
 
 
 def _turn(at: int, turn: Any) -> Any:
@@ -149,5 +153,5 @@ def _turn(at: int, turn: Any) -> Any:
     said = {name: value for name, value in turn.items() if name == "content" or value not in (None, [])}
     for name in said.keys() - set(Turn.__struct_fields__):
         param = f"messages[{at}].{name}"
-        raise Misfit(param, f"`{param}` is not supported by this server: leave it out.", "unsupported")
+        raise FieldRefusal(param, f"`{param}` is not supported by this server: leave it out.", "unsupported")
     return said

@@ -1,4 +1,4 @@
-"""OpenAI's answers, as types: what is sent for a request, whole or in chunks. They know fields alone."""
+"""The responses of OpenAI's API, as types: whole, or in chunks. They know fields alone."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Usage(Struct):
 AnyChoice = ChatChoice | ChatChunkChoice | TextChoice
 
 
-class Answer(Struct):
+class CompletionObject(Struct):
     """A whole answer, or a chunk of one."""
 
     id: str

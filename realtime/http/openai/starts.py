@@ -1,4 +1,4 @@
-"""From a request to the starts that it stands for: one for each choice, by prompt."""
+"""The `start` frames that a request of OpenAI's API stands for: one for each choice, by prompt."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 from msgspec import UNSET
 
 from midstream.protocol import Message, Params, Start
-from realtime.http.openai.errors import Misfit
-from realtime.http.openai.requests import MOST_CHOICES, Body, ChatBody, TextBody
+from realtime.http.openai.errors import FieldRefusal
+from realtime.http.openai.requests import CHOICE_LIMIT, Body, ChatBody, TextBody
 
-MOST_ID = 128
+LONGEST_ID = 128
 TEXT_MAX_TOKENS = 16  # OpenAI's own default for completions, and for them alone
 GRACE_MS = 10_000  # that a request with a name of its own waits for a retry
 
@@ -18,11 +18,11 @@ GRACE_MS = 10_000  # that a request with a name of its own waits for a retry
 def starts(body: Body, request_id: str, traceparent: str | None = None) -> list[list[Start]]:
     """For each prompt its choices, in the order of their indices. The first has the request's own id."""
     prompts, params = _asked(body)
-    if len(prompts) * body.n > MOST_CHOICES:
-        raise Misfit("n", f"`n` times the number of prompts must be at most {MOST_CHOICES}.")
+    if len(prompts) * body.n > CHOICE_LIMIT:
+        raise FieldRefusal("n", f"`n` times the number of prompts must be at most {CHOICE_LIMIT}.")
     last = _id_of(request_id, len(prompts) * body.n - 1)
-    if len(last) > MOST_ID:
-        raise Misfit(
+    if len(last) > LONGEST_ID:
+        raise FieldRefusal(
             "request_id", f"`request_id` is too long: with all its choices it has {len(last)} characters."
         )
     return [
@@ -50,21 +50,25 @@ def _asked(body: Body) -> tuple[list[dict[str, Any]], Params]:
         return [{"messages": _messages(body)}], Params(**values | _of_chat(body))
     assert isinstance(body, TextBody)
     if body.best_of not in (None, 1, body.n):
-        raise Misfit("best_of", "`best_of` must be as large as `n`: all choices are told.", "unsupported")
+        raise FieldRefusal(
+            "best_of", "`best_of` must be as large as `n`: all choices are told.", "unsupported"
+        )
     if values["max_tokens"] is UNSET:
         values["max_tokens"] = TEXT_MAX_TOKENS
     prompts = body.prompts
     if not prompts:
-        raise Misfit("prompt", "`prompt` must not be an empty list.")
+        raise FieldRefusal("prompt", "`prompt` must not be an empty list.")
     return [{"prompt": prompt} for prompt in prompts], Params(**values)
 
 
 def _of_chat(body: ChatBody) -> dict[str, Any]:
     if body.top_logprobs is not None and not body.logprobs:
-        raise Misfit("top_logprobs", "`top_logprobs` says something with `logprobs: true` alone.")
+        raise FieldRefusal("top_logprobs", "`top_logprobs` says something with `logprobs: true` alone.")
     most = body.max_tokens if body.max_completion_tokens is UNSET else body.max_completion_tokens
     if body.max_tokens not in (UNSET, most):
-        raise Misfit("max_tokens", "`max_tokens` and `max_completion_tokens` differ: leave one of them out.")
+        raise FieldRefusal(
+            "max_tokens", "`max_tokens` and `max_completion_tokens` differ: leave one of them out."
+        )
     return {"max_tokens": most, "logprobs": (body.top_logprobs or 0) if body.logprobs else UNSET}
 
 

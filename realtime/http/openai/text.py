@@ -1,4 +1,4 @@
-"""The dialect of `/v1/completions`: what a choice and each of its events look like there."""
+"""The text dialect, of `/v1/completions`: what a choice and each of its events look like there."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ WHOLE = "text_completion"
 CHUNK = "text_completion"
 
 
-def opening(index: int) -> AnyChoice | None:
+def first_chunk(index: int) -> AnyChoice | None:
     """Nothing is said before the first text."""
     return None
 
 
-def more(choice: Choice, text: str, event: Token | None, tokenizer: Tokenizer) -> AnyChoice:
+def text_chunk(choice: Choice, text: str, event: Token | None, tokenizer: Tokenizer) -> AnyChoice:
     """`text` is to be written on. Of an `event` that `choice` has heard; without one it is told again."""
     logprobs = None
     if event and event.logprobs:
@@ -28,14 +28,14 @@ def more(choice: Choice, text: str, event: Token | None, tokenizer: Tokenizer) -
     return TextChoice(index=choice.index, text=text, logprobs=logprobs)
 
 
-def less(choice: Choice, event: Rewound) -> AnyChoice:
+def rewind_chunk(choice: Choice, event: Rewound) -> AnyChoice:
     return TextChoice(index=choice.index, text="", rewound=Rewinding(event.index, event.text_length))
 
 
-def ending(choice: Choice, reason: str) -> AnyChoice:
+def final_chunk(choice: Choice, reason: str) -> AnyChoice:
     return TextChoice(index=choice.index, text="", finish_reason=reason)
 
 
-def whole(choice: Choice, reason: str, tokenizer: Tokenizer) -> AnyChoice:
+def whole_choice(choice: Choice, reason: str, tokenizer: Tokenizer) -> AnyChoice:
     logprobs = text_logprobs(choice.logprobs, tokenizer, 0) if choice.shows_logprobs else None
     return TextChoice(index=choice.index, text=choice.text, logprobs=logprobs, finish_reason=reason)

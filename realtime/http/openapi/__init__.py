@@ -1,0 +1,1 @@
+"""The OpenAPI document of the HTTP endpoints, made from their own types."""

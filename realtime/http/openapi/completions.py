@@ -1,4 +1,4 @@
-"""OpenAI's own operations: completions, and the models there are."""
+"""The OpenAPI operations of OpenAI's API: completions and models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The HTTP doors as OpenAPI 3.1. It puts together what the other rooms say, and serves nothing."""
+"""The OpenAPI 3.1 document of the HTTP endpoints. It puts together what its siblings say, and serves
+nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every door over HTTP as OpenAPI's path items: what may be asked there, and what is answered.
+"""The operations of the OpenAPI document: every HTTP endpoint as a path item.
 
 It knows paths and media types. Schemas and errors have rooms of their own.
 """
@@ -32,12 +32,12 @@ def paths() -> dict[str, Any]:
 
 
 def _secret() -> dict[str, Any]:
-    issued = as_json("The secret.", ref("Issued"))
+    issued = as_json("The secret.", ref("ClientSecretResponse"))
     return {
         "operationId": "client_secret",
         "tags": ["WebSocket"],
         "summary": "A secret with which one page connects once, within 30 seconds.",
-        "requestBody": {"required": False, "content": {JSON: {"schema": ref("Asked")}}},
+        "requestBody": {"required": False, "content": {JSON: {"schema": ref("ClientSecretRequest")}}},
         "responses": {
             "200": issued | {"headers": NOT_KEPT},
             **refused(*KEY, "invalid_frame", "too_large", "rate_limited"),

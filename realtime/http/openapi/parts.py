@@ -1,4 +1,4 @@
-"""Pieces that operations are made of: what a response carries, and in which headers."""
+"""Parts that the OpenAPI operations share: parameters, headers, content of responses."""
 
 from __future__ import annotations
 

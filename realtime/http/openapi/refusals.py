@@ -1,6 +1,8 @@
-"""How the HTTP doors say no: the shape of an error, and the responses that an operation may be refused with.
+"""The error responses in the OpenAPI document: the shape of an error, and with which an operation may be
+refused.
 
-There are two shapes: the wire's own, and OpenAI's with the wire's fields beside it, at OpenAI's doors.
+There are two shapes: the protocol's own, and OpenAI's with the protocol's fields beside it, at OpenAI's
+endpoints.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ def _object(error: Schema) -> Schema:
 
 
 def _own() -> Schema:
-    """The wire's `error`, less what only a stream's has."""
+    """The protocol's `error`, less what only a stream's has."""
     error = msgspec.json.schema(Error)["$defs"]["Error"]
     told = {name: schema for name, schema in error["properties"].items() if name not in _NOT_TOLD}
     told |= {"code": {"enum": list(ERRORS)}, "message": _MESSAGE, "retryable": _RETRYABLE}

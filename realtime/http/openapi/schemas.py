@@ -1,7 +1,8 @@
-"""What is asked and answered over HTTP as JSON Schema, made from the very types that decode and encode it.
+"""The JSON Schemas of what is asked and answered over HTTP, made from the very types that decode and encode
+it.
 
-It knows the doors' types and how OpenAPI refers to a schema; it knows no path. The wire's own types stand
-under `stream.`, since OpenAI's have some of their names.
+It knows the endpoints' types and how OpenAPI refers to a schema; it knows no path. The protocol's own types
+stand under `stream.`, since OpenAI's have some of their names.
 """
 
 from __future__ import annotations
@@ -13,12 +14,19 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from midstream import protocol
-from realtime.http.client_secret_endpoint import Asked, Issued
+from realtime.http.client_secret_endpoint import ClientSecretRequest, ClientSecretResponse
 from realtime.http.openai.requests import ChatBody, TextBody
-from realtime.http.openai.responses import Answer, ChatChoice, ChatChunkChoice, Model, ModelList, TextChoice
-from realtime.http.stream_endpoint import NO_STEERING
+from realtime.http.openai.responses import (
+    ChatChoice,
+    ChatChunkChoice,
+    CompletionObject,
+    Model,
+    ModelList,
+    TextChoice,
+)
+from realtime.http.stream_endpoint import NOT_STEERING
 from realtime.observability.listing import Listing
-from realtime.stream.outbox import Told
+from realtime.stream.outbox import OutgoingEvent
 
 _AT = "#/components/schemas/"
 _OF_STREAMS = "stream."
@@ -26,17 +34,17 @@ _OF_STREAMS = "stream."
 Schema = dict[str, Any]
 
 
-class ChatCompletion(Answer, kw_only=True):
+class ChatCompletion(CompletionObject, kw_only=True):
     object: Literal["chat.completion"]
-    choices: list[ChatChoice]  # type: ignore[assignment]  # one kind: nobody writes to it through `Answer`
+    choices: list[ChatChoice]  # type: ignore[assignment]  # one kind: nobody writes to it through `CompletionObject`
 
 
-class ChatCompletionChunk(Answer, kw_only=True):
+class ChatCompletionChunk(CompletionObject, kw_only=True):
     object: Literal["chat.completion.chunk"]
     choices: list[ChatChunkChoice]  # type: ignore[assignment]  # see above
 
 
-class Completion(Answer, kw_only=True):
+class Completion(CompletionObject, kw_only=True):
     """In chunks it has the same form as whole."""
 
     object: Literal["text_completion"]
@@ -51,11 +59,11 @@ _BODIES = [
     Completion,
     ModelList,
     Model,
-    Asked,
-    Issued,
+    ClientSecretRequest,
+    ClientSecretResponse,
     Listing,
 ]
-_STEERING = [kind for kind in get_args(protocol.StreamFrame) if not issubclass(kind, NO_STEERING)]
+_STEERING = [kind for kind in get_args(protocol.StreamFrame) if not issubclass(kind, NOT_STEERING)]
 _STEERED = [
     protocol.Paused,
     protocol.Resumed,
@@ -64,7 +72,7 @@ _STEERED = [
     protocol.Rewound,
     protocol.Final,
 ]
-_FOLLOWED = [kind for kind in get_args(protocol.ServerEvent) if issubclass(kind, Told)]
+_FOLLOWED = [kind for kind in get_args(protocol.ServerEvent) if issubclass(kind, OutgoingEvent)]
 _PROMPTS = (str, list[str], list[protocol.TokenId], list[list[protocol.TokenId]])
 
 
@@ -79,7 +87,7 @@ def schemas() -> dict[str, Schema]:
 
 
 def _of_streams() -> dict[str, Schema]:
-    unions = {"Frame": _STEERING, "Answer": _STEERED, "Event": _FOLLOWED}
+    unions = {"Frame": _STEERING, "Reply": _STEERED, "Event": _FOLLOWED}
     told, kinds = msgspec.json.schema_components(
         [reduce(operator.or_, union) for union in unions.values()], ref_template=_AT + _OF_STREAMS + "{name}"
     )

@@ -1,4 +1,4 @@
-"""Our own operations on streams: which there are, following one, and steering it."""
+"""The OpenAPI operations on streams: listing, following and steering them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from midstream.protocol import MAX_INDEX, RequestId
-from realtime.http.listing_endpoint import MANY, MOST
+from realtime.http.listing_endpoint import DEFAULT_LIMIT, LARGEST_LIMIT
 from realtime.http.openapi.parts import (
     JSON,
     KEY,
@@ -36,7 +36,7 @@ def paths() -> dict[str, Any]:
 
 
 def _streams() -> dict[str, Any]:
-    limit = {"type": "integer", "minimum": 1, "maximum": MOST, "default": MANY}
+    limit = {"type": "integer", "minimum": 1, "maximum": LARGEST_LIMIT, "default": DEFAULT_LIMIT}
     return {
         "operationId": "streams",
         "tags": ["streams"],
@@ -100,7 +100,7 @@ def _control() -> dict[str, Any]:
         "description": "The frame says no `request_id`, or that of the path.",
         "requestBody": {"required": True, "content": {JSON: {"schema": ref("stream.Frame")}}},
         "responses": {
-            "200": as_json("The event that answers the frame.", ref("stream.Answer"))
+            "200": as_json("The event that answers the frame.", ref("stream.Reply"))
             | {"headers": X_REQUEST_ID},
             "204": {"description": "Taken; frames of this kind have no answer.", "headers": X_REQUEST_ID},
             **refused(

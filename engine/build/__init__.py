@@ -1,0 +1,1 @@
+"""Building an engine from its options: its components, and how large each of them is."""
