@@ -1,10 +1,10 @@
 /**
- * An answer on the page: its text, its buttons, its numbers, and a line to put something in. Knows DOM and one
- * `Answer`; does not know the conversation that it stands in.
+ * The card of an answer on the page: its text, its buttons, its numbers, and a form for interjections. Knows DOM and
+ * one `Answer`; does not know the conversation that it stands in.
  */
-import { announce } from "./screen-reader.js";
+import { AnswerText } from "./answer-text.js";
 import { button, element } from "./dom.js";
-import { Prose } from "./answer-text.js";
+import { announce } from "./screen-reader.js";
 
 /** @typedef {import("./answer.js").Answer} Answer @typedef {import("./answer.js").Settings} Settings */
 
@@ -12,14 +12,14 @@ const REASONS = /** @type {Record<string, string>} */ ({
   stop: "finished", length: "reached its limit", cancelled: "stopped", error: "broken off",
 });
 
-export class Card {
+export class AnswerCard {
   #drawing = false;
   #resumeAfter = false;
 
   /** @param {Answer} answer @param {() => Settings} settings @param {() => void} onchange */
   constructor(answer, settings, onchange) {
     this.answer = answer;
-    this.prose = new Prose(answer.writing, (word) => answer.goOnFrom(word, settings()), announce);
+    this.text = new AnswerText(answer.transcript, (word) => answer.goOnFrom(word, settings()), announce);
     this.state = element("span", "state");
     this.numbers = element("p", "numbers");
     this.problem = element("p", "problem");
@@ -27,14 +27,14 @@ export class Card {
     this.stop = button("Stop", () => answer.stop(), "stop");
     this.interject = button("Interject", () => this.open(), "interject");
     this.goOn = button("Go on", () => answer.write(settings()), "go-on");
-    this.line = this.#line();
+    this.interjection = this.#interjectionForm();
     this.element = element("article", "answer");
     this.element.setAttribute("aria-label", answer.label);
     const tools = element("div", "tools");
     tools.append(this.pause, this.interject, this.stop, this.goOn);
     const head = element("header");
     head.append(element("h3", "", answer.label), this.state, tools);
-    this.element.append(head, this.prose.element, this.line, this.problem, this.numbers);
+    this.element.append(head, this.text.element, this.interjection, this.problem, this.numbers);
     answer.onchange = (news) => {
       if (news) announce(`${answer.label}: ${news}`);
       if (!answer.running) this.#close();
@@ -58,21 +58,21 @@ export class Card {
     return this.answer.state === "paused" ? this.answer.resume() : this.answer.pause();
   }
 
-  /** Open the line for an interjection; what is read meanwhile does not run away. */
+  /** Open the form for an interjection; the answer waits meanwhile. */
   open() {
     if (!this.answer.running) return;
     this.#resumeAfter = this.answer.state !== "paused";
     this.answer.pause();
-    this.line.hidden = false;
-    this.line.querySelector("input")?.focus();
+    this.interjection.hidden = false;
+    this.interjection.querySelector("input")?.focus();
   }
 
   #draw() {
     const { answer } = this;
     const { state, running, final } = answer;
-    this.prose.draw();
+    this.text.draw();
     this.element.dataset.state = state;
-    this.prose.element.setAttribute("aria-busy", String(state === "writing"));
+    this.text.element.setAttribute("aria-busy", String(state === "writing"));
     this.state.textContent = running ? state : REASONS[final?.finish_reason] ?? "broken off";
     this.pause.textContent = state === "paused" ? "Resume" : "Pause";
     for (const tool of [this.pause, this.stop, this.interject]) tool.hidden = !running;
@@ -94,8 +94,8 @@ export class Card {
     return figures;
   }
 
-  #line() {
-    const line = element("form", "line");
+  #interjectionForm() {
+    const form = element("form", "interjection");
     const text = element("input");
     text.setAttribute("aria-label", "What to put in");
     text.placeholder = "Put in\u2026";
@@ -103,20 +103,20 @@ export class Card {
     as.setAttribute("aria-label", "As whose words");
     as.append(new Option("as its own words", "text"), new Option("as a message of yours", "messages"));
     const put = element("button", "", "Put in");
-    line.append(text, as, put, button("Leave", () => this.#close(), "leave"));
-    line.hidden = true;
-    line.addEventListener("submit", (event) => {
+    form.append(text, as, put, button("Leave", () => this.#close(), "leave"));
+    form.hidden = true;
+    form.addEventListener("submit", (event) => {
       event.preventDefault();
       if (text.value) this.#put(text.value, as.value);
       text.value = "";
       this.#close();
     });
-    line.addEventListener("keydown", (event) => {
+    form.addEventListener("keydown", (event) => {
       if (event.key !== "Escape") return;
       event.stopPropagation();
       this.#close();
     });
-    return line;
+    return form;
   }
 
   /** Its own words stand apart from what is before them, as words do. @param {string} value @param {string} as */
@@ -126,8 +126,8 @@ export class Card {
   }
 
   #close() {
-    if (this.line.hidden) return;
-    this.line.hidden = true;
+    if (this.interjection.hidden) return;
+    this.interjection.hidden = true;
     if (this.#resumeAfter) this.answer.resume();
     this.interject.focus({ preventScroll: true });
   }

@@ -1,10 +1,10 @@
 /**
- * An answer's text on the page: each word can be clicked, or reached with the arrow keys, to go on from it.
- * Knows DOM and `Writing`; knows no stream. Everything said by a model goes through `textContent`.
+ * The text of an answer on the page: each word can be clicked, or reached with the arrow keys, to go on from it.
+ * Knows DOM and `Transcript`; knows no stream. Everything said by a model goes through `textContent`.
  */
-import { visible } from "./sanitize.js";
+import { sanitize } from "./sanitize.js";
 
-/** @typedef {import("./transcript.js").Writing} Writing @typedef {import("./transcript.js").Place} Place */
+/** @typedef {import("./transcript.js").Transcript} Transcript @typedef {import("./transcript.js").Position} Position */
 /** @typedef {import("./transcript.js").Word} Word @typedef {import("./transcript.js").Mark} Mark */
 
 const NAMES = /** @type {Record<string, string>} */ ({
@@ -12,46 +12,46 @@ const NAMES = /** @type {Record<string, string>} */ ({
   presence_penalty: "presence", frequency_penalty: "frequency", max_tokens: "at most",
 });
 
-const REST_MS = 1200;
+const HOVER_MS = 1200;
 
-export class Prose {
+export class AnswerText {
   /** @type {{ item: Word | Mark, text: string, nodes: ChildNode[] }[]} */ #drawn = [];
   /** @type {WeakMap<Element, Word>} */ #words = new WeakMap();
   #cursor = -1;
-  /** @type {ReturnType<typeof setTimeout> | undefined} */ #resting;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */ #hoverTimer;
 
-  /** @param {Writing} writing @param {(word: Word) => void} onchoose @param {(text: string) => void} onpoint */
-  constructor(writing, onchoose, onpoint) {
-    this.writing = writing;
+  /** @param {Transcript} transcript @param {(word: Word) => void} onchoose @param {(text: string) => void} onpoint */
+  constructor(transcript, onchoose, onpoint) {
+    this.transcript = transcript;
     this.element = document.createElement("div");
     this.element.className = "prose";
     this.element.tabIndex = 0;
     this.element.setAttribute("role", "group");
     this.element.setAttribute("aria-label", "Text of the answer. Left and right choose a word, Enter goes on from it");
     this.text = this.element.appendChild(document.createElement("bdi"));
-    this.element.addEventListener("click", (event) => this.#clicked(event, onchoose, onpoint));
+    this.element.addEventListener("click", (event) => this.#click(event, onchoose, onpoint));
     this.element.addEventListener("pointermove", (event) => this.#hover(event));
-    this.element.addEventListener("pointerleave", () => this.#shade(Infinity));
-    this.element.addEventListener("blur", () => this.#point(-1, onpoint));
+    this.element.addEventListener("pointerleave", () => this.#highlight(Infinity));
+    this.element.addEventListener("blur", () => this.#moveCursor(-1, onpoint));
     this.element.addEventListener("keydown", (event) => this.#key(event, onchoose, onpoint));
   }
 
-  /** Bring the page up to date with the writing: what has not changed is not touched. */
+  /** Bring the page up to date with the transcript: what has not changed is not touched. */
   draw() {
-    const items = [...this.writing.items()];
+    const items = [...this.transcript.items()];
     let same = 0;
-    while (same < this.#drawn.length && same < items.length && this.#is(this.#drawn[same], items[same])) same++;
+    while (same < this.#drawn.length && same < items.length && this.#isDrawn(this.#drawn[same], items[same])) same++;
     for (const { nodes } of this.#drawn.splice(same)) nodes.forEach((node) => node.remove());
     for (const item of items.slice(same)) {
       const nodes = "kind" in item ? markNodes(item) : this.#wordNodes(item, this.#drawn.length === 0);
       this.text.append(...nodes);
-      this.#drawn.push({ item, text: said(item), nodes });
+      this.#drawn.push({ item, text: textOf(item), nodes });
     }
   }
 
   /** @param {{ item: Word | Mark, text: string }} drawn @param {Word | Mark} item */
-  #is(drawn, item) {
-    return drawn.item === item && drawn.text === said(item);
+  #isDrawn(drawn, item) {
+    return drawn.item === item && drawn.text === textOf(item);
   }
 
   /** @param {Word} word @param {boolean} first models begin with a space that nobody wants to see */
@@ -60,9 +60,9 @@ export class Prose {
     const span = document.createElement("span");
     span.className = "word";
     span.dataset.index = String(word.index);
-    span.textContent = visible(word.text.slice(lead.length));
+    span.textContent = sanitize(word.text.slice(lead.length));
     this.#words.set(span, word);
-    return lead && !first ? [document.createTextNode(visible(lead)), span] : [span];
+    return lead && !first ? [document.createTextNode(sanitize(lead)), span] : [span];
   }
 
   get #spans() {
@@ -73,14 +73,14 @@ export class Prose {
    * A finger has shown nothing before it taps: its first tap on a word only points.
    * @param {MouseEvent} event @param {(word: Word) => void} onchoose @param {(text: string) => void} onpoint
    */
-  #clicked(event, onchoose, onpoint) {
+  #click(event, onchoose, onpoint) {
     if (!getSelection()?.isCollapsed) return; // somebody who selects text wants to copy it
     const word = event.target instanceof HTMLElement ? this.#words.get(event.target) : undefined;
     if (!word) return;
     const at = this.#spans.indexOf(/** @type {HTMLElement} */ (event.target));
     const finger = event instanceof PointerEvent && event.pointerType === "touch";
-    if (finger && at !== this.#cursor) return this.#point(at, onpoint);
-    this.#point(-1, onpoint);
+    if (finger && at !== this.#cursor) return this.#moveCursor(at, onpoint);
+    this.#moveCursor(-1, onpoint);
     onchoose(word);
   }
 
@@ -88,13 +88,13 @@ export class Prose {
   #hover({ target, pointerType, movementX, movementY }) {
     if (pointerType === "touch" || !(movementX || movementY)) return;
     const at = target instanceof HTMLElement ? this.#spans.indexOf(target) : -1;
-    this.#shade(at < 0 ? Infinity : at);
-    clearTimeout(this.#resting);
-    this.#resting = setTimeout(() => this.#shade(Infinity), REST_MS);
+    this.#highlight(at < 0 ? Infinity : at);
+    clearTimeout(this.#hoverTimer);
+    this.#hoverTimer = setTimeout(() => this.#highlight(Infinity), HOVER_MS);
   }
 
   /** What would be forgotten is shown before it is. @param {number} from */
-  #shade(from) {
+  #highlight(from) {
     this.#spans.forEach((span, at) => span.classList.toggle("void", at >= from));
   }
 
@@ -107,22 +107,22 @@ export class Prose {
       ArrowLeft: from - 1, ArrowRight: from + 1, ArrowUp: from - 10, ArrowDown: from + 10, Home: 0, End: last,
     });
     if (event.key in moves && last >= 0) {
-      this.#point(Math.min(Math.max(moves[event.key], 0), last), onpoint);
+      this.#moveCursor(Math.min(Math.max(moves[event.key], 0), last), onpoint);
       event.preventDefault();
     } else if (event.key === "Enter" && this.#cursor >= 0) {
       const word = this.#words.get(this.#spans[this.#cursor]);
-      this.#point(-1, onpoint);
+      this.#moveCursor(-1, onpoint);
       if (word) onchoose(word);
       event.preventDefault();
     }
   }
 
   /** @param {number} at @param {(text: string) => void} onpoint */
-  #point(at, onpoint) {
+  #moveCursor(at, onpoint) {
     const spans = this.#spans;
     spans[this.#cursor]?.classList.remove("cursor");
     this.#cursor = at;
-    this.#shade(at < 0 ? Infinity : at);
+    this.#highlight(at < 0 ? Infinity : at);
     if (at < 0) return;
     spans[at].classList.add("cursor");
     spans[at].scrollIntoView({ block: "nearest" });
@@ -131,7 +131,7 @@ export class Prose {
 }
 
 /** @param {Word | Mark} item */
-function said(item) {
+function textOf(item) {
   return "kind" in item ? describe(item) : item.text;
 }
 
@@ -151,14 +151,14 @@ function markNodes(mark) {
   element.setAttribute("role", "note");
   element.title = `before token ${mark.index}`;
   const text = mark.kind === "rewind" ? "\u21ba" : describe(mark);
-  element.textContent = visible(text.trimStart());
-  element.setAttribute("aria-label", `${spoken(mark)}, at token ${mark.index}`);
+  element.textContent = sanitize(text.trimStart());
+  element.setAttribute("aria-label", `${ariaLabel(mark)}, at token ${mark.index}`);
   return text.startsWith(" ") ? [document.createTextNode(" "), element] : [element];
 }
 
 /** @param {Mark} mark */
-function spoken(mark) {
+function ariaLabel(mark) {
   const words = describe(mark);
-  if (mark.kind === "inject") return `${mark.messages ? "You said" : "You put in"}: ${visible(words)}`;
+  if (mark.kind === "inject") return `${mark.messages ? "You said" : "You put in"}: ${sanitize(words)}`;
   return words;
 }

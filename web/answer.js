@@ -1,19 +1,19 @@
 /**
- * One answer: read from a stream at the reader's pace, steered while it is written, and taken up again after its
- * end. Knows the SDK's stream and the writing; knows no DOM. `onchange` tells that something is different.
+ * One answer and its state: read from a stream at the reader's pace, steered while it is written, and taken up again
+ * after its end. Knows the SDK's stream and the transcript; knows no DOM. `onchange` tells of every change.
  *
- * @typedef {import("./transcript.js").Place} Place @typedef {import("./transcript.js").Message} Message
+ * @typedef {import("./transcript.js").Position} Position @typedef {import("./transcript.js").Message} Message
  * @typedef {import("./connection.js").Client} Client
  * @typedef {"waiting" | "writing" | "paused" | "ended"} State
  * @typedef {{ params: Record<string, any>, window: number, pace: number, model?: string }} Settings
  */
-import { Meter } from "./rate-meter.js";
 import { explain, explainSteering } from "./error-messages.js";
-import { Writing, injection } from "./transcript.js";
+import { RateMeter } from "./rate-meter.js";
+import { Transcript, injection } from "./transcript.js";
 
 export class Answer {
-  writing = new Writing();
-  meter = new Meter();
+  transcript = new Transcript();
+  meter = new RateMeter();
   /** @type {State} */ state = "waiting";
   /** @type {any} */ final = null;
   problem = "";
@@ -23,7 +23,7 @@ export class Answer {
   #window = 0;
   /** @type {any} */ #stream = null;
   /** @type {PromiseWithResolvers<void> | null} */ #gate = null;
-  /** @type {any} taken from the stream, and not shown yet */ #held = null;
+  /** @type {any} taken from the stream, and not shown yet */ #pendingChunk = null;
   #stopped = false;
   /** @type {Promise<number> | null} */ #cancelling = null;
   /** @type {Promise<void> | undefined} */ #written;
@@ -38,16 +38,16 @@ export class Answer {
 
   /** What is kept of it when the page is loaded anew. */
   toJSON() {
-    const { question, label, final, writing } = this;
-    const { pieces, marks } = writing;
+    const { question, label, final, transcript } = this;
+    const { pieces, marks } = transcript;
     return { question, label, final, pieces, marks, run: this.#run };
   }
 
   /** @param {() => Client | null} client @param {any} kept */
   static from(client, kept) {
     const answer = new Answer(client, kept.question, kept.label);
-    for (const piece of kept.pieces) answer.writing.add(piece);
-    answer.writing.marks = kept.marks;
+    for (const piece of kept.pieces) answer.transcript.add(piece);
+    answer.transcript.marks = kept.marks;
     answer.#run = kept.run;
     const problem = kept.final ? "" : "This was broken off. \u201cGo on\u201d continues it.";
     return Object.assign(answer, { state: "ended", final: kept.final, problem });
@@ -79,8 +79,8 @@ export class Answer {
 
   /** @param {Settings} settings */
   async #write({ params, window, pace, model }) {
-    const parts = this.writing.parts();
-    Object.assign(this, { state: "waiting", final: null, problem: "", pace, meter: new Meter() });
+    const parts = this.transcript.parts();
+    Object.assign(this, { state: "waiting", final: null, problem: "", pace, meter: new RateMeter() });
     this.#run += parts.length ? 1 : 0;
     this.#window = window;
     this.#stream = this.#cancelling = null;
@@ -105,18 +105,18 @@ export class Answer {
     const client = this.#client();
     if (!client) throw Object.assign(new Error("there is no connection"), { code: "connection_lost" });
     const run = this.#run;
-    this.#stream = await client.start({ ...options, onevent: (/** @type {any} */ event) => this.#heard(run, event) });
+    this.#stream = await client.start({ ...options, onevent: (/** @type {any} */ event) => this.#receive(run, event) });
   }
 
   /** @param {number} run */
   async #read(run) {
-    while (!this.#stopped && (this.#held = await this.#stream.next())) {
+    while (!this.#stopped && (this.#pendingChunk = await this.#stream.next())) {
       await this.#gate?.promise;
-      if (!this.#held || this.#stopped) continue;
-      const { index, count, text, tokens } = this.#held;
-      this.#held = null;
-      this.meter.note(count);
-      this.writing.add({ run, index, count, text, tokens });
+      if (!this.#pendingChunk || this.#stopped) continue;
+      const { index, count, text, tokens } = this.#pendingChunk;
+      this.#pendingChunk = null;
+      this.meter.record(count);
+      this.transcript.add({ run, index, count, text, tokens });
       if (this.state === "waiting") this.state = "writing";
       this.onchange();
       if (this.pace) await new Promise((done) => setTimeout(done, (1000 * count) / this.pace));
@@ -125,13 +125,13 @@ export class Answer {
   }
 
   /** @param {number} run @param {any} event */
-  #heard(run, event) {
+  #receive(run, event) {
     const at = { run, index: event.index };
     if (event.type === "rewound") {
-      if (this.#held && this.#held.end > event.index) this.#held = null;
-      this.writing.cut(at, event.text_length);
+      if (this.#pendingChunk && this.#pendingChunk.end > event.index) this.#pendingChunk = null;
+      this.transcript.cut(at, event.text_length);
     } else if (event.type === "snapshot") {
-      this.#retold(run);
+      this.#receiveSnapshot(run);
       this.state = event.paused ? "paused" : "writing";
     } else if (event.type === "paused" || event.type === "resumed") {
       this.state = event.type === "paused" ? "paused" : "writing";
@@ -139,12 +139,12 @@ export class Answer {
     this.onchange();
   }
 
-  /** Told anew, with less that stands than is shown: the rest is read again. @param {number} run */
-  #retold(run) {
+  /** Where less stands than is shown, the rest is read again. @param {number} run */
+  #receiveSnapshot(run) {
     const index = this.#stream?.consumed ?? 0;
-    if (index >= this.writing.end(run)) return;
-    this.#held = null;
-    this.writing.cut({ run, index });
+    if (index >= this.transcript.end(run)) return;
+    this.#pendingChunk = null;
+    this.transcript.cut({ run, index });
   }
 
   /** @param {any} final @param {string} problem */
@@ -156,8 +156,8 @@ export class Answer {
 
   // -- steering; `at` is what the reader sees, where that is behind what was decoded ------------------------
 
-  get #seen() {
-    const shown = this.writing.end(this.#run);
+  get #atShown() {
+    const shown = this.transcript.end(this.#run);
     return (this.pace || this.#gate) && shown < this.#stream.index ? { at: shown } : {};
   }
 
@@ -184,9 +184,9 @@ export class Answer {
   async adjust(params) {
     if (!this.#steerable) return;
     const run = this.#run;
-    const index = await this.#try(this.#stream.adjust({ ...params, ...this.#seen }));
+    const index = await this.#try(this.#stream.adjust({ ...params, ...this.#atShown }));
     if (index === null) return;
-    this.writing.mark({ run, index, kind: "adjust", params });
+    this.transcript.mark({ run, index, kind: "adjust", params });
     const what = Object.entries(params).map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`);
     this.onchange(`${what.join(", ")} from token ${index}`);
   }
@@ -195,9 +195,9 @@ export class Answer {
   async inject(what) {
     if (!this.#steerable) return;
     const run = this.#run;
-    const index = await this.#try(this.#stream.inject({ ...what, ...this.#seen }));
+    const index = await this.#try(this.#stream.inject({ ...what, ...this.#atShown }));
     if (index === null) return;
-    this.writing.mark({ run, index, kind: "inject", ...what });
+    this.transcript.mark({ run, index, kind: "inject", ...what });
     this.onchange(`Put in before token ${index}`);
   }
 
@@ -214,23 +214,23 @@ export class Answer {
   }
 
   /**
-   * Forget what was written from `place` on, and go on differently: in the running stream where that is possible,
-   * else in a new one. With the seed as it was, the same words would come again. @param {Place} place
+   * Forget what was written from `position` on, and go on differently: in the running stream where that is possible,
+   * else in a new one. With the seed as it was, the same words would come again. @param {Position} position
    * @param {Settings} settings
    */
-  async goOnFrom(place, settings) {
-    if (this.#steerable && place.run === this.#run) {
-      const index = await this.#try(this.#stream.adjust({ seed: freshSeed(), at: place.index }));
+  async goOnFrom(position, settings) {
+    if (this.#steerable && position.run === this.#run) {
+      const index = await this.#try(this.#stream.adjust({ seed: freshSeed(), at: position.index }));
       if (index !== null) {
-        this.writing.mark({ run: place.run, index, kind: "rewind" });
+        this.transcript.mark({ run: position.run, index, kind: "rewind" });
         this.onchange(`Forgotten from token ${index} on`);
         return this.resume();
       }
     }
     this.stop();
     await this.#written;
-    this.writing.cut(place);
-    this.writing.mark({ ...place, kind: "rewind" });
+    this.transcript.cut(position);
+    this.transcript.mark({ ...position, kind: "rewind" });
     await this.write({ ...settings, params: { ...settings.params, seed: freshSeed() } });
   }
 

@@ -1,23 +1,23 @@
 /**
- * Complete as you type: each key cancels the request before it, and a short rest starts the next. Knows the SDK
+ * Autocomplete as you type: each key cancels the request before it, and a short rest starts the next. Knows the SDK
  * and its own corner of the page.
  */
+import { byId } from "./dom.js";
 import { explain } from "./error-messages.js";
-import { the } from "./dom.js";
-import { visible } from "./sanitize.js";
+import { sanitize } from "./sanitize.js";
 
 /** @typedef {import("./connection.js").Client} Client */
 
-const REST_MS = 140;
-const AHEAD = 24; // tokens of a suggestion
+const DEBOUNCE_MS = 140;
+const MAX_TOKENS = 24; // of a suggestion
 
-export class Typing {
+export class Autocomplete {
   #client;
   #model;
-  #text = the("typed", HTMLTextAreaElement);
-  #before = the("before", HTMLElement);
-  #ghost = the("ghost", HTMLElement);
-  #note = the("typing-note", HTMLElement);
+  #text = byId("typed", HTMLTextAreaElement);
+  #before = byId("before", HTMLElement);
+  #ghost = byId("ghost", HTMLElement);
+  #note = byId("typing-note", HTMLElement);
   #asked = 0;
   #cancelled = 0;
   /** @type {AbortController | null} */ #request = null;
@@ -44,7 +44,7 @@ export class Typing {
 
   #typed() {
     this.cancel();
-    if (this.#text.value.trim()) this.#timer = setTimeout(() => this.#ask(), REST_MS);
+    if (this.#text.value.trim()) this.#timer = setTimeout(() => this.#ask(), DEBOUNCE_MS);
   }
 
   async #ask() {
@@ -54,7 +54,7 @@ export class Typing {
     this.#asked++;
     try {
       const prompt = this.#text.value;
-      const options = { prompt, model: this.#model() || undefined, max_tokens: AHEAD, temperature: 0.2, repetition_penalty: 1.1, on_disconnect: /** @type {const} */ ("cancel") };
+      const options = { prompt, model: this.#model() || undefined, max_tokens: MAX_TOKENS, temperature: 0.2, repetition_penalty: 1.1, on_disconnect: /** @type {const} */ ("cancel") };
       const stream = await client.start({ ...options, signal: request.signal });
       for await (const { text } of stream) {
         if (request.signal.aborted) return;
@@ -73,7 +73,7 @@ export class Typing {
   #show(suggestion) {
     this.#before.textContent = this.#text.value;
     this.#ghost.dataset.text = suggestion;
-    this.#ghost.textContent = visible(suggestion);
+    this.#ghost.textContent = sanitize(suggestion);
     this.#text.style.height = "auto";
     this.#text.style.height = `${Math.max(this.#text.scrollHeight, this.#before.parentElement?.scrollHeight ?? 0)}px`;
     this.#count();

@@ -1,8 +1,8 @@
 /**
- * The page's connection: opened, watched, and opened again when there was none, or none to be had any more: a
- * client that loses its own finds back by itself. Knows the SDK, waiting times and whether a worker is wanted;
- * knows no streams and no DOM. A key goes over HTTP, for a secret that opens one socket: the answer says what is
- * wrong with it, where a browser's WebSocket says nothing.
+ * The page's connection to the server: opened, watched, and opened again when there was none, or none to be had any
+ * more: a client that loses its own finds back by itself. Knows the SDK, waiting times and whether a worker is wanted;
+ * knows no streams and no DOM. A key goes over HTTP, for a secret that opens one socket: the answer says what is wrong
+ * with it, where a browser's WebSocket says nothing.
  *
  * @typedef {"connecting" | "open" | "reconnecting" | "waiting" | "locked" | "refused"} State `reconnecting`: by
  *   itself, with all that runs; `waiting` for the next try; `locked`: another key is wanted; `refused`: no try will do
@@ -14,10 +14,10 @@ import { clientSecret, connect, connectWorker } from "/sdk/midstream.js";
  *   reason?: string, retryable?: boolean }} Loss  what is not the SDK's own, such as a timeout, knows no `retryable` */
 
 const FIRST_MS = 400;
-const MOST_MS = 8000;
-const WORTH_A_TRY = [1000, 1001, 1006, 1011, 1012, 1013, "connection_lost"]; // 1000 is the page's own doing
+const MAX_MS = 8000;
+const RETRYABLE = [1000, 1001, 1006, 1011, 1012, 1013, "connection_lost"]; // 1000 is the page's own doing
 const REVOKED = 4401;
-const SECRET_MS = 5000; // an HTTP connection that was kept may be as dead as the wire that was lost
+const SECRET_TIMEOUT_MS = 5000; // an HTTP connection that was kept may be as dead as the socket that was lost
 const LOST = "The connection is lost. It is being made again, and what was being written goes on where it was.";
 const UNREACHABLE = "The server cannot be reached. Is it running, and are you online?";
 
@@ -30,7 +30,7 @@ export class Connection {
   inWorker = false;
   #key;
   #tries = 0;
-  #life = 0; // counts connections, so that news of an earlier one is known as such
+  #generation = 0; // counts connections, so that news of an earlier one is known as such
   /** @type {Worker | null} */ #worker = null;
   /** @type {ReturnType<typeof setTimeout> | undefined} */ #timer;
 
@@ -42,20 +42,20 @@ export class Connection {
   /** Connect now, in place of whatever there is. */
   async open() {
     clearTimeout(this.#timer);
-    const life = ++this.#life;
+    const generation = ++this.#generation;
     this.#drop();
     this.#set("connecting", "");
     try {
       const client = await this.#dial();
-      if (life !== this.#life) return void client.close();
+      if (generation !== this.#generation) return void client.close();
       this.client = client;
       this.#tries = 0;
-      client.onstate = (state) => life === this.#life && this.#turn(state);
+      client.onstate = (state) => generation === this.#generation && this.#receiveState(state);
       client.ongoingaway = () => this.#set("open", "The server is going away; what runs may finish.");
-      client.closed.then((close) => life === this.#life && this.#lost(close));
+      client.closed.then((close) => generation === this.#generation && this.#lost(close));
       this.#set("open", "");
     } catch (error) {
-      if (life === this.#life) this.#lost(/** @type {any} */ (error));
+      if (generation === this.#generation) this.#lost(/** @type {any} */ (error));
     }
   }
 
@@ -70,7 +70,7 @@ export class Connection {
     const apiKey = () => {
       if (asked && !this.#key()) return undefined; // none was wanted: to come back, a socket is enough
       asked = true;
-      return clientSecret(undefined, { apiKey: this.#key(), signal: AbortSignal.timeout(SECRET_MS) });
+      return clientSecret(undefined, { apiKey: this.#key(), signal: AbortSignal.timeout(SECRET_TIMEOUT_MS) });
     };
     const options = { apiKey };
     if (!this.inWorker) return connect(undefined, options);
@@ -86,7 +86,7 @@ export class Connection {
   }
 
   /** @param {string} state the client's */
-  #turn(state) {
+  #receiveState(state) {
     if (state === "open") this.#set("open", "");
     if (state === "reconnecting") this.#set("reconnecting", LOST);
   }
@@ -96,11 +96,11 @@ export class Connection {
     this.client = null;
     const code = how.closeCode ?? how.code;
     if (code === "unauthenticated" || code === REVOKED) return this.#set("locked", this.#wrongKey(code));
-    if (how.retryable === false && !WORTH_A_TRY.includes(code)) {
+    if (how.retryable === false && !RETRYABLE.includes(code)) {
       const said = how.reason || (how.status && how.message) || "The server closed the connection for good";
       return this.#set("refused", `${said} (${code}).`);
     }
-    const wait = Math.min(FIRST_MS * 2 ** this.#tries++, MOST_MS) * (0.75 + Math.random() / 2);
+    const wait = Math.min(FIRST_MS * 2 ** this.#tries++, MAX_MS) * (0.75 + Math.random() / 2);
     this.due = performance.now() + wait;
     this.#timer = setTimeout(() => this.open(), wait);
     this.#set("waiting", how.status && how.message ? how.message : UNREACHABLE);

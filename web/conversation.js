@@ -3,27 +3,27 @@
  * with. Knows answers and where they stand on the page; knows no sockets.
  *
  * @typedef {import("./transcript.js").Message} Message
- * @typedef {{ question: string, cards: Card[], chosen: number, element: HTMLElement }} Turn
+ * @typedef {{ question: string, cards: AnswerCard[], chosen: number, element: HTMLElement }} Turn
  */
+import { AnswerCard } from "./answer-card.js";
 import { Answer } from "./answer.js";
-import { Card } from "./answer-card.js";
 import { button, element } from "./dom.js";
-import { visible } from "./sanitize.js";
+import { sanitize } from "./sanitize.js";
 
 /** @typedef {import("./answer.js").Settings} Settings @typedef {import("./connection.js").Client} Client */
 
-const KEPT = "midstream.conversation";
+const STORAGE_KEY = "midstream.conversation";
 
 export class Conversation {
   /** @type {Turn[]} */ turns = [];
   /** @type {() => void} */ onchange = () => {};
-  #place;
+  #container;
   #client;
   #settings;
 
-  /** @param {HTMLElement} place @param {() => Client | null} client @param {() => Settings} settings */
-  constructor(place, client, settings) {
-    this.#place = place;
+  /** @param {HTMLElement} container @param {() => Client | null} client @param {() => Settings} settings */
+  constructor(container, client, settings) {
+    this.#container = container;
     this.#client = client;
     this.#settings = settings;
     this.#restore();
@@ -69,8 +69,8 @@ export class Conversation {
   async clear() {
     await this.stop();
     this.turns = [];
-    this.#place.replaceChildren();
-    sessionStorage.removeItem(KEPT);
+    this.#container.replaceChildren();
+    sessionStorage.removeItem(STORAGE_KEY);
     this.onchange();
   }
 
@@ -78,28 +78,28 @@ export class Conversation {
   #history() {
     return this.turns.flatMap(({ question, cards, chosen }) => [
       { role: "user", content: question },
-      ...cards[chosen].answer.writing.messages(),
+      ...cards[chosen].answer.transcript.messages(),
     ]);
   }
 
   /** @param {string} question @param {Answer[]} answers @param {number} [chosen] */
   #add(question, answers, chosen = 0) {
-    const place = element("section", answers.length > 1 ? "turn several" : "turn");
+    const section = element("section", answers.length > 1 ? "turn several" : "turn");
     const said = element("h2", "question");
-    said.append(element("bdi", "", visible(question)));
+    said.append(element("bdi", "", sanitize(question)));
     const beside = element("div", "answers");
     beside.dataset.count = String(answers.length);
-    place.append(said, beside);
-    const cards = answers.map((answer) => new Card(answer, this.#settings, () => this.onchange()));
+    section.append(said, beside);
+    const cards = answers.map((answer) => new AnswerCard(answer, this.#settings, () => this.onchange()));
     beside.append(...cards.map((card) => card.element));
-    const turn = { question, cards, chosen, element: place };
+    const turn = { question, cards, chosen, element: section };
     if (cards.length > 1) cards.forEach((card, at) => this.#offer(turn, card, at));
     this.turns.push(turn);
-    this.#place.append(place);
+    this.#container.append(section);
     return turn;
   }
 
-  /** Of several answers the conversation goes on with one. @param {Turn} turn @param {Card} card @param {number} at */
+  /** Of several answers the conversation goes on with one. @param {Turn} turn @param {AnswerCard} card @param {number} at */
   #offer(turn, card, at) {
     const choose = button("Keep", () => {
       turn.chosen = at;
@@ -118,12 +118,12 @@ export class Conversation {
     const kept = this.turns.map(({ question, cards, chosen }) => {
       return { question, chosen, answers: cards.map((card) => card.answer) };
     });
-    sessionStorage.setItem(KEPT, JSON.stringify(kept));
+    sessionStorage.setItem(STORAGE_KEY, JSON.stringify(kept));
   }
 
   #restore() {
-    const kept = sessionStorage.getItem(KEPT);
-    sessionStorage.removeItem(KEPT); // taken once: what cannot be read does not stand in the way for ever
+    const kept = sessionStorage.getItem(STORAGE_KEY);
+    sessionStorage.removeItem(STORAGE_KEY); // taken once: what cannot be read does not stand in the way for ever
     for (const { question, answers, chosen } of kept ? JSON.parse(kept) : []) {
       this.#add(question, answers.map((/** @type {any} */ one) => Answer.from(this.#client, one)), chosen);
     }

@@ -1,4 +1,4 @@
-/** Elements in a line each. Texts are texts: nothing here takes markup. */
+/** DOM elements: made, or found, in a line each. Texts are texts: nothing here takes markup. */
 
 /**
  * @template {keyof HTMLElementTagNameMap} Tag
@@ -20,7 +20,7 @@ export function button(text, act, name = "") {
 }
 
 /** An element that index.html promises. @template {HTMLElement} T @param {string} id @param {new () => T} kind */
-export function the(id, kind) {
+export function byId(id, kind) {
   const found = document.getElementById(id);
   if (!(found instanceof kind)) throw new Error(`index.html has no ${kind.name} #${id}`);
   return found;

@@ -1,4 +1,4 @@
-/** From an error to what a person can do about it. Knows the wire's codes; knows no DOM. */
+/** Error messages: from an error to what a person can do about it. Knows the protocol's codes; knows no DOM. */
 
 /** @type {Record<string, string>} */
 const ADVICE = {

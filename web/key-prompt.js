@@ -1,32 +1,32 @@
 /**
- * The server's key, where it wants one: asked for in a small form, kept by this page, and in this tab's storage only
- * where its owner says so. Knows the form; what a key opens is told to it, and it tells of a new one by `onkey`.
+ * The prompt for an API key, where the server wants one: a small form. The key is kept by this page, and in this
+ * tab's storage only where its owner says so. Knows the form, not what a key opens; it tells of a new one by `onkey`.
  */
-import { the } from "./dom.js";
+import { byId } from "./dom.js";
 
-const KEPT = "midstream.key";
+const STORAGE_KEY = "midstream.key";
 
-export class Unlock {
-  key = sessionStorage.getItem(KEPT) ?? "";
+export class KeyPrompt {
+  key = sessionStorage.getItem(STORAGE_KEY) ?? "";
   /** @type {() => void} */ onkey = () => {};
-  #dialog = the("unlock", HTMLDialogElement);
-  #input = the("key", HTMLInputElement);
-  #keep = the("keep-key", HTMLInputElement);
-  #why = the("unlock-why", HTMLElement);
-  #go = the("unlock-go", HTMLButtonElement);
+  #dialog = byId("key-prompt", HTMLDialogElement);
+  #input = byId("key", HTMLInputElement);
+  #keep = byId("keep-key", HTMLInputElement);
+  #why = byId("key-prompt-why", HTMLElement);
+  #submitButton = byId("key-prompt-go", HTMLButtonElement);
 
   constructor() {
-    the("unlock-form", HTMLFormElement).addEventListener("submit", (event) => {
+    byId("key-prompt-form", HTMLFormElement).addEventListener("submit", (event) => {
       event.preventDefault();
-      this.#take(this.#input.value.trim());
+      this.#submit(this.#input.value.trim());
     });
-    the("unlock-later", HTMLButtonElement).addEventListener("click", () => this.#dialog.close());
+    byId("key-prompt-later", HTMLButtonElement).addEventListener("click", () => this.#dialog.close());
   }
 
   /** Ask for a key, or for another. @param {string} why the last one did not do; "": there was none */
   ask(why) {
     this.forget();
-    this.#say(why);
+    this.#showProblem(why);
     if (!this.#dialog.open) this.#dialog.showModal();
     this.#input.select();
   }
@@ -39,27 +39,27 @@ export class Unlock {
 
   /** What stands in the way now is not the key. @param {string} why */
   wait(why) {
-    if (this.#dialog.open) this.#say(why);
+    if (this.#dialog.open) this.#showProblem(why);
   }
 
   forget() {
     this.key = "";
-    sessionStorage.removeItem(KEPT);
+    sessionStorage.removeItem(STORAGE_KEY);
   }
 
   /** @param {string} key */
-  #take(key) {
+  #submit(key) {
     if (!key) return this.#input.focus();
     this.key = key;
-    if (this.#keep.checked) sessionStorage.setItem(KEPT, key);
-    this.#say("");
-    this.#go.disabled = true;
+    if (this.#keep.checked) sessionStorage.setItem(STORAGE_KEY, key);
+    this.#showProblem("");
+    this.#submitButton.disabled = true;
     this.onkey();
   }
 
   /** @param {string} why */
-  #say(why) {
-    this.#go.disabled = false;
+  #showProblem(why) {
+    this.#submitButton.disabled = false;
     this.#why.textContent = why;
     this.#why.hidden = !why;
     this.#input.setAttribute("aria-invalid", String(Boolean(why)));

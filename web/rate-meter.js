@@ -1,8 +1,8 @@
-/** How fast tokens come, and when the first one came. Knows a clock; knows no stream and no DOM. */
+/** A meter of the token rate: tokens a second, and when the first one came. Knows a clock; knows no stream and no DOM. */
 
 const SPAN_MS = 1500;
 
-export class Meter {
+export class RateMeter {
   /** @type {number | null} */ firstMs = null;
   #begun;
   #now;
@@ -15,7 +15,7 @@ export class Meter {
   }
 
   /** @param {number} count */
-  note(count) {
+  record(count) {
     const at = this.#now();
     this.firstMs ??= at - this.#begun;
     this.#recent.push({ at, count });

@@ -1,5 +1,5 @@
 /**
- * Text of a model, made fit to be looked at: what would be invisible, or would reorder what stands around it,
+ * Sanitizing of a model's text for display: what would be invisible, or would reorder what stands around it,
  * is shown as a sign of its own. Knows Unicode; knows no DOM. What it returns still belongs into `textContent` only.
  */
 
@@ -12,7 +12,7 @@ const NAMES = {
 const CONTROLS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069\ufeff]/g;
 
 /** @param {string} text */
-export function visible(text) {
+export function sanitize(text) {
   return text.replace(CONTROLS, picture);
 }
 

@@ -1,4 +1,4 @@
-/** What a screen reader is told: one polite live region, for what happened, never for each token. */
+/** Screen reader announcements: one polite live region, for what happened, never for each token. */
 
 const region = document.getElementById("announcements");
 let even = false;

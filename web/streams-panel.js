@@ -1,38 +1,38 @@
 /**
- * The streams of the server, as a table that stands still while its numbers move. Knows DOM, and when somebody
- * looks: only then is the server asked. Whose a stream is, and whether there is a connection, is told to it.
+ * The panel of the server's streams: a table that stands still while its numbers move. Knows DOM, and when somebody
+ * looks: only then is the server polled. Whose a stream is, and whether there is a connection, is passed to it.
  */
 import { element } from "./dom.js";
-import { watch } from "./streams-poll.js";
-import { visible } from "./sanitize.js";
+import { sanitize } from "./sanitize.js";
+import { pollStreams } from "./streams-poll.js";
 
-/** @typedef {import("./streams-poll.js").Listed} Listed @typedef {import("./streams-poll.js").Listing} Listing */
+/** @typedef {import("./streams-poll.js").ListedStream} ListedStream @typedef {import("./streams-poll.js").Listing} Listing */
 /** @typedef {import("./streams-poll.js").Totals} Totals */
-/** @typedef {{ row: HTMLTableRowElement, name: HTMLElement, state: HTMLElement, numbers: HTMLElement[] }} Shown */
+/** @typedef {{ row: HTMLTableRowElement, name: HTMLElement, state: HTMLElement, numbers: HTMLElement[] }} Row */
 
 const COLUMNS = [["Stream", ""], ["Rate", "Tokens a second"], ["Credit", "Tokens granted and not sent yet"], ["KV", "Tokens in the cache"]];
 const exact = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 0 });
 const DOT = "\u00a0\u00b7 "; // no line begins with it
 
-export class Streams {
-  /** @type {AbortController | null} */ #watching = null;
-  /** @type {Map<string, Shown>} */ #shown = new Map();
+export class StreamsPanel {
+  /** @type {AbortController | null} */ #polling = null;
+  /** @type {Map<string, Row>} */ #rows = new Map();
   #body = element("tbody");
   #table = element("table");
   #note = element("p", "numbers");
   #cache = element("div", "cache");
   #bar = element("div", "bar");
-  #place;
-  #parts;
+  #container;
+  #context;
 
   /**
-   * @param {HTMLDetailsElement} place
-   * @param {{ key: () => string, connected: () => boolean, mine: (requestId: string) => string }} parts
+   * @param {HTMLDetailsElement} container
+   * @param {{ key: () => string, connected: () => boolean, mine: (requestId: string) => string }} context
    */
-  constructor(place, parts) {
-    this.#place = place;
-    this.#parts = parts;
+  constructor(container, context) {
+    this.#container = container;
+    this.#context = context;
     const head = element("tr");
     head.append(...COLUMNS.map(([name, says]) => Object.assign(element("th", "", name), { scope: "col", title: says })));
     const top = element("thead");
@@ -40,46 +40,46 @@ export class Streams {
     this.#table.append(element("caption", "unseen", "Streams"), top, this.#body);
     this.#bar.append(element("span", "used"), element("span", "kept"));
     this.#cache.append(this.#bar, element("small", "", "KV cache"), element("small"));
-    place.append(this.#note, this.#cache, this.#table);
+    container.append(this.#note, this.#cache, this.#table);
     this.#show(null, "");
-    for (const details of [place, place.parentElement?.closest("details")]) details?.addEventListener("toggle", () => this.look());
-    document.addEventListener("visibilitychange", () => this.look());
+    for (const details of [container, container.parentElement?.closest("details")]) details?.addEventListener("toggle", () => this.update());
+    document.addEventListener("visibilitychange", () => this.update());
   }
 
-  /** Somebody looks now, or nobody does. */
-  look() {
-    const looking = this.#open && document.visibilityState === "visible" && this.#parts.connected();
-    if (looking === Boolean(this.#watching)) return;
-    this.#watching?.abort();
-    this.#watching = looking ? new AbortController() : null;
-    if (this.#watching) watch(this.#parts.key, this.#watching.signal, (listing, why) => this.#show(listing, why));
-    else if (!this.#parts.connected()) this.#show(null, "There is no connection.");
+  /** Poll while somebody looks, and only then. */
+  update() {
+    const visible = this.#open && document.visibilityState === "visible" && this.#context.connected();
+    if (visible === Boolean(this.#polling)) return;
+    this.#polling?.abort();
+    this.#polling = visible ? new AbortController() : null;
+    if (this.#polling) pollStreams(this.#context.key, this.#polling.signal, (listing, why) => this.#show(listing, why));
+    else if (!this.#context.connected()) this.#show(null, "There is no connection.");
   }
 
   get #open() {
-    return this.#place.open && this.#place.parentElement?.closest("details")?.open !== false;
+    return this.#container.open && this.#container.parentElement?.closest("details")?.open !== false;
   }
 
   /** @param {Listing | null} listing @param {string} why */
   #show(listing, why) {
     this.#table.hidden = !listing?.streams.length;
-    this.#note.textContent = listing ? told(listing) : why;
+    this.#note.textContent = listing ? summary(listing) : why;
     this.#fillCache(listing?.server ?? null);
     this.#fill(listing?.streams ?? []);
   }
 
-  /** A row stays the same element as long as its stream lives: what is read or chosen in it stays so. @param {Listed[]} streams */
+  /** A row stays the same element as long as its stream lives: what is read or chosen in it stays so. @param {ListedStream[]} streams */
   #fill(streams) {
     const tenants = new Set(streams.map(({ tenant }) => tenant)).size;
     const rows = new Map(streams.map((stream) => [JSON.stringify([stream.tenant, stream.request_id]), stream]));
-    for (const [name, { row }] of this.#shown) {
+    for (const [name, { row }] of this.#rows) {
       if (!rows.has(name)) row.remove();
     }
-    this.#shown = new Map([...rows.keys()].map((name) => [name, this.#shown.get(name) ?? shown()]));
+    this.#rows = new Map([...rows.keys()].map((name) => [name, this.#rows.get(name) ?? createRow()]));
     let next = this.#body.firstElementChild;
     for (const [name, stream] of rows) {
-      const one = /** @type {Shown} */ (this.#shown.get(name));
-      fill(one, stream, this.#parts.mine(stream.request_id), tenants > 1);
+      const one = /** @type {Row} */ (this.#rows.get(name));
+      fillRow(one, stream, this.#context.mine(stream.request_id), tenants > 1);
       if (one.row === next) next = next.nextElementSibling;
       else this.#body.insertBefore(one.row, next);
     }
@@ -101,15 +101,15 @@ export class Streams {
 }
 
 /** @param {Listing} listing */
-function told({ streams, total, states, server }) {
+function summary({ streams, total, states, server }) {
   const said = Object.entries(states).filter(([, count]) => count).map(([state, count]) => `${count} ${state}`);
   if (total > streams.length) said.push(`the youngest ${streams.length} of ${total}`);
   if (server) said.push(`${Math.round(server.tokens_per_s)} a second`);
   return total ? said.map((item) => item.replaceAll(" ", "\u00a0")).join(DOT) : "No stream lives now.";
 }
 
-/** @returns {Shown} */
-function shown() {
+/** @returns {Row} */
+function createRow() {
   const row = element("tr");
   const head = Object.assign(element("th"), { scope: "row" });
   const [name, state] = [element("bdi"), element("small")];
@@ -119,14 +119,14 @@ function shown() {
   return { row, name, state, numbers };
 }
 
-/** @param {Shown} shown @param {Listed} stream @param {string} mine @param {boolean} ofTenants */
-function fill({ row, name, state, numbers }, stream, mine, ofTenants) {
+/** @param {Row} row @param {ListedStream} stream @param {string} mine @param {boolean} severalTenants */
+function fillRow({ row, name, state, numbers }, stream, mine, severalTenants) {
   row.dataset.state = stream.state;
-  row.title = `${visible(stream.request_id)}: ${exact.format(stream.tokens)} tokens, ${exact.format(stream.context_tokens)} with its prompt`;
+  row.title = `${sanitize(stream.request_id)}: ${exact.format(stream.tokens)} tokens, ${exact.format(stream.context_tokens)} with its prompt`;
   row.classList.toggle("mine", Boolean(mine));
-  name.textContent = mine || visible(stream.request_id);
+  name.textContent = mine || sanitize(stream.request_id);
   const what = stream.paused && stream.paused !== "client" ? `paused: ${stream.paused}` : stream.state;
-  state.textContent = [what, age(stream.age_s), ...(ofTenants ? [visible(stream.tenant)] : [])].join(DOT);
+  state.textContent = [what, age(stream.age_s), ...(severalTenants ? [sanitize(stream.tenant)] : [])].join(DOT);
   const rate = stream.state === "running" ? stream.tokens_per_s.toFixed(stream.tokens_per_s < 100 ? 1 : 0) : "\u2013";
   const texts = [rate, brief(stream.credit), brief(stream.context_tokens)];
   texts.forEach((text, at) => (numbers[at].textContent = text));

@@ -1,34 +1,34 @@
 /**
- * The last half minute, drawn: tokens a second, and credit granted and not used yet. Knows uPlot and two numbers;
- * knows no streams.
+ * The throughput chart: tokens a second, and credit granted and not used yet, over the last half minute. Knows uPlot
+ * and two numbers; knows no streams.
  */
 import uPlot from "./vendor/uplot/uPlot.esm.js";
 
 const SPAN_S = 30;
-const EVERY_MS = 250;
+const INTERVAL_MS = 250;
 const HEIGHT = 132;
 
-export class Chart {
+export class ThroughputChart {
   /** @type {number[]} */ #times = [];
   /** @type {(number | null)[]} */ #rates = [];
   /** @type {(number | null)[]} */ #credits = [];
   #read;
-  #place;
+  #container;
   /** @type {uPlot} */ #plot;
   #idle = 0;
 
-  /** @param {HTMLElement} place @param {() => { rate: number, credit: number, running: boolean }} read */
-  constructor(place, read) {
-    this.#place = place;
+  /** @param {HTMLElement} container @param {() => { rate: number, credit: number, running: boolean }} read */
+  constructor(container, read) {
+    this.#container = container;
     this.#read = read;
     this.#plot = this.#draw();
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#redraw());
-    new ResizeObserver(() => this.#resize()).observe(place);
-    setInterval(() => this.#sample(), EVERY_MS);
+    new ResizeObserver(() => this.#resize()).observe(container);
+    setInterval(() => this.#sample(), INTERVAL_MS);
   }
 
   #draw() {
-    const style = getComputedStyle(this.#place);
+    const style = getComputedStyle(this.#container);
     const colour = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
     const axis = (/** @type {string} */ scale, /** @type {string} */ stroke, /** @type {number} */ side) => {
       return { scale, stroke, side, size: 38, font: "11px system-ui, sans-serif", grid: { show: side === 3, stroke: colour("--hair"), width: 1 }, ticks: { show: false }, space: 28 };
@@ -37,13 +37,13 @@ export class Chart {
       return { scale, stroke, width, points: { show: false }, spanGaps: false };
     };
     const options = {
-      width: Math.max(this.#place.clientWidth, 120), height: HEIGHT, padding: /** @type {[number, number, number, number]} */ ([8, 0, 4, 0]),
+      width: Math.max(this.#container.clientWidth, 120), height: HEIGHT, padding: /** @type {[number, number, number, number]} */ ([8, 0, 4, 0]),
       legend: { show: false }, cursor: { show: false },
       scales: { x: { time: false, range: () => this.#span() }, rate: { range: fromZero }, credit: { range: fromZero } },
       axes: [{ show: false }, axis("rate", colour("--accent"), 3), axis("credit", colour("--second"), 1)],
       series: [{}, line("rate", colour("--accent"), 1.75), line("credit", colour("--second"), 1.25)],
     };
-    return new uPlot(/** @type {any} */ (options), this.#data, this.#place);
+    return new uPlot(/** @type {any} */ (options), this.#data, this.#container);
   }
 
   /** @returns {any} */
@@ -63,7 +63,7 @@ export class Chart {
   }
 
   #resize() {
-    const width = this.#place.clientWidth;
+    const width = this.#container.clientWidth;
     if (width && width !== this.#plot.width) this.#plot.setSize({ width, height: HEIGHT });
   }
 
@@ -79,7 +79,7 @@ export class Chart {
       for (const series of this.#data) series.shift();
     }
     this.#plot.setData(this.#data);
-    this.#place.setAttribute("aria-label", `${Math.round(rate)} tokens a second, ${credit} tokens of credit left`);
+    this.#container.setAttribute("aria-label", `${Math.round(rate)} tokens a second, ${credit} tokens of credit left`);
   }
 }
 

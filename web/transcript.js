@@ -1,23 +1,23 @@
 /**
- * What an answer says: pieces of text at token indices, and marks of what was done to it on its way.
- * Pure: no DOM, no stream. Every place is a `run` and an `index` in it. A run is one stream; an answer that is
+ * The transcript of an answer: pieces of text at token indices, and marks of how it was steered.
+ * Pure: no DOM, no stream. Every position is a `run` and an `index` in it. A run is one stream; an answer that is
  * taken up again after its end is written by several, one behind the other.
  *
- * @typedef {{ run: number, index: number }} Place
- * @typedef {Place & { count: number, text: string, tokens?: number[] | null }} Piece
- * @typedef {Place & { end: number, text: string }} Word
+ * @typedef {{ run: number, index: number }} Position
+ * @typedef {Position & { count: number, text: string, tokens?: number[] | null }} Piece
+ * @typedef {Position & { end: number, text: string }} Word
  * @typedef {{ role: string, content: string }} Message
- * @typedef {Place & { kind: "adjust", params: Record<string, number> }} AdjustMark
- * @typedef {Place & { kind: "inject", text?: string, messages?: Message[] }} InjectMark
- * @typedef {Place & { kind: "rewind" }} RewindMark
+ * @typedef {Position & { kind: "adjust", params: Record<string, number> }} AdjustMark
+ * @typedef {Position & { kind: "inject", text?: string, messages?: Message[] }} InjectMark
+ * @typedef {Position & { kind: "rewind" }} RewindMark
  * @typedef {AdjustMark | InjectMark | RewindMark} Mark
  * @typedef {{ text: string, tokens?: number[] } | { messages: Message[] }} Part
  */
 
-/** @param {Place} one @param {Place} other */
+/** @param {Position} one @param {Position} other */
 export const compare = (one, other) => one.run - other.run || one.index - other.index;
 
-export class Writing {
+export class Transcript {
   constructor() {
     /** @type {Piece[]} */ this.pieces = [];
     /** @type {Mark[]} */ this.marks = [];
@@ -32,15 +32,15 @@ export class Writing {
   /** @param {Piece} piece */
   add(piece) {
     this.pieces.push(piece);
-    for (const part of piece.text.match(/\s*\S+|\s+/g) ?? []) this.#spell(piece, part);
+    for (const part of piece.text.match(/\s*\S+|\s+/g) ?? []) this.#addWord(piece, part);
   }
 
-  /** Marks at one place stand in the order in which they were made. @param {Mark} mark */
+  /** Marks at one position stand in the order in which they were made. @param {Mark} mark */
   mark(mark) {
     if (mark.kind === "adjust") {
-      const there = this.marks.find((other) => other.kind === "adjust" && compare(other, mark) === 0);
-      if (there?.kind === "adjust") {
-        Object.assign(there.params, mark.params);
+      const existing = this.marks.find((other) => other.kind === "adjust" && compare(other, mark) === 0);
+      if (existing?.kind === "adjust") {
+        Object.assign(existing.params, mark.params);
         return;
       }
     }
@@ -49,18 +49,18 @@ export class Writing {
   }
 
   /**
-   * What was written from `place` on is void. Injections behind it are taken back; parameters stay in force, so
+   * What was written from `position` on is void. Injections behind it are taken back; parameters stay in force, so
    * their marks move to where they now begin to matter. `length` is how many code points of this run's text stand.
-   * @param {Place} place @param {number} [length]
+   * @param {Position} position @param {number} [length]
    */
-  cut(place, length) {
-    const kept = this.pieces.filter((piece) => compare(piece, place) < 0).map((piece) => before(piece, place));
-    const moved = this.marks.filter((mark) => compare(mark, place) > 0 && mark.kind === "adjust");
-    this.marks = this.marks.filter((mark) => compare(mark, place) <= 0);
+  cut(position, length) {
+    const kept = this.pieces.filter((piece) => compare(piece, position) < 0).map((piece) => pieceBefore(piece, position));
+    const moved = this.marks.filter((mark) => compare(mark, position) > 0 && mark.kind === "adjust");
+    this.marks = this.marks.filter((mark) => compare(mark, position) <= 0);
     this.pieces = [];
     this.words = [];
-    for (const piece of length === undefined ? kept : shortened(kept, place.run, length)) this.add(piece);
-    for (const mark of moved) this.mark({ ...mark, ...place });
+    for (const piece of length === undefined ? kept : truncateRun(kept, position.run, length)) this.add(piece);
+    for (const mark of moved) this.mark({ ...mark, ...position });
   }
 
   /** The index behind what stands of a run. @param {number} run */
@@ -79,16 +79,16 @@ export class Writing {
     yield* this.marks.slice(next);
   }
 
-  /** Output and injections in order, up to `place`: what a model must be given to go on from there. @returns {Part[]} */
-  parts(place = { run: Infinity, index: 0 }) {
-    const injected = this.marks.filter((mark) => mark.kind === "inject" && compare(mark, place) <= 0);
-    const written = this.pieces.filter((piece) => compare(piece, place) < 0).map((piece) => before(piece, place));
+  /** Output and injections in order, up to `position`: what a model must be given to go on from there. @returns {Part[]} */
+  parts(position = { run: Infinity, index: 0 }) {
+    const injected = this.marks.filter((mark) => mark.kind === "inject" && compare(mark, position) <= 0);
+    const written = this.pieces.filter((piece) => compare(piece, position) < 0).map((piece) => pieceBefore(piece, position));
     /** @type {Part[]} */ const parts = [];
     for (const piece of written) {
-      while (injected.length && compare(injected[0], piece) <= 0) put(parts, injected.shift());
-      put(parts, piece);
+      while (injected.length && compare(injected[0], piece) <= 0) append(parts, injected.shift());
+      append(parts, piece);
     }
-    for (const mark of injected) put(parts, mark);
+    for (const mark of injected) append(parts, mark);
     return parts;
   }
 
@@ -105,7 +105,7 @@ export class Writing {
   }
 
   /** @param {Piece} piece @param {string} part */
-  #spell(piece, part) {
+  #addWord(piece, part) {
     const last = this.words.at(-1);
     const end = piece.index + piece.count;
     if (!last || (last.text.trim() && /^\s/.test(part)) || last.run !== piece.run) {
@@ -119,7 +119,7 @@ export class Writing {
 }
 
 /** Output goes back as the tokens that it was made of, where they are known. @param {Part[]} parts @param {any} piece */
-function put(parts, { messages, text, tokens }) {
+function append(parts, { messages, text, tokens }) {
   const last = parts.at(-1);
   if (messages) parts.push({ messages });
   else if (last && "text" in last && !last.tokens === !tokens) {
@@ -128,14 +128,14 @@ function put(parts, { messages, text, tokens }) {
   } else parts.push(tokens ? { text, tokens: [...tokens] } : { text });
 }
 
-/** What of a piece stands before `place`. @param {Piece} piece @param {Place} place @returns {Piece} */
-function before(piece, place) {
-  const count = piece.run === place.run ? Math.min(piece.count, place.index - piece.index) : piece.count;
+/** What of a piece stands before `position`. @param {Piece} piece @param {Position} position @returns {Piece} */
+function pieceBefore(piece, position) {
+  const count = piece.run === position.run ? Math.min(piece.count, position.index - piece.index) : piece.count;
   return count === piece.count ? piece : { ...piece, count, tokens: piece.tokens?.slice(0, count) };
 }
 
 /** @param {Piece[]} pieces @param {number} run @param {number} length */
-function shortened(pieces, run, length) {
+function truncateRun(pieces, run, length) {
   let left = length;
   return pieces.map((piece) => {
     if (piece.run !== run) return piece;

@@ -1,4 +1,4 @@
-/** The worker of worker mode: the socket and all parsing live here, and the page's own thread is left free. */
+/** The page's Web Worker: with it the socket and all parsing are off the page's own thread. */
 import { exposeInWorker } from "/sdk/midstream.js";
 
 exposeInWorker();

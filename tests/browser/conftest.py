@@ -1,4 +1,4 @@
-"""A browser for the tests of this folder, and a server for it. It knows where browsers are found."""
+"""Fixtures of the browser tests: a browser, its pages, a toy server. It knows where browsers are found."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwrig
 
 from tests.server.server_process import Served
 
-NAMES = ["chromium", "chromium-browser", "google-chrome"]
+EXECUTABLES = ["chromium", "chromium-browser", "google-chrome"]
 FLAGS = [
     "--headless",
     "--no-sandbox",
@@ -24,14 +24,14 @@ FLAGS = [
     "--disable-sync",
     "--no-first-run",
 ]
-PATIENCE_MS = 20_000  # for what must happen; nothing is expected to take a tenth of it
+TIMEOUT_MS = 20_000  # for what must happen; nothing is expected to take a tenth of it
 
 
-def on_the_machine() -> str | None:
-    return os.environ.get("MIDSTREAM_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+def browser_on_path() -> str | None:
+    return os.environ.get("MIDSTREAM_CHROMIUM") or next(filter(None, map(shutil.which, EXECUTABLES)), None)
 
 
-def playwrights(playwright: Playwright) -> str | None:
+def browser_of_playwright(playwright: Playwright) -> str | None:
     path = playwright.chromium.executable_path
     return path if Path(path).exists() else None
 
@@ -45,11 +45,11 @@ def install() -> None:
     subprocess.run([sys.executable, "-m", "playwright", "install", "chromium"], check=False)
 
 
-def found(playwright: Playwright) -> str:
-    path = on_the_machine() or playwrights(playwright)
+def find_browser(playwright: Playwright) -> str:
+    path = browser_on_path() or browser_of_playwright(playwright)
     if path is None:
         install()
-        path = on_the_machine() or playwrights(playwright)
+        path = browser_on_path() or browser_of_playwright(playwright)
     assert path, "no browser was found, and none could be installed: set MIDSTREAM_CHROMIUM to one's path"
     return path
 
@@ -61,14 +61,14 @@ def browser() -> Iterator[Browser]:
     It is gone behind them: while Playwright is there, no other test could run an event loop of its own.
     """
     with sync_playwright() as playwright:
-        expect.set_options(timeout=PATIENCE_MS)
-        browser = playwright.chromium.launch(executable_path=found(playwright), args=FLAGS)
+        expect.set_options(timeout=TIMEOUT_MS)
+        browser = playwright.chromium.launch(executable_path=find_browser(playwright), args=FLAGS)
         yield browser
         browser.close()
 
 
 @pytest.fixture(scope="session")
-def toy() -> Iterator[Served]:
+def toy_server() -> Iterator[Served]:
     """The server, at a pace at which there is something to steer."""
     server = Served("--toy-step-ms", "20")
     yield server
@@ -79,15 +79,15 @@ def toy() -> Iterator[Served]:
 def open_page(browser: Browser) -> Iterator[Callable[[], Page]]:
     """A page that must not complain: neither its scripts nor the browser about its policy."""
     contexts = []
-    complaints: list[str] = []
+    violations: list[str] = []
 
     def open_one() -> Page:
         contexts.append(browser.new_context())
         page = contexts[-1].new_page()
-        page.set_default_timeout(PATIENCE_MS)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("console", lambda said: complaints.append(said.text) if "Policy" in said.text else None)
-        page.on("request", lambda request: complaints.extend(outside(request.url, page.url)))
+        page.set_default_timeout(TIMEOUT_MS)
+        page.on("pageerror", lambda error: violations.append(str(error)))
+        page.on("console", lambda said: violations.append(said.text) if "Policy" in said.text else None)
+        page.on("request", lambda request: violations.extend(foreign(request.url, page.url)))
         return page
 
     yield open_one
@@ -95,18 +95,18 @@ def open_page(browser: Browser) -> Iterator[Callable[[], Page]]:
         for page in context.pages:
             page.goto("about:blank")  # a page that is left cancels what it has; one that is killed cannot
         context.close()
-    assert complaints == []
+    assert violations == []
 
 
-def outside(url: str, page: str) -> list[str]:
+def foreign(url: str, page: str) -> list[str]:
     """The URL, if it is of another place than the page."""
     home = "/".join(page.split("/")[:3])
     return [] if page == "about:blank" or url.startswith((home, "data:", "blob:")) else [url]
 
 
 @pytest.fixture
-def page(open_page: Callable[[], Page], toy: Served) -> Page:
+def page(open_page: Callable[[], Page], toy_server: Served) -> Page:
     page = open_page()
-    page.goto(toy.http)
+    page.goto(toy_server.http)
     expect(page.locator("#connection")).to_have_attribute("data-state", "open")
     return page

@@ -1,4 +1,4 @@
-"""`CuttingProxy` for tests that have no event loop of their own: it runs in a thread."""
+"""`CuttingProxy` in a thread, for tests that have no event loop of their own."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tests.fakes.cutting_proxy import CuttingProxy, How
+from tests.fakes.cutting_proxy import CutKind, CuttingProxy
 
 
 @dataclass(frozen=True)
-class CutWire:
+class CuttingProxyThread:
     url: str
     _proxy: CuttingProxy
     _loop: asyncio.AbstractEventLoop
     _over: asyncio.Event
 
-    def cut(self, how: How = "reset") -> None:
+    def cut(self, kind: CutKind = "reset") -> None:
         """Cut every connection that is open."""
-        self._do(lambda: self._proxy.cut(how))
+        self._do(lambda: self._proxy.cut(kind))
 
     def refuse(self, refusing: bool) -> None:
         """Whether connections are reset before anything is said on them."""
@@ -38,21 +38,21 @@ class CutWire:
 
 
 @contextmanager
-def cut_wire(port: int) -> Iterator[CutWire]:
-    """A wire to the server on that port of this machine."""
-    laid: Future[CutWire] = Future()
-    thread = threading.Thread(target=lambda: asyncio.run(_lie(port, laid)))
+def cutting_proxy(port: int) -> Iterator[CuttingProxyThread]:
+    """A proxy to the server on that port of this machine."""
+    started: Future[CuttingProxyThread] = Future()
+    thread = threading.Thread(target=lambda: asyncio.run(_run(port, started)))
     thread.start()
-    wire = laid.result()
+    proxy = started.result()
     try:
-        yield wire
+        yield proxy
     finally:
-        wire.end()
+        proxy.end()
         thread.join()
 
 
-async def _lie(port: int, laid: Future[CutWire]) -> None:
+async def _run(port: int, started: Future[CuttingProxyThread]) -> None:
     async with CuttingProxy(port) as proxy:
         over = asyncio.Event()
-        laid.set_result(CutWire(proxy.url, proxy, asyncio.get_running_loop(), over))
+        started.set_result(CuttingProxyThread(proxy.url, proxy, asyncio.get_running_loop(), over))
         await over.wait()

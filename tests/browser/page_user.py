@@ -1,4 +1,4 @@
-"""What a person does at the page, and what they see of it: no test waits for anything but the page itself."""
+"""A user of the page: what a person does and sees there. No test waits for anything but the page itself."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def state(answer: Locator, name: str) -> None:
     expect(answer.locator(".state")).to_have_text(re.compile(name))
 
 
-def turn_dial(page: Page, name: str, value: str) -> None:
-    page.locator(f"#dial-{name}").fill(value)
+def set_slider(page: Page, name: str, value: str) -> None:
+    page.locator(f"#slider-{name}").fill(value)
 
 
 def until(server: Served, condition: Callable[[Metrics], bool]) -> Metrics:

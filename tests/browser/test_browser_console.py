@@ -1,4 +1,4 @@
-"""What the page leaves in the browser's console: nothing."""
+"""The browser's console, in which the page leaves nothing."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from tests.browser.page_user import ask, open_panel, state
 from tests.server.server_process import Served
 
 
-def test_a_whole_visit_leaves_no_word_in_the_console(open_page: Callable[[], Page], toy: Served) -> None:
+def test_a_whole_visit_leaves_no_word_in_the_console(
+    open_page: Callable[[], Page], toy_server: Served
+) -> None:
     page = open_page()
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text))
-    page.goto(toy.http)
+    page.goto(toy_server.http)
     expect(page.locator("#connection")).to_have_attribute("data-state", "open")
     open_panel(page)
     page.locator("#streams > summary").click()

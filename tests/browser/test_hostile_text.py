@@ -1,4 +1,4 @@
-"""What a model says is text: markup, scripts and bidi controls in it do nothing to the page."""
+"""Hostile text of a model: markup, scripts (XSS) and bidi controls in it do nothing to the page."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ MARKUP = '<img src=x onerror="window.harmed=1"><script>window.harmed=1</script>'
 REVERSED = "\u202egnp.exe\u2066 \x1b[31mred\x00 \x9b"
 
 
-def served_by_a_liar(socket: WebSocketRoute) -> None:
+def hostile_server(socket: WebSocketRoute) -> None:
     """A server whose model says hostile things."""
 
-    def tell(event: dict[str, Any]) -> None:
+    def send(event: dict[str, Any]) -> None:
         socket.send(json.dumps(event))
 
-    def hear(data: str | bytes) -> None:
+    def receive(data: str | bytes) -> None:
         frame = json.loads(data)
         if frame["type"] != "start":
             return
@@ -34,17 +34,17 @@ def served_by_a_liar(socket: WebSocketRoute) -> None:
             | {"usage": {"discarded_tokens": 0}, "timing": {"ttft_ms": 1, "tokens_per_s": 1}},
         ]
         for seq, event in enumerate(events):
-            tell(about | event | {"seq": seq})
+            send(about | event | {"seq": seq})
 
-    socket.on_message(hear)
-    tell({"type": "ready", "protocol": 1, "session_id": "s", "models": [MARKUP], "limits": {}})
+    socket.on_message(receive)
+    send({"type": "ready", "protocol": 1, "session_id": "s", "models": [MARKUP], "limits": {}})
 
 
 @pytest.fixture
-def answered(open_page: Callable[[], Page], toy: Served) -> Page:
+def answered(open_page: Callable[[], Page], toy_server: Served) -> Page:
     page = open_page()
-    page.route_web_socket("**/v1/realtime", served_by_a_liar)
-    page.goto(toy.http)
+    page.route_web_socket("**/v1/realtime", hostile_server)
+    page.goto(toy_server.http)
     page.locator("#question").fill(MARKUP)
     page.locator("#question").press("Enter")
     expect(page.locator(".answer .state")).to_have_text("broken off")

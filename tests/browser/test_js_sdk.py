@@ -1,4 +1,4 @@
-"""The JavaScript client: types, declarations, its own tests, and that its wire is the one that is defined.
+"""The JavaScript SDK: its types, declarations and own tests, and that its protocol is as it is defined.
 
 Its tests are written in its own language, for Node's own runner. This runs them and shows what they say.
 """
@@ -21,14 +21,14 @@ from midstream.options import StartOptions
 PACKAGE = Path(__file__).parents[2] / "clients" / "js"
 INSTALLED = PACKAGE / "node_modules" / ".package-lock.json"  # what npm leaves behind when it is through
 LOCK = PACKAGE / "package-lock.json"
-MOST_S = 540
+TIMEOUT_S = 540
 
 
 def run(*command: str) -> str:
     """Run a command of the package's, and fail with what it says."""
     env = os.environ | {"MIDSTREAM_PYTHON": sys.executable}
     done = subprocess.run(
-        command, cwd=PACKAGE, env=env, capture_output=True, text=True, timeout=MOST_S, check=False
+        command, cwd=PACKAGE, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
     if done.returncode:
         pytest.fail(f"{' '.join(command)}\n{done.stdout}{done.stderr}", pytrace=False)
@@ -46,10 +46,10 @@ def _installed() -> None:
 
 
 def constants() -> dict[str, object]:
-    """What `wire.js` says of the protocol beside its types."""
-    show = "import('./src/protocol.js').then((wire) => console.log(JSON.stringify(wire)))"
-    said: dict[str, object] = json.loads(run("node", "-e", show))
-    return said
+    """What `protocol.js` says of the protocol beside its types."""
+    show = "import('./src/protocol.js').then((protocol) => console.log(JSON.stringify(protocol)))"
+    exported: dict[str, object] = json.loads(run("node", "-e", show))
+    return exported
 
 
 @pytest.mark.parametrize("project", [".", "../../web"])
@@ -64,21 +64,21 @@ def test_the_declarations_are_those_of_the_source(tmp_path: Path) -> None:
     assert kept == fresh, "run `npm run types` in clients/js, and commit what it writes"
 
 
-@pytest.mark.timeout(MOST_S + 60)
+@pytest.mark.timeout(TIMEOUT_S + 60)
 def test_its_own_tests_pass() -> None:
     run("npm", "test")
 
 
-def test_the_wire_is_that_of_the_definition() -> None:
-    wire = constants()
-    assert (wire["VERSION"], wire["SUBPROTOCOL"]) == (protocol.VERSION, protocol.JSON_SUBPROTOCOL)
-    assert wire["MAX_INDEX"] == protocol.MAX_INDEX
-    assert wire["PARAMS"] == list(protocol.Params.__struct_fields__)
+def test_the_protocol_is_that_of_the_definition() -> None:
+    mirror = constants()
+    assert (mirror["VERSION"], mirror["SUBPROTOCOL"]) == (protocol.VERSION, protocol.JSON_SUBPROTOCOL)
+    assert mirror["MAX_INDEX"] == protocol.MAX_INDEX
+    assert mirror["PARAMS"] == list(protocol.Params.__struct_fields__)
     own = StartOptions.__annotations__.keys() - set(protocol.Params.__struct_fields__)
-    assert sorted(wire["START_FIELDS"]) == sorted(own)  # type: ignore[call-overload]
+    assert sorted(mirror["START_FIELDS"]) == sorted(own)  # type: ignore[call-overload]
     # 1006 is never sent: it stands for a connection that broke.
-    assert set(wire["RETRYABLE_CLOSE_CODES"]) == protocol.RETRYABLE_CLOSE_CODES | {1006}  # type: ignore[call-overload]
-    answers = wire["ANSWERS"]
+    assert set(mirror["RETRYABLE_CLOSE_CODES"]) == protocol.RETRYABLE_CLOSE_CODES | {1006}  # type: ignore[call-overload]
+    answers = mirror["ANSWERS"]
     assert isinstance(answers, dict)
     assert answers.keys() | {"credit", "replace"} == tags(protocol.ClientFrame)
     assert set(answers.values()) <= tags(protocol.ServerEvent)

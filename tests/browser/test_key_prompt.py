@@ -1,4 +1,4 @@
-"""The page at a server that wants a key: it asks for one, says what is wrong, and keeps it to itself."""
+"""The page's key prompt, at a server that wants a key: it says what is wrong, and keeps the key to itself."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 from playwright.sync_api import Page, Request, expect
 
 from realtime.keys_command import main
-from tests.browser.cutting_proxy_thread import cut_wire
+from tests.browser.cutting_proxy_thread import cutting_proxy
 from tests.browser.page_user import ask, state, words_of, written_so_far
 from tests.server.server_process import Served
 
 STORED = "() => JSON.stringify({ ...sessionStorage, ...localStorage }) + document.cookie + location.href"
 
 
-class Keyed:
+class KeyedServer:
     """A server with a key file, and keys of its own for those who lose theirs."""
 
     def __init__(self, folder: Path) -> None:
@@ -38,14 +38,14 @@ class Keyed:
 
 
 @pytest.fixture(scope="module")
-def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
-    keyed = Keyed(tmp_path_factory.mktemp("keys"))
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedServer]:
+    keyed = KeyedServer(tmp_path_factory.mktemp("keys"))
     yield keyed
     keyed.served.end()
 
 
 @pytest.fixture
-def asked(open_page: Callable[[], Page], keyed: Keyed) -> Page:
+def asked(open_page: Callable[[], Page], keyed: KeyedServer) -> Page:
     """A page that has asked for a key."""
     page = open_page()
     page.goto(keyed.served.http)
@@ -55,7 +55,7 @@ def asked(open_page: Callable[[], Page], keyed: Keyed) -> Page:
 
 def locked(page: Page) -> None:
     expect(page.locator("#connection")).to_have_attribute("data-state", "locked")
-    expect(page.locator("#unlock")).to_be_visible()
+    expect(page.locator("#key-prompt")).to_be_visible()
 
 
 def unlock(page: Page, key: str) -> None:
@@ -65,24 +65,24 @@ def unlock(page: Page, key: str) -> None:
 
 def connected(page: Page) -> None:
     expect(page.locator("#connection")).to_have_attribute("data-state", "open")
-    expect(page.locator("#unlock")).to_be_hidden()
+    expect(page.locator("#key-prompt")).to_be_hidden()
 
 
 def test_a_server_without_keys_shows_nothing_of_them(page: Page) -> None:
-    expect(page.locator("#unlock")).to_be_hidden()
+    expect(page.locator("#key-prompt")).to_be_hidden()
     page.locator("#connection summary").click()
     expect(page.locator("#worker")).to_be_visible()
     expect(page.locator("#keyed")).to_be_hidden()
 
 
-def test_it_asks_says_what_is_wrong_and_lets_the_right_one_in(asked: Page, keyed: Keyed) -> None:
+def test_it_asks_says_what_is_wrong_and_lets_the_right_one_in(asked: Page, keyed: KeyedServer) -> None:
     expect(asked.locator("#key")).to_be_focused()
-    expect(asked.locator("#unlock-why")).to_be_hidden()
+    expect(asked.locator("#key-prompt-why")).to_be_hidden()
     for wrong in ("ms_wrong", "two words", "schl\u00fcssel"):
         unlock(asked, wrong)
-        expect(asked.locator("#unlock-why")).to_contain_text("does not know this key")
+        expect(asked.locator("#key-prompt-why")).to_contain_text("does not know this key")
         expect(asked.locator("#key")).to_have_value(wrong)
-        expect(asked.locator("#unlock-go")).to_be_enabled()
+        expect(asked.locator("#key-prompt-go")).to_be_enabled()
     unlock(asked, f" {keyed.alice} ")
     connected(asked)
     expect(asked.locator("#question")).to_be_focused()
@@ -91,7 +91,7 @@ def test_it_asks_says_what_is_wrong_and_lets_the_right_one_in(asked: Page, keyed
     state(answer, "stopped")
 
 
-def test_the_key_goes_to_one_place_and_is_kept_in_none(asked: Page, keyed: Keyed) -> None:
+def test_the_key_goes_to_one_place_and_is_kept_in_none(asked: Page, keyed: KeyedServer) -> None:
     seen: list[Request] = []
     asked.on("request", lambda request: seen.append(request))  # noqa: PLW0108 - it marks what it is given
     unlock(asked, keyed.alice)
@@ -105,7 +105,7 @@ def test_the_key_goes_to_one_place_and_is_kept_in_none(asked: Page, keyed: Keyed
 
 
 def test_a_key_that_is_to_be_kept_lives_through_reloads_until_it_is_forgotten(
-    asked: Page, keyed: Keyed
+    asked: Page, keyed: KeyedServer
 ) -> None:
     asked.locator("#keep-key").check()
     unlock(asked, keyed.alice)
@@ -115,20 +115,20 @@ def test_a_key_that_is_to_be_kept_lives_through_reloads_until_it_is_forgotten(
     asked.locator("#connection summary").click()
     asked.locator("#forget-key").click()
     locked(asked)
-    expect(asked.locator("#unlock-why")).to_be_hidden()
+    expect(asked.locator("#key-prompt-why")).to_be_hidden()
     assert keyed.alice not in asked.evaluate(STORED)
 
 
 def test_a_wrong_key_is_not_kept_either(asked: Page) -> None:
     asked.locator("#keep-key").check()
     unlock(asked, "ms_wrong")
-    expect(asked.locator("#unlock-why")).to_be_visible()
+    expect(asked.locator("#key-prompt-why")).to_be_visible()
     assert "ms_wrong" not in asked.evaluate(STORED)
 
 
-def test_who_has_no_key_at_hand_may_come_back_to_it(asked: Page, keyed: Keyed) -> None:
-    asked.locator("#unlock-later").click()
-    expect(asked.locator("#unlock")).to_be_hidden()
+def test_who_has_no_key_at_hand_may_come_back_to_it(asked: Page, keyed: KeyedServer) -> None:
+    asked.locator("#key-prompt-later").click()
+    expect(asked.locator("#key-prompt")).to_be_hidden()
     expect(asked.locator("#trouble")).to_contain_text("wants a key")
     expect(asked.locator("#ask")).to_be_disabled()
     asked.locator("#try-now").click()
@@ -139,11 +139,11 @@ def test_who_has_no_key_at_hand_may_come_back_to_it(asked: Page, keyed: Keyed) -
 
 @pytest.mark.parametrize("worker", [False, True])
 def test_each_connection_has_a_secret_of_its_own(
-    open_page: Callable[[], Page], keyed: Keyed, worker: bool
+    open_page: Callable[[], Page], keyed: KeyedServer, worker: bool
 ) -> None:
-    with cut_wire(keyed.served.port) as wire:
+    with cutting_proxy(keyed.served.port) as proxy:
         page = open_page()
-        page.goto(wire.url)
+        page.goto(proxy.url)
         locked(page)
         unlock(page, keyed.alice)
         connected(page)
@@ -157,7 +157,7 @@ def test_each_connection_has_a_secret_of_its_own(
         for words in (20, 35):
             written_so_far(answer, words)
             with page.expect_response("**/client_secrets") as response:
-                wire.cut()
+                proxy.cut()
             secrets.add(response.value.json()["secret"])
         standing = words_of(answer)
         written_so_far(answer, len(standing) + 20)
@@ -166,16 +166,16 @@ def test_each_connection_has_a_secret_of_its_own(
         page.goto("about:blank")
 
 
-def test_a_key_that_is_revoked_ends_what_runs_and_another_goes_on(asked: Page, keyed: Keyed) -> None:
+def test_a_key_that_is_revoked_ends_what_runs_and_another_goes_on(asked: Page, keyed: KeyedServer) -> None:
     unlock(asked, keyed.bob)
     connected(asked)
     answer = ask(asked)
     keyed.revoke("bob")
     locked(asked)
-    expect(asked.locator("#unlock-why")).to_contain_text("was revoked")
+    expect(asked.locator("#key-prompt-why")).to_contain_text("was revoked")
     expect(answer).to_have_attribute("data-state", "ended")
     unlock(asked, keyed.bob)
-    expect(asked.locator("#unlock-why")).to_contain_text("does not know this key")
+    expect(asked.locator("#key-prompt-why")).to_contain_text("does not know this key")
     unlock(asked, keyed.alice)
     connected(asked)
     standing = words_of(answer)
@@ -185,45 +185,47 @@ def test_a_key_that_is_revoked_ends_what_runs_and_another_goes_on(asked: Page, k
 
 
 def test_a_key_that_is_revoked_meanwhile_does_not_come_back(
-    open_page: Callable[[], Page], keyed: Keyed
+    open_page: Callable[[], Page], keyed: KeyedServer
 ) -> None:
-    with cut_wire(keyed.served.port) as wire:
+    with cutting_proxy(keyed.served.port) as proxy:
         page = open_page()
-        page.goto(wire.url)
+        page.goto(proxy.url)
         locked(page)
         unlock(page, keyed.carol)
         connected(page)
-        wire.refuse(True)
-        wire.cut()
+        proxy.refuse(True)
+        proxy.cut()
         expect(page.locator("#connection")).to_have_attribute("data-state", "reconnecting")
         keyed.revoke("carol")
-        wire.refuse(False)
+        proxy.refuse(False)
         locked(page)
-        expect(page.locator("#unlock-why")).to_contain_text("revoked")
+        expect(page.locator("#key-prompt-why")).to_contain_text("revoked")
         page.goto("about:blank")
 
 
 def test_a_server_that_is_away_is_said_where_the_key_is_typed(
-    open_page: Callable[[], Page], keyed: Keyed
+    open_page: Callable[[], Page], keyed: KeyedServer
 ) -> None:
-    with cut_wire(keyed.served.port) as wire:
+    with cutting_proxy(keyed.served.port) as proxy:
         page = open_page()
-        page.goto(wire.url)
+        page.goto(proxy.url)
         locked(page)
-        wire.refuse(True)
-        wire.cut()
+        proxy.refuse(True)
+        proxy.cut()
         unlock(page, keyed.alice)
-        expect(page.locator("#unlock-why")).to_contain_text("cannot be reached")
-        wire.refuse(False)
+        expect(page.locator("#key-prompt-why")).to_contain_text("cannot be reached")
+        proxy.refuse(False)
         connected(page)
         page.goto("about:blank")
 
 
-def test_a_server_that_does_not_answer_is_tried_again(open_page: Callable[[], Page], toy: Served) -> None:
+def test_a_server_that_does_not_answer_is_tried_again(
+    open_page: Callable[[], Page], toy_server: Served
+) -> None:
     page = open_page()
     page.add_init_script(
         "AbortSignal.timeout = () => AbortSignal.abort(new DOMException('', 'TimeoutError'))"
     )
-    page.goto(toy.http)
+    page.goto(toy_server.http)
     expect(page.locator("#connection")).to_have_attribute("data-state", "waiting")
     expect(page.locator("#trouble")).to_contain_text("cannot be reached")

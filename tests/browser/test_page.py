@@ -1,4 +1,4 @@
-"""The page in a real browser against the real server, at a toy's pace."""
+"""The web page in a real browser, against the real server with the toy model: it steers answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.page_user import ask, busy, metrics_of, state, turn_dial, until, words_of, written_so_far
+from tests.browser.page_user import ask, busy, metrics_of, set_slider, state, until, words_of, written_so_far
 from tests.server.server_process import Served, decoded, streams
 
 
@@ -30,45 +30,45 @@ def frames_of(page: Page, url: str) -> tuple[list[str], list[str]]:
     return sent, received
 
 
-def test_stop_stops_decoding(page: Page, toy: Served) -> None:
+def test_stop_stops_decoding(page: Page, toy_server: Served) -> None:
     answer = ask(page)
     answer.locator(".stop").click()
     state(answer, "stopped")
-    total = idle(toy)
+    total = idle(toy_server)
     expect(answer.locator(".numbers")).to_contain_text("tokens")
-    assert decoded(metrics_of(toy)) == total
+    assert decoded(metrics_of(toy_server)) == total
 
 
-def test_escape_stops_everything(page: Page, toy: Served) -> None:
+def test_escape_stops_everything(page: Page, toy_server: Served) -> None:
     answers = ask(page, answers=2)
     page.keyboard.press("Escape")
     for number in range(2):
         state(answers.nth(number), "stopped")
-    idle(toy)
+    idle(toy_server)
 
 
-def test_pause_holds_the_text_still_and_resume_goes_on(page: Page, toy: Served) -> None:
+def test_pause_holds_the_text_still_and_resume_goes_on(page: Page, toy_server: Served) -> None:
     answer = ask(page)
     page.keyboard.press("Alt+p")
     state(answer, "paused")
     held = words_of(answer)
-    total = decoded(until(toy, lambda now: streams(now, "paused") > 0))
+    total = decoded(until(toy_server, lambda now: streams(now, "paused") > 0))
     other = ask(page, "Something else, meanwhile")  # the toy's step goes on, but not for the first
     other.locator(".stop").click()
     assert words_of(answer) == held
-    assert decoded(metrics_of(toy)) > total
+    assert decoded(metrics_of(toy_server)) > total
     answer.locator(".pause").click()
     written_so_far(answer, len(held) + 2)
     assert words_of(answer)[: len(held) - 1] == held[:-1]  # a pause may come in the middle of a word
 
 
 def test_the_mark_of_a_slider_stands_where_the_server_said(
-    open_page: Callable[[], Page], toy: Served
+    open_page: Callable[[], Page], toy_server: Served
 ) -> None:
     page = open_page()
-    _, received = frames_of(page, toy.http)
+    _, received = frames_of(page, toy_server.http)
     answer = ask(page)
-    turn_dial(page, "temperature", "1.3")
+    set_slider(page, "temperature", "1.3")
     mark = answer.locator(".mark.adjust")
     expect(mark).to_contain_text("temperature 1.3")
     said = next(text for text in received if '"adjusted"' in text)
@@ -84,7 +84,7 @@ def test_the_mark_of_a_slider_stands_where_the_server_said(
     assert before < int(index[1]) <= after
 
 
-def test_a_clicked_word_is_forgotten_and_gone_on_from_differently(page: Page, toy: Served) -> None:
+def test_a_clicked_word_is_forgotten_and_gone_on_from_differently(page: Page, toy_server: Served) -> None:
     answer = ask(page)
     written_so_far(answer, 20)
     answer.locator(".word").nth(5).click()
@@ -102,10 +102,10 @@ def test_a_clicked_word_is_forgotten_and_gone_on_from_differently(page: Page, to
     assert second[5:12] != first[5:12]
 
 
-def test_a_finger_points_before_it_chooses(browser: Browser, toy: Served) -> None:
+def test_a_finger_points_before_it_chooses(browser: Browser, toy_server: Served) -> None:
     context = browser.new_context(has_touch=True, viewport={"width": 390, "height": 844})
     page = context.new_page()
-    page.goto(toy.http)
+    page.goto(toy_server.http)
     answer = ask(page)
     page.keyboard.press("Escape")
     state(answer, "stopped")
@@ -138,8 +138,8 @@ def test_words_are_put_into_the_answer(page: Page) -> None:
     answer = ask(page)
     answer.locator(".interject").click()
     state(answer, "paused")
-    answer.locator(".line input").fill("but then")
-    answer.locator(".line input").press("Enter")
+    answer.locator(".interjection input").fill("but then")
+    answer.locator(".interjection input").press("Enter")
     expect(answer.locator("ins")).to_have_text("but then")
     state(answer, "writing")
 
@@ -147,9 +147,9 @@ def test_words_are_put_into_the_answer(page: Page) -> None:
 def test_a_message_is_put_into_the_answer(page: Page) -> None:
     answer = ask(page)
     page.keyboard.press("Alt+i")
-    answer.locator(".line select").select_option("messages")
-    answer.locator(".line input").fill("Shorter, please")
-    answer.locator(".line input").press("Enter")
+    answer.locator(".interjection select").select_option("messages")
+    answer.locator(".interjection input").fill("Shorter, please")
+    answer.locator(".interjection input").press("Enter")
     expect(answer.locator("ins.message")).to_have_text("Shorter, please")
 
 
@@ -162,38 +162,38 @@ def test_two_streams_write_beside_each_other_and_one_is_stopped_alone(page: Page
     assert words_of(answers.nth(0)) != words_of(answers.nth(1))
 
 
-def test_a_reader_who_is_slow_slows_the_decoding(page: Page, toy: Served) -> None:
-    before = idle(toy)
+def test_a_reader_who_is_slow_slows_the_decoding(page: Page, toy_server: Served) -> None:
+    before = idle(toy_server)
     page.locator("[name=pace]").fill("10")
     page.locator("[name=window]").fill("4")
     answer = ask(page)
     shown = len(words_of(answer))
-    assert decoded(metrics_of(toy)) - before <= shown + 4 + 16
+    assert decoded(metrics_of(toy_server)) - before <= shown + 4 + 16
     answer.locator(".stop").click()
     state(answer, "stopped")
 
 
-def test_in_a_worker_all_is_the_same(page: Page, toy: Served) -> None:
+def test_in_a_worker_all_is_the_same(page: Page, toy_server: Served) -> None:
     page.locator("#connection summary").click()
     page.locator("#worker").check()
     expect(page.locator("#connection")).to_have_attribute("data-state", "open")
     assert len(page.workers) == 1
     page.locator("#connection summary").click()
     answer = ask(page)
-    turn_dial(page, "temperature", "1.1")
+    set_slider(page, "temperature", "1.1")
     expect(answer.locator(".mark.adjust")).to_have_count(1)
     answer.locator(".stop").click()
     state(answer, "stopped")
-    idle(toy)
+    idle(toy_server)
 
 
 def test_a_page_loaded_anew_in_mid_stream_frees_the_engine_and_keeps_the_text(
-    page: Page, toy: Served
+    page: Page, toy_server: Served
 ) -> None:
     ask(page)
     page.reload()
     expect(page.locator("#connection")).to_have_attribute("data-state", "open")
-    idle(toy)
+    idle(toy_server)
     answer = page.locator(".answer")
     standing = words_of(answer)
     assert len(standing) >= 8
@@ -222,7 +222,7 @@ def test_a_server_that_goes_and_comes_back(open_page: Callable[[], Page]) -> Non
         second.end()
 
 
-def test_each_key_cancels_the_suggestion_before_it(page: Page, toy: Served) -> None:
+def test_each_key_cancels_the_suggestion_before_it(page: Page, toy_server: Served) -> None:
     page.locator("nav a", has_text="As you type").click()
     typed = page.locator("#typed")
     typed.fill("The river")
@@ -231,15 +231,15 @@ def test_each_key_cancels_the_suggestion_before_it(page: Page, toy: Served) -> N
     typed.press_sequentially(" was")
     expect(page.locator("#typing-note")).to_contain_text("1 cancelled")
     expect(ghost).to_have_text(re.compile(r"\w+"))
-    until(toy, lambda now: not busy(now))
+    until(toy_server, lambda now: not busy(now))
     typed.press("Tab")
     expect(typed).to_have_value(re.compile(r"The river was \w+"))
 
 
-def test_the_page_fits_a_phone(browser: Browser, toy: Served) -> None:
+def test_the_page_fits_a_phone(browser: Browser, toy_server: Served) -> None:
     context = browser.new_context(viewport={"width": 390, "height": 844})
     page = context.new_page()
-    page.goto(toy.http)
+    page.goto(toy_server.http)
     answer = ask(page)
     answer.locator(".interject").click()
     wider = page.evaluate("() => document.documentElement.scrollWidth - innerWidth")

@@ -1,4 +1,4 @@
-"""The page on a wire that is cut: what was being written goes on, and it says what it does meanwhile."""
+"""The page's reconnecting: what was being written goes on, and the page says what it does meanwhile."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.cutting_proxy_thread import CutWire, cut_wire
-from tests.browser.page_user import ask, busy, state, turn_dial, until, words_of, written_so_far
+from tests.browser.cutting_proxy_thread import CuttingProxyThread, cutting_proxy
+from tests.browser.page_user import ask, busy, set_slider, state, until, words_of, written_so_far
 from tests.server.server_process import Served
 
 
 @pytest.fixture
-def wire(toy: Served) -> Iterator[CutWire]:
-    with cut_wire(toy.port) as wire:
-        yield wire
+def proxy(toy_server: Served) -> Iterator[CuttingProxyThread]:
+    with cutting_proxy(toy_server.port) as proxy:
+        yield proxy
 
 
 def seeded(page: Page, url: str) -> Locator:
@@ -31,9 +31,9 @@ def connected(page: Page) -> None:
     expect(page.locator("#connection")).to_have_attribute("data-state", "open")
 
 
-def cut_for_a_while(page: Page, wire: CutWire) -> None:
-    wire.refuse(True)
-    wire.cut()
+def cut_for_a_while(page: Page, proxy: CuttingProxyThread) -> None:
+    proxy.refuse(True)
+    proxy.cut()
     expect(page.locator("#connection")).to_have_attribute("data-state", "reconnecting")
 
 
@@ -45,15 +45,15 @@ def in_worker(page: Page) -> None:
 
 
 def test_what_is_written_goes_on_as_if_nothing_had_been(
-    wire: CutWire, open_page: Callable[[], Page], toy: Served
+    proxy: CuttingProxyThread, open_page: Callable[[], Page], toy_server: Served
 ) -> None:
-    whole = seeded(open_page(), toy.http)
+    whole = seeded(open_page(), toy_server.http)
     written_so_far(whole, 70)
     page = open_page()
-    answer = seeded(page, wire.url)
+    answer = seeded(page, proxy.url)
     for words in (20, 35, 50):
         written_so_far(answer, words)
-        wire.cut()
+        proxy.cut()
     written_so_far(answer, 70)
     state(answer, "writing")
     expect(answer.locator(".problem")).to_be_hidden()
@@ -62,21 +62,21 @@ def test_what_is_written_goes_on_as_if_nothing_had_been(
 
 @pytest.mark.parametrize("worker", [False, True])
 def test_the_page_says_that_it_reconnects_and_steering_waits(
-    wire: CutWire, open_page: Callable[[], Page], worker: bool
+    proxy: CuttingProxyThread, open_page: Callable[[], Page], worker: bool
 ) -> None:
     page = open_page()
-    page.goto(wire.url)
+    page.goto(proxy.url)
     connected(page)
     if worker:
         in_worker(page)
     answer = ask(page)
-    cut_for_a_while(page, wire)
+    cut_for_a_while(page, proxy)
     expect(page.locator("#trouble")).to_contain_text("goes on where it was")
     expect(page.locator("#try-now")).to_be_hidden()
     expect(page.locator("#ask")).to_be_disabled()
-    turn_dial(page, "temperature", "1.3")
+    set_slider(page, "temperature", "1.3")
     standing = words_of(answer)
-    wire.refuse(False)
+    proxy.refuse(False)
     connected(page)
     expect(page.locator("#trouble")).to_be_hidden()
     expect(answer.locator(".mark.adjust")).to_contain_text("temperature 1.3")
@@ -85,27 +85,29 @@ def test_the_page_says_that_it_reconnects_and_steering_waits(
 
 
 def test_what_is_stopped_without_a_connection_is_stopped_when_there_is_one(
-    wire: CutWire, open_page: Callable[[], Page], toy: Served
+    proxy: CuttingProxyThread, open_page: Callable[[], Page], toy_server: Served
 ) -> None:
     page = open_page()
-    page.goto(wire.url)
+    page.goto(proxy.url)
     connected(page)
     answer = ask(page)
-    cut_for_a_while(page, wire)
+    cut_for_a_while(page, proxy)
     answer.locator(".stop").click()
-    wire.refuse(False)
+    proxy.refuse(False)
     expect(answer).to_have_attribute("data-state", re.compile("ended"))
     expect(answer.locator(".state")).to_have_text("stopped")
-    until(toy, lambda now: not busy(now))
+    until(toy_server, lambda now: not busy(now))
 
 
-def test_a_wire_that_falls_silent_is_left_for_another(wire: CutWire, open_page: Callable[[], Page]) -> None:
+def test_a_connection_that_falls_silent_is_left_for_another(
+    proxy: CuttingProxyThread, open_page: Callable[[], Page]
+) -> None:
     page = open_page()
     page.clock.install()
-    page.goto(wire.url)
+    page.goto(proxy.url)
     connected(page)
     answer = ask(page)
-    wire.cut("silence")
+    proxy.cut("silence")
     standing = words_of(answer)
     with page.expect_websocket():
         page.clock.run_for(31_000)  # of the page's own time

@@ -1,4 +1,4 @@
-"""The page as files: what is served, and with which headers."""
+"""Static files, those of the page and of the SDK: what is served, and with which headers."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def fetch(server: Served, path: str, **headers: str) -> HTTPResponse | HTTPError
         ("/vendor/uplot/uPlot.esm.js", "text/javascript"),
     ],
 )
-def test_files_have_their_kind_and_the_policy(toy: Served, path: str, kind: str) -> None:
-    response = fetch(toy, path)
+def test_files_have_their_kind_and_the_policy(toy_server: Served, path: str, kind: str) -> None:
+    response = fetch(toy_server, path)
     assert response.status == 200
     assert response.headers.get_content_type() == kind
     policy = response.headers["Content-Security-Policy"]
@@ -46,12 +46,12 @@ def test_files_have_their_kind_and_the_policy(toy: Served, path: str, kind: str)
     "path",
     ["/nothing", "/sdk/", "/style/", "/sdk/../package.json", "/..%2fpyproject.toml", "/vendor/uplot/LICENSE"],
 )
-def test_nothing_else_is_there(toy: Served, path: str) -> None:
-    response = fetch(toy, path)
+def test_nothing_else_is_there(toy_server: Served, path: str) -> None:
+    response = fetch(toy_server, path)
     assert response.status == 404
     assert response.headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_what_has_not_changed_is_not_sent_again(toy: Served) -> None:
-    tag = fetch(toy, "/main.js").headers["ETag"]
-    assert fetch(toy, "/main.js", **{"If-None-Match": tag}).status == 304
+def test_what_has_not_changed_is_not_sent_again(toy_server: Served) -> None:
+    tag = fetch(toy_server, "/main.js").headers["ETag"]
+    assert fetch(toy_server, "/main.js", **{"If-None-Match": tag}).status == 304

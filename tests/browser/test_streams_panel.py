@@ -1,4 +1,4 @@
-"""The panel of the server's streams: what it shows, how still it stands, and when it asks."""
+"""The streams panel of the page: what it shows, how still it stands, and when it asks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def listings_asked_for(page: Page) -> list[Request]:
     return seen
 
 
-def told(name: str, **what: object) -> dict[str, object]:
+def listed_stream(name: str, **what: object) -> dict[str, object]:
     """A stream as the server lists it."""
     usual = {"tenant": "local", "model": "toy", "route": "http", "state": "running", "paused": None}
     numbers = {"age_s": 12.3, "prompt_tokens": 5, "tokens": 7, "tokens_per_s": 19.84, "credit": 52}
@@ -63,9 +63,9 @@ def cells(row: Locator) -> list[str]:
     return row.locator("td").all_inner_texts()
 
 
-def test_it_shows_what_lives_and_what_of_it_is_ones_own(page: Page, toy: Served) -> None:
+def test_it_shows_what_lives_and_what_of_it_is_ones_own(page: Page, toy_server: Served) -> None:
     panel = opened(page)
-    with unread(toy, "elsewhere"):
+    with unread(toy_server, "elsewhere"):
         answer = ask(page)
         rows = panel.locator("tbody tr")
         mine, other = rows.filter(has_text="Answer"), rows.filter(has_text="elsewhere")
@@ -84,9 +84,11 @@ def test_it_shows_what_lives_and_what_of_it_is_ones_own(page: Page, toy: Served)
 
 def test_rows_stay_where_and_what_they_are_while_numbers_move(page: Page) -> None:
     answers = [
-        listing(told("b"), told("a", tokens_per_s=1.0)),
-        listing(told("c"), told("b", state="stalled"), told("a", tokens_per_s=2.0)),
-        listing(told("c"), told("a", tokens_per_s=3.0)),
+        listing(listed_stream("b"), listed_stream("a", tokens_per_s=1.0)),
+        listing(
+            listed_stream("c"), listed_stream("b", state="stalled"), listed_stream("a", tokens_per_s=2.0)
+        ),
+        listing(listed_stream("c"), listed_stream("a", tokens_per_s=3.0)),
     ]
     page.route("**/v1/streams*", lambda route: route.fulfill(json=answers[0]))
     rows = opened(page).locator("tbody tr")
@@ -102,8 +104,8 @@ def test_rows_stay_where_and_what_they_are_while_numbers_move(page: Page) -> Non
 def test_it_tells_how_many_there_are_and_why_they_stand_still(page: Page) -> None:
     server = {"kv_used_tokens": 3000, "kv_cached_tokens": 100, "kv_free_tokens": 16900, "tokens_per_s": 40.4}
     streams = [
-        told("a", state="paused", paused="memory", tenant="eve"),
-        told("b", age_s=7300, tokens_per_s=1234.5),
+        listed_stream("a", state="paused", paused="memory", tenant="eve"),
+        listed_stream("b", age_s=7300, tokens_per_s=1234.5),
     ]
     answer = listing(*streams, total=612, server={"connections": 3, **server})
     page.route("**/v1/streams*", lambda route: route.fulfill(json=answer))
@@ -121,8 +123,8 @@ def test_it_tells_how_many_there_are_and_why_they_stand_still(page: Page) -> Non
     assert cells(second) == ["1235", "52", "1,200"]
 
 
-def test_names_of_streams_are_texts(page: Page, toy: Served) -> None:
-    with unread(toy, MARKUP):
+def test_names_of_streams_are_texts(page: Page, toy_server: Served) -> None:
+    with unread(toy_server, MARKUP):
         panel = opened(page)
         expect(panel).to_contain_text("<img")
         expect(panel.locator("img")).to_have_count(0)
@@ -130,10 +132,10 @@ def test_names_of_streams_are_texts(page: Page, toy: Served) -> None:
     assert page.evaluate("() => window.harmed") is None
 
 
-def test_it_asks_only_while_somebody_looks(open_page: Callable[[], Page], toy: Served) -> None:
+def test_it_asks_only_while_somebody_looks(open_page: Callable[[], Page], toy_server: Served) -> None:
     page = open_page()
     page.clock.install()
-    page.goto(toy.http)
+    page.goto(toy_server.http)
     expect(page.locator("#connection")).to_have_attribute("data-state", "open")
     asked = listings_asked_for(page)
     panel = opened(page)
@@ -175,7 +177,7 @@ def nothing_asked(page: Page, asked: list[Request]) -> None:
 
 
 def test_what_the_server_does_not_tell_is_not_asked_for_again(
-    open_page: Callable[[], Page], toy: Served
+    open_page: Callable[[], Page], toy_server: Served
 ) -> None:
     def refuse(route: Route) -> None:
         route.fulfill(status=404, json={})
@@ -183,7 +185,7 @@ def test_what_the_server_does_not_tell_is_not_asked_for_again(
     page = open_page()
     page.clock.install()
     page.route("**/v1/streams*", refuse)
-    page.goto(toy.http)
+    page.goto(toy_server.http)
     expect(page.locator("#connection")).to_have_attribute("data-state", "open")
     panel = opened(page)
     expect(panel.locator(".numbers")).to_have_text("The server does not tell (404).")

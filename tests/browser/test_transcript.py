@@ -1,4 +1,4 @@
-"""The page's account of what was written: words, cuts, marks, and what a model is given to go on from."""
+"""The page's transcript of an answer: words, cuts, marks, and what a model is given to go on from."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import pytest
 from playwright.sync_api import Page
 
 SETUP = """async (script) => {
-    const { Writing } = await import("/transcript.js");
-    const writing = new Writing();
+    const { Transcript } = await import("/transcript.js");
+    const transcript = new Transcript();
     const ids = (count) => [...Array(count).keys()];
-    const say = (index, text, count = 1) => writing.add({ run: 0, index, count, text, tokens: ids(count) });
+    const say = (index, text, count = 1) =>
+        transcript.add({ run: 0, index, count, text, tokens: ids(count) });
     say(0, "One"); say(1, " two"); say(2, " thr"); say(3, "ee"); say(4, " four five", 2);
-    for (const [name, ...given] of script) writing[name](...given);
+    for (const [name, ...given] of script) transcript[name](...given);
     return {
-        text: writing.text,
-        words: writing.words.map(({ index, text }) => [index, text]),
-        marks: writing.marks.map(({ index, kind, params }) => [index, kind, params?.temperature ?? null]),
-        order: [...writing.items()].map((item) => item.kind ?? item.text),
-        parts: writing.parts().map((part) => part.messages ? part.messages[0].content : part.text),
-        roles: writing.messages().map(({ role }) => role),
+        text: transcript.text,
+        words: transcript.words.map(({ index, text }) => [index, text]),
+        marks: transcript.marks.map(({ index, kind, params }) => [index, kind, params?.temperature ?? null]),
+        order: [...transcript.items()].map((item) => item.kind ?? item.text),
+        parts: transcript.parts().map((part) => part.messages ? part.messages[0].content : part.text),
+        roles: transcript.messages().map(({ role }) => role),
     };
 }"""
 

@@ -1,5 +1,5 @@
 /**
- * The package's public API, Midstream's client: stream from a language model, and steer it while it speaks.
+ * The package's entry point, and its public API: stream from a language model, and steer it while it speaks.
  *
  *     const client = await connect("http://127.0.0.1:8000");
  *     const stream = await client.start({ prompt: "Once upon a time", temperature: 0.7 });

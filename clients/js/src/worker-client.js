@@ -1,6 +1,6 @@
 /**
- * The page's side of a client in a Web Worker: a session like that of `session.js`, but that sockets and parsing
- * are in the worker.
+ * The client of a Web Worker: the page's side, a session like that of `session.js`, but that sockets and parsing are
+ * in the worker.
  *
  * Each stream has a copy here: a core that is fed the same events. What it has buffered may be taken only when the
  * worker's own stream, asked for one chunk, has taken that.

@@ -1,5 +1,5 @@
 /**
- * The worker's side of a client in a Web Worker: sockets and parsing, for the clients of a page.
+ * The Web Worker's side: sockets and parsing, for the clients of a page.
  *
  * Streams run here. The page sees their events as they come, but the streams move on here, and so in the
  * engine, only when the page asks for the next chunk: one at a time.

@@ -1,5 +1,5 @@
 /**
- * Callbacks of the user's: called so that their exceptions stop nothing here. It knows nothing of streams.
+ * User callbacks: called so that their exceptions stop nothing here. It knows nothing of streams.
  * @module
  */
 /**
