@@ -1,1 +1,1 @@
-"""What draws on the terminal, with its library (`prompt_toolkit`)."""
+"""The terminal's screens: what draws with its library (`prompt_toolkit`)."""
