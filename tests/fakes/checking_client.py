@@ -384,7 +384,7 @@ class Reader:
         account.on(event, injected)
         account.check_length(self.server.engine.runner.context)
         if isinstance(event, protocol.Final):
-            decoded = self.server.tally.decoded_when_ended[stream.number]
+            decoded = self.server.counts.decoded_when_ended[stream.number]
             assert event.usage.completion_tokens + event.usage.discarded_tokens == decoded
 
     def _attached(self, account: Account, event: protocol.Attached) -> None:
