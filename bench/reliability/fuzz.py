@@ -79,30 +79,30 @@ def feed(seed: int, count: int, packed: bool) -> Fed:
 
 
 async def feeding(seed: int, count: int, packed: bool) -> Fed:
-    house, stray = SimulatedServer(ROOM, window=64), mutants(seed, packed=packed)
-    good, wrong = Good(house), list[str]()
+    server, stray = SimulatedServer(ROOM, window=64), mutants(seed, packed=packed)
+    good, wrong = Good(server), list[str]()
     weights: list[tuple[float, float]] = []
     done, until = 0, time.perf_counter() + MOST_S
     while done < count and time.perf_counter() < until and not wrong:
         try:
-            await serve(Fake(house, good, stray, packed), house.hub, "hostile", LIMITS, {})  # type: ignore[arg-type]
+            await serve(Fake(server, good, stray, packed), server.hub, "hostile", LIMITS, {})  # type: ignore[arg-type]
         except Exception:  # noqa: BLE001 - whatever it is, it must not be
             wrong.append(f"seed {seed}, frame {done} and on: {traceback.format_exc(-4)}")
         done += A_CONNECTION
-        house.clock.advance(1.0)
+        server.clock.advance(1.0)
         weights.append((done / 1e6, resident_mib(os.getpid())))
     if not good.ended:
         wrong.append(f"seed {seed}: no good stream came to its end")
-    steered = house.tally.acts.total()
+    steered = server.counts.acts.total()
     return Fed(done, steered, good.ended, wrong + good.wrong, slope(weights[len(weights) // 2 :]))
 
 
 class Fake(FakeWebSocket):
     """So many frames, and then the end."""
 
-    def __init__(self, house: SimulatedServer, good: Good, stray: Iterator[bytes], packed: bool) -> None:
+    def __init__(self, server: SimulatedServer, good: Good, stray: Iterator[bytes], packed: bool) -> None:
         super().__init__([MSGPACK_SUBPROTOCOL] if packed else [])
-        self._house, self._good, self._stray, self._packed = house, good, stray, packed
+        self._server, self._good, self._stray, self._packed = server, good, stray, packed
         self._left = A_CONNECTION
 
     async def close(self, code: int, reason: str) -> None:
@@ -118,7 +118,7 @@ class Fake(FakeWebSocket):
             return {"type": "websocket.disconnect", "code": 1005}
         if self._left % A_TICK == 0:
             await asyncio.sleep(0)  # what is tokenized in threads, and pongs
-            self._house.tick()
+            self._server.tick()
             self._good.look()
         data = next(self._stray)
         text = None if self._packed else data.decode(errors="replace")
@@ -128,16 +128,16 @@ class Fake(FakeWebSocket):
 class Good:
     """One stream after the other, each read by a strict account; all must come to the same."""
 
-    def __init__(self, house: SimulatedServer) -> None:
+    def __init__(self, server: SimulatedServer) -> None:
         self.wrong: list[str] = []
         self.ended = 0
         self.texts: set[str] = set()
-        self._house = house
+        self._server = server
         self._names = itertools.count()
         self._begin()
 
     def _begin(self) -> None:
-        self._reader = Reader(self._house, "good")
+        self._reader = Reader(self._server, "good")
         self._reader.prompt = True
         params = Params(max_tokens=50, ignore_eos=True, seed=1)
         name = f"good {next(self._names)}"
@@ -155,7 +155,7 @@ class Good:
         if len(self.texts) > 1 and not self.wrong:
             self.wrong.append(f"the good stream said {self.texts}")
         self._reader.leave()
-        self._house.frames.clear()
-        self._house.tally.decoded.clear()
-        self._house.tally.decoded_when_ended.clear()
+        self._server.frames.clear()
+        self._server.counts.decoded.clear()
+        self._server.counts.decoded_when_ended.clear()
         self._begin()

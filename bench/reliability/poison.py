@@ -77,7 +77,7 @@ def one_round(seed: int, wrong: list[str]) -> None:
 
 
 def faulty(runner: Runner, after: int, most_rows: int | None) -> FaultyRunner:
-    return FaultyRunner(runner, raises=RAISES, spoils=SPOILS, after=after, most_rows=most_rows)
+    return FaultyRunner(runner, raises=RAISES, spoils=SPOILS, after=after, max_rows=most_rows)
 
 
 def amiss(driver: Driver, model: str) -> Iterator[tuple[int | str, str]]:

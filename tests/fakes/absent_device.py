@@ -1,4 +1,4 @@
-"""Our attention kernels compiled for a device that is not there: `python -m tests.fakes.absent_device` reads
+"""Our Triton kernels compiled for a device that is not there: `python -m tests.fakes.absent_device` reads
 from its standard input what to compile, and says what each kernel takes of the device.
 
 All but the launch is the engine's own: plans, arguments, and what of them Triton specializes for. A process
@@ -51,8 +51,8 @@ class Kernel(msgspec.Struct, frozen=True):
     stack: int  # bytes of memory where registers did not suffice
 
 
-class Absent:
-    """The driver of a device that is not there."""
+class AbsentDriver:
+    """The Triton driver of a device that is not there."""
 
     def __init__(self, case: Case) -> None:
         self._case = case
@@ -73,25 +73,31 @@ class Absent:
 
 def compiled(case: Case, batches: list[list[tuple[int, int]]]) -> list[list[Kernel]]:
     """What has to be compiled for each batch of rows (tokens before, tokens computed), and was not before."""
-    driver.set_active(Absent(case))
+    driver.set_active(AbsentDriver(case))
     dtype = getattr(torch, case.dtype)
     pool = KvPool(1, case.kv_heads, case.size, tokens=BLOCK * BLOCKS, dtype=dtype, device="cpu")
     heads = case.kv_heads * case.groups
     tables = BlockTables(max(map(len, batches)), BLOCKS, BLOCK, BLOCKS - 1, torch.device("cpu"))
-    reader = TritonBackend(tables, heads, case.kv_heads, launch_config(dtype, case.size))
+    backend = TritonBackend(tables, heads, case.kv_heads, launch_config(dtype, case.size))
     sinks = torch.zeros(heads, dtype=dtype) if case.sinks else None
-    look = AttentionParams(case.size**-0.5, case.window, case.softcap, sinks)
+    params = AttentionParams(case.size**-0.5, case.window, case.softcap, sinks)
     known: set[str] = set()
     return [
-        [about(kernel) for kernel in launched(batch, reader, pool, heads, look, known)] for batch in batches
+        [about(kernel) for kernel in launched(batch, backend, pool, heads, params, known)]
+        for batch in batches
     ]
 
 
 def launched(
-    batch: list[tuple[int, int]], reader: TritonBackend, pool: KvPool, heads: int, look: AttentionParams, known: set[str]
+    batch: list[tuple[int, int]],
+    backend: TritonBackend,
+    pool: KvPool,
+    heads: int,
+    params: AttentionParams,
+    known: set[str],
 ) -> list[Any]:
     """The kernels that read the batch, and that nobody knows yet."""
-    _, plan = reader.plan([row(slot, *counts) for slot, counts in enumerate(batch)])
+    _, plan = backend.plan([row(slot, *counts) for slot, counts in enumerate(batch)])
     tokens, size = sum(count for _, count in batch), pool.keys[0].shape[-1]
     query = torch.zeros(tokens, heads, size, dtype=pool.dtype).transpose(0, 1)
     kernels: dict[str, Any] = {}
@@ -104,7 +110,7 @@ def launched(
         return compile_only
 
     KernelInterface.__getitem__ = launch
-    plan.attend(pool.keys[0], pool.values[0], query, (query, query), look)
+    plan.attend(pool.keys[0], pool.values[0], query, (query, query), params)
     new = [kernel for name, kernel in kernels.items() if name not in known]
     known.update(kernels)
     return new

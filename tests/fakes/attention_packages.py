@@ -1,4 +1,4 @@
-"""What the packages flash_attn and flashinfer say they do, in plain PyTorch, to test what is asked of them.
+"""Stand-ins for the packages flash_attn and flashinfer, in plain PyTorch, to test what is asked of them.
 
 Each follows its documentation: shapes, bases of logarithms, ends of windows. Neither needs a device.
 """

@@ -1,4 +1,4 @@
-"""What would make a host wait for its device, seen where there is none."""
+"""Device waits: operations for which the host would wait for its device, found where there is none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class NobodyWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class NoDeviceWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Fails on every operation for which the host would wait for the device."""
 
     WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "_unique", "is_nonzero", "equal.")

@@ -15,19 +15,19 @@ from tests.fakes.simulated_server import SimulatedServer
 class RecordingListener:
     """A listener that writes everything down and judges nothing."""
 
-    def __init__(self, house: SimulatedServer, tenant: str = TENANT) -> None:
+    def __init__(self, server: SimulatedServer, tenant: str = TENANT) -> None:
         self.gone = False
         self.ready = True  # whether it takes what it is woken for
         self.heard: list[OutgoingEvent] = []
         self.answers: list[Reply] = []
         self.lost: list[str] = []
         self.errors: list[protocol.Error] = []
-        self._house = house
+        self._server = server
         self._tenant = tenant
         self._woken: dict[Stream, None] = {}
 
     def send(self, frame: protocol.StreamFrame) -> None:
-        self._house.hub.receive_frame(self._tenant, frame, self)
+        self._server.hub.receive_frame(self._tenant, frame, self)
 
     def attach(self, after: int = -1, ref: str | None = None) -> list[str]:
         """The kinds of all that comes at once."""
@@ -39,12 +39,12 @@ class RecordingListener:
         """Until it has heard one token more."""
         before = len(self.heard)
         while not any(isinstance(event, protocol.Token) for event in self.heard[before:]):
-            assert not self._house.at_rest, "there is none to come"
-            self._house.tick()
+            assert not self._server.at_rest, "there is none to come"
+            self._server.tick()
 
     def leave(self) -> None:
         self.gone = True
-        self._house.hub.detach(self)
+        self._server.hub.detach(self)
 
     def error(self) -> protocol.Error:
         return self.errors.pop()
@@ -68,7 +68,7 @@ class RecordingListener:
         if not self.ready:
             return
         for stream in self._woken:
-            self.heard += self._house.hub.take_events(stream)
+            self.heard += self._server.hub.take_events(stream)
         self._woken.clear()
 
     def lose(self, stream: Stream) -> None:

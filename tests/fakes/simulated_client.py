@@ -1,4 +1,4 @@
-"""A house with a reader in it, for tests of the hub: what they all begin with, and wait for."""
+"""A server with a reader in it, for tests of the hub: what they all begin with, and wait for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from realtime.hub.hub import LONG_TEXT
 from tests.fakes.checking_client import Account, Reader
 from tests.fakes.simulated_server import SimulatedServer, EngineSize
 
-ROOM = EngineSize(kv_tokens=4096, block=16, step_tokens=4096, slots=3)
+SIZE = EngineSize(kv_tokens=4096, block=16, step_tokens=4096, slots=3)
 LONG = "long " * LONG_TEXT
 TENANT = "tenant"  # that readers are of, if nothing else is said
 
@@ -33,33 +33,33 @@ def refused(reader: Reader) -> Error:
     return error
 
 
-def opened(room: EngineSize = ROOM) -> tuple[SimulatedServer, Reader]:
-    house = SimulatedServer(room)
-    return house, Reader(house)
+def opened(size: EngineSize = SIZE) -> tuple[SimulatedServer, Reader]:
+    server = SimulatedServer(size)
+    return server, Reader(server)
 
 
-def run_out(house: SimulatedServer, account: Account) -> protocol.Final:
+def run_out(server: SimulatedServer, account: Account) -> protocol.Final:
     while account.final is None:
-        assert not house.at_rest, "it still has something to do"
-        house.tick()
+        assert not server.at_rest, "it still has something to do"
+        server.tick()
     return account.final
 
 
-def rest(house: SimulatedServer) -> None:
+def rest(server: SimulatedServer) -> None:
     """Until nothing moves by itself."""
-    while not house.at_rest:
-        house.tick()
+    while not server.at_rest:
+        server.tick()
 
 
 def due() -> tuple[SimulatedServer, Reader]:
     """A stream that has come to its end ahead of its reader's credit; the engine knows it no more."""
-    house, reader = opened()
+    server, reader = opened()
     params = Params(max_tokens=4, ignore_eos=True)
     reader.send(start(credit=Credit(limit=1, prefetch=9), params=params))
-    rest(house)
-    assert not house.engine.scheduler.sequences
-    assert len(house.hub.streams) == 1
-    return house, reader
+    rest(server)
+    assert not server.engine.scheduler.sequences
+    assert len(server.hub.streams) == 1
+    return server, reader
 
 
 async def settled(*others: asyncio.Task[None]) -> None:

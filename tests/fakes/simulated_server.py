@@ -41,17 +41,22 @@ class EngineSize:
     overlap: bool = False
 
 
-def toy_engine(room: EngineSize) -> Engine:
-    sampler = Sampler(room.slots, toy_model.VOCAB, eos=[toy_model.EOS])
-    runner = ToyRunner(tokens=room.kv_tokens, block_size=room.block, context=room.kv_tokens, latest_tokens=sampler.latest_tokens)
-    cache = BlockCache(room.kv_tokens // room.block, room.block)
+def toy_engine(size: EngineSize) -> Engine:
+    sampler = Sampler(size.slots, toy_model.VOCAB, eos=[toy_model.EOS])
+    runner = ToyRunner(
+        tokens=size.kv_tokens,
+        block_size=size.block,
+        context=size.kv_tokens,
+        latest_tokens=sampler.latest_tokens,
+    )
+    cache = BlockCache(size.kv_tokens // size.block, size.block)
     scheduler = Scheduler(
         cache,
-        step_tokens=room.step_tokens,
-        batch_rows=room.batch_rows,
-        tenant_prefill=room.tenant_prefill,
+        step_tokens=size.step_tokens,
+        batch_rows=size.batch_rows,
+        tenant_prefill=size.tenant_prefill,
     )
-    return Engine(runner, sampler, cache, scheduler, slots=room.slots, overlap=room.overlap)
+    return Engine(runner, sampler, cache, scheduler, slots=size.slots, overlap=size.overlap)
 
 
 class Timer:
@@ -116,7 +121,7 @@ class CountingObserver(Observer):
         self.tokens_discarded += tokens
 
 
-ALLOWED = {(passage.before, passage.after) for passage in TRANSITIONS}
+ALLOWED = {(transition.before, transition.after) for transition in TRANSITIONS}
 
 
 @functools.cache
@@ -127,33 +132,33 @@ def toy_tokenizer() -> Tokenizer:
 class SimulatedServer:
     def __init__(
         self,
-        room: EngineSize,
+        size: EngineSize,
         *,
         window: int = 8,
         clock: Clock | None = None,
-        watcher: Observer | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.clock = clock or Clock()
-        self.engine: Engine = toy_engine(room)
+        self.engine: Engine = toy_engine(size)
         self.alive = True  # the engine
-        self._room = room
+        self._size = size
         self.down: deque[list[api.AnyCommand]] = deque()
         self.up: deque[api.StepOutput] = deque()
-        self.tally = CountingObserver()
+        self.counts = CountingObserver()
         self.window = window
         self.refs = map(str, itertools.count())
         self.hub = Hub(
             self.down.append,
-            Observers(self.tally, watcher or Observer()),
+            Observers(self.counts, observer or Observer()),
             window=window,
-            max_streams=room.slots,
+            max_streams=size.slots,
             clock=self.clock,
             call_later=self.clock.call_later,
         )
         self.frames: dict[str, StreamFrame] = {}  # all that were ever sent, by ref
         self.foreign: set[str | None] = set()  # refs of frames about a stream that another listens to
         self.refused: set[str | None] = set()  # refs of frames that some listener was told no about
-        self.passages: set[tuple[State, State]] = set()  # that were seen
+        self.transitions: set[tuple[State, State]] = set()  # that were seen
         self._states: dict[Stream, State] = {}
         self._undrained = False
         self._introduce()
@@ -174,7 +179,7 @@ class SimulatedServer:
         self.look()
 
     def revive_engine(self) -> None:
-        self.engine = toy_engine(self._room)
+        self.engine = toy_engine(self._size)
         self.alive = True
         self._introduce()
 
@@ -185,7 +190,7 @@ class SimulatedServer:
             before, after = self._states.get(stream, "queued"), stream.state
             if before != after:
                 assert (before, after) in ALLOWED, f"{before} was followed by {after}"
-                self.passages.add((before, after))
+                self.transitions.add((before, after))
             self._states[stream] = after
         for stream in self._states.keys() - live:
             if self._states[stream] == "finished":
@@ -209,7 +214,7 @@ class SimulatedServer:
         if self.up:
             output = self.up.popleft()
             for news in output.news:
-                self.tally.decoded[news.stream] += len(news.tokens)
+                self.counts.decoded[news.stream] += len(news.tokens)
             self.hub.receive_step(output)
             self.look()
 

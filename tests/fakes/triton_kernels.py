@@ -1,4 +1,4 @@
-"""Our Triton kernels wherever tests run: on a device, or in Triton's interpreter (`tests/conftest.py`)."""
+"""The Triton backend wherever tests run: on a device, or in Triton's interpreter (`tests/conftest.py`)."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="triton is made for Linux only")
 
 
-def paged(pool: KvPool, block: int, heads: int, slots: int) -> TritonBackend:
-    """The pool's last block is given to nobody."""
+def triton_backend(pool: KvPool, block_size: int, heads: int, slots: int) -> TritonBackend:
+    """The pool's last block is for padding rows."""
     from engine.forward.by_triton import LaunchConfig, TritonBackend
 
-    blocks = pool.tokens // block
-    tables = BlockTables(slots, blocks, block, blocks - 1, pool.keys[0].device)
+    blocks = pool.tokens // block_size
+    tables = BlockTables(slots, blocks, block_size, blocks - 1, pool.keys[0].device)
     # Small, so that small contexts are read in several turns, by several programs, in several tiles.
     launch = LaunchConfig(tile_rows=16, keys=16, programs=24)
     return TritonBackend(tables, heads, pool.keys[0].shape[0], launch)
 
 
-def gathered(pool: KvPool, block: int, heads: int, slots: int) -> TritonBackend:
+def gather_backend(pool: KvPool, block_size: int, heads: int, slots: int) -> TritonBackend:
     """The same plans and tables, read by plain PyTorch: whole models in the interpreter take too long."""
-    from tests.fakes.gather_attention import GatheredKernels
+    from tests.fakes.gather_attention import GatherBackend
 
-    kernels = paged(pool, block, heads, slots)
-    return GatheredKernels(kernels.tables, heads, pool.keys[0].shape[0], kernels.launch)
+    kernels = triton_backend(pool, block_size, heads, slots)
+    return GatherBackend(kernels.tables, heads, pool.keys[0].shape[0], kernels.launch)

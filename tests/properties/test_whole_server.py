@@ -35,7 +35,7 @@ SETTINGS = settings(
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-ROOMS = [
+SIZES = [
     EngineSize(kv_tokens=96, block=4, step_tokens=6, batch_rows=3),
     EngineSize(kv_tokens=160, block=8, step_tokens=16, batch_rows=4, tenant_prefill=60),
     EngineSize(kv_tokens=256, block=16, step_tokens=64, batch_rows=16),
@@ -85,14 +85,14 @@ class Everything(RuleBasedStateMachine):
     overlap = False
 
     @initialize(
-        room=st.sampled_from(ROOMS),
+        size=st.sampled_from(SIZES),
         window=st.sampled_from([3, 8]),
         asked=st.lists(params(), min_size=3, max_size=3),
         credit=st.lists(explicit_or_not(), min_size=3, max_size=3),
     )
-    def open(self, room: EngineSize, window: int, asked: list[Params], credit: list[Credit | None]) -> None:
-        self.house = SimulatedServer(dataclasses.replace(room, overlap=self.overlap), window=window)
-        self.readers = [Reader(self.house, tenant) for tenant in ("one", "one", "two")]
+    def open(self, size: EngineSize, window: int, asked: list[Params], credit: list[Credit | None]) -> None:
+        self.server = SimulatedServer(dataclasses.replace(size, overlap=self.overlap), window=window)
+        self.readers = [Reader(self.server, tenant) for tenant in ("one", "one", "two")]
         self.left: list[Reader] = []
         self.names = itertools.count()
         for who, reader in enumerate(self.readers):
@@ -245,24 +245,24 @@ class Everything(RuleBasedStateMachine):
     @rule(times=st.integers(1, 4))
     def tick(self, times: int) -> None:
         for _ in range(times):
-            self.house.tick()
+            self.server.tick()
 
     @rule()
     def step(self) -> None:
-        self.house.step()
+        self.server.step()
 
     @rule()
     def deliver_down(self) -> None:
-        self.house.deliver_down()
+        self.server.deliver_down()
 
     @rule()
     def deliver_up(self) -> None:
-        self.house.deliver_up()
+        self.server.deliver_up()
 
     @rule(seconds=st.sampled_from([0.01, 0.3]))
     def wait(self, seconds: float) -> None:
-        self.house.clock.advance(seconds)
-        self.house.look()
+        self.server.clock.advance(seconds)
+        self.server.look()
 
     @rule(reader=PICK)
     def stall(self, reader: int) -> None:
@@ -289,7 +289,7 @@ class Everything(RuleBasedStateMachine):
     def come_back(self, reader: int, back: list[str]) -> None:
         """A connection breaks, and another stands in for it."""
         at = reader % len(self.readers)
-        gone, self.readers[at] = self.readers[at], Reader(self.house, self.readers[at].tenant)
+        gone, self.readers[at] = self.readers[at], Reader(self.server, self.readers[at].tenant)
         gone.leave()
         for account, how in zip(
             list(gone.accounts), itertools.chain(back, itertools.repeat("knowing")), strict=False
@@ -316,19 +316,19 @@ class Everything(RuleBasedStateMachine):
 
     @rule()
     def kill_engine(self) -> None:
-        if self.house.alive:
-            self.house.kill_engine()
+        if self.server.alive:
+            self.server.kill_engine()
 
-    @precondition(lambda self: not self.house.alive)
+    @precondition(lambda self: not self.server.alive)
     @rule()
     def revive_engine(self) -> None:
-        self.house.revive_engine()
+        self.server.revive_engine()
 
     @precondition(lambda self: len(self.left) < 2)
     @rule(reader=PICK)
     def leave(self, reader: int) -> None:
         at = reader % len(self.readers)
-        gone, self.readers[at] = self.readers[at], Reader(self.house, self.readers[at].tenant)
+        gone, self.readers[at] = self.readers[at], Reader(self.server, self.readers[at].tenant)
         gone.leave()
         self.left.append(gone)
 
@@ -341,16 +341,16 @@ class Everything(RuleBasedStateMachine):
     # -- the end ---------------------------------------------------------------------------------
 
     def teardown(self) -> None:
-        if not hasattr(self, "house"):
+        if not hasattr(self, "server"):
             return
-        if not self.house.alive:
-            self.house.revive_engine()
+        if not self.server.alive:
+            self.server.revive_engine()
         stalled = [reader for reader in self.readers if not reader.ready]
         self.finish([reader for reader in self.readers if reader.ready])  # whoever stalls delays nobody
         self.finish(stalled)
-        self.house.clock.advance(60)  # nobody comes back any more
-        while not self.house.at_rest:
-            self.house.tick()
+        self.server.clock.advance(60)  # nobody comes back any more
+        while not self.server.at_rest:
+            self.server.tick()
         self.check_empty()
         for reader in self.readers:
             reader.check_answers()
@@ -372,16 +372,16 @@ class Everything(RuleBasedStateMachine):
                 return
             for reader in readers:
                 reader.grant_all()
-            self.house.tick()
+            self.server.tick()
         live = [account for reader in readers for account in reader.accounts if account.live]
         raise AssertionError(f"streams that lack nothing do not end: {live}")
 
     def check_empty(self) -> None:
-        house = self.house
-        assert house.hub.streams == []
-        assert not house.clock.waiting
-        assert not house.engine.scheduler.sequences
-        assert house.engine.cache.used == 0
+        server = self.server
+        assert server.hub.streams == []
+        assert not server.clock.waiting
+        assert not server.engine.scheduler.sequences
+        assert server.engine.cache.used == 0
 
 
 TestEverything = Everything.TestCase

@@ -330,12 +330,12 @@ class Stranger:
     gone = False
     route: Route = "websocket"
 
-    def __init__(self, house: SimulatedServer) -> None:
-        self._house = house
+    def __init__(self, server: SimulatedServer) -> None:
+        self._server = server
         self.refusals: list[protocol.Error] = []
 
     def send(self, frame: StreamFrame) -> None:
-        self._house.hub.receive_frame("stranger", frame, self)
+        self._server.hub.receive_frame("stranger", frame, self)
 
     def send_refusal(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
         self.refusals.append(refusal.event(request_id, ref))
@@ -362,15 +362,15 @@ def start(**fields: Any) -> protocol.Start:
 @pytest.mark.parametrize("kind", ABOUT)
 def test_anothers_stream_is_as_one_that_never_was(kind: type[protocol.Frame], ended: bool) -> None:
     def told(of_another: bool) -> list[protocol.Error]:
-        house = SimulatedServer(ROOM)
+        server = SimulatedServer(ROOM)
         if of_another:
-            owner = Reader(house, "owner")
+            owner = Reader(server, "owner")
             owner.send(start(params=Params(max_tokens=1 if ended else 500, ignore_eos=True)))
             while ended and owner.accounts[0].final is None:
-                house.tick()
-        stranger = Stranger(house)
+                server.tick()
+        stranger = Stranger(server)
         stranger.send(ABOUT[kind])
-        house.tick()
+        server.tick()
         return stranger.refusals
 
     (error,) = told(of_another=True)
@@ -379,13 +379,13 @@ def test_anothers_stream_is_as_one_that_never_was(kind: type[protocol.Frame], en
 
 
 def test_a_prompt_that_another_tenant_sent_is_found_computed_by_its_own_tenant_only() -> None:
-    house = SimulatedServer(ROOM)
+    server = SimulatedServer(ROOM)
 
     def cached(tenant: str, request_id: str = "x") -> int:
-        reader = Reader(house, tenant)
+        reader = Reader(server, tenant)
         reader.send(replace(start(params=Params(max_tokens=1)), request_id=request_id))
         while reader.accounts[0].final is None:
-            house.tick()
+            server.tick()
         return reader.accounts[0].final.usage.cached_tokens
 
     assert cached("a") == 0
@@ -395,15 +395,15 @@ def test_a_prompt_that_another_tenant_sent_is_found_computed_by_its_own_tenant_o
 
 
 async def test_streams_of_a_tenant_whose_last_key_was_revoked_end_and_others_go_on(locked: Locked) -> None:
-    house = SimulatedServer(ROOM)
-    readers = {tenant: Reader(house, tenant) for tenant in ("alice", "bob")}
+    server = SimulatedServer(ROOM)
+    readers = {tenant: Reader(server, tenant) for tenant in ("alice", "bob")}
     for reader in readers.values():
         reader.send(start(params=Params(ignore_eos=True), credit=Credit(limit=2)))
-    house.tick()
+    server.tick()
     locked.revoke("alice")
     locked.ring.reload()
-    await revoke(locked.ring, OpenConnections(10), house.hub)
-    house.tick()
+    await revoke(locked.ring, OpenConnections(10), server.hub)
+    server.tick()
     finals = {tenant: reader.accounts[0].final for tenant, reader in readers.items()}
     assert finals["bob"] is None
     assert finals["alice"] is not None

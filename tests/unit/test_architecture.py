@@ -214,3 +214,20 @@ def test_neither_client_nor_gateway_loads_torch(package: str) -> None:
         [sys.executable, "-c", f"{loads}\n{asks}"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert (done.stderr, done.stdout.strip()) == ("", "")
+
+
+DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_file_that_a_document_names_is_there(document: Path) -> None:
+    named = re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.(?:py|js))`", document.read_text())
+    places = [ROOT, ROOT / "clients/python", ROOT / "realtime", ROOT / "engine"]
+    assert [name for name in named if not any((place / name).exists() for place in places)] == []
+
+
+@pytest.mark.parametrize("package", ["realtime", "engine"])
+def test_the_document_names_every_room(package: str) -> None:
+    rooms = {path.parent.name for path in (ROOT / package).glob("*/*.py")} - {"toy_model"}
+    document = (ROOT / "docs/architecture.md").read_text()
+    assert {room for room in rooms if f"`{room}/`" not in document} == set()

@@ -17,9 +17,9 @@ B = StreamKey("tenant", "b")
 
 
 def ended(letters: str = "") -> Stream:
-    life = LoneStream()
-    life.write(letters, finish=RUN_OUT)
-    return life.stream
+    lone = LoneStream()
+    lone.write(letters, finish=RUN_OUT)
+    return lone.stream
 
 
 def named(count: int) -> list[StreamKey]:

@@ -10,17 +10,17 @@ from midstream import protocol
 from midstream.protocol import Credit, Message, Params
 from realtime.hub.hub import LONG_TEXT
 from tests.fakes.checking_client import Reader
-from tests.fakes.simulated_client import LONG, ROOM, due, opened, refused, rest, run_out, settled, start
+from tests.fakes.simulated_client import LONG, SIZE, due, opened, refused, rest, run_out, settled, start
 from tests.fakes.simulated_server import toy_tokenizer
 
 # -- starting --------------------------------------------------------------------------------------
 
 
 def test_started_comes_before_the_engine_has_seen_anything() -> None:
-    house, reader = opened()
+    server, reader = opened()
     reader.send(start())
     assert reader.accounts[0].started
-    assert len(house.down) == 1
+    assert len(server.down) == 1
 
 
 @pytest.mark.parametrize(
@@ -38,46 +38,46 @@ def test_started_comes_before_the_engine_has_seen_anything() -> None:
 def test_a_start_that_cannot_be_is_refused_and_leaves_nothing(
     frame: protocol.Start, code: str, says: str
 ) -> None:
-    house, reader = opened()
+    server, reader = opened()
     reader.send(frame)
     error = refused(reader)
     assert (error.code, error.request_id, error.ref) == (code, "a", frame.ref)
     assert says in error.message
-    assert house.hub.streams == []
-    assert not house.down
+    assert server.hub.streams == []
+    assert not server.down
     reader.send(protocol.Pause(request_id="a"))
     assert refused(reader).code == "unknown_request"
 
 
 def test_a_second_start_with_other_content_is_a_conflict_and_harms_nothing() -> None:
-    house, reader = opened()
+    server, reader = opened()
     reader.send(start(params=Params(max_tokens=3, ignore_eos=True)))
     reader.send(start())
     assert refused(reader).code == "request_conflict"
-    assert run_out(house, reader.accounts[0]).index == 3
+    assert run_out(server, reader.accounts[0]).index == 3
 
 
 def test_an_id_is_free_for_every_tenant() -> None:
-    house, reader = opened()
-    other = Reader(house, "other")
+    server, reader = opened()
+    other = Reader(server, "other")
     for one in (reader, other):
         one.send(start(params=Params(max_tokens=1)))
         assert one.errors == []
-    assert len(house.hub.streams) == 2
+    assert len(server.hub.streams) == 2
     for one in (reader, other):
-        run_out(house, one.accounts[0])
+        run_out(server, one.accounts[0])
 
 
 def test_there_are_never_more_streams_than_the_engine_has_slots() -> None:
-    house, reader = opened()
+    server, reader = opened()
     for name in "abcd":
         reader.send(start(name, credit=Credit()))
     error = refused(reader)
     assert (error.code, error.request_id, error.retry_after_ms) == ("overloaded", "d", 1000)
-    house.tick()
-    assert len(house.engine.scheduler.sequences) == ROOM.slots
+    server.tick()
+    assert len(server.engine.scheduler.sequences) == SIZE.slots
     reader.send(protocol.Cancel(request_id="a"))
-    house.tick()
+    server.tick()
     reader.send(start("d"))
     assert reader.errors == []
 
@@ -103,34 +103,34 @@ async def test_a_stream_with_a_long_inject_counts_once() -> None:
 
 
 def test_a_server_that_drains_starts_nothing_and_finishes_what_runs() -> None:
-    house, reader = opened()
+    server, reader = opened()
     reader.send(start(params=Params(max_tokens=2)))
-    house.hub.draining = True
+    server.hub.draining = True
     reader.send(start("b"))
     error = refused(reader)
     assert (error.code, error.retryable, error.retry_after_ms) == ("draining", True, 1000)
-    run_out(house, reader.accounts[0])
+    run_out(server, reader.accounts[0])
 
 
 # -- finding ---------------------------------------------------------------------------------------
 
 
 def test_late_frames_for_what_has_ended() -> None:
-    house, reader = opened()
+    server, reader = opened()
     reader.send(start(params=Params(max_tokens=1)))
-    run_out(house, reader.accounts[0])
+    run_out(server, reader.accounts[0])
     reader.send(protocol.Cancel(request_id="a"))
     reader.send(protocol.Grant(request_id="a", limit=100))
     assert reader.errors == [], "they crossed the final"
     reader.send(protocol.Rewind(request_id="a", to=0))
     assert refused(reader).code == "request_finished"
-    assert not house.down
+    assert not server.down
 
 
 def test_streams_of_another_tenant_are_not_to_be_found() -> None:
-    house, reader = opened()
+    server, reader = opened()
     reader.send(start())
-    stranger = Reader(house, "stranger")
+    stranger = Reader(server, "stranger")
     stranger.send(protocol.Cancel(request_id="a"))
     assert refused(stranger).code == "unknown_request"
 
@@ -145,83 +145,83 @@ def test_streams_of_another_tenant_are_not_to_be_found() -> None:
     ],
 )
 def test_an_inject_that_says_nothing_or_too_much_is_refused(frame: protocol.Inject, says: str) -> None:
-    house, reader = opened()
+    server, reader = opened()
     reader.send(start())
-    house.down.clear()
+    server.down.clear()
     reader.send(frame)
     error = refused(reader)
     assert error.code == "invalid_frame"
     assert says in error.message
-    assert not house.down
+    assert not server.down
 
 
 # -- endings ---------------------------------------------------------------------------------------
 
 
 def test_a_timeout_ends_a_stream_by_length() -> None:
-    house, reader = opened()
+    server, reader = opened()
     reader.send(start(timeout_ms=500, credit=Credit()))
-    house.tick()
-    house.clock.advance(0.4)
-    assert not house.down
-    house.clock.advance(0.2)
-    final = run_out(house, reader.accounts[0])
+    server.tick()
+    server.clock.advance(0.4)
+    assert not server.down
+    server.clock.advance(0.2)
+    final = run_out(server, reader.accounts[0])
     assert (final.finish_reason, final.stop_reason, final.index) == ("length", "timeout", 0)
 
 
 def test_an_end_takes_its_timer_along() -> None:
-    house, reader = opened()
+    server, reader = opened()
     reader.send(start(timeout_ms=500, params=Params(max_tokens=1)))
-    run_out(house, reader.accounts[0])
-    assert house.clock.waiting == 0
+    run_out(server, reader.accounts[0])
+    assert server.clock.waiting == 0
 
 
 def test_a_listener_that_goes_takes_its_streams_along_within_a_step() -> None:
-    house, reader = opened()
-    stays = Reader(house)
+    server, reader = opened()
+    stays = Reader(server)
     reader.send(start())
     stays.send(start("b", credit=Credit()))
-    house.tick()
+    server.tick()
     reader.leave()
-    house.tick()
-    assert [stream.request_id for stream in house.hub.streams] == ["b"]
-    assert len(house.engine.scheduler.sequences) == 1
+    server.tick()
+    assert [stream.request_id for stream in server.hub.streams] == ["b"]
+    assert len(server.engine.scheduler.sequences) == 1
 
 
 def test_a_listener_that_goes_leaves_no_stream_that_waits_for_its_credit() -> None:
-    house, reader = due()
+    server, reader = due()
     reader.leave()
-    assert house.hub.streams == []
+    assert server.hub.streams == []
 
 
 async def test_cancelling_all_ends_those_too_that_wait_for_credit() -> None:
-    house, reader = due()
-    house.hub.cancel_all()
+    server, reader = due()
+    server.hub.cancel_all()
     final = reader.accounts[0].final
     assert final is not None
     assert (final.finish_reason, final.index) == ("cancelled", 1)
-    await house.hub.wait_until_empty()
+    await server.hub.wait_until_empty()
 
 
 def test_a_listener_that_stalls_delays_nobody() -> None:
-    house, stalled = opened()
-    other = Reader(house)
+    server, stalled = opened()
+    other = Reader(server)
     params = Params(max_tokens=12, ignore_eos=True)
     stalled.send(start(params=params))
     stalled.ready = False
     other.prompt = True
     other.send(start("b", params=params))
-    assert run_out(house, other.accounts[0]).index == 12
-    rest(house)
-    (stream,) = house.hub.streams
-    assert len(stream.output) == house.window, "and decodes no more than its window"
+    assert run_out(server, other.accounts[0]).index == 12
+    rest(server)
+    (stream,) = server.hub.streams
+    assert len(stream.output) == server.window, "and decodes no more than its window"
 
 
 # -- long texts ------------------------------------------------------------------------------------
 
 
 async def test_frames_for_a_stream_wait_behind_its_long_text_and_others_do_not() -> None:
-    house, reader = opened()
+    server, reader = opened()
     reader.send(start("a", prompt=LONG[: LONG_TEXT + 1]))
     reader.send(protocol.Pause(request_id="a"))
     reader.send(protocol.Cancel(request_id="a"))
@@ -229,17 +229,17 @@ async def test_frames_for_a_stream_wait_behind_its_long_text_and_others_do_not()
     assert [account.started for account in reader.accounts] == [False, True]
     await settled()
     assert reader.accounts[0].started
-    assert run_out(house, reader.accounts[0]).finish_reason == "cancelled"
+    assert run_out(server, reader.accounts[0]).finish_reason == "cancelled"
     assert reader.errors == []
 
 
 async def test_a_listener_that_went_while_its_text_was_tokenized_starts_nothing() -> None:
-    house, reader = opened()
+    server, reader = opened()
     reader.send(start("a", prompt=LONG[: LONG_TEXT + 1]))
     reader.leave()
     await settled()
-    assert house.hub.streams == []
-    await house.hub.wait_until_empty()
+    assert server.hub.streams == []
+    await server.hub.wait_until_empty()
 
 
 async def test_a_long_text_that_is_too_long_is_refused_with_both_numbers() -> None:
@@ -253,12 +253,12 @@ async def test_a_long_text_that_is_too_long_is_refused_with_both_numbers() -> No
 
 
 async def test_quiet_is_when_no_stream_is_left_and_no_text_waits() -> None:
-    house, reader = opened()
-    await house.hub.wait_until_empty()
+    server, reader = opened()
+    await server.hub.wait_until_empty()
     reader.send(start("a", prompt=LONG[: LONG_TEXT + 1], params=Params(max_tokens=1)))
-    waiting = asyncio.create_task(house.hub.wait_until_empty())
+    waiting = asyncio.create_task(server.hub.wait_until_empty())
     await settled(waiting)
     assert reader.accounts[0].started
     assert not waiting.done()
-    run_out(house, reader.accounts[0])
+    run_out(server, reader.accounts[0])
     await waiting

@@ -12,21 +12,21 @@ from tests.fakes.simulated_server import SimulatedServer
 SHORT = Params(max_tokens=12, ignore_eos=True, temperature=0)
 
 
-def poisoned(house: SimulatedServer, number: int) -> None:
+def poisoned(server: SimulatedServer, number: int) -> None:
     """Engines come, and each dies as soon as it steps with this stream; until one lives."""
     for _ in range(20):
-        house.revive_engine()
-        while not house.at_rest:
-            while house.down:
-                house.deliver_down()
-            if number in house.engine.scheduler.sequences:
+        server.revive_engine()
+        while not server.at_rest:
+            while server.down:
+                server.deliver_down()
+            if number in server.engine.scheduler.sequences:
                 break
-            house.step()
-            while house.up:
-                house.deliver_up()
+            server.step()
+            while server.up:
+                server.deliver_up()
         else:
             return
-        house.kill_engine()
+        server.kill_engine()
     raise AssertionError("no engine lives")
 
 
@@ -37,153 +37,153 @@ def test_all_are_paused_and_go_on_with_the_text_that_they_would_have_had() -> No
     run_out(alone, reader.accounts[0])
     undisturbed = reader.accounts[0]
 
-    house, other = opened()
+    server, other = opened()
     other.prompt = True
     other.send(start(params=SHORT))
     while len(other.accounts[0].tokens) < 4:
-        house.tick()
-    house.kill_engine()
+        server.tick()
+    server.kill_engine()
     assert other.accounts[0].paused
-    house.revive_engine()
-    run_out(house, other.accounts[0])
+    server.revive_engine()
+    run_out(server, other.accounts[0])
     assert other.accounts[0].tokens == undisturbed.tokens
     assert other.accounts[0].text == undisturbed.text
 
 
 def test_nothing_starts_without_an_engine_and_everything_else_is_heard() -> None:
-    house, _ = opened()
-    ear = RecordingListener(house)
-    ear.send(endless("a"))
-    ear.send(endless("b"))
-    house.kill_engine()
-    ear.send(start("c"))
-    error = ear.error()
+    server, _ = opened()
+    listener = RecordingListener(server)
+    listener.send(endless("a"))
+    listener.send(endless("b"))
+    server.kill_engine()
+    listener.send(start("c"))
+    error = listener.error()
     assert (error.code, error.retryable, error.retry_after_ms) == ("overloaded", True, 1000)
-    ear.send(protocol.Cancel(request_id="a"))
-    assert ear.final.finish_reason == "cancelled"
-    ear.send(endless("b"))
-    assert isinstance(ear.heard[-1], protocol.Attached), "a start that is one already is no new one"
+    listener.send(protocol.Cancel(request_id="a"))
+    assert listener.final.finish_reason == "cancelled"
+    listener.send(endless("b"))
+    assert isinstance(listener.heard[-1], protocol.Attached), "a start that is one already is no new one"
 
 
 def test_one_that_nobody_listened_to_when_its_engine_died_is_found_again() -> None:
-    house, _ = opened()
-    ear = RecordingListener(house)
-    ear.send(endless(on_disconnect="pause"))
-    ear.hear_token()
-    ear.leave()
-    rest(house)
-    house.kill_engine()
-    house.revive_engine()
-    rest(house)
-    assert house.hub.streams[0].state == "paused"
-    back = RecordingListener(house)
+    server, _ = opened()
+    listener = RecordingListener(server)
+    listener.send(endless(on_disconnect="pause"))
+    listener.hear_token()
+    listener.leave()
+    rest(server)
+    server.kill_engine()
+    server.revive_engine()
+    rest(server)
+    assert server.hub.streams[0].state == "paused"
+    back = RecordingListener(server)
     back.attach()
     back.hear_token()
 
 
 def test_what_is_due_is_not_given_to_the_next_engine() -> None:
-    house, reader = due()
-    house.kill_engine()
-    house.revive_engine()
-    assert not house.down
+    server, reader = due()
+    server.kill_engine()
+    server.revive_engine()
+    assert not server.down
     reader.send(protocol.Grant(request_id="a", limit=9))
     assert reader.accounts[0].final is not None
 
 
 def test_one_killed_from_outside_again_and_again_gets_all_its_streams_at_once_and_loses_none() -> None:
-    house, _ = opened()
-    ears = [RecordingListener(house) for _ in range(3)]
-    for ear, name in zip(ears, "abc", strict=True):
-        ear.send(endless(name))
+    server, _ = opened()
+    listeners = [RecordingListener(server) for _ in range(3)]
+    for listener, name in zip(listeners, "abc", strict=True):
+        listener.send(endless(name))
     for _ in range(2 * DEATHS_ALONE):
-        rest(house)
-        house.kill_engine()
-        house.revive_engine()
-        house.tick()
-        assert len(house.engine.scheduler.sequences) == 3
-    assert len(house.hub.streams) == 3
+        rest(server)
+        server.kill_engine()
+        server.revive_engine()
+        server.tick()
+        assert len(server.engine.scheduler.sequences) == 3
+    assert len(server.hub.streams) == 3
 
 
 def test_the_culprit_alone_ends_in_an_error_and_the_others_go_on() -> None:
-    house, _ = opened()
-    ears = [RecordingListener(house) for _ in range(3)]
-    for ear, name in zip(ears, "abc", strict=True):
-        ear.send(endless(name, credit=Credit(limit=5)))
-    house.tick()
-    culprit = next(stream.number for stream in house.hub.streams if stream.request_id == "b")
-    house.kill_engine()
-    poisoned(house, culprit)
-    assert (ears[1].final.finish_reason, ears[1].final.stop_reason) == (
+    server, _ = opened()
+    listeners = [RecordingListener(server) for _ in range(3)]
+    for listener, name in zip(listeners, "abc", strict=True):
+        listener.send(endless(name, credit=Credit(limit=5)))
+    server.tick()
+    culprit = next(stream.number for stream in server.hub.streams if stream.request_id == "b")
+    server.kill_engine()
+    poisoned(server, culprit)
+    assert (listeners[1].final.finish_reason, listeners[1].final.stop_reason) == (
         "error",
         "the engine failed again and again while it computed this stream",
     )
-    assert [stream.request_id for stream in house.hub.streams] == ["a", "c"]
-    for ear in (ears[0], ears[2]):
-        assert sum(event.count for event in ear.heard if isinstance(event, protocol.Token)) == 5
+    assert [stream.request_id for stream in server.hub.streams] == ["a", "c"]
+    for listener in (listeners[0], listeners[2]):
+        assert sum(event.count for event in listener.heard if isinstance(event, protocol.Token)) == 5
 
 
 def test_a_culprit_without_credit_is_found_too() -> None:
-    house, _ = opened()
-    ears = [RecordingListener(house) for _ in range(3)]
-    for ear, name, limit in zip(ears, "abc", (0, 0, 3), strict=True):
-        ear.send(endless(name, prompt="Once upon a time", credit=Credit(limit=limit)))
-    culprit = next(stream.number for stream in house.hub.streams if stream.request_id == "b")
-    house.kill_engine()
-    poisoned(house, culprit)
-    assert ears[1].final.finish_reason == "error"
-    assert [stream.request_id for stream in house.hub.streams] == ["a", "c"]
-    rest(house)
-    assert house.hub.engine_proven
-    for ear, name in zip((ears[0], ears[2]), "ac", strict=True):
-        ear.send(protocol.Grant(request_id=name, limit=5))
-        ear.hear_token()
+    server, _ = opened()
+    listeners = [RecordingListener(server) for _ in range(3)]
+    for listener, name, limit in zip(listeners, "abc", (0, 0, 3), strict=True):
+        listener.send(endless(name, prompt="Once upon a time", credit=Credit(limit=limit)))
+    culprit = next(stream.number for stream in server.hub.streams if stream.request_id == "b")
+    server.kill_engine()
+    poisoned(server, culprit)
+    assert listeners[1].final.finish_reason == "error"
+    assert [stream.request_id for stream in server.hub.streams] == ["a", "c"]
+    rest(server)
+    assert server.hub.engine_proven
+    for listener, name in zip((listeners[0], listeners[2]), "ac", strict=True):
+        listener.send(protocol.Grant(request_id=name, limit=5))
+        listener.hear_token()
 
 
 def test_one_that_is_held_back_can_be_cancelled_and_is_not_given_any_more() -> None:
-    house, _ = opened()
-    ears = [RecordingListener(house), RecordingListener(house)]
-    for ear, name in zip(ears, "ab", strict=True):
-        ear.send(endless(name))
-    house.kill_engine()
-    house.revive_engine()
-    house.kill_engine()
-    house.revive_engine()
-    held_back = ears[1]
+    server, _ = opened()
+    listeners = [RecordingListener(server), RecordingListener(server)]
+    for listener, name in zip(listeners, "ab", strict=True):
+        listener.send(endless(name))
+    server.kill_engine()
+    server.revive_engine()
+    server.kill_engine()
+    server.revive_engine()
+    held_back = listeners[1]
     held_back.send(protocol.Cancel(request_id="b", ref="c"))
     assert (held_back.final.finish_reason, held_back.final.ref) == ("cancelled", "c")
-    ears[0].hear_token()
-    rest(house)
-    assert len(house.engine.scheduler.sequences) == 1
+    listeners[0].hear_token()
+    rest(server)
+    assert len(server.engine.scheduler.sequences) == 1
 
 
 def test_one_that_is_held_back_is_steered_all_the_same() -> None:
-    house, _ = opened()
-    first, held_back = RecordingListener(house), RecordingListener(house)
+    server, _ = opened()
+    first, held_back = RecordingListener(server), RecordingListener(server)
     first.send(endless("a"))
     held_back.send(endless("b"))
-    house.kill_engine()
-    house.revive_engine()
-    house.kill_engine()
-    house.revive_engine()
+    server.kill_engine()
+    server.revive_engine()
+    server.kill_engine()
+    server.revive_engine()
     held_back.send(protocol.Inject(request_id="b", tokens=[7, 8], ref="i"))
-    house.deliver_down()
-    assert len(house.engine.scheduler.sequences) <= 1
+    server.deliver_down()
+    assert len(server.engine.scheduler.sequences) <= 1
     held_back.hear_token()
     injected = next(event for event in held_back.heard if isinstance(event, protocol.Injected))
     assert (injected.ref, injected.count, injected.index) == ("i", 2, 0)
 
 
 def test_news_of_what_the_hub_has_forgotten_is_counted_and_harms_nothing() -> None:
-    house, reader = due()
+    server, reader = due()
     reader.send(endless("b"))
-    while house.down:
-        house.deliver_down()
-    house.hub.engine_lost()
+    while server.down:
+        server.deliver_down()
+    server.hub.engine_lost()
     reader.send(protocol.Cancel(request_id="b"))
-    house.step()
-    while house.up:
-        house.deliver_up()
-        house.step()
-        if house.tally.tokens_discarded:
+    server.step()
+    while server.up:
+        server.deliver_up()
+        server.step()
+        if server.counts.tokens_discarded:
             return
     raise AssertionError("the engine decoded nothing")

@@ -28,19 +28,19 @@ SHORT = Params(max_tokens=3, ignore_eos=True)
 
 
 def listened(frame: protocol.Start | None = None) -> tuple[SimulatedServer, RecordingListener]:
-    house, _ = opened()
-    ear = RecordingListener(house)
-    ear.send(frame or endless())
-    return house, ear
+    server, _ = opened()
+    listener = RecordingListener(server)
+    listener.send(frame or endless())
+    return server, listener
 
 
 # -- a second listener -----------------------------------------------------------------------------
 
 
 def test_who_attaches_has_the_stream_and_who_had_it_is_told() -> None:
-    house, first = listened()
+    server, first = listened()
     first.hear_token()
-    second = RecordingListener(house)
+    second = RecordingListener(server)
     assert second.attach(ref="r") == ["Started", "Token", "Attached"]
     attached = second.heard[-1]
     assert isinstance(attached, protocol.Attached)
@@ -52,14 +52,14 @@ def test_who_attaches_has_the_stream_and_who_had_it_is_told() -> None:
 
 
 def test_who_took_nothing_of_the_end_loses_it_to_whoever_attaches() -> None:
-    house, first = listened(start(params=SHORT))
+    server, first = listened(start(params=SHORT))
     first.ready = False
-    rest(house)
-    second = RecordingListener(house)
+    rest(server)
+    second = RecordingListener(server)
     second.ready = False
     second.attach()
     assert first.lost == ["a"]
-    third = RecordingListener(house)
+    third = RecordingListener(server)
     assert third.attach()[-1] == "Final"
     assert second.lost == ["a"]
     for late in (first, second):
@@ -69,43 +69,43 @@ def test_who_took_nothing_of_the_end_loses_it_to_whoever_attaches() -> None:
 
 
 def test_who_has_the_stream_may_attach_again_and_takes_it_from_nobody() -> None:
-    _, ear = listened()
-    ear.hear_token()
-    assert ear.attach(0) == ["Token", "Attached"]
-    assert ear.lost == []
+    _, listener = listened()
+    listener.hear_token()
+    assert listener.attach(0) == ["Token", "Attached"]
+    assert listener.lost == []
 
 
 def test_who_lost_a_stream_does_not_end_it_by_going() -> None:
-    house, first = listened(endless())
-    second = RecordingListener(house)
+    server, first = listened(endless())
+    second = RecordingListener(server)
     second.attach()
     first.leave()
     second.hear_token()
     second.leave()
-    rest(house)
-    assert house.hub.streams == []
+    rest(server)
+    assert server.hub.streams == []
 
 
 def test_nobody_attaches_to_a_strangers_stream() -> None:
-    house, first = listened()
-    stranger = RecordingListener(house, "stranger")
+    server, first = listened()
+    stranger = RecordingListener(server, "stranger")
     assert stranger.attach() == []
     assert stranger.error().code == "unknown_request"
     assert first.lost == []
 
 
 def test_attaching_to_what_never_was_is_an_error() -> None:
-    house, _ = opened()
-    ear = RecordingListener(house)
-    ear.attach(ref="r")
-    error = ear.error()
+    server, _ = opened()
+    listener = RecordingListener(server)
+    listener.attach(ref="r")
+    error = listener.error()
     assert (error.code, error.ref, error.request_id) == ("unknown_request", "r", "a")
 
 
 def test_after_what_has_not_happened_takes_nothing_from_anybody() -> None:
-    house, first = listened()
+    server, first = listened()
     first.hear_token()
-    second = RecordingListener(house)
+    second = RecordingListener(server)
     second.attach(5)
     error = second.error()
     assert error.code == "invalid_params"
@@ -115,10 +115,10 @@ def test_after_what_has_not_happened_takes_nothing_from_anybody() -> None:
 
 
 def test_who_steers_what_another_listens_to_is_answered_and_so_is_the_other() -> None:
-    house, first = listened()
-    button = RecordingListener(house)
+    server, first = listened()
+    button = RecordingListener(server)
     button.send(protocol.Cancel(request_id="a", ref="stop"))
-    house.tick()
+    server.tick()
     (answer,) = button.answers
     assert isinstance(answer, protocol.Final)
     assert (answer.ref, first.final.ref) == ("stop", None), "another's ref would mean nothing to it"
@@ -129,135 +129,135 @@ def test_who_steers_what_another_listens_to_is_answered_and_so_is_the_other() ->
 
 
 def test_a_start_that_was_sent_twice_starts_once_and_says_all_again() -> None:
-    house, first = listened(start(ref="one", params=SHORT))
-    rest(house)
-    second = RecordingListener(house)
+    server, first = listened(start(ref="one", params=SHORT))
+    rest(server)
+    second = RecordingListener(server)
     second.send(start(ref="two", params=SHORT))
     assert second.heard[:-1] == first.heard
     attached = second.heard[-1]
     assert isinstance(attached, protocol.Attached)
     assert attached.ref == "two"
-    rest(house)
-    assert len(house.tally.decoded) == 1
+    rest(server)
+    assert len(server.counts.decoded) == 1
 
 
 def test_a_start_with_other_content_is_a_conflict_also_when_the_first_has_ended() -> None:
-    house, reader = opened()
+    server, reader = opened()
     reader.send(start(params=SHORT))
     for ended in (False, True):
         for other in ({"prompt": "Twice"}, {"stream_interval": 2}, {"on_disconnect": "pause"}):
             reader.send(start(**({"params": SHORT} | other)))
             assert refused(reader).code == "request_conflict"
         if not ended:
-            run_out(house, reader.accounts[0])
-    assert len(house.tally.decoded) == 1
+            run_out(server, reader.accounts[0])
+    assert len(server.counts.decoded) == 1
 
 
 def test_a_start_that_was_refused_was_none_and_can_be_sent_again() -> None:
-    house, reader = opened()
-    house.hub.draining = True
+    server, reader = opened()
+    server.hub.draining = True
     reader.send(start())
     assert refused(reader).code == "draining"
-    house.hub.draining = False
+    server.hub.draining = False
     reader.send(start())
     assert reader.accounts[0].started
 
 
 def test_a_start_again_is_answered_while_the_server_drains_or_is_full() -> None:
-    house, _ = opened()
-    ear = RecordingListener(house)
+    server, _ = opened()
+    listener = RecordingListener(server)
     for name in "abc":
-        ear.send(endless(name, credit=Credit()))
-    house.hub.draining = True
-    ear.send(endless("b", credit=Credit()))
-    assert [type(event).__name__ for event in ear.heard[3:]] == ["Started", "Attached"]
-    assert ear.errors == []
+        listener.send(endless(name, credit=Credit()))
+    server.hub.draining = True
+    listener.send(endless("b", credit=Credit()))
+    assert [type(event).__name__ for event in listener.heard[3:]] == ["Started", "Attached"]
+    assert listener.errors == []
 
 
 async def test_a_long_start_that_is_sent_twice_starts_once() -> None:
-    house, _ = opened()
-    ear = RecordingListener(house)
+    server, _ = opened()
+    listener = RecordingListener(server)
     for ref in ("one", "two"):
-        ear.send(endless(prompt=LONG[: LONG_TEXT + 1], ref=ref))
+        listener.send(endless(prompt=LONG[: LONG_TEXT + 1], ref=ref))
     await settled()
-    started, again, attached = ear.heard
+    started, again, attached = listener.heard
     assert started == again
     assert isinstance(attached, protocol.Attached)
     assert attached.ref == "two"
-    assert len(house.hub.streams) == 1
+    assert len(server.hub.streams) == 1
 
 
 async def test_a_long_start_with_other_content_is_a_conflict_wherever_it_waits() -> None:
-    house, _ = opened()
-    ear = RecordingListener(house)
-    ear.send(endless(prompt=LONG[: LONG_TEXT + 1]))
-    ear.send(endless(prompt=LONG[: LONG_TEXT + 2]))
-    ear.send(endless(prompt="short"))
+    server, _ = opened()
+    listener = RecordingListener(server)
+    listener.send(endless(prompt=LONG[: LONG_TEXT + 1]))
+    listener.send(endless(prompt=LONG[: LONG_TEXT + 2]))
+    listener.send(endless(prompt="short"))
     await settled()
-    assert [error.code for error in ear.errors] == ["request_conflict"] * 2
-    ear.send(endless(prompt=LONG[: LONG_TEXT + 3]))
+    assert [error.code for error in listener.errors] == ["request_conflict"] * 2
+    listener.send(endless(prompt=LONG[: LONG_TEXT + 3]))
     await settled()
-    assert ear.errors[-1].code == "request_conflict"
-    assert len(house.hub.streams) == 1
+    assert listener.errors[-1].code == "request_conflict"
+    assert len(server.hub.streams) == 1
 
 
 async def test_attaching_waits_behind_a_long_start() -> None:
-    house, _ = opened()
-    ear = RecordingListener(house)
-    ear.send(endless(prompt=LONG[: LONG_TEXT + 1]))
-    assert ear.attach() == []
+    server, _ = opened()
+    listener = RecordingListener(server)
+    listener.send(endless(prompt=LONG[: LONG_TEXT + 1]))
+    assert listener.attach() == []
     await settled()
-    assert [type(event).__name__ for event in ear.heard] == ["Started", "Started", "Attached"]
+    assert [type(event).__name__ for event in listener.heard] == ["Started", "Started", "Attached"]
 
 
 # -- what has ended --------------------------------------------------------------------------------
 
 
 def test_who_missed_the_end_gets_it() -> None:
-    house, first = listened(start(params=SHORT, on_disconnect="continue"))
+    server, first = listened(start(params=SHORT, on_disconnect="continue"))
     first.hear_token()
     first.leave()
-    rest(house)
-    assert house.hub.streams == []
-    second = RecordingListener(house)
+    rest(server)
+    assert server.hub.streams == []
+    second = RecordingListener(server)
     assert second.attach(1) == ["Attached", "Token", "Final"]
     assert second.attach(1) == ["Token", "Final", "Attached"], "as often as one likes"
     assert second.attach(3) == ["Attached"]
 
 
 def test_an_end_that_was_never_taken_comes_behind_attached() -> None:
-    house, first = listened(start(params=SHORT, on_disconnect="continue"))
+    server, first = listened(start(params=SHORT, on_disconnect="continue"))
     first.leave()
-    rest(house)
-    assert RecordingListener(house).attach(0) == ["Attached", "Token", "Final"]
+    rest(server)
+    assert RecordingListener(server).attach(0) == ["Attached", "Token", "Final"]
 
 
 def test_an_end_is_there_for_so_long_then_its_name_is_then_nothing() -> None:
-    house, reader = opened()
+    server, reader = opened()
     reader.send(start(params=SHORT))
-    run_out(house, reader.accounts[0])
-    ear = RecordingListener(house)
-    house.clock.advance(KEPT_S - 1)
-    assert ear.attach()[-2:] == ["Final", "Attached"]
-    house.clock.advance(2)
-    assert ear.attach() == []
-    assert ear.error().code == "request_expired"
-    ear.send(protocol.Pause(request_id="a"))
-    assert ear.error().code == "request_finished"
-    ear.send(protocol.Cancel(request_id="a"))
-    assert ear.errors == []
+    run_out(server, reader.accounts[0])
+    listener = RecordingListener(server)
+    server.clock.advance(KEPT_S - 1)
+    assert listener.attach()[-2:] == ["Final", "Attached"]
+    server.clock.advance(2)
+    assert listener.attach() == []
+    assert listener.error().code == "request_expired"
+    listener.send(protocol.Pause(request_id="a"))
+    assert listener.error().code == "request_finished"
+    listener.send(protocol.Cancel(request_id="a"))
+    assert listener.errors == []
 
 
 def test_a_name_is_free_when_the_server_has_forgotten_its_stream() -> None:
-    house, reader = opened()
+    server, reader = opened()
     reader.send(start(params=SHORT))
-    run_out(house, reader.accounts[0])
-    house.clock.advance(KEPT_S + 1)
-    ear = RecordingListener(house)
-    ear.send(endless(prompt="Quite another"))
-    assert ear.errors == []
-    assert [type(event).__name__ for event in ear.heard] == ["Started"]
-    other = RecordingListener(house)
+    run_out(server, reader.accounts[0])
+    server.clock.advance(KEPT_S + 1)
+    listener = RecordingListener(server)
+    listener.send(endless(prompt="Quite another"))
+    assert listener.errors == []
+    assert [type(event).__name__ for event in listener.heard] == ["Started"]
+    other = RecordingListener(server)
     assert other.attach() == ["Started", "Attached"], "the new one, and nothing of the old"
 
 
@@ -266,62 +266,62 @@ def test_a_name_is_free_when_the_server_has_forgotten_its_stream() -> None:
 
 @pytest.mark.parametrize("mode", ["pause", "continue"])
 def test_whoever_comes_back_in_time_finds_it(mode: Any) -> None:
-    house, first = listened(endless(on_disconnect=mode, grace_ms=2000))
-    rest(house)
+    server, first = listened(endless(on_disconnect=mode, grace_ms=2000))
+    rest(server)
     first.leave()
-    rest(house)
-    house.clock.advance(1.9)
-    second = RecordingListener(house)
+    rest(server)
+    server.clock.advance(1.9)
+    second = RecordingListener(server)
     second.attach(len(first.heard) - 1)
-    assert house.clock.waiting == 0, "nobody gives it up any more"
-    house.clock.advance(60)
-    rest(house)
-    assert [stream.request_id for stream in house.hub.streams] == ["a"]
+    assert server.clock.waiting == 0, "nobody gives it up any more"
+    server.clock.advance(60)
+    rest(server)
+    assert [stream.request_id for stream in server.hub.streams] == ["a"]
 
 
 @pytest.mark.parametrize("mode", ["pause", "continue"])
 def test_nobody_coming_back_in_time_it_is_cancelled(mode: Any) -> None:
-    house, first = listened(endless(on_disconnect=mode, grace_ms=2000))
-    rest(house)
+    server, first = listened(endless(on_disconnect=mode, grace_ms=2000))
+    rest(server)
     first.leave()
-    rest(house)
-    house.clock.advance(2.1)
-    rest(house)
-    assert house.hub.streams == []
-    assert house.engine.cache.used == 0
-    late = RecordingListener(house)
+    rest(server)
+    server.clock.advance(2.1)
+    rest(server)
+    assert server.hub.streams == []
+    assert server.engine.cache.used == 0
+    late = RecordingListener(server)
     late.attach()
     final = next(event for event in late.heard if isinstance(event, protocol.Final))
     assert (final.finish_reason, final.stop_reason) == ("cancelled", "detached")
 
 
 def test_the_grace_begins_anew_each_time() -> None:
-    house, ear = listened(endless(on_disconnect="continue", grace_ms=2000))
+    server, listener = listened(endless(on_disconnect="continue", grace_ms=2000))
     for _ in range(3):
-        ear.leave()
-        house.clock.advance(1.5)
-        ear = RecordingListener(house)
-        ear.attach()
-    assert len(house.hub.streams) == 1
+        listener.leave()
+        server.clock.advance(1.5)
+        listener = RecordingListener(server)
+        listener.attach()
+    assert len(server.hub.streams) == 1
 
 
 def test_an_end_within_the_grace_takes_its_timer_along() -> None:
-    house, ear = listened(start(params=SHORT, on_disconnect="continue"))
-    ear.leave()
-    assert house.clock.waiting == 1
-    rest(house)
-    assert house.clock.waiting == 0
+    server, listener = listened(start(params=SHORT, on_disconnect="continue"))
+    listener.leave()
+    assert server.clock.waiting == 1
+    rest(server)
+    assert server.clock.waiting == 0
 
 
 def test_who_goes_leaves_each_stream_to_what_its_start_said() -> None:
-    house, _ = opened()
-    ear, stays = RecordingListener(house), RecordingListener(house)
+    server, _ = opened()
+    listener, stays = RecordingListener(server), RecordingListener(server)
     for name, mode in (("a", "cancel"), ("b", "pause"), ("c", "continue")):
-        ear.send(endless(name, on_disconnect=mode))
-    house.tick()
-    ear.leave()
-    rest(house)
-    assert {stream.request_id: stream.state for stream in house.hub.streams} == {
+        listener.send(endless(name, on_disconnect=mode))
+    server.tick()
+    listener.leave()
+    rest(server)
+    assert {stream.request_id: stream.state for stream in server.hub.streams} == {
         "b": "paused",
         "c": "stalled",
     }
@@ -330,12 +330,12 @@ def test_who_goes_leaves_each_stream_to_what_its_start_said() -> None:
 
 
 def test_an_end_that_waits_for_credit_can_be_come_back_to() -> None:
-    house, reader = due()
+    server, reader = due()
     reader.send(start("b", credit=Credit(limit=1, prefetch=9), params=SHORT, on_disconnect="continue"))
-    rest(house)
+    rest(server)
     reader.leave()
-    ear = RecordingListener(house)
-    ear.send(protocol.Attach(request_id="b", after=-1))
-    ear.send(protocol.Grant(request_id="b", limit=9))
-    assert (ear.final.finish_reason, ear.final.index) == ("length", 3)
-    assert house.hub.streams == []
+    listener = RecordingListener(server)
+    listener.send(protocol.Attach(request_id="b", after=-1))
+    listener.send(protocol.Grant(request_id="b", limit=9))
+    assert (listener.final.finish_reason, listener.final.index) == ("length", 3)
+    assert server.hub.streams == []

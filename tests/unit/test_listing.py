@@ -20,7 +20,7 @@ from realtime.http.listing_endpoint import listing_endpoint
 from realtime.keys_command import main
 from realtime.observability.listing import Listed, Listing, ListingObserver
 from tests.fakes.checking_client import Reader
-from tests.fakes.simulated_client import ROOM, TENANT, endless, rest, run_out, start
+from tests.fakes.simulated_client import SIZE, TENANT, endless, rest, run_out, start
 from tests.fakes.simulated_server import Clock, SimulatedServer
 
 HELLO = api.Hello(
@@ -38,14 +38,14 @@ HELLO = api.Hello(
 
 
 class Watched:
-    """A house whose streams can be listed."""
+    """A server whose streams can be listed."""
 
     def __init__(self) -> None:
         self.clock = Clock()
         self.listings = ListingObserver(self.clock)
-        self.house = SimulatedServer(ROOM, clock=self.clock, watcher=self.listings)
+        self.server = SimulatedServer(SIZE, clock=self.clock, observer=self.listings)
         self.listings.engine_ready(HELLO)
-        self.reader = Reader(self.house)
+        self.reader = Reader(self.server)
 
     def all(self, **choice: Any) -> Listing:
         return self.listings.of_all(**({"most": 100, "connections": 7} | choice))
@@ -57,7 +57,7 @@ class Watched:
     def ticks(self, count: int, each_s: float) -> None:
         for _ in range(count):
             self.clock.advance(each_s)
-            self.house.tick()
+            self.server.tick()
 
 
 @pytest.fixture
@@ -72,20 +72,20 @@ def test_a_stream_is_listed_from_its_start_to_its_end(watched: Watched) -> None:
     assert (queued.state, queued.tokens, queued.tokens_per_s, queued.age_s) == ("queued", 0, 0, 0)
     watched.clock.advance(2.5)
     assert watched.one().age_s == 2.5
-    run_out(watched.house, watched.reader.accounts[0])
+    run_out(watched.server, watched.reader.accounts[0])
     assert (watched.all().streams, watched.all().total) == ([], 0)
 
 
 def test_it_says_what_a_stream_has_and_what_it_waits_for(watched: Watched) -> None:
     watched.reader.send(endless(credit=Credit(limit=3)))
-    rest(watched.house)
+    rest(watched.server)
     stalled = watched.one()
     assert (stalled.state, stalled.paused, stalled.tokens, stalled.credit) == ("stalled", None, 3, 0)
     assert stalled.context_tokens == stalled.prompt_tokens + 3
     watched.reader.send(protocol.Grant(request_id="a", limit=50))
     watched.reader.send(protocol.Inject(request_id="a", tokens=[5, 6], at=3))
     watched.reader.send(protocol.Pause(request_id="a"))
-    rest(watched.house)
+    rest(watched.server)
     paused = watched.one()
     assert (paused.state, paused.paused, paused.tokens_per_s) == ("paused", "client", 0)
     assert paused.credit == 50 - paused.tokens
@@ -124,9 +124,9 @@ def test_the_totals_are_of_the_engine_that_runs(watched: Watched) -> None:
     assert busy is not None
     assert (idle.batch_rows, busy.batch_rows, busy.connections, busy.model) == (0, 1, 7, "toy")
     assert busy.kv_used_tokens >= 16 - 1
-    assert busy.kv_used_tokens + busy.kv_cached_tokens + busy.kv_free_tokens == ROOM.kv_tokens
+    assert busy.kv_used_tokens + busy.kv_cached_tokens + busy.kv_free_tokens == SIZE.kv_tokens
     watched.listings.engine_lost()
-    watched.house.kill_engine()
+    watched.server.kill_engine()
     lost = watched.all().server
     assert lost is not None
     assert (lost.engine, lost.kv_used_tokens, watched.one().paused) == (False, 0, "engine")
@@ -150,7 +150,7 @@ def test_a_tenant_is_told_of_its_own_and_an_admin_of_all(
         keys[words[0]] = capsys.readouterr().out.strip()
     client = asking(watched, Credentials(Keyring(file)))
     for tenant in ("alice", "bob"):
-        Reader(watched.house, tenant).send(endless(f"{tenant}'s", credit=Credit(limit=1)))
+        Reader(watched.server, tenant).send(endless(f"{tenant}'s", credit=Credit(limit=1)))
 
     def told(who: str) -> Any:
         return client.get("/v1/streams", headers={"Authorization": f"Bearer {keys[who]}"}).json()
@@ -164,7 +164,7 @@ def test_a_tenant_is_told_of_its_own_and_an_admin_of_all(
 
 def test_what_is_told_holds_no_word_of_a_prompt_or_an_output(watched: Watched) -> None:
     watched.reader.send(endless(prompt="CANARY", credit=Credit(limit=9)))
-    rest(watched.house)
+    rest(watched.server)
     answer = asking(watched, Credentials()).get("/v1/streams")
     assert "CANARY" not in answer.text
     assert answer.headers["Cache-Control"] == "no-store"

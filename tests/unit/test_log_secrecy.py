@@ -20,10 +20,10 @@ async def test_a_failure_that_quotes_the_text_is_logged_without_it(
         raise ValueError(frame.prompt)
 
     monkeypatch.setattr(hub, "tokenize", fail)
-    house = SimulatedServer(EngineSize(kv_tokens=4096, block=16, step_tokens=4096))
-    reader = Reader(house)
+    server = SimulatedServer(EngineSize(kv_tokens=4096, block=16, step_tokens=4096))
+    reader = Reader(server)
     reader.send(protocol.Start(request_id="a", prompt=CANARY * hub.LONG_TEXT))
-    await house.hub.wait_until_empty()
+    await server.hub.wait_until_empty()
     (error,) = reader.errors
     assert error.code == "engine_error"
     assert CANARY not in error.message

@@ -1,4 +1,4 @@
-"""What is counted, held against whole lives of streams in a house without sockets."""
+"""What is counted, held against whole lives of streams in a server without sockets."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from realtime.observability.engine_metrics import EngineMetrics
 from realtime.observability.metrics import Metrics
 from realtime.observability.tenant_usage import OTHER, TENANT_LIMIT
 from tests.fakes.checking_client import Reader
-from tests.fakes.simulated_client import ROOM, TENANT, endless, rest, run_out, start
+from tests.fakes.simulated_client import SIZE, TENANT, endless, rest, run_out, start
 from tests.fakes.simulated_server import Clock, SimulatedServer
 
 
 class Counted:
-    """A house that is counted."""
+    """A server that is counted."""
 
     def __init__(self) -> None:
         self.clock = Clock()
         self.metrics = Metrics()
-        self.house = SimulatedServer(ROOM, clock=self.clock, watcher=self.metrics)
-        self.reader = Reader(self.house)
+        self.server = SimulatedServer(SIZE, clock=self.clock, observer=self.metrics)
+        self.reader = Reader(self.server)
 
     def value(self, name: str, **labels: str) -> float | None:
         found = [
@@ -49,7 +49,7 @@ class Counted:
     def ticks(self, count: int, each_s: float) -> None:
         for _ in range(count):
             self.clock.advance(each_s)
-            self.house.tick()
+            self.server.tick()
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_what_an_alert_may_ask_for_is_there_before_it_happens(counted: Counted) 
 def test_a_life_is_counted_once_by_its_model_route_and_tenant(counted: Counted) -> None:
     counted.reader.send(start(params=Params(max_tokens=5, ignore_eos=True)))
     counted.ticks(9, 0.25)
-    run_out(counted.house, counted.reader.accounts[0])
+    run_out(counted.server, counted.reader.accounts[0])
     labels = {"model": "toy", "route": "websocket", "cache": "miss"}
     assert counted.value("stream_ttft_seconds_count", **labels) == 1
     assert counted.value("stream_inter_token_seconds_count") == 4
@@ -85,7 +85,7 @@ def test_a_life_is_counted_once_by_its_model_route_and_tenant(counted: Counted) 
 
 def test_a_tenants_tokens_count_while_they_come(counted: Counted) -> None:
     counted.reader.send(endless(credit=Credit(limit=3)))
-    rest(counted.house)
+    rest(counted.server)
     assert counted.value("midstream_tenant_tokens_total", tenant=TENANT, kind="output") == 3
     assert counted.value("midstream_streams", state="stalled") == 1
     assert counted.value("scheduler_credit_stalls_total") == 1
@@ -94,7 +94,7 @@ def test_a_tenants_tokens_count_while_they_come(counted: Counted) -> None:
 def test_batches_are_counted_by_what_they_compute(counted: Counted) -> None:
     for name in ("a", "b"):
         counted.reader.send(endless(name, credit=Credit(limit=4)))
-    rest(counted.house)
+    rest(counted.server)
     assert counted.value("scheduler_batch_size_sum", phase="prefill") == 2
     assert counted.value("scheduler_batch_size_sum", phase="decode") == 2 * 3, "the first comes of the prompt"
     assert counted.value("scheduler_batch_size_count", phase="decode") == 3
@@ -105,12 +105,12 @@ def test_steering_is_counted_from_when_the_frame_came(counted: Counted) -> None:
     counted.ticks(5, 0.01)
     counted.reader.send(protocol.Rewind(request_id="a", to=2))
     counted.clock.advance(0.03)
-    counted.house.tick()
+    counted.server.tick()
     assert counted.value("midstream_control_steps_sum", frame="rewind") == 1
     assert counted.value("midstream_control_seconds_sum", frame="rewind") == pytest.approx(0.03)
     assert counted.value("midstream_tokens_discarded_total") == 0, "of a stream that lives: not yet"
     counted.reader.send(protocol.Cancel(request_id="a"))
-    final = run_out(counted.house, counted.reader.accounts[0])
+    final = run_out(counted.server, counted.reader.accounts[0])
     assert final.usage.discarded_tokens > 0
     assert counted.value("midstream_tokens_discarded_total") == final.usage.discarded_tokens
 
@@ -120,7 +120,7 @@ def test_a_listener_that_goes_is_counted_by_why(counted: Counted, cause: Any) ->
     for name in ("a", "b"):
         counted.reader.send(endless(name, on_disconnect="pause"))
     counted.reader.gone = True
-    counted.house.hub.detach(counted.reader, cause)
+    counted.server.hub.detach(counted.reader, cause)
     assert counted.values("stream_disconnects_total", "cause") == dict.fromkeys(DISCONNECT_CAUSES, 0) | {
         cause: 2
     }
@@ -136,15 +136,15 @@ def test_coming_back_is_counted_by_how(counted: Counted) -> None:
 
 def test_totals_go_on_where_an_engine_was_replaced(counted: Counted) -> None:
     counted.reader.send(endless(credit=Credit(limit=3)))
-    rest(counted.house)
+    rest(counted.server)
     counted.metrics.engine_lost()
-    counted.house.kill_engine()
+    counted.server.kill_engine()
     assert counted.value("midstream_engine_restarts_total") == 1
     assert counted.value("midstream_tokens_total") == 3
     assert counted.value("midstream_kv_blocks", state="used") == 0
-    counted.house.revive_engine()
+    counted.server.revive_engine()
     counted.reader.send(protocol.Grant(request_id="a", limit=5))
-    rest(counted.house)
+    rest(counted.server)
     assert counted.value("midstream_tokens_total") == 5
     assert counted.values("stream_retries_total", "reason")["engine"] == 1
 
@@ -164,9 +164,9 @@ def test_blocks_in_the_hosts_memory_are_shown_while_their_engine_lives() -> None
 
 def test_there_are_never_more_labels_than_are_bounded_for(counted: Counted) -> None:
     for number in range(TENANT_LIMIT + 5):
-        reader = Reader(counted.house, f"tenant {number}")
+        reader = Reader(counted.server, f"tenant {number}")
         reader.send(start(f"{number}", params=Params(max_tokens=1, ignore_eos=True)))
-        run_out(counted.house, reader.accounts[0])
+        run_out(counted.server, reader.accounts[0])
     tenants = counted.values("midstream_tenant_streams_total", "tenant")
     assert len(tenants) == TENANT_LIMIT + 1
     assert tenants[OTHER] == 5

@@ -1,4 +1,4 @@
-"""From a stream's events to OpenAI's answers, over a whole house without sockets or time."""
+"""From a stream's events to OpenAI's answers, over a whole server without sockets or time."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from realtime.refusal import Refusal
 from tests.fakes.checking_client import Reader
 from tests.fakes.simulated_server import EngineSize, SimulatedServer
 
-PROMPT = "Once upon a time there was a little engine, and a house by the sea"
+PROMPT = "Once upon a time there was a little engine, and a server by the sea"
 
 
 class Asked:
-    """A house with one request in it."""
+    """A server with one request in it."""
 
     def __init__(self, dialect: Dialect = chat, *, n: int = 1, usage: bool = False, **params: Any) -> None:
-        self.house = SimulatedServer(EngineSize(kv_tokens=4096, block=4, step_tokens=4096))
+        self.server = SimulatedServer(EngineSize(kv_tokens=4096, block=4, step_tokens=4096))
         names = ["x", *(f"x:{index}" for index in range(1, n))]
         self.starts = [
             Start(
@@ -36,7 +36,7 @@ class Asked:
             for seed, name in enumerate(names)
         ]
         self.answering = CompletionSource(
-            self.house.hub, "tenant", dialect, [self.starts], include_usage=usage
+            self.server.hub, "tenant", dialect, [self.starts], include_usage=usage
         )
         self.said = b""
 
@@ -46,7 +46,7 @@ class Asked:
 
     def listen(self, ticks: int = 1) -> None:
         for _ in range(ticks):
-            self.house.tick()
+            self.server.tick()
             self.said += self.answering.take()
             self.answering.accepted()
 
@@ -55,12 +55,12 @@ class Asked:
             self.listen()
 
     def steer(self, frame: StreamFrame) -> None:
-        Reader(self.house, "tenant").send(frame)
+        Reader(self.server, "tenant").send(frame)
 
     async def whole(self) -> CompletionObject | Refusal | None:
         waiting = asyncio.create_task(self.answering.whole())
         while not waiting.done():
-            self.house.tick()
+            self.server.tick()
             await asyncio.sleep(0)
         return waiting.result()
 
@@ -83,32 +83,32 @@ class Asked:
 
 
 async def test_a_chat_begins_with_its_role_and_ends_with_reason_usage_and_done() -> None:
-    room = await Asked(usage=True).begin()
-    room.to_the_end()
-    first, *deltas, finish, usage = room.chunks
+    completion = await Asked(usage=True).begin()
+    completion.to_the_end()
+    first, *deltas, finish, usage = completion.chunks
     assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert all(chunk["choices"][0]["finish_reason"] is None and chunk["usage"] is None for chunk in deltas)
     assert [len(chunk["choices"][0]["delta"]["content"]) > 0 for chunk in deltas] == [True] * 6
     assert (finish["choices"][0]["delta"], finish["choices"][0]["finish_reason"]) == ({}, "length")
     assert (usage["choices"], usage["usage"]["completion_tokens"]) == ([], 6)
-    assert room.data[-1] == "[DONE]"
-    assert {(chunk["id"], chunk["object"], chunk["model"]) for chunk in room.chunks} == {
+    assert completion.data[-1] == "[DONE]"
+    assert {(chunk["id"], chunk["object"], chunk["model"]) for chunk in completion.chunks} == {
         ("x", "chat.completion.chunk", "toy")
     }
 
 
 @pytest.mark.parametrize("dialect", [chat, text])
 async def test_whole_and_in_chunks_is_the_same_text(dialect: Dialect) -> None:
-    room = await Asked(dialect, n=2).begin()
-    room.to_the_end()
+    completion = await Asked(dialect, n=2).begin()
+    completion.to_the_end()
     answer = await (await Asked(dialect, n=2).begin()).whole()
     assert isinstance(answer, CompletionObject)
     told = json.loads(msgspec.json.encode(answer))
     texts = [choice.get("text") or choice["message"]["content"] for choice in told["choices"]]
-    assert texts == [room.written(0), room.written(1)]
+    assert texts == [completion.written(0), completion.written(1)]
     assert texts[0] != texts[1]
     assert [choice["finish_reason"] for choice in told["choices"]] == ["length", "length"]
-    assert "usage" not in room.chunks[0]
+    assert "usage" not in completion.chunks[0]
     prompt = told["usage"]["prompt_tokens"]
     assert told["usage"] == {
         "prompt_tokens": prompt,
@@ -119,12 +119,12 @@ async def test_whole_and_in_chunks_is_the_same_text(dialect: Dialect) -> None:
 
 
 async def test_other_choices_find_the_prompt_of_the_first_computed() -> None:
-    room = await Asked(n=4).begin()
-    assert len(room.house.hub.streams) == 1, "the first goes ahead"
-    room.listen(2)
-    assert len(room.house.hub.streams) == 4
-    streams = {stream.request_id: stream for stream in room.house.hub.streams}
-    room.to_the_end()
+    completion = await Asked(n=4).begin()
+    assert len(completion.server.hub.streams) == 1, "the first goes ahead"
+    completion.listen(2)
+    assert len(completion.server.hub.streams) == 4
+    streams = {stream.request_id: stream for stream in completion.server.hub.streams}
+    completion.to_the_end()
     cached = {}
     for name, stream in streams.items():
         [final] = stream.outbox.since(stream.outbox.seq - 2) or []
@@ -136,8 +136,8 @@ async def test_other_choices_find_the_prompt_of_the_first_computed() -> None:
 
 
 async def test_the_words_of_log_probabilities() -> None:
-    room = await Asked(logprobs=2).begin()
-    answer = await room.whole()
+    completion = await Asked(logprobs=2).begin()
+    answer = await completion.whole()
     assert isinstance(answer, CompletionObject)
     (choice,) = answer.choices
     assert isinstance(choice, ChatChoice)
@@ -160,24 +160,24 @@ async def test_the_words_of_log_probabilities() -> None:
 
 
 async def test_what_is_rewound_is_said_in_chunks_and_not_there_in_a_whole_answer() -> None:
-    room = await Asked(max_tokens=8).begin()
-    room.listen(4)
-    room.steer(protocol.Rewind(request_id="x", to=1))
-    room.to_the_end()
-    (rewound,) = [c["choices"][0]["rewound"] for c in room.chunks if "rewound" in c["choices"][0]]
+    completion = await Asked(max_tokens=8).begin()
+    completion.listen(4)
+    completion.steer(protocol.Rewind(request_id="x", to=1))
+    completion.to_the_end()
+    (rewound,) = [c["choices"][0]["rewound"] for c in completion.chunks if "rewound" in c["choices"][0]]
     assert rewound["index"] == 1
-    at = next(i for i, chunk in enumerate(room.chunks) if "rewound" in chunk["choices"][0])
-    before = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in room.chunks[:at])
-    after = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in room.chunks[at:])
+    at = next(i for i, chunk in enumerate(completion.chunks) if "rewound" in chunk["choices"][0])
+    before = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in completion.chunks[:at])
+    after = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in completion.chunks[at:])
 
     other = await Asked(max_tokens=8, logprobs=0).begin()
     waiting = asyncio.create_task(other.answering.whole())
     for _ in range(4):
-        other.house.tick()
+        other.server.tick()
         await asyncio.sleep(0)
     other.steer(protocol.Rewind(request_id="x", to=1))
     while not waiting.done():
-        other.house.tick()
+        other.server.tick()
         await asyncio.sleep(0)
     answer = waiting.result()
     assert isinstance(answer, CompletionObject)
@@ -189,29 +189,29 @@ async def test_what_is_rewound_is_said_in_chunks_and_not_there_in_a_whole_answer
 
 
 async def test_whoever_asks_again_by_the_same_name_has_the_same_answer_once_computed() -> None:
-    room = await Asked().begin()
-    room.listen(3)
-    again = CompletionSource(room.house.hub, "tenant", chat, [room.starts], include_usage=False)
+    completion = await Asked().begin()
+    completion.listen(3)
+    again = CompletionSource(completion.server.hub, "tenant", chat, [completion.starts], include_usage=False)
     assert await again.begin() is None
-    room.said += room.answering.take()
-    assert json.loads(room.data[-1])["error"]["code"] == "request_taken"
-    assert room.answering.over
-    first, room.answering, room.said = room.written(), again, b""
-    room.to_the_end()
-    assert room.written().startswith(first)
-    late = CompletionSource(room.house.hub, "tenant", chat, [room.starts], include_usage=False)
+    completion.said += completion.answering.take()
+    assert json.loads(completion.data[-1])["error"]["code"] == "request_taken"
+    assert completion.answering.over
+    first, completion.answering, completion.said = completion.written(), again, b""
+    completion.to_the_end()
+    assert completion.written().startswith(first)
+    late = CompletionSource(completion.server.hub, "tenant", chat, [completion.starts], include_usage=False)
     assert await late.begin() is None
     answer = await late.whole()
     assert isinstance(answer, CompletionObject)
     assert isinstance(answer.choices[0], ChatChoice)
-    assert answer.choices[0].message.content == room.written()
-    assert not room.house.hub.streams
+    assert answer.choices[0].message.content == completion.written()
+    assert not completion.server.hub.streams
 
 
 async def test_an_answer_that_is_asked_for_again_has_its_log_probabilities_too() -> None:
-    room = await Asked(logprobs=1).begin()
-    first = await room.whole()
-    again = CompletionSource(room.house.hub, "tenant", chat, [room.starts], include_usage=False)
+    completion = await Asked(logprobs=1).begin()
+    first = await completion.whole()
+    again = CompletionSource(completion.server.hub, "tenant", chat, [completion.starts], include_usage=False)
     assert await again.begin() is None
     second = await again.whole()
     assert isinstance(first, CompletionObject)
@@ -220,52 +220,55 @@ async def test_an_answer_that_is_asked_for_again_has_its_log_probabilities_too()
 
 
 async def test_other_content_under_the_same_name_is_a_conflict() -> None:
-    room = await Asked().begin()
-    room.starts[0].params.seed = 9
-    again = CompletionSource(room.house.hub, "tenant", chat, [room.starts], include_usage=False)
+    completion = await Asked().begin()
+    completion.starts[0].params.seed = 9
+    again = CompletionSource(completion.server.hub, "tenant", chat, [completion.starts], include_usage=False)
     refusal = await again.begin()
     assert refusal is not None
     assert (refusal.status, refusal.code) == (409, "request_conflict")
 
 
 async def test_nobody_left_is_no_answer_and_ends_the_work() -> None:
-    room = await Asked(n=3).begin()
-    room.listen(3)
-    room.answering.leave()
-    assert room.answering.over
-    assert await room.answering.whole() is None
-    room.house.tick()
-    room.house.tick()
-    assert not room.house.hub.streams
+    completion = await Asked(n=3).begin()
+    completion.listen(3)
+    completion.answering.leave()
+    assert completion.answering.over
+    assert await completion.answering.whole() is None
+    completion.server.tick()
+    completion.server.tick()
+    assert not completion.server.hub.streams
 
 
 async def test_a_refusal_behind_the_first_choice_ends_it_all_with_an_error() -> None:
-    room = Asked(n=2)
-    room.starts[1].priority = 3
-    room.starts[1].model = "another"
-    await room.begin()
-    room.listen(2)
-    assert json.loads(room.data[-1])["error"]["code"] == "model_not_found"
-    assert room.answering.over
+    completion = Asked(n=2)
+    completion.starts[1].priority = 3
+    completion.starts[1].model = "another"
+    await completion.begin()
+    completion.listen(2)
+    assert json.loads(completion.data[-1])["error"]["code"] == "model_not_found"
+    assert completion.answering.over
 
 
 async def test_a_stream_that_fails_is_an_error_that_may_be_tried_again() -> None:
-    room = await Asked().begin()
-    room.listen(2)
-    (stream,) = room.house.hub.streams
-    stream.fail("the engine failed again and again", room.house.clock())
-    room.house.hub.cancel_all()  # wakes its listener
-    room.said += room.answering.take()
-    error = json.loads(room.data[-1])["error"]
+    completion = await Asked().begin()
+    completion.listen(2)
+    (stream,) = completion.server.hub.streams
+    stream.fail("the engine failed again and again", completion.server.clock())
+    completion.server.hub.cancel_all()  # wakes its listener
+    completion.said += completion.answering.take()
+    error = json.loads(completion.data[-1])["error"]
     assert (error["status"], error["code"], error["retryable"]) == (500, "engine_error", True)
-    assert "finish_reason" not in room.data[-2] or room.chunks[-2]["choices"][0]["finish_reason"] is None
+    assert (
+        "finish_reason" not in completion.data[-2]
+        or completion.chunks[-2]["choices"][0]["finish_reason"] is None
+    )
 
 
 async def test_the_servers_end_is_an_error_and_somebodys_cancel_is_an_end() -> None:
     going = await Asked().begin()
     going.listen(2)
-    going.house.hub.draining = True
-    going.house.hub.cancel_all()
+    going.server.hub.draining = True
+    going.server.hub.cancel_all()
     going.to_the_end()
     assert json.loads(going.data[-1])["error"]["code"] == "draining"
 
@@ -278,6 +281,6 @@ async def test_the_servers_end_is_an_error_and_somebodys_cancel_is_an_end() -> N
 
 
 async def test_a_reader_that_was_too_slow_may_try_again() -> None:
-    room = await Asked().begin()
-    error = json.loads(room.answering.too_slow_event().decode().removeprefix("data: "))["error"]
+    completion = await Asked().begin()
+    error = json.loads(completion.answering.too_slow_event().decode().removeprefix("data: "))["error"]
     assert (error["retryable"], error["retry_after_ms"]) == (True, 1000)

@@ -86,13 +86,13 @@ def test_what_waits_is_no_history_yet() -> None:
 
 
 def test_an_end_is_kept_whoever_has_read_it() -> None:
-    life = LoneStream()
-    life.write("ab")
-    life.take()
-    box = life.stream.outbox
-    life.answer(finish=RUN_OUT)
+    lone = LoneStream()
+    lone.write("ab")
+    lone.take()
+    box = lone.stream.outbox
+    lone.answer(finish=RUN_OUT)
     concluded = [box.final_sent]
-    (final,) = life.take()
+    (final,) = lone.take()
     assert [*concluded, box.final_sent] == [False, True], "first it waits, and nobody has it"
     box.acknowledge(box.seq - 1)
     assert box.since(1) == [final]

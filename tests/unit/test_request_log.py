@@ -14,19 +14,19 @@ from midstream import protocol
 from midstream.protocol import Credit, Params
 from realtime.observability.request_log import RequestLog
 from tests.fakes.checking_client import Reader
-from tests.fakes.simulated_client import ROOM, TENANT, endless, rest, run_out, start
+from tests.fakes.simulated_client import SIZE, TENANT, endless, rest, run_out, start
 from tests.fakes.simulated_server import Clock, SimulatedServer
 
 
 class Logged:
-    """A house whose requests are logged."""
+    """A server whose requests are logged."""
 
     def __init__(self, kept: LogCapture) -> None:
         self._kept = kept
         self.log = RequestLog()
         self.clock = Clock()
-        self.house = SimulatedServer(ROOM, clock=self.clock, watcher=self.log)
-        self.reader = Reader(self.house)
+        self.server = SimulatedServer(SIZE, clock=self.clock, observer=self.log)
+        self.reader = Reader(self.server)
 
     @property
     def lines(self) -> list[Any]:
@@ -50,8 +50,8 @@ def test_a_request_leaves_one_line_when_it_has_ended(logged: Logged) -> None:
     assert logged.lines == []
     for _ in range(9):
         logged.clock.advance(0.25)
-        logged.house.tick()
-    final = run_out(logged.house, logged.reader.accounts[0])
+        logged.server.tick()
+    final = run_out(logged.server, logged.reader.accounts[0])
     line = logged.line()
     assert line == {
         "event": "request",
@@ -78,7 +78,7 @@ def test_a_request_leaves_one_line_when_it_has_ended(logged: Logged) -> None:
 def test_what_was_done_to_it_is_counted(logged: Logged) -> None:
     begun = endless(credit=Credit(limit=8), on_disconnect="continue")
     logged.reader.send(begun)
-    rest(logged.house)
+    rest(logged.server)
     for frame in (
         protocol.Pause(request_id="a"),
         protocol.Resume(request_id="a"),
@@ -89,12 +89,12 @@ def test_what_was_done_to_it_is_counted(logged: Logged) -> None:
         protocol.Pause(request_id="a"),
     ):
         logged.reader.send(frame)
-        logged.house.tick()
+        logged.server.tick()
     logged.reader.leave()
-    other = Reader(logged.house)
+    other = Reader(logged.server)
     other.take_over(logged.reader, logged.reader.accounts[0])
     other.send(protocol.Cancel(request_id="a"))
-    final = run_out(logged.house, other.accounts[0])
+    final = run_out(logged.server, other.accounts[0])
     line = logged.line()
     counted = [line[name] for name in ("pauses", "adjusts", "injects", "rewinds", "disconnects", "retries")]
     assert counted == [2, 2, 1, 1, 1, 1]
@@ -105,7 +105,7 @@ def test_what_was_done_to_it_is_counted(logged: Logged) -> None:
 def test_asking_for_one_that_has_ended_adds_nothing(logged: Logged) -> None:
     begun = start(params=Params(max_tokens=1, ignore_eos=True))
     logged.reader.send(begun)
-    run_out(logged.house, logged.reader.accounts[0])
+    run_out(logged.server, logged.reader.accounts[0])
     logged.reader.send(replace(begun))
     assert logged.line()["retries"] == 0
 
@@ -115,6 +115,6 @@ def test_no_line_holds_what_was_said(logged: Logged) -> None:
     params = Params(max_tokens=200, ignore_eos=True, stop=["e"])
     logged.reader.send(start(prompt=words, params=params))
     account = logged.reader.accounts[0]
-    assert run_out(logged.house, account).finish_reason == "stop"
+    assert run_out(logged.server, account).finish_reason == "stop"
     said = {value for value in logged.line().values() if isinstance(value, str)}
     assert said == {"request", "info", "a", TENANT, "toy", "websocket", "stop"}

@@ -16,138 +16,138 @@ from tests.fakes.lone_stream import CANCELLED, RUN_OUT, WINDOW, LoneStream, kind
 
 
 def test_without_a_listener_it_is_cancelled_unless_its_start_said_otherwise() -> None:
-    life = LoneStream()
-    life.write("ab")
-    life.take()
-    life.write("cd")
-    life.detach()
-    assert life.commands[-1] == api.Cancel(7)
-    life.answer(finish=CANCELLED)
-    final = life.final()
+    lone = LoneStream()
+    lone.write("ab")
+    lone.take()
+    lone.write("cd")
+    lone.detach()
+    assert lone.commands[-1] == api.Cancel(7)
+    lone.answer(finish=CANCELLED)
+    final = lone.final()
     assert (final.finish_reason, final.stop_reason, final.index) == ("cancelled", "detached", 2)
     assert final.usage.discarded_tokens == 2, "what nobody will read is not delivered"
 
 
 def test_one_that_continues_is_asked_nothing_and_drops_nothing() -> None:
-    life = LoneStream(on_disconnect="continue")
-    life.detach()
-    assert len(life.commands) == 1
-    life.write("x" * WINDOW)
-    assert text(life.attach()) == "x" * WINDOW
+    lone = LoneStream(on_disconnect="continue")
+    lone.detach()
+    assert len(lone.commands) == 1
+    lone.write("x" * WINDOW)
+    assert text(lone.attach()) == "x" * WINDOW
 
 
 def test_one_that_is_to_pause_says_that_it_was_detached_and_goes_on_when_somebody_attaches() -> None:
-    life = LoneStream(on_disconnect="pause")
-    life.write("ab")
-    life.detach()
-    life.answer(api.Paused(2))
-    assert life.stream.state == "paused"
-    events = life.attach()
+    lone = LoneStream(on_disconnect="pause")
+    lone.write("ab")
+    lone.detach()
+    lone.answer(api.Paused(2))
+    assert lone.stream.state == "paused"
+    events = lone.attach()
     assert kinds(events) == ["Attached", "Started", "Token", "Paused"], "nobody had taken anything"
     assert isinstance(events[-1], protocol.Paused)
     assert (events[-1].reason, events[-1].ref) == ("detached", None)
-    assert life.commands == [life.commands[0], api.Pause(7), api.Resume(7)]
-    life.answer(api.Resumed(2))
-    (resumed,) = life.take()
+    assert lone.commands == [lone.commands[0], api.Pause(7), api.Resume(7)]
+    lone.answer(api.Resumed(2))
+    (resumed,) = lone.take()
     assert isinstance(resumed, protocol.Resumed)
     assert resumed.ref is None
 
 
 def test_detached_before_the_engine_has_paused_it_and_attached_again_it_goes_on() -> None:
-    life = LoneStream(on_disconnect="pause")
-    life.detach()
-    life.attach()
-    assert life.commands[1:] == [api.Pause(7), api.Resume(7)]
+    lone = LoneStream(on_disconnect="pause")
+    lone.detach()
+    lone.attach()
+    assert lone.commands[1:] == [api.Pause(7), api.Resume(7)]
 
 
 def test_one_that_its_client_has_paused_stays_paused_by_the_client() -> None:
-    life = LoneStream(on_disconnect="pause")
-    life.steer(protocol.Pause(request_id="a"))
-    life.answer(api.Paused(0))
-    life.detach()
-    life.attach()
-    assert life.commands[1:] == [api.Pause(7)], "it is not resumed by whoever attaches"
+    lone = LoneStream(on_disconnect="pause")
+    lone.steer(protocol.Pause(request_id="a"))
+    lone.answer(api.Paused(0))
+    lone.detach()
+    lone.attach()
+    assert lone.commands[1:] == [api.Pause(7)], "it is not resumed by whoever attaches"
 
 
 def test_detached_twice_it_is_paused_once() -> None:
-    life = LoneStream(on_disconnect="pause")
-    life.detach()
-    life.detach()
-    assert life.commands[1:] == [api.Pause(7)]
+    lone = LoneStream(on_disconnect="pause")
+    lone.detach()
+    lone.detach()
+    assert lone.commands[1:] == [api.Pause(7)]
 
 
 @pytest.mark.parametrize("frame", [protocol.Pause(request_id="a"), protocol.Resume(request_id="a")])
 def test_what_a_client_says_of_pausing_stands_above_that_nobody_listens(frame: SteeringFrame) -> None:
     """Whoever says it has not attached; but what was said last holds."""
-    life = LoneStream(on_disconnect="pause")
-    life.detach()
-    life.steer(frame)
-    asked = len(life.commands)
-    life.attach()
-    assert len(life.commands) == asked, "neither is undone by attaching"
+    lone = LoneStream(on_disconnect="pause")
+    lone.detach()
+    lone.steer(frame)
+    asked = len(lone.commands)
+    lone.attach()
+    assert len(lone.commands) == asked, "neither is undone by attaching"
 
 
 def test_one_that_memory_has_paused_is_paused_all_the_same() -> None:
-    life = LoneStream(on_disconnect="pause")
-    life.stream.receive_news(api.News(7, early=[api.Paused(0, "memory")]), life.now)
-    life.detach()
-    assert life.commands[-1] == api.Pause(7)
-    life.stream.receive_news(
-        api.News(7, early=[api.Resumed(0, 4, "memory")], changes=[api.Paused(0)]), life.now
+    lone = LoneStream(on_disconnect="pause")
+    lone.stream.receive_news(api.News(7, early=[api.Paused(0, "memory")]), lone.now)
+    lone.detach()
+    assert lone.commands[-1] == api.Pause(7)
+    lone.stream.receive_news(
+        api.News(7, early=[api.Resumed(0, 4, "memory")], changes=[api.Paused(0)]), lone.now
     )
-    told = [event for event in life.take() if isinstance(event, protocol.Paused)]
+    told = [event for event in lone.take() if isinstance(event, protocol.Paused)]
     assert [event.reason for event in told] == ["memory", "detached"]
 
 
 def test_one_whose_end_is_due_waits_for_its_credit_without_being_paused() -> None:
-    life = LoneStream(on_disconnect="pause", credit=Credit(limit=2, prefetch=3), max_tokens=4)
-    life.write("abcd", finish=RUN_OUT)
-    life.detach()
-    assert len(life.commands) == 1
-    assert text(life.attach()) == "ab"
-    life.stream.grant(4, life.now)
-    events = life.take()
+    lone = LoneStream(on_disconnect="pause", credit=Credit(limit=2, prefetch=3), max_tokens=4)
+    lone.write("abcd", finish=RUN_OUT)
+    lone.detach()
+    assert len(lone.commands) == 1
+    assert text(lone.attach()) == "ab"
+    lone.stream.grant(4, lone.now)
+    events = lone.take()
     assert (text(events), kinds(events)) == ("cd", ["Token", "Final"])
 
 
 def test_one_whose_end_is_due_and_whom_nobody_wants_is_cancelled_at_once() -> None:
-    life = LoneStream(credit=Credit(limit=2, prefetch=3), max_tokens=4)
-    life.write("abcd", finish=RUN_OUT)
-    life.take()
-    life.detach()
-    final = life.final()
+    lone = LoneStream(credit=Credit(limit=2, prefetch=3), max_tokens=4)
+    lone.write("abcd", finish=RUN_OUT)
+    lone.take()
+    lone.detach()
+    final = lone.final()
     assert (final.finish_reason, final.stop_reason, final.index) == ("cancelled", "detached", 2)
-    assert len(life.commands) == 1, "its engine knows it no more"
+    assert len(lone.commands) == 1, "its engine knows it no more"
 
 
 def test_one_that_is_being_cancelled_is_not_cancelled_again() -> None:
-    life = LoneStream()
-    life.cancel("c")
-    life.detach()
-    assert life.commands[1:] == [api.Cancel(7)]
-    life.answer(finish=CANCELLED)
-    final = life.final()
+    lone = LoneStream()
+    lone.cancel("c")
+    lone.detach()
+    assert lone.commands[1:] == [api.Cancel(7)]
+    lone.answer(finish=CANCELLED)
+    final = lone.final()
     assert (final.stop_reason, final.ref) == (None, "c"), "its client had cancelled it first"
 
 
 def test_one_that_has_ended_does_nothing_any_more() -> None:
     for mode in ("cancel", "pause", "continue"):
-        life = LoneStream(on_disconnect=mode)
-        life.write("ab", finish=RUN_OUT)
-        life.detach()
-        assert kinds(life.take()) == ["Started", "Token", "Final"]
-        assert len(life.commands) == 1
+        lone = LoneStream(on_disconnect=mode)
+        lone.write("ab", finish=RUN_OUT)
+        lone.detach()
+        assert kinds(lone.take()) == ["Started", "Token", "Final"]
+        assert len(lone.commands) == 1
 
 
 def test_nobody_comes_back_to_a_paused_stream() -> None:
-    life = LoneStream(on_disconnect="pause", grace_ms=1500)
-    assert life.stream.grace_s == 1.5
-    life.write("ab")
-    life.detach()
-    life.answer(api.Paused(2))
-    life.stream.abandon(life.now, 0)
-    life.answer(finish=CANCELLED)
-    final = life.final()
+    lone = LoneStream(on_disconnect="pause", grace_ms=1500)
+    assert lone.stream.grace_s == 1.5
+    lone.write("ab")
+    lone.detach()
+    lone.answer(api.Paused(2))
+    lone.stream.abandon(lone.now, 0)
+    lone.answer(finish=CANCELLED)
+    final = lone.final()
     assert (final.finish_reason, final.stop_reason, final.index) == ("cancelled", "detached", 0)
 
 
@@ -155,36 +155,36 @@ def test_nobody_comes_back_to_a_paused_stream() -> None:
 
 
 def test_all_events_behind_the_last_that_is_known_come_again_as_they_were() -> None:
-    life = LoneStream()
-    first = life.take()
+    lone = LoneStream()
+    first = lone.take()
     for letter in "abc":
-        life.write(letter)
-        first += life.take()
+        lone.write(letter)
+        first += lone.take()
     for after in range(-1, 4):
-        again = life.attach(after)
+        again = lone.attach(after)
         assert kinds(again[-1:]) == ["Attached"]
         assert again[:-1] == first[after + 1 :]
 
 
 def test_what_waited_comes_behind_attached() -> None:
-    life = LoneStream(on_disconnect="continue")
-    life.take()
-    life.write("a")
-    life.detach()
-    events = life.attach(0)
+    lone = LoneStream(on_disconnect="continue")
+    lone.take()
+    lone.write("a")
+    lone.detach()
+    events = lone.attach(0)
     assert kinds(events) == ["Attached", "Token"]
     assert seqs(events) == [1]
 
 
 def test_attached_carries_the_ref_and_what_is_pending() -> None:
-    life = LoneStream(credit=Credit(limit=1))
-    life.take()
-    life.steer(protocol.Pause(request_id="a", ref="asked"))
-    life.steer(protocol.Adjust(request_id="a", ref="second", params=Params(), at=0))
-    life.steer(protocol.Resume(request_id="a"))
-    life.answer(api.Paused(0))
-    life.cancel("end")
-    (attached, paused) = life.attach(0)
+    lone = LoneStream(credit=Credit(limit=1))
+    lone.take()
+    lone.steer(protocol.Pause(request_id="a", ref="asked"))
+    lone.steer(protocol.Adjust(request_id="a", ref="second", params=Params(), at=0))
+    lone.steer(protocol.Resume(request_id="a"))
+    lone.answer(api.Paused(0))
+    lone.cancel("end")
+    (attached, paused) = lone.attach(0)
     assert isinstance(attached, protocol.Attached)
     assert (attached.request_id, attached.ref) == ("a", "attach")
     assert sorted(attached.pending) == ["asked", "end", "second"], "one with `at` once, one without ref not"
@@ -193,64 +193,64 @@ def test_attached_carries_the_ref_and_what_is_pending() -> None:
 
 
 def test_nothing_is_pending_where_all_is_answered() -> None:
-    life = LoneStream()
-    life.steer(protocol.Pause(request_id="a", ref="p"))
-    life.answer(api.Paused(0))
-    life.cancel("c")
-    life.answer(finish=CANCELLED)
-    life.take()
-    attached = life.attach()[-1]
+    lone = LoneStream()
+    lone.steer(protocol.Pause(request_id="a", ref="p"))
+    lone.answer(api.Paused(0))
+    lone.cancel("c")
+    lone.answer(finish=CANCELLED)
+    lone.take()
+    attached = lone.attach()[-1]
     assert isinstance(attached, protocol.Attached)
     assert attached.pending == []
 
 
 def test_after_what_has_not_happened_is_refused_and_changes_nothing() -> None:
-    life = LoneStream(on_disconnect="pause")
-    life.write("a")
-    life.take()
-    life.detach()
+    lone = LoneStream(on_disconnect="pause")
+    lone.write("a")
+    lone.take()
+    lone.detach()
     with pytest.raises(Refusal, match=r"`after` is 2, but the last event of the stream so far is 1") as no:
-        life.stream.attach(2, 0)
+        lone.stream.attach(2, 0)
     assert no.value.code == "invalid_params"
-    assert life.commands[1:] == [api.Pause(7)], "it is not resumed for it"
-    assert life.take() == []
+    assert lone.commands[1:] == [api.Pause(7)], "it is not resumed for it"
+    assert lone.take() == []
 
 
 def test_who_attaches_anew_gets_nothing_of_what_another_had_asked_for() -> None:
-    life = LoneStream()
-    life.write("a")
-    life.take()
-    life.stream.attach(-1, 0, "one")
-    events = life.attach(0)
+    lone = LoneStream()
+    lone.write("a")
+    lone.take()
+    lone.stream.attach(-1, 0, "one")
+    events = lone.attach(0)
     assert kinds(events) == ["Token", "Attached"]
 
 
 def test_who_attaches_twice_is_answered_twice() -> None:
-    life = LoneStream()
-    life.write("a")
-    life.take()
-    life.stream.attach(-1, 0, "one", anew=False)
-    events = life.attach(0, anew=False)
+    lone = LoneStream()
+    lone.write("a")
+    lone.take()
+    lone.stream.attach(-1, 0, "one", anew=False)
+    events = lone.attach(0, anew=False)
     assert kinds(events) == ["Started", "Token", "Attached", "Token", "Attached"]
 
 
 def test_what_was_asked_for_by_one_that_went_is_not_told_to_nobody() -> None:
-    life = LoneStream(on_disconnect="continue")
-    life.write("a")
-    life.take()
-    life.stream.attach(-1, 0, "one")
-    life.detach()
-    assert life.take() == []
+    lone = LoneStream(on_disconnect="continue")
+    lone.write("a")
+    lone.take()
+    lone.stream.attach(-1, 0, "one")
+    lone.detach()
+    assert lone.take() == []
 
 
 # -- what is forgotten -----------------------------------------------------------------------------
 
 
-def read_up_to(life: LoneStream, letters: str) -> list[OutgoingEvent]:
+def read_up_to(lone: LoneStream, letters: str) -> list[OutgoingEvent]:
     """All of it written, taken and acknowledged."""
-    life.write(letters)
-    events = life.take()
-    life.stream.acknowledge(life.stream.outbox.sent, life.stream.outbox.seq - 1)
+    lone.write(letters)
+    events = lone.take()
+    lone.stream.acknowledge(lone.stream.outbox.sent, lone.stream.outbox.seq - 1)
     return events
 
 
@@ -260,11 +260,11 @@ def snapshot(events: list[OutgoingEvent]) -> protocol.Snapshot:
 
 
 def test_a_snapshot_stands_for_events_that_are_known_to_have_been_read() -> None:
-    life = LoneStream(seed=5)
-    read_up_to(life, "naïve")
-    life.write("!")
-    life.take()
-    events = life.attach(-1)
+    lone = LoneStream(seed=5)
+    read_up_to(lone, "naïve")
+    lone.write("!")
+    lone.take()
+    events = lone.attach(-1)
     assert kinds(events) == ["Snapshot", "Attached"]
     told = snapshot(events)
     assert (told.seq, told.index, told.text) == (2, 7, "naïve!")
@@ -273,40 +273,40 @@ def test_a_snapshot_stands_for_events_that_are_known_to_have_been_read() -> None
 
 
 def test_who_has_what_is_forgotten_gets_only_the_rest() -> None:
-    life = LoneStream()
-    read_up_to(life, "abc")
-    life.write("d")
-    life.take()
-    assert kinds(life.attach(1)) == ["Token", "Attached"]
-    assert kinds(life.attach(2)) == ["Attached"]
+    lone = LoneStream()
+    read_up_to(lone, "abc")
+    lone.write("d")
+    lone.take()
+    assert kinds(lone.attach(1)) == ["Token", "Attached"]
+    assert kinds(lone.attach(2)) == ["Attached"]
 
 
 def test_a_snapshot_is_of_what_was_sent_and_what_waits_comes_behind_it() -> None:
-    life = LoneStream(credit=Credit(limit=2, prefetch=9))
-    read_up_to(life, "abcd")
-    life.stream.grant(3, life.now)
-    events = life.attach(-1)
+    lone = LoneStream(credit=Credit(limit=2, prefetch=9))
+    read_up_to(lone, "abcd")
+    lone.stream.grant(3, lone.now)
+    events = lone.attach(-1)
     assert kinds(events) == ["Snapshot", "Attached", "Token"]
     assert (snapshot(events).text, text(events)) == ("ab", "c")
 
 
 def test_a_snapshot_says_why_the_stream_is_paused() -> None:
-    life = LoneStream(on_disconnect="pause")
-    read_up_to(life, "ab")
-    life.steer(protocol.Pause(request_id="a"))
-    life.answer(api.Paused(2))
-    life.stream.outbox.take()
-    life.stream.acknowledge(2, 2)
-    assert snapshot(life.attach(-1)).paused == "client"
+    lone = LoneStream(on_disconnect="pause")
+    read_up_to(lone, "ab")
+    lone.steer(protocol.Pause(request_id="a"))
+    lone.answer(api.Paused(2))
+    lone.stream.outbox.take()
+    lone.stream.acknowledge(2, 2)
+    assert snapshot(lone.attach(-1)).paused == "client"
 
 
 def test_a_snapshot_stands_between_what_was_sent_and_a_rewinding_that_was_not() -> None:
-    life = LoneStream()
-    read_up_to(life, "abcd")
-    life.steer(protocol.Rewind(request_id="a", to=1))
-    life.answer(api.Truncated(1))
-    life.write("z")
-    events = life.attach(-1)
+    lone = LoneStream()
+    read_up_to(lone, "abcd")
+    lone.steer(protocol.Rewind(request_id="a", to=1))
+    lone.answer(api.Truncated(1))
+    lone.write("z")
+    events = lone.attach(-1)
     assert kinds(events) == ["Snapshot", "Attached", "Rewound", "Token"]
     told, rewound = snapshot(events), events[2]
     assert isinstance(rewound, protocol.Rewound)
@@ -315,11 +315,11 @@ def test_a_snapshot_stands_between_what_was_sent_and_a_rewinding_that_was_not() 
 
 
 def test_an_end_is_never_forgotten_whoever_has_read_it() -> None:
-    life = LoneStream(stop=["END"])
-    life.write("so EN", finish=RUN_OUT)
-    last = life.take()[-1]
-    life.stream.acknowledge(5, life.stream.outbox.seq - 1)
-    events = life.attach(-1)
+    lone = LoneStream(stop=["END"])
+    lone.write("so EN", finish=RUN_OUT)
+    last = lone.take()[-1]
+    lone.stream.acknowledge(5, lone.stream.outbox.seq - 1)
+    events = lone.attach(-1)
     assert kinds(events) == ["Snapshot", "Final", "Attached"]
     told = snapshot(events)
     assert (told.seq, told.text) == (1, "so EN"), "with the text that was held back until then"
@@ -327,19 +327,19 @@ def test_an_end_is_never_forgotten_whoever_has_read_it() -> None:
 
 
 def test_a_snapshot_does_not_tell_what_a_stop_string_may_begin_with() -> None:
-    life = LoneStream(stop=["END"])
-    read_up_to(life, "so EN")
-    told = snapshot(life.attach(-1))
+    lone = LoneStream(stop=["END"])
+    read_up_to(lone, "so EN")
+    told = snapshot(lone.attach(-1))
     assert (told.text, told.index) == ("so ", 5)
 
 
 def test_more_events_than_are_kept_are_a_snapshot_for_whoever_has_none_of_them() -> None:
-    life = LoneStream(credit=Credit(limit=1))
+    lone = LoneStream(credit=Credit(limit=1))
     for _ in range(HISTORY_LIMIT // 2 + 1):
-        life.steer(protocol.Pause(request_id="a"))
-        life.steer(protocol.Resume(request_id="a"))
-        life.answer(api.Paused(0), api.Resumed(0))
-    events = life.take()
-    assert kinds(life.attach(-1)) == ["Snapshot", "Attached"]
-    kept = life.attach(len(events) - 1 - HISTORY_LIMIT)
+        lone.steer(protocol.Pause(request_id="a"))
+        lone.steer(protocol.Resume(request_id="a"))
+        lone.answer(api.Paused(0), api.Resumed(0))
+    events = lone.take()
+    assert kinds(lone.attach(-1)) == ["Snapshot", "Attached"]
+    kept = lone.attach(len(events) - 1 - HISTORY_LIMIT)
     assert kept[:-1] == events[-HISTORY_LIMIT:]

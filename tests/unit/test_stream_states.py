@@ -1,4 +1,4 @@
-"""Every passage of the table of lives really happens: a table with more in it than that would mislead."""
+"""Every transition of the table of lives really happens: a table with more in it than that would mislead."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RESUME = protocol.Resume(request_id="a")
 CANCEL = protocol.Cancel(request_id="a")
 GRANT = protocol.Grant(request_id="a", limit=8)
 
-# What is sent and waited for, so that the last of it is the passage.
+# What is sent and waited for, so that the last of it is the transition.
 SCRIPTS: dict[tuple[State, State], list[StreamFrame | Callable[[SimulatedServer], None]]] = {
     ("queued", "running"): [START, SimulatedServer.tick, SimulatedServer.tick],
     ("queued", "stalled"): [START_WITHOUT_CREDIT, rest],
@@ -53,26 +53,28 @@ SCRIPTS: dict[tuple[State, State], list[StreamFrame | Callable[[SimulatedServer]
 }
 
 
-@pytest.mark.parametrize("passage", TRANSITIONS, ids=lambda passage: f"{passage.before}-{passage.after}")
-def test_every_passage_of_the_table_happens(passage: tuple[State, State, str]) -> None:
-    before, after, _ = passage
-    house, _ = opened()
-    ear = RecordingListener(house)
+@pytest.mark.parametrize(
+    "transition", TRANSITIONS, ids=lambda transition: f"{transition.before}-{transition.after}"
+)
+def test_every_passage_of_the_table_happens(transition: tuple[State, State, str]) -> None:
+    before, after, _ = transition
+    server, _ = opened()
+    listener = RecordingListener(server)
     *script, last = SCRIPTS[before, after]
     for act in script:
-        play(act, house, ear)
-    (stream,) = house.hub.streams
+        play(act, server, listener)
+    (stream,) = server.hub.streams
     assert stream.state == before
-    play(last, house, ear)
+    play(last, server, listener)
     assert stream.state == after
-    assert (before, after) in house.passages
+    assert (before, after) in server.transitions
 
 
 def play(
-    act: StreamFrame | Callable[[SimulatedServer], None], house: SimulatedServer, ear: RecordingListener
+    act: StreamFrame | Callable[[SimulatedServer], None], server: SimulatedServer, listener: RecordingListener
 ) -> None:
     if callable(act):
-        act(house)
+        act(server)
     else:
-        ear.send(act)
-    house.look()
+        listener.send(act)
+    server.look()

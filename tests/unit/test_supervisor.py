@@ -10,7 +10,7 @@ import pytest
 from engine import api, toy_model
 from realtime.engines.supervisor import EngineFailed, Supervisor
 from realtime.hub.observers import Observer
-from tests.fakes.simulated_client import ROOM
+from tests.fakes.simulated_client import SIZE
 from tests.fakes.simulated_server import SimulatedServer
 
 HELLO = api.Hello(
@@ -74,8 +74,8 @@ class Kept:
         self.begun = Begun()
         self._hangs = iter(hangs)
         self.supervisor = Supervisor(self._connect, self.begun, silence_s=0.5, start_silence_s=0.02)
-        self.supervisor.hub = SimulatedServer(ROOM).hub
-        self.supervisor.hub.engine_lost()  # the house's own
+        self.supervisor.hub = SimulatedServer(SIZE).hub
+        self.supervisor.hub.engine_lost()  # the server's own
 
     def _connect(self, hear: Callable[[api.AnyMessage], None], closed: Callable[[], None]) -> Link:
         self.links.append(Link(hear, closed, hangs=next(self._hangs)))

@@ -18,25 +18,25 @@ from midstream import protocol
 from midstream.protocol import Credit, Params
 from realtime.observability.traces import EVERY_STEPS, Traces
 from tests.fakes.checking_client import Reader
-from tests.fakes.simulated_client import ROOM, endless, rest, run_out, start
+from tests.fakes.simulated_client import SIZE, endless, rest, run_out, start
 from tests.fakes.simulated_server import EngineSize, SimulatedServer
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
 class Traced:
-    """A house whose streams are traced."""
+    """A server whose streams are traced."""
 
-    def __init__(self, sampler: Sampler = ALWAYS_ON, room: EngineSize = ROOM) -> None:
+    def __init__(self, sampler: Sampler = ALWAYS_ON, size: EngineSize = SIZE) -> None:
         self._kept = InMemorySpanExporter()
         provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(self._kept))
         self.traces = Traces(provider.get_tracer("test"))
         self.traces.engine_ready(
-            api.Hello("toy", "", 1, 1, [], kv_tokens=1, block=room.block, device="", dtype="", attention="")
+            api.Hello("toy", "", 1, 1, [], kv_tokens=1, block=size.block, device="", dtype="", attention="")
         )
-        self.house = SimulatedServer(room, watcher=self.traces)
-        self.reader = Reader(self.house)
+        self.server = SimulatedServer(size, observer=self.traces)
+        self.reader = Reader(self.server)
 
     def spans(self, name: str) -> list[ReadableSpan]:
         return [span for span in self._kept.get_finished_spans() if span.name == name]
@@ -48,7 +48,7 @@ class Traced:
     def run(self, tokens: int, **fields: Any) -> None:
         params = Params(max_tokens=tokens, ignore_eos=True)
         self.reader.send(start(params=params, credit=Credit(limit=tokens), **fields))
-        run_out(self.house, self.reader.accounts[-1])
+        run_out(self.server, self.reader.accounts[-1])
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_below_it_are_its_prefill_and_some_of_its_steps_and_what_was_passed_on_o
         assert told["batch_size"] == 1
         length = told["seq_len"]
         assert isinstance(length, int)
-        assert told["kv_blocks"] == -(-length // ROOM.block)
+        assert told["kv_blocks"] == -(-length // SIZE.block)
         kernel_ms = told["kernel_ms"]
         assert isinstance(kernel_ms, float)
         assert kernel_ms >= 0
@@ -128,35 +128,35 @@ def test_what_the_client_keeps_no_trace_of_is_not_traced() -> None:
 
 def test_steering_and_going_and_coming_stand_in_it(traced: Traced) -> None:
     traced.reader.send(endless(credit=Credit(limit=3), on_disconnect="continue"))
-    rest(traced.house)
+    rest(traced.server)
     traced.reader.send(protocol.Pause(request_id="a"))
-    traced.house.tick()
+    traced.server.tick()
     traced.reader.leave()
-    other = Reader(traced.house)
+    other = Reader(traced.server)
     other.take_over(traced.reader, traced.reader.accounts[0])
     other.send(protocol.Cancel(request_id="a"))
-    run_out(traced.house, other.accounts[0])
+    run_out(traced.server, other.accounts[0])
     names = [event.name for event in traced.span().events]
     assert names == ["pause", "disconnected: closed", "retry: attach", "cancel"]
 
 
 def test_an_error_is_one_in_the_trace_too(traced: Traced) -> None:
     traced.reader.send(endless(credit=Credit(limit=3)))
-    traced.house.hub.streams[0].fail("it failed", traced.house.clock())
-    traced.house.hub.cancel_all()
+    traced.server.hub.streams[0].fail("it failed", traced.server.clock())
+    traced.server.hub.cancel_all()
     assert traced.span().status.status_code is StatusCode.ERROR
 
 
 def test_of_an_engine_that_dies_in_a_prefill_no_span_is_left_open() -> None:
-    traced = Traced(room=EngineSize(kv_tokens=4096, block=16, step_tokens=8))
+    traced = Traced(size=EngineSize(kv_tokens=4096, block=16, step_tokens=8))
     traced.reader.send(start(prompt=[5] * 40, params=Params(max_tokens=1, ignore_eos=True)))
-    (stream,) = traced.house.hub.streams
+    (stream,) = traced.server.hub.streams
     while stream.state == "queued":
-        traced.house.tick()
+        traced.server.tick()
     traced.traces.engine_lost()
-    traced.house.kill_engine()
-    traced.house.revive_engine()
-    run_out(traced.house, traced.reader.accounts[0])
+    traced.server.kill_engine()
+    traced.server.revive_engine()
+    run_out(traced.server, traced.reader.accounts[0])
     assert len(traced.spans("prefill")) == 2
     assert "engine lost" in [event.name for event in traced.span().events]
 

@@ -16,7 +16,7 @@ from realtime.hub.ended_streams import KEPT_S
 from realtime.stream.stream import Stream
 from realtime.websocket.connection import ConnectionLimits, serve
 from tests.fakes.fake_websocket import FakeWebSocket
-from tests.fakes.simulated_client import ROOM, start
+from tests.fakes.simulated_client import SIZE, start
 from tests.fakes.simulated_server import SimulatedServer
 
 LIMITS = ConnectionLimits(
@@ -53,25 +53,25 @@ class Client(FakeWebSocket):
         return {"type": "websocket.receive", "text": frame, "bytes": None}
 
 
-async def play(house: SimulatedServer, wire: Client, frame: protocol.Start) -> weakref.ref[Stream]:
+async def play(server: SimulatedServer, wire: Client, frame: protocol.Start) -> weakref.ref[Stream]:
     """Start a stream and see it end."""
     wire.say(frame)
     assert await wire.started.get() == frame.request_id
-    (stream,) = (weakref.ref(stream) for stream in house.hub.streams)
+    (stream,) = (weakref.ref(stream) for stream in server.hub.streams)
     while frame.request_id not in wire.ended:
-        house.tick()
+        server.tick()
     return stream
 
 
 @pytest.mark.parametrize("tokens", [1, 15, 16, 40])
 async def test_a_stream_that_has_ended_is_soon_held_by_nobody(tokens: int) -> None:
-    house, wire = SimulatedServer(ROOM, window=64), Client()
-    serving = asyncio.create_task(serve(wire, house.hub, "tenant", LIMITS, {}))  # type: ignore[arg-type]
+    server, wire = SimulatedServer(SIZE, window=64), Client()
+    serving = asyncio.create_task(serve(wire, server.hub, "tenant", LIMITS, {}))  # type: ignore[arg-type]
     params = Params(max_tokens=tokens, ignore_eos=True)
-    played = [await play(house, wire, start(f"number {number}", params=params)) for number in range(3)]
-    house.clock.advance(KEPT_S + 1)
-    last = await play(house, wire, start("last", params=params))
-    house.look()
+    played = [await play(server, wire, start(f"number {number}", params=params)) for number in range(3)]
+    server.clock.advance(KEPT_S + 1)
+    last = await play(server, wire, start("last", params=params))
+    server.look()
     gc.collect()
     assert [stream() for stream in played] == [None] * 3
     assert last() is not None, "which may be attached to for a while"

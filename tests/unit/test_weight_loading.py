@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.model.loading import ModelError, load, direct_to_device
+from engine.model.loading import ModelError, direct_to_device, load
 from tests.fakes.tiny_models import tiny_folder
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
