@@ -22,7 +22,7 @@ from bench.gpu_plan import DRY, FULL, Plan
 from bench.random_models import random_model, shape_of
 from bench.roofline import Shape, fraction_of_memory
 from engine import api, toy_model
-from engine.build.build import around
+from engine.build.build import build_around
 
 NO_DEVICE = "make bench-gpu needs a CUDA device, and torch sees none here; --dry runs it on the CPU, for show"
 
@@ -83,7 +83,7 @@ def _bench(model: PreTrainedModel, plan: Plan, vocab: int) -> Bench:
         max_streams=2 * sum(plan.crowd),
         context=2 * plan.prompt,
     )
-    engine, _ = around(model, toy_model.FOLDER, options)
+    engine, _ = build_around(model, toy_model.FOLDER, options)
     return Bench(engine, vocab, plan.device)
 
 

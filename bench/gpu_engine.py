@@ -56,7 +56,7 @@ class Bench:
         and, while the others begin, before."""
         before = sum(rows * tokens for rows, tokens in crowds) // self.engine.scheduler.step_tokens
         need = sum(rows * (tokens + before + steps) for rows, tokens in crowds)
-        have = self.engine.cache.total * self.engine.cache.block
+        have = self.engine.cache.total * self.engine.cache.block_size
         if need > have:
             raise NoRoom(f"does not fit: {need:,} tokens, and the KV cache has room for {have:,}")
 

@@ -10,15 +10,15 @@ from bench import hardware_limits
 from bench.figures import Figure
 from engine.engine import Engine
 from engine.forward.model_runner import ModelRunner
-from engine.memory.host_pool import STAGED_BYTES, HostPool
+from engine.memory.host_pool import STAGING_BYTES, HostPool
 
 
 def transfers(engine: Engine, device: torch.device) -> Iterator[Figure]:
     """As much as the engine moves at once. Nobody runs meanwhile, and each block comes back to its place."""
     assert isinstance(engine.runner, ModelRunner)
-    host = HostPool(engine.runner.pool, engine.cache.block, STAGED_BYTES)
-    moves = [(number, number) for number in range(host.most)]
-    size = host.most * host.block_bytes
+    host = HostPool(engine.runner.pool, engine.cache.block_size, STAGING_BYTES)
+    moves = [(number, number) for number in range(host.max_blocks)]
+    size = host.max_blocks * host.block_bytes
     out, back = hardware_limits.pinned_bytes_per_s(device, size)
     for name, work, plain in (
         ("the cache to the host's memory", lambda: host.save(moves), out),

@@ -1,9 +1,8 @@
-"""The engine as a process of its own: `python -m engine FD MODEL`, with one end of a socket pair as file
-descriptor FD.
+"""The engine process: `python -m engine FD MODEL`, with one end of a socket pair as file descriptor FD.
 
-What it needs for such a model it loads at once, the model when it has its options: it may be a spare that
-waits for them. The first message down is `EngineOptions`, every further one a list of commands; up go
-`Starting` now and then, `Hello` or `Failed`, then a `StepOutput` a step. When the other end closes, the
+What it needs for such a model it imports at once, and loads the model when it has its options: it may be a
+spare that waits for them. The first message down is `EngineOptions`, every further one a list of commands; up
+go `Starting` now and then, `Hello` or `Failed`, then a `StepOutput` a step. When the other end closes, the
 engine stops.
 """
 
@@ -22,22 +21,22 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from engine import api
-from engine.loading_heartbeat import heard
-from engine.logs import set_up
+from engine.loading_heartbeat import heartbeat
+from engine.logs import configure_logging
 from engine.pipe import Pipe
 
 if TYPE_CHECKING:
-    from engine.build.build import Join
+    from engine.build.build import JoinRanks
 
 log = logging.getLogger("engine")
 
 
 def main(argv: list[str]) -> int:
     pipe = Pipe(socket.socket(fileno=int(argv[1])))
-    # The gateway, which hears the same signals, decides when it is over.
+    # The gateway, which gets the same signals, decides when the engine ends.
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)
-    with heard(pipe.send):
+    with heartbeat(pipe.send):
         _warm_up(argv[2])
     options = pipe.receive()
     if options is None:
@@ -55,24 +54,24 @@ def _warm_up(model: str) -> None:
 
 
 def serve(pipe: Pipe, options: api.EngineOptions) -> int:
-    set_up(options.log_level, options.log_format)
+    configure_logging(options.log_level, options.log_format)
     if options.devices == 1:
         return _serve(pipe, options, None)
-    from engine.parallel.ranks import Leader
+    from engine.parallel.ranks import RankLauncher
 
-    leader = Leader(options)
+    launcher = RankLauncher(options)
     try:
-        return _serve(pipe, options, leader.start)
+        return _serve(pipe, options, launcher.start)
     finally:
-        leader.close()
+        launcher.close()
 
 
-def _serve(pipe: Pipe, options: api.EngineOptions, join: Join | None) -> int:
+def _serve(pipe: Pipe, options: api.EngineOptions, join: JoinRanks | None) -> int:
     from engine.build.build import build
     from engine.model.preflight import ModelError
 
     try:
-        with heard(pipe.send):
+        with heartbeat(pipe.send):
             engine, hello = build(options, join)
     except ModelError as error:
         pipe.send(api.Failed(str(error)))

@@ -1,4 +1,4 @@
-"""The border between text and tokens: commands down, one `StepOutput` a step up.
+"""The engine API: commands down, one `StepOutput` a step up, the border between text and tokens.
 
 Everything that the gateway may ask of an engine, and everything that an engine may tell it, is a struct of
 this module, so that the border can be a function call, a pipe or a socket. It knows no text, no client and

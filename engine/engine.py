@@ -1,12 +1,12 @@
-"""The engine: sequences, a scheduler and a runner, moved on one step at a time.
+"""The engine: a scheduler, a runner and a sampler, moved on one step at a time.
 
 It knows tokens, commands and news of them. It knows no text, no socket and no client; who calls `step()`, a
 test, a thread or a process of its own, is not its business.
 
-With `overlap` the device never waits for the host: a step launches its batch, and then takes what the batch
-before it brought. Whatever happens meanwhile to a stream with a row under way gives that row up: it is void,
-what it brings is counted as discarded, and it is computed again if the stream goes on. So every index that is
-told is the truth, and no token is ever taken back from a client.
+With `overlap` the device never waits for the host: a step launches its batch, and then takes the results of
+the batch before it. Whatever happens meanwhile to a stream with a row in flight discards that row: its token
+is void, counted as discarded, and computed again if the stream goes on. So every index that is told is the
+truth, and no token is ever taken back from a client.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from engine.sampling.sampler import Sampler
 from engine.schedule.batch import Batch, Row
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.scheduler import Scheduler
-from engine.schedule.sequence import Choice, Sequence
-from engine.step.command_queue import Inbox, Incoming
-from engine.step.executor import Flights, Outcome
-from engine.step.lifecycle import Lives
+from engine.schedule.sequence import SampledToken, Sequence
+from engine.step.command_queue import CommandQueue, CommandSource
+from engine.step.executor import Executor, Result
+from engine.step.lifecycle import Lifecycle
 from engine.step.steering import Steering
-from engine.step.swapping import Mover, Moves
+from engine.step.swapping import BlockCopier, Swapping
 
 
 class Engine:
@@ -38,20 +38,20 @@ class Engine:
         *,
         slots: int,
         overlap: bool = False,
-        mover: Mover | None = None,
-        inbox: Incoming | None = None,
-        salvage: bool = True,
+        copier: BlockCopier | None = None,
+        commands: CommandSource | None = None,
+        retry: bool = True,
     ) -> None:
         self.runner = runner
         self.cache = cache
         self.scheduler = scheduler
         self.tokens_total = 0
         self._discarded = 0  # in the last step
-        self._flights = Flights(runner, sampler, overlap=overlap, salvage=salvage)
-        self._moves = Moves(scheduler.host, mover)
-        self._lives = Lives(scheduler, sampler, slots=slots, context=runner.context)
-        self._steering = Steering(self._lives, scheduler, sampler)
-        self._inbox = inbox or Inbox()
+        self._executor = Executor(runner, sampler, overlap=overlap, retry=retry)
+        self._swapping = Swapping(scheduler.host_cache, copier)
+        self._lifecycle = Lifecycle(scheduler, sampler, slots=slots, context=runner.context)
+        self._steering = Steering(self._lifecycle, scheduler, sampler)
+        self._commands = commands or CommandQueue()
         self._stopping = False
 
     # -- the step --------------------------------------------------------------------------------
@@ -60,25 +60,25 @@ class Engine:
         """One step. Commands act behind the tokens that were on their way, and are answered together with
         them: whoever steers waits for the step in flight, never for another."""
         started = time.perf_counter()
-        self._fetch()
+        self._finish_loads()
         batch = self.scheduler.schedule()
         self._announce(batch)
-        landed = self._land(batch)
-        self._drain()
-        return self._emit(landed, time.perf_counter() - started)
+        completed = self._execute(batch)
+        self._apply_commands()
+        return self._output(completed, time.perf_counter() - started)
 
     @property
     def idle(self) -> bool:
         """Whether a step would do nothing."""
-        return self._nobody_runs and not self._moves.under_way
+        return self._nothing_to_compute and not self._swapping.busy
 
     @property
-    def _nobody_runs(self) -> bool:
-        return self.scheduler.idle and not self._flights.under_way
+    def _nothing_to_compute(self) -> bool:
+        return self.scheduler.idle and not self._executor.busy
 
     def send(self, commands: list[api.AnyCommand]) -> None:
         """From any thread: commands for the end of the step in flight."""
-        self._inbox.put(commands)
+        self._commands.put(commands)
 
     def run(self, emit: Callable[[api.StepOutput], None]) -> None:
         """Step for as long as there is anything to do, wait while there is not, until `stop()`."""
@@ -86,89 +86,89 @@ class Engine:
             output = self.step()
             emit(output)
             if not output.stats.decode_rows and not output.stats.prefill_tokens and self.idle:
-                self._inbox.wait()
+                self._commands.wait()
 
     def stop(self) -> None:
         """From any thread."""
         self._stopping = True
-        self._inbox.put([])
+        self._commands.put([])
 
     def audit(self) -> None:
         """Raise unless every block and slot is accounted for."""
         self.cache.audit(self.scheduler.sequences.values())
-        self.scheduler.host.audit()
-        self._lives.audit(list(self.scheduler.sequences.values()))
+        self.scheduler.host_cache.audit()
+        self._lifecycle.audit(list(self.scheduler.sequences.values()))
 
-    # -- run -------------------------------------------------------------------------------------
+    # -- execute ---------------------------------------------------------------------------------
 
-    def _fetch(self) -> None:
-        """Who waited for what lay in the host's memory goes on; where nobody else runs, one is waited for."""
-        for load in self._moves.arrived(wait=self._nobody_runs):
-            self.scheduler.arrived(load)
+    def _finish_loads(self) -> None:
+        """Streams that waited for blocks from the host go on; where nothing else runs, one load is waited
+        for."""
+        for load in self._swapping.take_done(wait=self._nothing_to_compute):
+            self.scheduler.finish_load(load)
 
     def _announce(self, batch: Batch) -> None:
         for sequence in batch.preempted:
-            self._lives.news(sequence).early.append(api.Paused(sequence.outputs, "memory"))
+            self._lifecycle.news(sequence).early.append(api.Paused(sequence.num_outputs, "memory"))
         for sequence, recomputed in batch.resumed:
-            self._lives.news(sequence).early.append(api.Resumed(sequence.outputs, recomputed, "memory"))
+            resumed = api.Resumed(sequence.num_outputs, recomputed, "memory")
+            self._lifecycle.news(sequence).early.append(resumed)
         for sequence, found in batch.admitted:
-            self._lives.news(sequence).admitted = found
+            self._lifecycle.news(sequence).admitted = found
 
-    def _land(self, batch: Batch) -> list[Row]:
-        """Launch the batch, and keep what has landed."""
-        rows: list[Row] = []
+    def _execute(self, batch: Batch) -> list[Row]:
+        """Run the batch, beside blocks that are swapped in and out; returns the rows that completed."""
         self._discarded = 0
-        self._moves.launch(batch)
-        for landed in self._flights.fly(batch):
-            for row, outcome in landed:
-                if row.void:
-                    self._discarded += row.samples
-                else:
-                    self._commit(row, outcome)
-                rows.append(row)
-        self._moves.keep(self.cache)
-        # Where nobody runs there is time for all of it, until somebody asks for something.
-        while self._nobody_runs and self._inbox.empty and self._moves.keep(self.cache, wait=True):
+        self._swapping.start_loads(batch)
+        completed = self._executor.run(batch, self._commit)
+        self._swapping.save(self.cache)
+        # Where nothing is to be computed there is time to save all of it, until a command comes.
+        while (
+            self._nothing_to_compute and self._commands.empty and self._swapping.save(self.cache, wait=True)
+        ):
             pass
-        return rows
+        return completed
 
     # -- commit ----------------------------------------------------------------------------------
 
-    def _commit(self, row: Row, outcome: Outcome) -> None:
-        if isinstance(outcome, Exception):
+    def _commit(self, row: Row, result: Result) -> None:
+        if row.discarded:
+            self._discarded += row.samples
+        elif isinstance(result, Exception):
             self._fail(row.sequence, "the model failed on this stream")
-        elif outcome is not None and outcome.token is None:
+        elif result is not None and result.token is None:
             self._fail(row.sequence, "the model gave no number for any token of this stream")
         else:
-            self._keep(row, outcome)
+            self._commit_computed(row, result)
 
-    def _keep(self, row: Row, choice: Choice | None) -> None:
+    def _commit_computed(self, row: Row, sampled: SampledToken | None) -> None:
         self.scheduler.commit(row)
         sequence = row.sequence
-        if choice is not None and choice.token is not None:
-            self._lives.said(sequence, choice.token, choice)
-            sequence.sampled(choice.token)
+        if sampled is not None and sampled.token is not None:
+            self._lifecycle.add_token(sequence, sampled.token, sampled)
+            sequence.append_output(sampled.token)
             self.tokens_total += 1
-            if choice.token in self.runner.eos and not sequence.sampling.ignore_eos:
-                self._lives.end(sequence, "eos")
+            if sampled.token in self.runner.eos and not sequence.sampling.ignore_eos:
+                self._lifecycle.finish(sequence, "eos")
                 return
-        self._lives.settle(sequence)
+        self._lifecycle.update(sequence)
 
     def _fail(self, sequence: Sequence, detail: str) -> None:
         # What it wrote may be no numbers, and a masked read of no number is none either: leave nothing of
         # it behind.
-        own = self.scheduler.disown(sequence)
-        self._lives.end(sequence, "error", detail)
-        self.runner.scrub_blocks(own)
+        own = self.scheduler.invalidate(sequence)
+        self._lifecycle.finish(sequence, "error", detail)
+        self.runner.zero_blocks(own)
 
-    # -- drain and emit --------------------------------------------------------------------------
+    # -- commands and output ---------------------------------------------------------------------
 
-    def _drain(self) -> None:
-        for command in self._inbox.take():
+    def _apply_commands(self) -> None:
+        for command in self._commands.take():
             self._steering.apply(command)
 
-    def _emit(self, landed: list[Row], seconds: float) -> api.StepOutput:
-        return api.StepOutput(self.scheduler.steps, self._lives.told(), self._stats(landed, seconds))
+    def _output(self, completed: list[Row], seconds: float) -> api.StepOutput:
+        news = self._lifecycle.take_news()
+        return api.StepOutput(self.scheduler.steps, news, self._stats(completed, seconds))
 
     def _stats(self, rows: list[Row], seconds: float) -> api.Stats:
         scheduler, cache = self.scheduler, self.cache
@@ -178,7 +178,7 @@ class Engine:
             decode_rows=decode,
             prefill_tokens=sum(row.count for row in rows) - decode,
             streams=len(scheduler.sequences),
-            ready=scheduler.ready,
+            ready=scheduler.num_ready,
             kv_used=cache.used,
             kv_cached=cache.cached,
             kv_free=cache.free,
@@ -187,7 +187,7 @@ class Engine:
             evictions_total=scheduler.evictions,
             preemptions_total=scheduler.preemptions,
             prefill_rows=len(rows) - decode,
-            forward_s=self._flights.seconds,
+            forward_s=self._executor.seconds,
             credit_stalls_total=scheduler.credit_stalls,
-            kv_host=scheduler.host.used,
+            kv_host=scheduler.host_cache.used,
         )

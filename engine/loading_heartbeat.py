@@ -1,4 +1,4 @@
-"""A sign of life from an engine that is being loaded, which may take minutes and says nothing by itself."""
+"""The heartbeat of an engine that is loading a model, which may take minutes and says nothing by itself."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import contextmanager
 
 from engine import api
 
-EVERY_S = 1.0
+INTERVAL_S = 1.0
 
 
 @contextmanager
-def heard(send: Callable[[api.AnyMessage], None]) -> Iterator[None]:
-    """Meanwhile `send` is called now and then, in a thread of its own, and not once more afterwards."""
+def heartbeat(send: Callable[[api.AnyMessage], None]) -> Iterator[None]:
+    """While the block runs, a thread sends `Starting` every second; not once more afterwards."""
     over = threading.Event()
-    thread = threading.Thread(target=_say, args=(send, over), name="starting", daemon=True)
+    thread = threading.Thread(target=_beat, args=(send, over), name="heartbeat", daemon=True)
     thread.start()
     try:
         yield
@@ -24,10 +24,10 @@ def heard(send: Callable[[api.AnyMessage], None]) -> Iterator[None]:
         thread.join()
 
 
-def _say(send: Callable[[api.AnyMessage], None], over: threading.Event) -> None:
+def _beat(send: Callable[[api.AnyMessage], None], over: threading.Event) -> None:
     try:
         send(api.Starting())
-        while not over.wait(EVERY_S):
+        while not over.wait(INTERVAL_S):
             send(api.Starting())
     except OSError:
-        pass  # nobody listens any more, which the engine itself will find out
+        pass  # the other end is gone, which the engine itself will find out

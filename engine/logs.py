@@ -1,4 +1,4 @@
-"""How the engine process writes its log: as the gateway does, in lines for people or JSON objects."""
+"""Logging of the engine process: as the gateway does, in lines for people or JSON objects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 LINE = "%(levelname)s %(name)s: %(message)s"  # where it is for people
 
 
-def set_up(level: str, form: str) -> None:
+def configure_logging(level: str, form: str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if form == "json" else logging.Formatter(LINE))
     logging.basicConfig(level=level.upper(), handlers=[handler])

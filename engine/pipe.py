@@ -1,4 +1,4 @@
-"""Messages over a connected socket, each behind its length. Blocking: whoever reads has a thread for that."""
+"""The pipe: messages over a connected socket, each behind its length. Blocking: who reads has a thread."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Pipe:
         while (message := self.receive()) is not None:
             yield decoder.decode(message)
 
-    def hang_up(self) -> None:
+    def close(self) -> None:
         """The other end receives nothing more."""
         with contextlib.suppress(OSError):  # it may be gone
             self._socket.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""The engine in a thread of this process: for embedding, and where a process of its own is not wanted."""
+"""The engine thread: an engine in this very process, for embedding, or where no second process is wanted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from engine import api
 from engine.build.build import build
 from engine.engine import Engine
-from engine.loading_heartbeat import heard
+from engine.loading_heartbeat import heartbeat
 from engine.model.preflight import ModelError
 
 
@@ -44,7 +44,7 @@ class EngineThread:
 
     def _run(self) -> None:
         try:
-            with heard(self._on_message):
+            with heartbeat(self._on_message):
                 self._engine, hello = build(self._options)
             self._on_message(hello)
             self._engine.run(self._on_message)

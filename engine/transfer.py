@@ -1,8 +1,8 @@
-"""Numbers on their way to a device and back, without anybody waiting for the work that is queued there.
+"""Transfers between host and device that do not wait for the work that is queued on the device.
 
 A plain copy between host and device waits until everything queued before it is done. From pinned memory it
-does not: up, the copy is queued like a kernel; down, whoever wants the numbers waits for that one copy. On
-the CPU there is no way to go, and all of this is nothing.
+does not: an upload is queued like a kernel; of a download, whoever wants the numbers waits for that one copy.
+On the CPU there is nothing to transfer.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ def upload(
     return torch.tensor(numbers, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
 
 
-def wait_for_all() -> None:
-    """Wait for whatever is queued. Raises `torch.AcceleratorError` where a kernel has broken the device: then
-    nothing that this process asks of it succeeds any more."""
+def synchronize() -> None:
+    """Wait for whatever is queued on the device. Raises `torch.AcceleratorError` where a kernel has broken
+    the device: then nothing that this process asks of it succeeds any more."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
 

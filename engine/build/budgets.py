@@ -1,4 +1,4 @@
-"""How many tokens and rows: of a step, and of the KV cache where it lies in the host's memory.
+"""Budgets: how many tokens and rows a step may have, and how many tokens the KV cache in a CPU's memory.
 
 Numbers alone; it knows no model and no tensor.
 """
@@ -10,8 +10,8 @@ import os
 from engine.model.preflight import ModelError
 
 STEP_TOKENS = {"cpu": 128, "cuda": 2048}
-MEMORY_SHARE = 0.25  # of what is free behind the weights, for the KV cache
-CONTEXTS_HELD = 16  # and no more than so many sequences of full length
+MEMORY_SHARE = 0.25  # of the memory that is free beside the weights, for the KV cache
+MAX_CONTEXTS = 16  # and no more than so many sequences of full length
 
 
 def step_tokens(asked: int, device: str) -> int:
@@ -19,19 +19,19 @@ def step_tokens(asked: int, device: str) -> int:
 
 
 def decoding_rows(asked: int, streams: int) -> int:
-    """The most streams that decode in one step; the scheduler never has room for one alone."""
+    """The limit of streams that decode in one step; the scheduler always has room for two."""
     return min(max(2, asked), streams)
 
 
-def whole_blocks(tokens: int, block: int, device: str) -> int:
-    if tokens < 2 * block:
+def whole_blocks(tokens: int, block_size: int, device: str) -> int:
+    if tokens < 2 * block_size:
         raise ModelError(f"there is not enough memory on {device} for the keys and values of one sequence")
-    return tokens // block * block
+    return tokens // block_size * block_size
 
 
-def affordable(free: int | None, bytes_per_token: int, context: int) -> int:
+def affordable_tokens(free: int | None, bytes_per_token: int, context: int) -> int:
     """As many tokens as a fair share of the free memory holds; half of all there is where that is not
     known."""
     if free is None:
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    return min(int(free * MEMORY_SHARE) // bytes_per_token, CONTEXTS_HELD * context)
+    return min(int(free * MEMORY_SHARE) // bytes_per_token, MAX_CONTEXTS * context)

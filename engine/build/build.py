@@ -1,4 +1,4 @@
-"""From options to an engine that can step: the one place where model, memory, scheduler and sampler meet."""
+"""Builds an engine from its options: the one place where model, memory, scheduler and sampler meet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from engine import api, toy_model
-from engine.build.budgets import CONTEXTS_HELD, decoding_rows, step_tokens, whole_blocks
+from engine.build.budgets import MAX_CONTEXTS, decoding_rows, step_tokens, whole_blocks
 from engine.engine import Engine
 from engine.forward.interface import Runner
 from engine.forward.toy_runner import CONTEXT, ToyRunner
@@ -25,36 +25,38 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from engine.memory.host_pool import HostPool
-    from engine.parallel.ranks import Ranks
+    from engine.parallel.ranks import RankGroup
 
-    Join = Callable[[Path, str], Ranks]
+    JoinRanks = Callable[[Path, str], RankGroup]
 
 log = logging.getLogger(__name__)
 
 TOY = "toy"
 
 
-def build(options: api.EngineOptions, join: Join | None = None) -> tuple[Engine, api.Hello]:
+def build(options: api.EngineOptions, join: JoinRanks | None = None) -> tuple[Engine, api.Hello]:
     """An engine and what it serves; raises `ModelError` with a sentence for whoever runs it.
 
-    `join` takes this process among those that share the model of a folder, on devices of one kind.
+    `join` makes this process one of those that share the model of a folder, on devices of one kind.
     """
     if options.threads:
         torch.set_num_threads(options.threads)
     if options.model == TOY:
-        return _toy(options)
-    return _model(options, join)
+        return _build_toy(options)
+    return _build_model(options, join)
 
 
-def _toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
+def _build_toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
     if options.devices > 1:
         raise ModelError(f"the toy has no weights to share among {options.devices} devices: --devices 1 does")
     context = min(options.context or CONTEXT, CONTEXT)
-    tokens = whole_blocks(options.kv_tokens or CONTEXTS_HELD * context, options.block_size, "cpu")
+    tokens = whole_blocks(options.kv_tokens or MAX_CONTEXTS * context, options.block_size, "cpu")
     context = min(context, tokens)
     rows = decoding_rows(options.batch_rows, options.max_streams)
     sampler = Sampler(options.max_streams, toy_model.VOCAB, eos=[toy_model.EOS], rows=rows)
-    runner = ToyRunner(tokens=tokens, block=options.block_size, context=context, step_ms=options.toy_step_ms)
+    runner = ToyRunner(
+        tokens=tokens, block_size=options.block_size, context=context, step_ms=options.toy_step_ms
+    )
     hello = api.Hello(
         model=TOY,
         folder=str(toy_model.FOLDER),
@@ -70,20 +72,20 @@ def _toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
     return _assemble(options, runner, sampler, hello), hello
 
 
-def _model(options: api.EngineOptions, join: Join | None) -> tuple[Engine, api.Hello]:
+def _build_model(options: api.EngineOptions, join: JoinRanks | None) -> tuple[Engine, api.Hello]:
     # Not before a model is wanted: transformers takes longer to import than the toy to start.
     from engine.forward.attention import NAME
     from engine.model.loading import load, resolve
 
     device = options.device if options.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
     folder = resolve(options.model)
-    ranks = _joined(join, folder, device, options.devices)
+    ranks = _join_ranks(join, folder, device, options.devices)
     place = ranks.device if ranks else device
     model = load(folder, dtype=options.dtype, device=place, attention=NAME, devices=options.devices)
-    return around(model, folder, options, ranks)
+    return build_around(model, folder, options, ranks)
 
 
-def _joined(join: Join | None, folder: Path, device: str, devices: int) -> Ranks | None:
+def _join_ranks(join: JoinRanks | None, folder: Path, device: str, devices: int) -> RankGroup | None:
     """The processes that share the model, once it is known that it can be shared."""
     if devices == 1:
         return None
@@ -95,25 +97,25 @@ def _joined(join: Join | None, folder: Path, device: str, devices: int) -> Ranks
     return join(folder, device)
 
 
-def around(
-    model: PreTrainedModel, folder: Path, options: api.EngineOptions, ranks: Ranks | None = None
+def build_around(
+    model: PreTrainedModel, folder: Path, options: api.EngineOptions, ranks: RankGroup | None = None
 ) -> tuple[Engine, api.Hello]:
-    """An engine around a model that is loaded, whose tokenizer lies in `folder`."""
-    from engine.build.components import Parts
+    """An engine for a model that is loaded, whose tokenizer lies in `folder`."""
+    from engine.build.components import Components
 
-    parts = Parts(model, options, ranks)
+    components = Components(model, options, ranks)
     hello = api.Hello(
         model=Path(options.model).name,
         folder=str(folder),
-        vocab=parts.facts.vocab,
-        context=parts.runner.context,
-        eos=parts.facts.eos,
-        kv_tokens=parts.tokens,
+        vocab=components.facts.vocab,
+        context=components.runner.context,
+        eos=components.facts.eos,
+        kv_tokens=components.kv_tokens,
         block=options.block_size,
-        device=parts.device,
+        device=components.device,
         dtype=str(model.dtype).removeprefix("torch."),
-        attention=parts.attention,
-        weights_bytes=parts.weights_bytes,
+        attention=components.attention_name,
+        weights_bytes=components.weights_bytes,
     )
     log.info(
         "%s on %s in %s: attention by %s; %s; %d tokens of KV cache",
@@ -121,10 +123,12 @@ def around(
         hello.device if ranks is None else f"{ranks.size} devices",
         hello.dtype,
         hello.attention,
-        parts.packed,
+        components.packed,
         hello.kv_tokens,
     )
-    return _assemble(options, parts.runner, parts.sampler, hello, parts.host(), ranks), hello
+    return _assemble(
+        options, components.runner, components.sampler, hello, components.host_pool(), ranks
+    ), hello
 
 
 def _assemble(
@@ -132,17 +136,17 @@ def _assemble(
     runner: Runner,
     sampler: Sampler,
     hello: api.Hello,
-    host: HostPool | None = None,
-    ranks: Ranks | None = None,
+    host_pool: HostPool | None = None,
+    ranks: RankGroup | None = None,
 ) -> Engine:
-    most = step_tokens(options.step_tokens, hello.device)
+    budget = step_tokens(options.step_tokens, hello.device)
     cache = BlockCache(hello.kv_tokens // hello.block, hello.block)
     scheduler = Scheduler(
         cache,
-        step_tokens=max(2, most),
-        batch_rows=max(2, min(options.batch_rows, most)),
-        tenant_prefill=max(hello.context, 4 * most),
-        host=HostCache(host.total if host else 0),
+        step_tokens=max(2, budget),
+        batch_rows=max(2, min(options.batch_rows, budget)),
+        tenant_prefill=max(hello.context, 4 * budget),
+        host_cache=HostCache(host_pool.total_blocks if host_pool else 0),
     )
     return Engine(
         runner,
@@ -151,7 +155,7 @@ def _assemble(
         scheduler,
         slots=options.max_streams,
         overlap=hello.device.startswith("cuda"),
-        mover=host,
-        inbox=ranks.inbox if ranks else None,
-        salvage=ranks is None,
+        copier=host_pool,
+        commands=ranks.commands if ranks else None,
+        retry=ranks is None,
     )

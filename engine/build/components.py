@@ -1,5 +1,5 @@
-"""What an engine around a model is made of, but for its scheduler: the sampler, what reads the KV cache, and
-the cache, as large as the memory allows.
+"""The components of an engine: model runner, attention backend, sampler, and a KV cache as large as memory
+allows.
 
 It knows the model, its facts and what was asked for; it knows no step and no stream.
 """
@@ -12,26 +12,26 @@ import torch
 from transformers import PreTrainedModel
 
 from engine import api
-from engine.build.budgets import affordable, decoding_rows, step_tokens, whole_blocks
+from engine.build.budgets import affordable_tokens, decoding_rows, step_tokens, whole_blocks
 from engine.forward import backends
+from engine.forward.attention import NAME, AttentionBackend
 from engine.forward.kv_pool import KvPool
-from engine.forward.attention import NAME, Backend
 from engine.forward.model_runner import ModelRunner
 from engine.memory import kv_sizing
-from engine.memory.host_pool import STAGED_BYTES, HostPool
-from engine.memory.offload_trial import host_pool
+from engine.memory.host_pool import STAGING_BYTES, HostPool
+from engine.memory.offload_trial import host_pool_if_faster
 from engine.model.loading import available_memory, describe
 from engine.model.onednn import pack
 from engine.sampling.sampler import Sampler
 
 if TYPE_CHECKING:
-    from engine.parallel.ranks import Ranks
+    from engine.parallel.ranks import RankGroup
 
 
-class Parts:
+class Components:
     """`ranks` are the processes that share the model, where there are several."""
 
-    def __init__(self, model: PreTrainedModel, options: api.EngineOptions, ranks: Ranks | None) -> None:
+    def __init__(self, model: PreTrainedModel, options: api.EngineOptions, ranks: RankGroup | None) -> None:
         model.set_attn_implementation(NAME)
         self.device = str(model.device)
         self._on_cuda = model.device.type == "cuda"
@@ -45,68 +45,80 @@ class Parts:
         if ranks is not None:
             from engine.model import tensor_parallel
 
-            self.facts = tensor_parallel.held(self.facts, model.config, ranks.size)
-        need = backends.Need(model.device, model.dtype, self.facts.head_dim, options.block_size)
-        self.attention = backends.choose(options.attention, need)
+            self.facts = tensor_parallel.rank_facts(self.facts, model.config, ranks.size)
+        required = backends.Requirements(model.device, model.dtype, self.facts.head_dim, options.block_size)
+        self.attention_name = backends.choose(options.attention, required)
         self.sampler = Sampler(
             options.max_streams,
             self.facts.vocab,
             eos=self.facts.eos,
             rows=self._rows,
             device=model.device,
-            agree=ranks.agree if ranks else None,
+            broadcast=ranks.broadcast if ranks else None,
         )
         self._context = min(options.context or self.facts.context, self.facts.context)
-        # What is measured, and what takes its time, would part the ranks.
+        # What depends on measured times would make the ranks differ.
         self._host_gib = options.host_kv_gib if self._on_cuda and ranks is None else 0.0
-        self.tokens = self._cache_tokens()
-        self.runner, reader = self._runner(self.tokens)
+        self.kv_tokens = self._kv_cache_tokens()
+        self.runner, backend = self._runner(self.kv_tokens)
         if self._on_cuda:
             self._warm_up()
         if ranks is None:
-            backends.record(self.runner, reader, self._rows)
+            backends.capture_decode(self.runner, backend, self._rows)
 
-    def host(self) -> HostPool | None:
-        """The host's memory for what paused streams leave."""
+    def host_pool(self) -> HostPool | None:
+        """The host's memory for the blocks of paused streams."""
         if not self._host_gib:
             return None
-        free, block, chunk = available_memory(), self._options.block_size, self._chunk
-        return host_pool(
-            self.runner.pool, self.runner, block=block, chunk=chunk, gib=self._host_gib, free=free
+        return host_pool_if_faster(
+            self.runner.pool,
+            self.runner,
+            block_size=self._options.block_size,
+            chunk=self._chunk,
+            gib=self._host_gib,
+            free=available_memory(),
         )
 
     def _warm_up(self) -> None:
         """What has to be compiled is compiled now, and not while somebody waits for tokens."""
-        most = min(self._chunk, self.tokens)
-        blocks = list(range(-(-most // self._options.block_size)))
-        for counts in backends.shapes(most, self._rows):
-            self.runner.forward([kv_sizing.trial_row(slot, count, blocks) for slot, count in enumerate(counts)])
-        self.runner.pool.scrub(slice(0, most))
+        tokens = min(self._chunk, self.kv_tokens)
+        blocks = list(range(-(-tokens // self._options.block_size)))
+        for counts in backends.warm_up_batches(tokens, self._rows):
+            self.runner.forward(
+                [kv_sizing.trial_row(slot, count, blocks) for slot, count in enumerate(counts)]
+            )
+        self.runner.pool.zero(slice(0, tokens))
 
-    def _runner(self, tokens: int) -> tuple[ModelRunner, Backend]:
-        facts, block = self.facts, self._options.block_size
+    def _runner(self, tokens: int) -> tuple[ModelRunner, AttentionBackend]:
+        facts, block_size = self.facts, self._options.block_size
         pool = KvPool(
             facts.layers,
             facts.kv_heads,
             facts.head_dim,
-            tokens=tokens + backends.spare_tokens(self.attention, block),
+            tokens=tokens + backends.padding_tokens(self.attention_name, block_size),
             dtype=self._model.dtype,
             device=self.device,
         )
-        held = min(self._context, tokens)
+        context = min(self._context, tokens)
         slots = self._options.max_streams
-        reader = backends.make(self.attention, pool, facts, block=block, context=held, slots=slots)
+        backend = backends.make(
+            self.attention_name, pool, facts, block_size=block_size, context=context, slots=slots
+        )
         eos = frozenset(facts.eos)
-        latest = self.sampler.latest
-        runner = ModelRunner(self._model, pool, reader, latest, block=block, context=held, eos=eos)
-        return runner, reader
+        latest = self.sampler.latest_tokens
+        runner = ModelRunner(
+            self._model, pool, backend, latest, block_size=block_size, context=context, eos=eos
+        )
+        return runner, backend
 
     # -- the size of the cache ---------------------------------------------------------------------
 
-    def _cache_tokens(self) -> int:
-        tokens = self._options.kv_tokens or (self._left() if self._on_cuda else self._fair())
+    def _kv_cache_tokens(self) -> int:
+        tokens = self._options.kv_tokens or (
+            self._affordable_on_cuda() if self._on_cuda else self._affordable_on_cpu()
+        )
         if self._ranks is not None:
-            tokens = self._ranks.least(tokens)
+            tokens = self._ranks.minimum(tokens)
         return whole_blocks(tokens, self._options.block_size, self.device)
 
     @property
@@ -118,19 +130,21 @@ class Parts:
         """The most tokens of a prompt that one step computes."""
         return min(step_tokens(self._options.step_tokens, self.device), self._context)
 
-    def _left(self) -> int:
+    def _affordable_on_cuda(self) -> int:
         options = self._options
-        room = kv_sizing.left_on_device(
+        left = kv_sizing.kv_bytes_on_device(
             lambda tokens: self._runner(tokens)[0],
             self.sampler,
             chunk=whole_blocks(self._chunk, options.block_size, self.device),
             rows=self._rows,
-            block=options.block_size,
+            block_size=options.block_size,
             fraction=options.gpu_memory_fraction,
-            taken=2 * STAGED_BYTES if self._host_gib else 0,
+            reserved=2 * STAGING_BYTES if self._host_gib else 0,
         )
-        return room // self._bytes_per_token
+        return left // self._bytes_per_token
 
-    def _fair(self) -> int:
-        """The host's memory is for all that compute here."""
-        return affordable(available_memory(), self._bytes_per_token * self._options.devices, self._context)
+    def _affordable_on_cpu(self) -> int:
+        """The host's memory is shared by all processes that compute here."""
+        return affordable_tokens(
+            available_memory(), self._bytes_per_token * self._options.devices, self._context
+        )

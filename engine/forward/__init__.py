@@ -1,1 +1,1 @@
-"""A ragged batch through a model: the runner, attention by one backend of several, and the recorded step."""
+"""The forward pass: model runners, attention backends, and CUDA graphs of the decode step."""

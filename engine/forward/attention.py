@@ -1,8 +1,8 @@
-"""Where models and attention meet: the function that models call, and what an attention backend must be.
+"""Paged attention: the attention function that models call, and the interface of attention backends.
 
-Models reach it through transformers' attention interface, by the name `NAME`. It keeps what a layer computed
-in the paged pool, and leaves the reading to the batch that a backend planned. It knows tensors and layers; it
-knows no scheduler, no model class, and not how any backend reads.
+Models reach the function through transformers' attention interface, by the name `NAME`. It writes a layer's
+keys and values to the paged pool, and leaves the reading to the plan that a backend made. It knows tensors
+and layers; it knows no scheduler, no model class, and not how any backend reads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAME = "midstream"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class AttentionParams:
     """How a layer attends."""
 
     scale: float
@@ -31,29 +31,29 @@ class Look:
     sinks: Tensor | None = None  # of each query head: a key without a value
 
 
-class Batch(Protocol):
-    """A step's rows, planned for reading by one backend. Every layer reads by the same plan."""
+class AttentionPlan(Protocol):
+    """How a backend reads a step's rows. Every layer reads by the same plan."""
 
     @property
-    def slots(self) -> Tensor:
+    def pool_indices(self) -> Tensor:
         """Where in the pool each query token's own key and value are kept."""
 
     def attend(
-        self, keys: Tensor, values: Tensor, query: Tensor, own: tuple[Tensor, Tensor], look: Look
+        self, keys: Tensor, values: Tensor, query: Tensor, own: tuple[Tensor, Tensor], params: AttentionParams
     ) -> Tensor:
         """A layer's pool, its queries [H, T, D], and the queries' own keys and values [KV, T, D], which the
         pool holds already; gives [T, H, D]."""
 
 
-class Backend(Protocol):
+class AttentionBackend(Protocol):
     @property
     def name(self) -> str: ...
 
-    def plan(self, rows: Rows[Row]) -> tuple[list[int], Batch]:
-        """The order in which the rows are to be laid out, and how they are read in it."""
+    def plan(self, rows: Rows[Row]) -> tuple[list[int], AttentionPlan]:
+        """The order in which the rows are to be laid out, and the plan for them in that order."""
 
 
-def with_sinks(out: Tensor, lse: Tensor, sinks: Tensor | None) -> Tensor:
+def apply_sinks(out: Tensor, lse: Tensor, sinks: Tensor | None) -> Tensor:
     """A sink is a key without a value: it takes its share of the probability and gives nothing.
 
     out: [tokens, heads, size]; lse: [tokens, heads], of what was attended to without sinks.
@@ -63,7 +63,7 @@ def with_sinks(out: Tensor, lse: Tensor, sinks: Tensor | None) -> Tensor:
     return out * torch.sigmoid(lse - sinks).unsqueeze(-1).to(out.dtype)
 
 
-def attention(
+def paged_attention(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -75,19 +75,20 @@ def attention(
     s_aux: Tensor | None = None,
     *,
     pool: KvPool,
-    batch: Batch,
+    plan: AttentionPlan,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """The function that models call. query: [1, H, T, D]; key and value: [1, KV, T, D]; returns [1, T, H,
     D]."""
     layer = module.layer_idx
     assert isinstance(layer, int)
-    pool.write(layer, batch.slots, key[0], value[0])
-    look = Look(scaling if scaling is not None else query.shape[-1] ** -0.5, sliding_window, softcap, s_aux)
-    out = batch.attend(pool.keys[layer], pool.values[layer], query[0], (key[0], value[0]), look)
+    pool.write(layer, plan.pool_indices, key[0], value[0])
+    scale = scaling if scaling is not None else query.shape[-1] ** -0.5
+    params = AttentionParams(scale, sliding_window, softcap, s_aux)
+    out = plan.attend(pool.keys[layer], pool.values[layer], query[0], (key[0], value[0]), params)
     return out.unsqueeze(0), None
 
 
-AttentionInterface.register(NAME, attention)
-# No mask is registered beside it, so none is made: the batch's rows say who sees what. To make one, even of
+AttentionInterface.register(NAME, paged_attention)
+# No mask is registered beside it, so none is made: the plan says who sees what. To make one, even of
 # nothing, transformers would look at the positions, for which the host would wait in every step.

@@ -1,8 +1,8 @@
-"""Attention by the package flashinfer, where it is installed: its wrapper for ragged batches over pages.
+"""The FlashInfer backend: the wrapper of the package flashinfer for ragged batches over pages.
 
-It plans on the host, once a step for each way in which layers look (window, cap, scale), and in buffers that
-it uses again in the next step: a plan waits until the one before it is on the device, which it is as soon as
-its step has begun. It knows rows and their blocks; sinks are applied to what it gives.
+It plans on the host, once a step for each way in which layers attend (window, cap, scale), and in buffers
+that it uses again in the next step: a plan waits until the one before it is on the device, which it is as
+soon as its step has begun. It knows rows and their blocks; sinks are applied to what it gives.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.forward.attention import Look, with_sinks
+from engine.forward.attention import AttentionParams, apply_sinks
 from engine.schedule.batch import Row
 from engine.transfer import Download, upload
 
@@ -26,8 +26,8 @@ Wrapper = Any  # flashinfer.BatchPrefillWithPagedKVCacheWrapper, which carries n
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """What a plan depends on beside its batch."""
+class PlanKey:
+    """What a wrapper's plan depends on beside the batch."""
 
     scale: float
     window: int | None
@@ -36,92 +36,94 @@ class Kind:
 
 
 @dataclass(slots=True)
-class Planned:
+class PlannedWrapper:
     wrapper: Wrapper
-    there: Download | None = None  # what was queued behind the last plan
+    uploaded: Download | None = None  # queued behind the last plan
 
 
 @dataclass(slots=True)
-class Infer:
+class FlashInferPlan:
     """A batch: where queries and pages of each row end, and how full its last page is; on the host."""
 
-    slots: Tensor
+    pool_indices: Tensor
     queries: Tensor
     ends: Tensor
     pages: Tensor
     last: Tensor
-    backend: FlashInfer
-    planned: dict[Kind, Planned] = field(default_factory=dict)
+    backend: FlashInferBackend
+    planned: dict[PlanKey, PlannedWrapper] = field(default_factory=dict)
 
     def attend(
-        self, keys: Tensor, values: Tensor, query: Tensor, own: tuple[Tensor, Tensor], look: Look
+        self, keys: Tensor, values: Tensor, query: Tensor, own: tuple[Tensor, Tensor], params: AttentionParams
     ) -> Tensor:
-        kind = Kind(look.scale, look.window, look.softcap, query.shape[0])
-        if kind not in self.planned:
-            self.planned[kind] = self.backend.planned(self, kind, keys)
+        key = PlanKey(params.scale, params.window, params.softcap, query.shape[0])
+        if key not in self.planned:
+            self.planned[key] = self.backend.plan_wrapper(self, key, keys)
         pages = self.backend.pages(keys), self.backend.pages(values)
-        out, lse = self.planned[kind].wrapper.run(query.transpose(0, 1), pages, return_lse=True)
-        return with_sinks(out, lse * math.log(2), look.sinks)  # it counts in powers of two
+        out, lse = self.planned[key].wrapper.run(query.transpose(0, 1), pages, return_lse=True)
+        return apply_sinks(out, lse * math.log(2), params.sinks)  # it counts in powers of two
 
 
-class FlashInfer:
+class FlashInferBackend:
     name = "flashinfer"
 
-    def __init__(self, block: int, device: torch.device, wrapper: Callable[[Tensor, str], Wrapper]) -> None:
-        self._block = block
+    def __init__(
+        self, block_size: int, device: torch.device, wrapper: Callable[[Tensor, str], Wrapper]
+    ) -> None:
+        self._block_size = block_size
         self._device = device
         self._wrapper = wrapper
         self._workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
-        self._kinds: dict[Kind, Planned] = {}
+        self._wrappers: dict[PlanKey, PlannedWrapper] = {}
 
-    def plan(self, rows: Rows[Row]) -> tuple[list[int], Infer]:
-        block = self._block
+    def plan(self, rows: Rows[Row]) -> tuple[list[int], FlashInferPlan]:
+        size = self._block_size
         ends = [row.start + row.count for row in rows]
-        pages = [row.sequence.blocks[: -(-end // block)] for row, end in zip(rows, ends, strict=True)]
-        slots = [
-            row.sequence.blocks[at // block] * block + at % block
+        pages = [row.sequence.blocks[: -(-end // size)] for row, end in zip(rows, ends, strict=True)]
+        pool_indices = [
+            row.sequence.blocks[at // size] * size + at % size
             for row in rows
             for at in range(row.start, row.start + row.count)
         ]
-        batch = Infer(
-            upload(slots, self._device),
+        plan = FlashInferPlan(
+            upload(pool_indices, self._device),
             self._numbers(list(accumulate((row.count for row in rows), initial=0))),
             self._numbers(list(accumulate(map(len, pages), initial=0))),
             self._numbers([number for own in pages for number in own]),
-            self._numbers([(end - 1) % block + 1 for end in ends]),
+            self._numbers([(end - 1) % size + 1 for end in ends]),
             self,
         )
-        return list(range(len(rows))), batch
+        return list(range(len(rows))), plan
 
-    def planned(self, batch: Infer, kind: Kind, keys: Tensor) -> Planned:
-        """A wrapper that reads the batch for layers of a kind."""
-        planned = self._kinds.get(kind)
+    def plan_wrapper(self, batch: FlashInferPlan, key: PlanKey, keys: Tensor) -> PlannedWrapper:
+        """A wrapper that reads the batch for the layers of this key."""
+        planned = self._wrappers.get(key)
         if planned is None:
-            planned = self._kinds[kind] = Planned(self._wrapper(self._workspace, "HND"))
-        if planned.there is not None:
-            planned.there.read()
+            planned = self._wrappers[key] = PlannedWrapper(self._wrapper(self._workspace, "HND"))
+        if planned.uploaded is not None:
+            planned.uploaded.read()
         planned.wrapper.plan(
             batch.queries,
             batch.ends,
             batch.pages,
             batch.last,
-            kind.heads,
+            key.heads,
             keys.shape[0],
             keys.shape[2],
-            self._block,
+            self._block_size,
             causal=True,
-            sm_scale=kind.scale,
-            window_left=-1 if kind.window is None else kind.window - 1,
-            logits_soft_cap=kind.softcap,
+            sm_scale=key.scale,
+            window_left=-1 if key.window is None else key.window - 1,
+            logits_soft_cap=key.softcap,
             q_data_type=keys.dtype,
         )
-        planned.there = Download(self._workspace[:1])
+        planned.uploaded = Download(self._workspace[:1])
         return planned
 
     def pages(self, pool: Tensor) -> Tensor:
-        """A layer's pool as [blocks, KV heads, block, size], without moving anything."""
+        """A layer's pool as [blocks, KV heads, block size, size], without moving anything."""
         heads, tokens, size = pool.shape
-        return pool.view(heads, tokens // self._block, self._block, size).transpose(0, 1)
+        return pool.view(heads, tokens // self._block_size, self._block_size, size).transpose(0, 1)
 
     def _numbers(self, numbers: list[int]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.int32, pin_memory=self._device.type == "cuda")

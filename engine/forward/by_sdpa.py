@@ -1,6 +1,6 @@
-"""Attention by PyTorch's own operators: the reference backend, for any device and any number format.
+"""The SDPA backend: attention by PyTorch's own operators, the reference, for any device and number format.
 
-It knows tensors and a `Ragged` batch, which says what to read; it knows no sequence's life and no model.
+It knows tensors and a `RaggedBatch`, which says what to read; it knows no sequence's life and no model.
 
 Nothing is gathered and nothing is masked where a view will do. Decoding rows are read in as few strided
 views of the pool as their layout allows. A chunk of a prompt is causal among itself and sees all of the
@@ -16,70 +16,75 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.forward.attention import Look, with_sinks
+from engine.forward.attention import AttentionParams, apply_sinks
 from engine.forward.kv_pool import KvPool
-from engine.forward.ragged_batch import Call, Plan, Ragged, Span, runs_of
+from engine.forward.ragged_batch import DecodeGroup, DecodePlan, RaggedBatch, RowSpan, contiguous_runs
 from engine.schedule.batch import Row
 from engine.transfer import upload
 
-MOST_SCORES = 2**26  # at once, where they have to be written down: a long context would take all memory
+MAX_SCORES = 2**26  # at once, where they have to be written down: a long context would take all memory
 Part = tuple[Tensor, Tensor]  # what attention to some keys gave, and its log-sum-exp
 
 
-class Sdpa:
+class SdpaBackend:
     name = "sdpa"
 
-    def __init__(self, pool: KvPool, block: int) -> None:
+    def __init__(self, pool: KvPool, block_size: int) -> None:
         self._pool = pool
-        self._block = block
+        self._block_size = block_size
 
-    def plan(self, rows: Rows[Row]) -> tuple[list[int], Views]:
+    def plan(self, rows: Rows[Row]) -> tuple[list[int], SdpaPlan]:
         spans = [self._span(row) for row in rows]
         # Rows that decode first, and in the order in which their contexts lie: then they can be read
         # together.
         order = sorted(range(len(rows)), key=lambda at: (rows[at].count > 1, spans[at].runs))
-        slots: list[int] = []
+        pool_indices: list[int] = []
         for span in (spans[at] for at in order):
-            span.first = len(slots)
+            span.first = len(pool_indices)
             for part in span.slices(span.start, span.end):
-                slots += range(part.start, part.stop)
-        places = upload(slots, self._pool.keys[0].device)
-        ragged = Ragged(places, [spans[at] for at in order], self._pool.tokens, self._pool.dtype)
-        return order, Views(ragged)
+                pool_indices += range(part.start, part.stop)
+        indices = upload(pool_indices, self._pool.keys[0].device)
+        ragged = RaggedBatch(indices, [spans[at] for at in order], self._pool.tokens, self._pool.dtype)
+        return order, SdpaPlan(ragged)
 
-    def _span(self, row: Row) -> Span:
-        return Span(0, row.count, row.start, runs_of(row.sequence.blocks, self._block, row.start + row.count))
+    def _span(self, row: Row) -> RowSpan:
+        return RowSpan(
+            0,
+            row.count,
+            row.start,
+            contiguous_runs(row.sequence.blocks, self._block_size, row.start + row.count),
+        )
 
 
-class Views:
+class SdpaPlan:
     """A batch read as views of the pool."""
 
-    def __init__(self, ragged: Ragged) -> None:
+    def __init__(self, ragged: RaggedBatch) -> None:
         self._ragged = ragged
 
     @property
-    def slots(self) -> Tensor:
-        return self._ragged.slots
+    def pool_indices(self) -> Tensor:
+        return self._ragged.pool_indices
 
     def attend(
-        self, keys: Tensor, values: Tensor, query: Tensor, own: tuple[Tensor, Tensor], look: Look
+        self, keys: Tensor, values: Tensor, query: Tensor, own: tuple[Tensor, Tensor], params: AttentionParams
     ) -> Tensor:
         heads, tokens, size = query.shape
         groups = heads // keys.shape[0]
-        sinks = None if look.sinks is None else look.sinks.view(-1, groups)
-        reading = Reading(keys, values, look.scale, look.window, look.softcap, sinks)
+        sinks = None if params.sinks is None else params.sinks.view(-1, groups)
+        layer = LayerAttention(keys, values, params.scale, params.window, params.softcap, sinks)
         q = query.transpose(0, 1).view(tokens, -1, groups, size)
         ragged = self._ragged
-        outs = [reading.decode(ragged, q[: ragged.decoding])] if ragged.decoding else []
+        outs = [layer.decode(ragged, q[: ragged.decoding])] if ragged.decoding else []
         for span in ragged.chunks:
             rows = slice(span.first, span.first + span.count)
-            outs.append(reading.chunk(span, q[rows], own[0][:, rows], own[1][:, rows]))
+            outs.append(layer.chunk(span, q[rows], own[0][:, rows], own[1][:, rows]))
         out = outs[0] if len(outs) == 1 else torch.cat(outs)
         return out.reshape(tokens, heads, -1)
 
 
 @dataclass(slots=True)
-class Reading:
+class LayerAttention:
     """One layer's attention. Queries are [T, KV, G, D], with G heads to each of the KV; so is what comes
     out."""
 
@@ -92,46 +97,46 @@ class Reading:
 
     # -- rows of one token -----------------------------------------------------------------------
 
-    def decode(self, ragged: Ragged, q: Tensor) -> Tensor:
+    def decode(self, ragged: RaggedBatch, q: Tensor) -> Tensor:
         plan = ragged.plan(self.window)
         if plan.parts == 1:
-            parts = [self._call(call, q[call.rows]) for call in plan.calls]
-            return self._with_sinks(
+            parts = [self._group(group, q[group.rows]) for group in plan.groups]
+            return self._apply_sinks(
                 *(map(torch.cat, zip(*parts, strict=True)) if len(parts) > 1 else parts[0])
             )
-        return self._with_sinks(*self._joined(plan, q))
+        return self._apply_sinks(*self._joined(plan, q))
 
-    def _call(self, call: Call, q: Tensor) -> Part:
-        keys, values = self._view(self.keys, call), self._view(self.values, call)
-        if call.pitch == 0 and call.mask is None:
+    def _group(self, group: DecodeGroup, q: Tensor) -> Part:
+        keys, values = self._view(self.keys, group), self._view(self.values, group)
+        if group.pitch == 0 and group.mask is None:
             # One context for all rows: they stand in for a length, and it is read once.
             folded = q.transpose(0, 1).reshape(1, q.shape[1], -1, q.shape[3])
             out, lse = self._attend(folded, keys[:1], values[:1])
-            shape = (q.shape[1], len(call.lengths), q.shape[2])
+            shape = (q.shape[1], len(group.lengths), q.shape[2])
             return out.view(*shape, -1).transpose(0, 1), lse.view(shape).transpose(0, 1)
-        return self._attend(q, keys, values, mask=call.mask)
+        return self._attend(q, keys, values, mask=group.mask)
 
-    def _view(self, pool: Tensor, call: Call) -> Tensor:
+    def _view(self, pool: Tensor, group: DecodeGroup) -> Tensor:
         """[rows, KV, longest, D], without moving anything."""
         head, token, number = pool.stride()
         return pool.as_strided(
-            (len(call.lengths), pool.shape[0], call.longest, pool.shape[2]),
-            (call.pitch * token, head, token, number),
-            pool.storage_offset() + call.first * token,
+            (len(group.lengths), pool.shape[0], group.longest, pool.shape[2]),
+            (group.pitch * token, head, token, number),
+            pool.storage_offset() + group.first * token,
         )
 
-    def _joined(self, plan: Plan, q: Tensor) -> Part:
+    def _joined(self, plan: DecodePlan, q: Tensor) -> Part:
         """Rows whose context was read in parts: each part weighs what its scores weigh."""
-        parts = [self._call(call, q[call.rows]) for call in plan.calls]
+        parts = [self._group(group, q[group.rows]) for group in plan.groups]
         lses = q.new_full((plan.parts, *q.shape[:3]), -torch.inf, dtype=parts[0][1].dtype)
         outs = q.new_zeros(plan.parts, *q.shape[:3], self.values.shape[2])
-        for call, (out, lse) in zip(plan.calls, parts, strict=True):
-            outs[call.depth, call.rows], lses[call.depth, call.rows] = out, lse
+        for group, (out, lse) in zip(plan.groups, parts, strict=True):
+            outs[group.depth, group.rows], lses[group.depth, group.rows] = out, lse
         return _join(outs, lses)
 
     # -- chunks of a prompt ----------------------------------------------------------------------
 
-    def chunk(self, span: Span, q: Tensor, own_keys: Tensor, own_values: Tensor) -> Tensor:
+    def chunk(self, span: RowSpan, q: Tensor, own_keys: Tensor, own_values: Tensor) -> Tensor:
         # Groups of heads stand where a batch would: they share keys, and causality is counted along the
         # tokens.
         q = q.permute(2, 1, 0, 3)  # [G, KV, T, D]
@@ -144,9 +149,9 @@ class Reading:
             ]
             parts = [*context, self._shared(q, own_keys, own_values, causal=True)]
         out, lse = parts[0] if len(parts) == 1 else _join(*map(torch.stack, zip(*parts, strict=True)))
-        return self._with_sinks(out.permute(2, 1, 0, 3), lse.permute(2, 1, 0))
+        return self._apply_sinks(out.permute(2, 1, 0, 3), lse.permute(2, 1, 0))
 
-    def _windowed(self, span: Span, q: Tensor, window: int) -> Part:
+    def _windowed(self, span: RowSpan, q: Tensor, window: int) -> Part:
         """A chunk that is longer than what its first token may see."""
         begin = max(0, span.start + 1 - window)
         parts = span.slices(begin, span.end)
@@ -180,7 +185,7 @@ class Reading:
             mask = _hidden(
                 torch.ones(q.shape[2], keys.shape[2], dtype=torch.bool, device=q.device).triu(1), q.dtype
             )
-        step = max(1, MOST_SCORES // (q.shape[0] * q.shape[1] * keys.shape[2]))
+        step = max(1, MAX_SCORES // (q.shape[0] * q.shape[1] * keys.shape[2]))
         parts = [
             _plain(q[:, :, rows], keys, values, self.scale, self.softcap, _of(mask, rows))
             for rows in (slice(begin, begin + step) for begin in range(0, q.shape[2], step))
@@ -188,8 +193,8 @@ class Reading:
         out, lse = (torch.cat(column, 2) for column in zip(*parts, strict=True))
         return out, lse
 
-    def _with_sinks(self, out: Tensor, lse: Tensor) -> Tensor:
-        return with_sinks(out, lse, self.sinks)
+    def _apply_sinks(self, out: Tensor, lse: Tensor) -> Tensor:
+        return apply_sinks(out, lse, self.sinks)
 
 
 def _flash_cpu(

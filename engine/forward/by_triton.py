@@ -1,7 +1,8 @@
-"""Attention by our own kernels, which read through block tables: no plan depends on where blocks lie.
+"""The Triton backend: our own attention kernels, which read through block tables.
 
-So a plan is a few numbers a row, made without looking at a single block, and a step over such plans can be
-recorded and replayed. It knows rows, tables and the shape of a launch; the arithmetic is in `kernels.py`.
+A plan is a few numbers a row, made without looking at a single block: none depends on where blocks lie, so a
+step over them can be captured and replayed. It knows rows, tables and the shape of a launch; the
+arithmetic is in `triton_kernels.py`.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from torch import Tensor
 from triton import knobs
 from triton.runtime import driver
 
-from engine.forward.attention import Look
-from engine.forward.block_tables import Tables
+from engine.forward.attention import AttentionParams
+from engine.forward.block_tables import BlockTables
 from engine.forward.triton_kernels import join, read
 from engine.schedule.batch import Row
 from engine.transfer import upload
 
-MOST_SPLITS = 64
+MAX_SPLITS = 64
 _SIZES = ((128, 64), (64, 64), (64, 32), (32, 32), (16, 16))  # query rows and keys, the largest first
 _NAMES = {torch.float32: tl.float32, torch.float64: tl.float64}
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchConfig:
     """How large a program is, and how many of them keep the device busy."""
 
     tile_rows: int  # query rows of a chunk, grouped heads included
@@ -35,14 +36,14 @@ class Launch:
     programs: int
 
 
-def launch_for(dtype: torch.dtype, size: int) -> Launch:
+def launch_config(dtype: torch.dtype, size: int) -> LaunchConfig:
     """For heads of this size, on the device that this process uses."""
-    about = driver.active.utils.get_device_properties(driver.active.get_current_device())
-    rows, keys = largest(about["max_shared_mem"], dtype, size)
-    return Launch(rows, keys, programs=2 * about["multiprocessor_count"])
+    properties = driver.active.utils.get_device_properties(driver.active.get_current_device())
+    rows, keys = largest_tile(properties["max_shared_mem"], dtype, size)
+    return LaunchConfig(rows, keys, programs=2 * properties["multiprocessor_count"])
 
 
-def largest(shared: int, dtype: torch.dtype, size: int) -> tuple[int, int]:
+def largest_tile(shared: int, dtype: torch.dtype, size: int) -> tuple[int, int]:
     """Query rows and keys of a program that fit into so many bytes of its processor's memory."""
     width = max(16, _power(size))
     if dtype.itemsize > 2:
@@ -67,31 +68,31 @@ class Tiles:
 
 
 @dataclass(slots=True)
-class Paged:
-    """A batch read through tables."""
+class TritonPlan:
+    """A batch read through block tables."""
 
-    slots: Tensor
+    pool_indices: Tensor
     parts: list[Tiles]
-    tables: Tables
-    launch: Launch
+    tables: BlockTables
+    launch: LaunchConfig
 
     def attend(
-        self, keys: Tensor, values: Tensor, query: Tensor, own: tuple[Tensor, Tensor], look: Look
+        self, keys: Tensor, values: Tensor, query: Tensor, own: tuple[Tensor, Tensor], params: AttentionParams
     ) -> Tensor:
         heads, tokens, _ = query.shape
         out = query.new_empty(tokens, heads, values.shape[-1])
         for tiles in self.parts:
-            self._read(tiles, keys, values, query, out, look)
+            self._read(tiles, keys, values, query, out, params)
         return out
 
     def _read(
-        self, tiles: Tiles, keys: Tensor, values: Tensor, query: Tensor, out: Tensor, look: Look
+        self, tiles: Tiles, keys: Tensor, values: Tensor, query: Tensor, out: Tensor, params: AttentionParams
     ) -> None:
         heads, tokens, size = query.shape
         kv_heads, value_size = keys.shape[0], values.shape[-1]
         groups, splits, count = heads // kv_heads, tiles.splits, tiles.numbers.shape[1]
         wide = torch.float64 if query.dtype == torch.float64 else torch.float32
-        sinks = out if look.sinks is None else look.sinks
+        sinks = out if params.sinks is None else params.sinks
         parts, lses = out, out
         if splits > 1:
             parts = query.new_empty(splits, tokens, heads, value_size, dtype=wide)
@@ -101,13 +102,13 @@ class Paged:
             query,
             keys,
             values,
-            self.tables.numbers,
+            self.tables.tensor,
             tiles.numbers,
             sinks,
             parts,
             lses,
-            look.scale,
-            look.softcap or 1.0,
+            params.scale,
+            params.softcap or 1.0,
             count,
             tokens,
             splits,
@@ -115,15 +116,15 @@ class Paged:
             query.stride(1),
             keys.stride(0),
             values.stride(0),
-            self.tables.numbers.stride(0),
-            window=look.window or 0,
-            block=self.tables.block,
+            self.tables.tensor.stride(0),
+            window=params.window or 0,
+            block=self.tables.block_size,
             size=size,
             value_size=value_size,
             groups=groups,
             SPLIT=splits > 1,
-            CAPPED=look.softcap is not None,
-            SINKS=look.sinks is not None,
+            CAPPED=params.softcap is not None,
+            SINKS=params.sinks is not None,
             PRECISION="ieee",  # of float32, which tensor cores would otherwise round
             WIDE=_NAMES[wide],
             WIDEN=knobs.runtime.interpret and query.dtype == torch.bfloat16,
@@ -146,26 +147,26 @@ class Paged:
                 tokens * heads,
                 heads,
                 value_size=value_size,
-                SINKS=look.sinks is not None,
+                SINKS=params.sinks is not None,
                 WIDE=_NAMES[wide],
-                S=MOST_SPLITS,
+                S=MAX_SPLITS,
                 V=_power(value_size),
             )
 
 
-class PagedKernels:
+class TritonBackend:
     name = "triton"
 
-    def __init__(self, tables: Tables, heads: int, kv_heads: int, launch: Launch) -> None:
+    def __init__(self, tables: BlockTables, heads: int, kv_heads: int, launch: LaunchConfig) -> None:
         self.tables = tables
         self._kv_heads = kv_heads
         self.launch = launch
         self._tile_tokens = max(1, launch.tile_rows // _power(heads // kv_heads))
 
-    def plan(self, rows: Rows[Row]) -> tuple[list[int], Paged]:
+    def plan(self, rows: Rows[Row]) -> tuple[list[int], TritonPlan]:
         """Rows of one token first: their context is split among programs, a chunk has programs enough."""
         order = sorted(range(len(rows)), key=lambda at: rows[at].count > 1)
-        self.tables.write(rows)
+        self.tables.update(rows)
         owners: list[int] = []
         positions: list[int] = []
         single: list[tuple[int, int, int, int]] = []
@@ -178,24 +179,24 @@ class PagedKernels:
                 (single if row.count == 1 else chunks).append(tile)
             owners += [slot] * row.count
             positions += range(row.start, row.start + row.count)
-        places = self.tables.places(*upload([owners, positions], self.tables.numbers.device))
+        pool_indices = self.tables.pool_indices(*upload([owners, positions], self.tables.tensor.device))
         parts = [self.tiles(self._uploaded(single), 0, len(single))] if single else []
         if chunks:
             parts.append(self.tiles(self._uploaded(chunks), len(single), len(owners), self._tile_tokens))
-        return order, self.batch(places, parts)
+        return order, self.plan_of(pool_indices, parts)
 
-    def batch(self, places: Tensor, parts: list[Tiles]) -> Paged:
-        return Paged(places, parts, self.tables, self.launch)
+    def plan_of(self, pool_indices: Tensor, parts: list[Tiles]) -> TritonPlan:
+        return TritonPlan(pool_indices, parts, self.tables, self.launch)
 
     def tiles(self, numbers: Tensor, first: int, end: int, longest: int = 1) -> Tiles:
         """Tiles that hold the tokens from `first` to `end`."""
         programs = numbers.shape[1] * self._kv_heads
-        splits = max(1, min(MOST_SPLITS, self.launch.programs // programs))
+        splits = max(1, min(MAX_SPLITS, self.launch.programs // programs))
         return Tiles(numbers, longest, first, end - first, splits)
 
     def _uploaded(self, tiles: list[tuple[int, int, int, int]]) -> Tensor:
         columns = [list(column) for column in zip(*tiles, strict=True)]
-        return upload(columns, self.tables.numbers.device, torch.int32)
+        return upload(columns, self.tables.tensor.device, torch.int32)
 
 
 def _power(number: int) -> int:

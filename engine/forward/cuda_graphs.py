@@ -1,9 +1,9 @@
-"""The decode step, recorded once for each size of batch and replayed: no launch of a kernel costs the host.
+"""CUDA graphs of the decode step, captured once for each batch size and replayed, so launches cost little.
 
-A recording reads and writes the same memory every time. So whatever changes from step to step is a number in
-a static buffer (slots, positions, tokens) or a row of a table on the device (blocks, the token sampled last):
-streams come, go and are steered without anything being recorded again. A batch takes the smallest recorded
-size that holds it; the rows that fill it up belong to nobody and write where nobody reads.
+A graph reads and writes the same memory every time. So whatever changes from step to step is a number in a
+static buffer (slots, positions, tokens) or a row of a table on the device (blocks, the latest token): streams
+come, go and are steered without anything being captured again. A batch takes the smallest captured size that
+holds it; the padding rows that fill it up write where nobody reads.
 
 It knows rows, and a model that can be called. It samples nothing.
 """
@@ -20,89 +20,91 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from engine.forward.attention import Batch
-from engine.forward.by_triton import PagedKernels
+from engine.forward.attention import AttentionPlan
+from engine.forward.by_triton import TritonBackend
 from engine.schedule.batch import Row
 from engine.transfer import upload
 
 log = logging.getLogger(__name__)
 
 Work = Callable[[], None]
-Forward = Callable[[Tensor, Tensor, Batch], Tensor]  # tokens, positions: logits of every row
+Forward = Callable[[Tensor, Tensor, AttentionPlan], Tensor]  # tokens, positions: logits of every row
 
 
-class NotRecordable(RuntimeError):
-    """The model waits for the device in mid-step: it can decode, but no recording of it can be made."""
+class NotCapturable(RuntimeError):
+    """The model waits for the device in mid-step: it can decode, but not be captured."""
 
 
-class Recorder(Protocol):
+class Capture(Protocol):
     def __call__(self, work: Work) -> Work:
-        """What comes back does the work again, on the same memory."""
+        """Capture some work; what comes back replays it, on the same memory."""
 
 
-def sizes(rows: int) -> list[int]:
-    """The batch sizes to record for up to so many rows: close together where a row more costs most."""
+def batch_sizes(rows: int) -> list[int]:
+    """The batch sizes to capture for up to so many rows: close together where a row more costs most."""
     wanted = [1, 2, 4, 8, *range(16, 64, 16), *range(64, rows, 32)]
     return [size for size in wanted if size < rows] + [rows]
 
 
-class CapturedDecode:
-    def __init__(self, forward: Forward, attention: PagedKernels, latest: Tensor, rows: int) -> None:
+class DecodeGraphs:
+    def __init__(self, forward: Forward, attention: TritonBackend, latest_tokens: Tensor, rows: int) -> None:
         self._forward = forward
         self._attention = attention
-        self._latest = latest
-        # Rows of slot, position, and token; a token that the host does not know is -1.
-        self._rows = torch.zeros(3, rows, dtype=torch.int64, device=latest.device)
-        self._sizes = sizes(rows)
+        self._latest_tokens = latest_tokens
+        # Rows of slot, position, and token; a placeholder is -1.
+        self._rows = torch.zeros(3, rows, dtype=torch.int64, device=latest_tokens.device)
+        self._sizes = batch_sizes(rows)
         self._logits: Tensor  # of the rows that were computed last, for all sizes
-        self._recordings: dict[int, Work] = {}
+        self._replays: dict[int, Work] = {}
 
-    def record(self, recorder: Recorder) -> None:
+    def capture(self, capture: Capture) -> None:
         """Largest first: the smaller ones fit into the memory that it took."""
         started = time.perf_counter()
         self._rows.copy_(self._columns([], self._rows.shape[1]))
         self._logits = torch.empty_like(self._computed(self._sizes[-1]))
         for done, size in enumerate(reversed(self._sizes), 1):
-            self._recordings[size] = recorder(partial(self._step, size))
-            log.info("recorded the decode step for %d rows (%d of %d)", size, done, len(self._sizes))
-        log.info("recording took %.1f s", time.perf_counter() - started)
+            self._replays[size] = capture(partial(self._step, size))
+            log.info("captured the decode step for %d rows (%d of %d)", size, done, len(self._sizes))
+        log.info("capturing took %.1f s", time.perf_counter() - started)
 
-    def takes(self, rows: Rows[Row]) -> bool:
+    def fits(self, rows: Rows[Row]) -> bool:
         return len(rows) <= self._sizes[-1] and all(row.count == 1 and row.samples for row in rows)
 
     def logits(self, rows: Rows[Row]) -> Tensor:
         size = next(size for size in self._sizes if size >= len(rows))
-        self._attention.tables.write(rows)
+        self._attention.tables.update(rows)
         self._rows[:, :size].copy_(self._columns(rows, size))
-        self._recordings[size]()
+        self._replays[size]()
         return self._logits[: len(rows)]
 
     def _columns(self, rows: Rows[Row], size: int) -> Tensor:
         empty = size - len(rows)
-        tokens = [row.sequence.tokens[row.start] if row.start < row.sequence.known else -1 for row in rows]
+        tokens = [
+            row.sequence.tokens[row.start] if row.start < row.sequence.num_tokens else -1 for row in rows
+        ]
         columns = [
-            [row.sequence.slot for row in rows] + [self._attention.tables.nobody] * empty,
+            [row.sequence.slot for row in rows] + [self._attention.tables.padding_row] * empty,
             [row.start for row in rows] + [0] * empty,
             tokens + [0] * empty,
         ]
-        return upload(columns, self._latest.device)
+        return upload(columns, self._latest_tokens.device)
 
     def _step(self, size: int) -> None:
         self._logits[:size].copy_(self._computed(size))
 
     def _computed(self, size: int) -> Tensor:
         slots, positions, given = self._rows[:, :size].unbind()
-        tokens = torch.where(given < 0, self._latest[slots], given)
+        tokens = torch.where(given < 0, self._latest_tokens[slots], given)
         order = torch.arange(size, device=slots.device)
         tiles = torch.stack([slots, order, positions, torch.ones_like(slots)]).int()
         attention = self._attention
-        batch = attention.batch(attention.tables.places(slots, positions), [attention.tiles(tiles, 0, size)])
-        return self._forward(tokens, positions, batch)
+        indices = attention.tables.pool_indices(slots, positions)
+        return self._forward(tokens, positions, attention.plan_of(indices, [attention.tiles(tiles, 0, size)]))
 
 
-class Graphs:
-    """CUDA graphs that share one pool of memory, since only one of them runs at a time, and one stream, since
-    libraries keep their workspaces for every stream that they have seen."""
+class CudaGraphCapture:
+    """Captures CUDA graphs that share one pool of memory, since only one of them runs at a time, and one
+    stream, since libraries keep their workspaces for every stream that they have seen."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
@@ -116,8 +118,8 @@ class Graphs:
         return graph.replay
 
     def _warm_up(self, work: Work) -> None:
-        """Kernels are compiled and workspaces taken before anything is recorded. What waits for the device is
-        found now: a recording that fails half-way leaves torch's memory in disorder."""
+        """Kernels are compiled and workspaces taken before anything is captured. What waits for the device is
+        found now: a capture that fails half-way leaves torch's memory in disorder."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             work()
@@ -128,7 +130,7 @@ class Graphs:
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:
-                raise NotRecordable(str(error)) from error
+                raise NotCapturable(str(error)) from error
             finally:
                 torch.cuda.set_sync_debug_mode(before)
         torch.cuda.current_stream().wait_stream(self._stream)

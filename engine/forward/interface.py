@@ -1,4 +1,4 @@
-"""The interface of a runner: what the engine asks of a model and its KV memory.
+"""The runner interface: what the engine asks of a model and its KV cache.
 
 It knows rows and blocks, and no model, so that whoever steps, sizes or tests a runner imports nothing heavy.
 """
@@ -14,15 +14,15 @@ from engine.schedule.batch import Row
 
 
 class Runner(Protocol):
-    """A model with its KV memory. Rows of a batch do not influence one another."""
+    """A model with its KV cache. Rows of a batch do not influence one another."""
 
     context: int
     eos: frozenset[int]
 
     def copy_blocks(self, copies: list[tuple[int, int]]) -> None: ...
-    def scrub_blocks(self, blocks: list[int]) -> None: ...
+    def zero_blocks(self, blocks: list[int]) -> None: ...
     def forward(self, rows: Rows[Row]) -> Tensor:
         """Compute the rows; the logits of those that sample, in their order.
 
-        A token that its sequence does not know yet is the latest that the sampler chose for its slot.
+        A placeholder stands for the latest token that was sampled for the slot of its sequence.
         """

@@ -22,17 +22,17 @@ class KvPool:
         self.tokens = tokens
         self.dtype = dtype
 
-    def blocks(self, block: int) -> Tensor:
+    def blocks(self, block_size: int) -> Tensor:
         """The same numbers as [blocks, layers and heads, numbers of a block]."""
         _, _, tokens, size = self._all.shape
-        return self._all.view(-1, tokens // block, block * size).transpose(0, 1)
+        return self._all.view(-1, tokens // block_size, block_size * size).transpose(0, 1)
 
-    def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        self.keys[layer].index_copy_(1, slots, keys)
-        self.values[layer].index_copy_(1, slots, values)
+    def write(self, layer: int, indices: Tensor, keys: Tensor, values: Tensor) -> None:
+        self.keys[layer].index_copy_(1, indices, keys)
+        self.values[layer].index_copy_(1, indices, values)
 
     def copy(self, source: slice, target: slice) -> None:
         self._all[:, :, target] = self._all[:, :, source]
 
-    def scrub(self, tokens: slice) -> None:
+    def zero(self, tokens: slice) -> None:
         self._all[:, :, tokens] = 0

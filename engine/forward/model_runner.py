@@ -1,8 +1,8 @@
-"""Runs a transformers model over a ragged batch.
+"""The model runner: a forward pass of a transformers model over a ragged batch.
 
-It turns rows into the flat tensors that the model wants, and gives back the logits that somebody samples
-from. It knows the model and its KV pool; it knows no scheduling and no sampling, and reads a sequence
-without changing it.
+It turns rows into the flat tensors that the model wants, and returns the logits of those rows that sample. It
+knows the model and its KV pool; it knows no scheduling and no sampling, and reads a sequence without changing
+it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from engine.forward.attention import Backend, Batch
+from engine.forward.attention import AttentionBackend, AttentionPlan
 from engine.forward.kv_pool import KvPool
 from engine.schedule.batch import Row
 from engine.transfer import upload
 
 if TYPE_CHECKING:
-    from engine.forward.by_triton import PagedKernels
-    from engine.forward.cuda_graphs import CapturedDecode, Recorder
+    from engine.forward.by_triton import TritonBackend
+    from engine.forward.cuda_graphs import Capture, DecodeGraphs
 
 
 class ModelRunner:
@@ -30,10 +30,10 @@ class ModelRunner:
         self,
         model: PreTrainedModel,
         pool: KvPool,
-        attention: Backend,
-        latest: Tensor,
+        attention: AttentionBackend,
+        latest_tokens: Tensor,
         *,
-        block: int,
+        block_size: int,
         context: int,
         eos: frozenset[int],
     ) -> None:
@@ -42,19 +42,19 @@ class ModelRunner:
         self._model = model
         self.pool = pool
         self._attention = attention
-        self._latest = latest
-        self._captured: CapturedDecode | None = None
-        self._block = block
+        self._latest_tokens = latest_tokens
+        self._decode_graphs: DecodeGraphs | None = None
+        self._block_size = block_size
         self._device = model.device
 
     @torch.inference_mode()
     def forward(self, rows: Rows[Row]) -> Tensor:
-        if self._captured is not None and self._captured.takes(rows):
-            return self._captured.logits(rows)
-        order, batch = self._attention.plan(rows)
+        if self._decode_graphs is not None and self._decode_graphs.fits(rows):
+            return self._decode_graphs.logits(rows)
+        order, plan = self._attention.plan(rows)
         tokens: list[int] = []
         positions: list[int] = []
-        unknown: list[tuple[int, int]] = []  # place in the batch, and whose slot
+        placeholders: list[tuple[int, int]] = []  # place in the batch, and whose slot
         last = [0] * len(rows)
         for at in order:
             row = rows[at]
@@ -62,20 +62,20 @@ class ModelRunner:
             tokens += row.sequence.tokens[row.start : end]
             positions += range(row.start, end)
             if len(tokens) < len(positions):
-                unknown.append((len(tokens), row.sequence.slot))
+                placeholders.append((len(tokens), row.sequence.slot))
                 tokens.append(0)
             last[at] = len(tokens) - 1
         wanted = [at for at, row in zip(last, rows, strict=True) if row.samples]
         ids = self._integers(tokens)
-        if unknown:
-            places, slots = zip(*unknown, strict=True)
-            ids[self._integers(places)] = self._latest[self._integers(slots)]
+        if placeholders:
+            places, slots = zip(*placeholders, strict=True)
+            ids[self._integers(places)] = self._latest_tokens[self._integers(slots)]
         # Somebody's logits are always computed: models are not made for a batch without any.
-        logits = self._logits(ids, self._integers(positions), batch, self._integers(wanted or [0]))
+        logits = self._logits(ids, self._integers(positions), plan, self._integers(wanted or [0]))
         return logits[: len(wanted)]
 
     def _logits(
-        self, tokens: Tensor, positions: Tensor, batch: Batch, wanted: Tensor | None = None
+        self, tokens: Tensor, positions: Tensor, plan: AttentionPlan, wanted: Tensor | None = None
     ) -> Tensor:
         output = self._model(
             input_ids=tokens[None],
@@ -83,30 +83,30 @@ class ModelRunner:
             use_cache=False,
             logits_to_keep=0 if wanted is None else wanted,
             pool=self.pool,
-            batch=batch,
+            plan=plan,
         )
         logits: Tensor = output.logits[0]
         return logits
 
     @torch.inference_mode()
-    def record(self, attention: PagedKernels, rows: int, recorder: Recorder) -> None:
-        """From now on, steps that only decode are replayed from recordings."""
-        from engine.forward.cuda_graphs import CapturedDecode  # brings Triton with it
+    def capture_decode(self, attention: TritonBackend, rows: int, capture: Capture) -> None:
+        """From now on, steps that only decode are replayed from CUDA graphs."""
+        from engine.forward.cuda_graphs import DecodeGraphs  # brings Triton with it
 
-        captured = CapturedDecode(self._logits, attention, self._latest, rows)
-        captured.record(recorder)
-        self._captured = captured
+        graphs = DecodeGraphs(self._logits, attention, self._latest_tokens, rows)
+        graphs.capture(capture)
+        self._decode_graphs = graphs
 
     def _integers(self, numbers: Iterable[int]) -> Tensor:
         return upload(list(numbers), self._device)
 
     def _tokens_of(self, block: int) -> slice:
-        return slice(block * self._block, (block + 1) * self._block)
+        return slice(block * self._block_size, (block + 1) * self._block_size)
 
     def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
         for source, target in copies:
             self.pool.copy(self._tokens_of(source), self._tokens_of(target))
 
-    def scrub_blocks(self, blocks: list[int]) -> None:
+    def zero_blocks(self, blocks: list[int]) -> None:
         for block in blocks:
-            self.pool.scrub(self._tokens_of(block))
+            self.pool.zero(self._tokens_of(block))

@@ -1,11 +1,11 @@
-"""How a ragged batch is read: which keys and values each row needs, and which rows can be read in one call.
+"""The ragged batch: which keys and values each row reads, and which rows can be read in one call.
 
 Pure arithmetic on positions in the pool, done once a step and used by every layer. It knows spans and where
 their tokens lie; it knows no model and computes no attention.
 
 Rows that decode are grouped where their contexts begin evenly spaced in the pool, which is how the block
 cache lays sequences out: such a group is one strided view, padded to its longest. A distance of zero is a
-context that they share. A context that lies in several runs takes part in several calls, whose results are
+context that they share. A row whose context lies in several runs is in several groups, whose results are
 joined by the caller.
 """
 
@@ -23,8 +23,8 @@ SMALL = 64  # tokens of padding a row that are cheaper than another call
 
 
 @dataclass(slots=True)
-class Span:
-    """One sequence's share of the batch: `count` query tokens from row `first`, at positions from `start`
+class RowSpan:
+    """One row's share of the batch: `count` query tokens from row `first`, at positions from `start`
     on."""
 
     first: int
@@ -48,20 +48,20 @@ class Span:
         return found
 
 
-def runs_of(blocks: list[int], block: int, tokens: int) -> list[tuple[int, int]]:
+def contiguous_runs(blocks: list[int], block_size: int, tokens: int) -> list[tuple[int, int]]:
     """Where the first `tokens` of a table lie, neighbours joined."""
     runs: list[tuple[int, int]] = []
-    for at, number in enumerate(blocks[: -(-tokens // block)]):
-        here = min(block, tokens - at * block)
-        if runs and sum(runs[-1]) == number * block:
+    for at, number in enumerate(blocks[: -(-tokens // block_size)]):
+        here = min(block_size, tokens - at * block_size)
+        if runs and sum(runs[-1]) == number * block_size:
             runs[-1] = (runs[-1][0], runs[-1][1] + here)
         else:
-            runs.append((number * block, here))
+            runs.append((number * block_size, here))
     return runs
 
 
 @dataclass(slots=True)
-class Call:
+class DecodeGroup:
     """Decoding rows `first_row` and on read together: row i sees `lengths[i]` tokens from `first + i *
     pitch` on."""
 
@@ -80,8 +80,8 @@ class Call:
     def longest(self) -> int:
         return max(self.lengths)
 
-    def takes(self, row: int, part: slice, pool_tokens: int) -> bool:
-        """Whether one more row fits the pattern, at a price worth paying; if so it is taken."""
+    def try_add(self, row: int, part: slice, pool_tokens: int) -> bool:
+        """Add one more row, if it fits the pattern at a price worth paying."""
         pitch = part.start - self.first if len(self.lengths) == 1 else self.pitch
         lengths = [*self.lengths, part.stop - part.start]
         longest, last = max(lengths), self.first + (len(lengths) - 1) * pitch
@@ -98,64 +98,64 @@ class Call:
 
 
 @dataclass(slots=True)
-class Plan:
-    """The calls that cover all decoding rows, for layers with one window."""
+class DecodePlan:
+    """The groups that cover all decoding rows, for layers with one window."""
 
-    calls: list[Call]
-    parts: int  # the most calls that any row takes part in
+    groups: list[DecodeGroup]
+    parts: int  # the most groups that any row is in
 
 
 @dataclass(slots=True)
-class Ragged:
+class RaggedBatch:
     """A batch as attention sees it. Its first `decoding` rows are spans of one token each."""
 
-    slots: Tensor  # where each query token's own key and value are kept
-    spans: list[Span]
+    pool_indices: Tensor  # where each query token's own key and value are kept
+    spans: list[RowSpan]
     pool_tokens: int
     dtype: torch.dtype
     decoding: int = 0
-    _plans: dict[int | None, Plan] = field(default_factory=dict)
+    _plans: dict[int | None, DecodePlan] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         while self.decoding < len(self.spans) and self.spans[self.decoding].count == 1:
             self.decoding += 1
 
     @property
-    def chunks(self) -> list[Span]:
+    def chunks(self) -> list[RowSpan]:
         return self.spans[self.decoding :]
 
-    def plan(self, window: int | None) -> Plan:
+    def plan(self, window: int | None) -> DecodePlan:
         if window not in self._plans:
-            self._plans[window] = self._planned(window)
+            self._plans[window] = self._decode_plan(window)
         return self._plans[window]
 
-    def _planned(self, window: int | None) -> Plan:
+    def _decode_plan(self, window: int | None) -> DecodePlan:
         parts = [
             span.slices(0 if window is None else max(0, span.end - window), span.end)
             for span in self.spans[: self.decoding]
         ]
         deepest = max(map(len, parts), default=0)
-        calls = [call for depth in range(deepest) for call in self._grouped(parts, depth)]
-        return Plan(calls, deepest)
+        groups = [group for depth in range(deepest) for group in self._grouped(parts, depth)]
+        return DecodePlan(groups, deepest)
 
-    def _grouped(self, parts: list[list[slice]], depth: int) -> list[Call]:
-        calls: list[Call] = []
+    def _grouped(self, parts: list[list[slice]], depth: int) -> list[DecodeGroup]:
+        groups: list[DecodeGroup] = []
         for row, slices in enumerate(parts):
             if len(slices) <= depth:
                 continue
             part = slices[depth]
-            if not calls or not calls[-1].takes(row, part, self.pool_tokens):
-                calls.append(Call(depth, row, part.start, 0, [part.stop - part.start]))
-        for call in calls:
-            call.mask = self._mask(call)
-        return calls
+            if not groups or not groups[-1].try_add(row, part, self.pool_tokens):
+                groups.append(DecodeGroup(depth, row, part.start, 0, [part.stop - part.start]))
+        for group in groups:
+            group.mask = self._mask(group)
+        return groups
 
-    def _mask(self, call: Call) -> Tensor | None:
-        longest = call.longest
-        if min(call.lengths) == longest:
+    def _mask(self, group: DecodeGroup) -> Tensor | None:
+        longest = group.longest
+        if min(group.lengths) == longest:
             return None
-        lengths = upload(call.lengths, self.slots.device).view(-1, 1, 1, 1)
-        beyond = torch.arange(longest, device=self.slots.device) >= lengths
-        return torch.zeros(beyond.shape, dtype=self.dtype, device=self.slots.device).masked_fill_(
+        lengths = upload(group.lengths, self.pool_indices.device).view(-1, 1, 1, 1)
+        beyond = torch.arange(longest, device=self.pool_indices.device) >= lengths
+        return torch.zeros(beyond.shape, dtype=self.dtype, device=self.pool_indices.device).masked_fill_(
             beyond, -torch.inf
         )

@@ -1,4 +1,4 @@
-"""The toy: a deterministic model without weights, for tests, demos and load.
+"""The toy model's runner: a deterministic model without weights, for tests, demos and load tests.
 
 It goes through the same scheduler, cache and sampler as any model. Its state at a position is a hash of all
 tokens up to there, and is kept in the paged pool the way keys and values are: a block lost, mixed up or
@@ -28,17 +28,17 @@ class ToyRunner:
         self,
         *,
         tokens: int,
-        block: int,
+        block_size: int,
         context: int = CONTEXT,
         step_ms: float = 0.0,
-        latest: Tensor | None = None,
+        latest_tokens: Tensor | None = None,
     ) -> None:
         self.context = context
         self.eos = frozenset({EOS})
-        self.block = block
+        self.block_size = block_size
         self._step_s = step_ms / 1000
         self.pool = [0] * tokens
-        self._latest = latest
+        self._latest_tokens = latest_tokens
         self._words = torch.arange(WORDS.start, WORDS.stop)
 
     def forward(self, rows: Rows[Row]) -> Tensor:
@@ -51,18 +51,18 @@ class ToyRunner:
         return self._logits(wanted)
 
     def _read(self, row: Row) -> int:
-        blocks, block, pool = row.sequence.blocks, self.block, self.pool
+        blocks, size, pool = row.sequence.blocks, self.block_size, self.pool
         at = row.start - 1
-        state = pool[blocks[at // block] * block + at % block] if row.start else 0
+        state = pool[blocks[at // size] * size + at % size] if row.start else 0
         for position in range(row.start, row.start + row.count):
             state = hash((state, self._token(row, position), _MIX))
-            pool[blocks[position // block] * block + position % block] = state
+            pool[blocks[position // size] * size + position % size] = state
         return state
 
     def _token(self, row: Row, position: int) -> int:
-        """One that is not known yet is the one that was sampled last."""
-        if self._latest is not None and position >= row.sequence.known:
-            return int(self._latest[row.sequence.slot])
+        """A placeholder stands for the token that was sampled last."""
+        if self._latest_tokens is not None and position >= row.sequence.num_tokens:
+            return int(self._latest_tokens[row.sequence.slot])
         return row.sequence.tokens[position]
 
     def _logits(self, states: list[tuple[int, int]]) -> Tensor:
@@ -81,10 +81,10 @@ class ToyRunner:
 
     def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
         for source, target in copies:
-            self.pool[target * self.block : (target + 1) * self.block] = self.pool[
-                source * self.block : (source + 1) * self.block
+            self.pool[target * self.block_size : (target + 1) * self.block_size] = self.pool[
+                source * self.block_size : (source + 1) * self.block_size
             ]
 
-    def scrub_blocks(self, blocks: list[int]) -> None:
+    def zero_blocks(self, blocks: list[int]) -> None:
         for number in blocks:
-            self.pool[number * self.block : (number + 1) * self.block] = [0] * self.block
+            self.pool[number * self.block_size : (number + 1) * self.block_size] = [0] * self.block_size

@@ -1,12 +1,12 @@
-"""Paged attention as two Triton kernels: one reads, one joins what was read in parts.
+"""The Triton kernels of paged attention: one reads, one joins what was read in parts.
 
 A *tile* is a few query tokens of one sequence that stand behind one another: one where a row decodes, more in
 a chunk of a prompt. The grouped queries of a tile stand together in one matrix, so that a key that they share
 is read once for all. A tile's context may be split among programs, each of which leaves its part and that
 part's log-sum-exp; with one token a sequence there would be too few programs to keep the memory busy.
 
-These functions know pointers and numbers. What is masked is never loaded, so nobody's numbers, or
-not-numbers, can reach another's. What changes from step to step is no reason to compile anew: it is a plain
+These functions know pointers and numbers. What is masked is never loaded, so no row's numbers, or
+not-numbers, can reach another row. What changes from step to step is no reason to compile anew: it is a plain
 argument that nothing is specialized for.
 """
 

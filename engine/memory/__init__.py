@@ -1,1 +1,1 @@
-"""How large the KV cache is, and what of it waits in the host's memory."""
+"""Memory: how large the KV cache is, and the pool of the host's memory that it is offloaded to."""

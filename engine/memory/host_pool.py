@@ -1,15 +1,15 @@
-"""Keys and values in the host's memory, and their way there and back beside the work of the device.
+"""The host pool: KV blocks in the host's pinned memory, copied there and back beside the work of the device.
 
-Out: the blocks are gathered behind what is queued on the device, in microseconds, and travel from there on a
-stream of their own. Back: they travel and are put in their places on that stream, which first lets everything
-finish that was queued before. The device's own work waits for neither. On the CPU, where a test may want it,
-the same moves are plain copies.
+A save gathers the blocks behind what is queued on the device, in microseconds, and copies them from there on
+a CUDA stream of its own. A load copies them and puts them in their places on that stream, which first lets
+everything finish that was queued before. The device's own work waits for neither. On the CPU, where a test
+may want it, both are plain copies.
 
 Memory from which a device copies by itself is pinned: nobody else can have it. So it is taken once, never
 more than was allowed, in pieces whose sizes are powers of two: torch rounds up what is none.
 
 Each copy costs the host some microseconds in which nobody's step is launched. So blocks that are neighbours
-in the host's memory travel in one.
+in the host's memory are copied together.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ import torch
 from torch import Tensor
 
 from engine.forward.kv_pool import KvPool
-from engine.schedule.host_cache import Move
+from engine.schedule.host_cache import BlockCopy
 from engine.transfer import upload
 
-STAGED_BYTES = 2**27  # what one save gathers, and one load brings
+STAGING_BYTES = 2**27  # what one save gathers, and one load copies
 PIECE_BYTES = 2**30
 
 
-class There:
-    """Where nothing is queued, everything is done."""
+class ImmediateCompletion:
+    """The completion of a copy that is done already."""
 
     def done(self) -> bool:
         return True
@@ -39,8 +39,8 @@ class There:
     def wait(self) -> None: ...
 
 
-class Mark:
-    """A point in a stream of work."""
+class CudaCompletion:
+    """The completion of everything that is queued on a CUDA stream by now."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
         self.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -53,28 +53,28 @@ class Mark:
         self.event.synchronize()
 
 
-class Beside:
-    """A stream beside the one that computes; on the CPU there is only one."""
+class CopyStream:
+    """A CUDA stream beside the one that computes; on the CPU there is only one."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def behind_what_is_queued(self) -> AbstractContextManager[object]:
+    def after_queued_work(self) -> AbstractContextManager[object]:
         if self._stream is None:
             return nullcontext()
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
         return torch.cuda.stream(self._stream)
 
-    def mark(self) -> Mark | There:
-        return There() if self._stream is None else Mark(self._stream)
+    def completion(self) -> CudaCompletion | ImmediateCompletion:
+        return ImmediateCompletion() if self._stream is None else CudaCompletion(self._stream)
 
-    def hold_back(self, mark: Mark | There) -> None:
-        """What is computed from now on waits for the mark."""
-        if self._stream is not None and isinstance(mark, Mark):
-            torch.cuda.current_stream(self._stream.device).wait_event(mark.event)
+    def fence(self, completion: CudaCompletion | ImmediateCompletion) -> None:
+        """What is computed from now on waits for the completion."""
+        if self._stream is not None and isinstance(completion, CudaCompletion):
+            torch.cuda.current_stream(self._stream.device).wait_event(completion.event)
 
 
-def pieces_of(limit: int, least: int) -> list[int]:
+def piece_sizes(limit: int, least: int) -> list[int]:
     """Powers of two, each at least so large, that together do not exceed the limit."""
     pieces = [PIECE_BYTES] * (limit // PIECE_BYTES)
     rest = limit % PIECE_BYTES
@@ -83,55 +83,57 @@ def pieces_of(limit: int, least: int) -> list[int]:
 
 
 class HostPool:
-    def __init__(self, pool: KvPool, block: int, limit_bytes: int) -> None:
-        self._blocks = pool.blocks(block)  # [blocks, parts, numbers]
+    def __init__(self, pool: KvPool, block_size: int, limit_bytes: int) -> None:
+        self._blocks = pool.blocks(block_size)  # [blocks, parts, numbers]
         shape = self._blocks.shape[1:]
         self.block_bytes = shape.numel() * pool.dtype.itemsize
         device = self._blocks.device
         flat = [
             torch.empty(size // pool.dtype.itemsize, dtype=pool.dtype, pin_memory=device.type == "cuda")
-            for size in pieces_of(limit_bytes, self.block_bytes)
+            for size in piece_sizes(limit_bytes, self.block_bytes)
         ]
         counts = [piece.nbytes // self.block_bytes for piece in flat]
         self._pieces = [
             piece[: count * shape.numel()].view(count, *shape)
             for piece, count in zip(flat, counts, strict=True)
         ]
-        *self._firsts, self.total = accumulate(counts, initial=0)  # blocks before each piece, and in all
-        self.most = max(1, min(self._blocks.shape[0], STAGED_BYTES // self.block_bytes))
-        self._out, self._in = self._blocks.new_empty(2, self.most, *shape)
-        self._beside = Beside(device)
-        self._saved: Mark | There = There()
-        self._loaded: Mark | There = There()
+        *self._firsts, self.total_blocks = accumulate(
+            counts, initial=0
+        )  # blocks before each piece, and in all
+        self.max_blocks = max(1, min(self._blocks.shape[0], STAGING_BYTES // self.block_bytes))
+        self._out, self._in = self._blocks.new_empty(2, self.max_blocks, *shape)
+        self._copy_stream = CopyStream(device)
+        self._saved: CudaCompletion | ImmediateCompletion = ImmediateCompletion()
+        self._loaded: CudaCompletion | ImmediateCompletion = ImmediateCompletion()
 
     def may_save(self) -> bool:
         return self._saved.done()
 
     @torch.inference_mode()
-    def save(self, moves: list[Move]) -> None:
-        assert len(moves) <= self.most
+    def save(self, copies: list[BlockCopy]) -> None:
+        assert len(copies) <= self.max_blocks
         self._saved.wait()
-        numbers, here = zip(*sorted(moves, key=lambda move: move[1]), strict=True)
-        gathered = self._out[: len(moves)]
+        numbers, here = zip(*sorted(copies, key=lambda copy: copy[1]), strict=True)
+        gathered = self._out[: len(copies)]
         torch.index_select(self._blocks, 0, self._upload(numbers), out=gathered)
-        with self._beside.behind_what_is_queued():
+        with self._copy_stream.after_queued_work():
             for staged, held in self._runs(here):
                 held.copy_(gathered[staged], non_blocking=True)
-            self._saved = self._beside.mark()
+            self._saved = self._copy_stream.completion()
 
     @torch.inference_mode()
-    def load(self, moves: list[Move]) -> Mark | There:
-        assert len(moves) <= self.most
-        here, numbers = zip(*sorted(moves), strict=True)
-        with self._beside.behind_what_is_queued():
+    def load(self, copies: list[BlockCopy]) -> CudaCompletion | ImmediateCompletion:
+        assert len(copies) <= self.max_blocks
+        here, numbers = zip(*sorted(copies), strict=True)
+        with self._copy_stream.after_queued_work():
             for staged, held in self._runs(here):
                 self._in[staged].copy_(held, non_blocking=True)
-            self._blocks.index_copy_(0, self._upload(numbers), self._in[: len(moves)])
-            self._loaded = self._beside.mark()
+            self._blocks.index_copy_(0, self._upload(numbers), self._in[: len(copies)])
+            self._loaded = self._copy_stream.completion()
         return self._loaded
 
     def fence(self) -> None:
-        self._beside.hold_back(self._loaded)
+        self._copy_stream.fence(self._loaded)
 
     def _runs(self, here: tuple[int, ...]) -> Iterator[tuple[slice, Tensor]]:
         """Where neighbours among these blocks begin and end, and their memory, of one piece."""

@@ -1,4 +1,4 @@
-"""How many tokens of KV cache a device holds beside everything else.
+"""KV cache sizing: how many bytes of a device are left for the cache beside everything else.
 
 What weights take is known once they lie there; what a step takes on top is found by trying the largest ones
 on a small pool: a full prompt chunk, and a full batch that decodes, with everything that a sampler may be
@@ -16,7 +16,7 @@ import torch
 
 from engine.api import Sampling
 from engine.forward.interface import Runner
-from engine.sampling.readback import Next
+from engine.sampling.readback import SampleRequest
 from engine.sampling.sampler import Sampler
 from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
@@ -24,9 +24,9 @@ from engine.schedule.sequence import Sequence
 log = logging.getLogger(__name__)
 
 GIB = 2**30
-Meter = Callable[[Callable[[], object]], int]  # runs something, and says how many bytes that took at most
+MemoryMeter = Callable[[Callable[[], object]], int]  # runs something; the most bytes that it took
 
-EVERYTHING = Sampling(
+ALL_PARAMETERS = Sampling(
     top_k=1000,
     top_p=0.9,
     min_p=0.01,
@@ -38,45 +38,47 @@ EVERYTHING = Sampling(
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DeviceMemory:
     """Bytes."""
 
     total: int
     free: int  # with the weights in it
 
 
-def kv_bytes(device: Device, step: int, fraction: float) -> int:
-    """What the cache may take, if others' memory, the weights and a step shall fit too; 0 if they do not."""
+def kv_bytes(device: DeviceMemory, step: int, fraction: float) -> int:
+    """What the cache may take, if others' memory, the weights and a step are to fit too; 0 if they do not."""
     others = device.total - device.free
     return max(0, min(int(device.total * fraction) - others, device.free) - step)
 
 
-def step_bytes(runner: Runner, sampler: Sampler, *, chunk: int, rows: int, block: int, meter: Meter) -> int:
+def step_bytes(
+    runner: Runner, sampler: Sampler, *, chunk: int, rows: int, block_size: int, meter: MemoryMeter
+) -> int:
     """What the largest steps take: one that is computed as it comes, and sampled from; and one more that is
-    recorded and stays, with its logits.
+    captured as a CUDA graph and stays, with its logits.
 
     The runner's pool holds `chunk` tokens or more; what it holds is overwritten.
     """
-    blocks = list(range(-(-chunk // block)))
+    blocks = list(range(-(-chunk // block_size)))
     many = meter(lambda: runner.forward([trial_row(0, chunk, blocks)]))
     batch = [trial_row(slot, 1, blocks[:1]) for slot in range(rows)]
 
     def decode() -> None:
-        asked = [Next(row.sequence, 0) for row in batch]
-        sampler.choose(runner.forward(batch), asked).choices()
+        requests = [SampleRequest(row.sequence, 0) for row in batch]
+        sampler.launch(runner.forward(batch), requests).read()
 
     for row in batch:
-        sampler.adopt(row.sequence)
+        sampler.assign_slot(row.sequence)
     few = meter(decode)
     for row in batch:
-        sampler.release(row.sequence)
-    recorded = meter(lambda: runner.forward(batch).clone())
-    return max(many, few) + recorded
+        sampler.release_slot(row.sequence)
+    captured = meter(lambda: runner.forward(batch).clone())
+    return max(many, few) + captured
 
 
 def trial_row(slot: int, count: int, blocks: list[int]) -> Row:
-    """A row of nobody's, that computes `count` tokens and samples."""
-    sequence = Sequence(-1 - slot, [0] * count, EVERYTHING, credit=1, context=count + 1)
+    """A row of no stream, that computes `count` tokens and samples."""
+    sequence = Sequence(-1 - slot, [0] * count, ALL_PARAMETERS, credit=1, context=count + 1)
     sequence.slot, sequence.blocks = slot, blocks
     return Row(sequence, 0, count, samples=True)
 
@@ -90,24 +92,24 @@ def cuda_meter(work: Callable[[], object]) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
-def left_on_device(
+def kv_bytes_on_device(
     runner_with: Callable[[int], Runner],
     sampler: Sampler,
     *,
     chunk: int,
     rows: int,
-    block: int,
+    block_size: int,
     fraction: float,
-    taken: int,
+    reserved: int,
 ) -> int:
-    """Bytes of the CUDA device for the KV cache: what the weights, the largest steps and what else will be
-    `taken` leave of its share."""
+    """Bytes of the CUDA device for the KV cache: what the weights, the largest steps and what else is
+    `reserved` leave of its share."""
     trial = runner_with(chunk)
-    step = step_bytes(trial, sampler, chunk=chunk, rows=rows, block=block, meter=cuda_meter)
+    step = step_bytes(trial, sampler, chunk=chunk, rows=rows, block_size=block_size, meter=cuda_meter)
     del trial
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info()
-    left = kv_bytes(Device(total, free), step + taken, fraction)
+    left = kv_bytes(DeviceMemory(total, free), step + reserved, fraction)
     log.info(
         "of %.1f GiB, %.1f are free beside the weights, steps take up to %.1f, and %.1f are for the KV cache",
         *(number / GIB for number in (total, free, step, left)),

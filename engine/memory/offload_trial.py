@@ -1,7 +1,7 @@
-"""Whether paused streams' keys and values are moved to the host's memory: only if bringing them back is
-quicker than computing them again, which is tried once, when an engine starts.
+"""The offload trial: whether loading KV blocks from the host is quicker than computing them again.
 
-It knows a runner and its pool, and what the host has to give; it moves and computes for the trial alone.
+It is tried once, when an engine starts; where it is not, nothing of the KV cache is offloaded. It knows a
+runner and its pool, and what the host has to give; it copies and computes for the trial alone.
 """
 
 from __future__ import annotations
@@ -19,49 +19,50 @@ from engine.transfer import Download
 log = logging.getLogger(__name__)
 
 GIB = 2**30
-SHARE = 0.5  # of the host's memory that is free: the rest is everybody's
+FREE_SHARE = 0.5  # of the host's memory that is free: the rest is everybody's
 
 
-def host_pool(
-    pool: KvPool, runner: Runner, *, block: int, chunk: int, gib: float, free: int | None
+def host_pool_if_faster(
+    pool: KvPool, runner: Runner, *, block_size: int, chunk: int, gib: float, free: int | None
 ) -> HostPool | None:
-    """Memory for what streams leave when they pause; None where it would not serve.
+    """Memory for the blocks of paused streams; None where it would not serve.
 
     `chunk`: the most tokens of a prompt that one step computes.
     """
     limit = int(gib * GIB)
     if free is not None:
-        limit = min(limit, int(free * SHARE))
+        limit = min(limit, int(free * FREE_SHARE))
     try:
-        host = HostPool(pool, block, limit)
-    except (MemoryError, RuntimeError) as error:  # CUDA's own words for it come as the latter
-        log.warning("nothing of the KV cache is kept in the host's memory: it cannot be had (%s)", error)
+        host_pool = HostPool(pool, block_size, limit)
+    except (MemoryError, RuntimeError) as error:  # CUDA raises the latter
+        log.warning("the KV cache is not offloaded: the host's memory cannot be had (%s)", error)
         return None
-    if not host.total:
-        log.info("nothing of the KV cache is kept in the host's memory: %d bytes hold no block", limit)
+    if not host_pool.total_blocks:
+        log.info("the KV cache is not offloaded: %d bytes of the host's memory hold no block", limit)
         return None
-    return host if _cheaper(host, pool, runner, block, chunk) else None
+    return host_pool if _is_faster(host_pool, pool, runner, block_size, chunk) else None
 
 
-def _cheaper(host: HostPool, pool: KvPool, runner: Runner, block: int, chunk: int) -> bool:
-    blocks = min(host.most, host.total, runner.context // block, pool.tokens // block, -(-chunk // block))
-    tokens = min(blocks * block, chunk)  # there is memory for no larger step
-    moves = [(number, number) for number in range(blocks)]
-    host.save(moves)  # nothing but zeros, which may lie in any block
-    bring_s = _seconds(lambda: host.load(moves).wait())
+def _is_faster(host_pool: HostPool, pool: KvPool, runner: Runner, block_size: int, chunk: int) -> bool:
+    room = min(runner.context, pool.tokens)
+    blocks = min(host_pool.max_blocks, host_pool.total_blocks, room // block_size, -(-chunk // block_size))
+    tokens = min(blocks * block_size, chunk)  # there is memory for no larger step
+    copies = [(number, number) for number in range(blocks)]
+    host_pool.save(copies)  # nothing but zeros, which may lie in any block
+    load_s = _seconds(lambda: host_pool.load(copies).wait())
     row = trial_row(0, tokens, list(range(blocks)))
     compute_s = _seconds(lambda: Download(runner.forward([row])).read())
-    pool.scrub(slice(0, blocks * block))
+    pool.zero(slice(0, blocks * block_size))
     log.info(
-        "%d tokens come back from the host's memory in %.2f ms, and are computed again in %.2f ms: %s",
+        "%d tokens are loaded from the host's memory in %.2f ms, and computed again in %.2f ms: %s",
         tokens,
-        bring_s * 1e3,
+        load_s * 1e3,
         compute_s * 1e3,
-        f"{host.total * block} tokens of paused streams may lie there"
-        if bring_s < compute_s
-        else "none are kept there",
+        f"up to {host_pool.total_blocks * block_size} tokens of paused streams are offloaded"
+        if load_s < compute_s
+        else "the KV cache is not offloaded",
     )
-    return bring_s < compute_s
+    return load_s < compute_s
 
 
 def _seconds(work: Callable[[], object]) -> float:

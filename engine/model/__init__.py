@@ -1,1 +1,1 @@
-"""Where models come from: files, formats, facts, and layers laid out for the processor."""
+"""Models: their files, formats and facts, loading them, and layers laid out for the processor."""

@@ -1,4 +1,4 @@
-"""The model that is served when none is named: SmolLM2-135M-Instruct, out of a wheel on PyPI.
+"""The default model, served when none is named: SmolLM2-135M-Instruct, out of a wheel on PyPI.
 
 It knows where the model comes from and where it is kept. The folder appears whole or not at all: everything
 is made beside it and moved into place last, by one process at a time.
@@ -54,7 +54,7 @@ def make(
     say = say or _say
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(folder, say):
+        with _locked(folder, say):
             if not folder.is_dir():
                 _make_beside(folder, download or _pip_download, convert or _convert, sha256)
     except (OSError, SafetensorError) as error:
@@ -62,7 +62,7 @@ def make(
     return folder
 
 
-def _alone(folder: Path, say: Say) -> AbstractContextManager[BaseFileLock]:
+def _locked(folder: Path, say: Say) -> AbstractContextManager[BaseFileLock]:
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     try:
         return lock.acquire(timeout=0)

@@ -1,4 +1,4 @@
-"""The facts of a model that the engine plans by: its shape, its context, its windows, its end tokens.
+"""Model facts: shape, context length, attention windows and end tokens, which the engine plans by.
 
 Read from the configuration alone. It knows transformers' config classes, and no weights.
 """

@@ -1,4 +1,4 @@
-"""A GGUF file of a Llama with a byte-level BPE tokenizer, written once more as a Hugging Face folder.
+"""GGUF conversion: a file of a Llama with a byte-level BPE tokenizer becomes a Hugging Face folder.
 
 It knows the two formats, and nothing of where the file comes from. transformers reads GGUF too, but wants
 accelerate for it, marks the model as quantized, and splits text as no SmolLM tokenizer does.
@@ -47,7 +47,7 @@ def convert(source: Path, folder: Path) -> None:
     config.save_pretrained(folder)
     _generation(config).save_pretrained(folder)
     _tokenizer(reader, fields).save_pretrained(folder)
-    weights = {_name(tensor.name): _weight(tensor, config) for tensor in _watched(reader.tensors)}
+    weights = {_name(tensor.name): _weight(tensor, config) for tensor in _with_progress(reader.tensors)}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -110,7 +110,7 @@ def _tokenizer_field(reader: gguf.GGUFReader, name: str) -> Any:
     return reader.fields[f"tokenizer.ggml.{name}"].contents()
 
 
-def _watched(tensors: list[ReaderTensor]) -> Iterable[ReaderTensor]:
+def _with_progress(tensors: list[ReaderTensor]) -> Iterable[ReaderTensor]:
     console = Console(stderr=True)
     return track(tensors, "Converting the weights", console=console, disable=not console.is_terminal)
 

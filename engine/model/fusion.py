@@ -1,4 +1,4 @@
-"""Sibling projections of one input, computed as one product.
+"""Fusion of projections: those that are siblings, of one input, are computed as one product.
 
 It knows that siblings are called one after the other with the very same tensor, and nothing of what they
 project: neither architecture nor layout of the weights.
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
-class Shared:
-    """The product that siblings share: whoever comes first with an input computes it for all.
+class FusedProduct:
+    """The product of all siblings: the one that is called first with an input computes it for all.
 
     Each part is handed out once and the last one lets go of the input, so nothing outlives the layer. A
     sibling that comes with another tensor, or twice, starts anew: right in any order, fast in the usual one.
@@ -37,16 +37,16 @@ class Shared:
         return part
 
 
-class Sibling(nn.Module):
+class FusedProjection(nn.Module):
     """Stands where one of the projections stood."""
 
-    def __init__(self, shared: Shared, index: int) -> None:
+    def __init__(self, fused: FusedProduct, index: int) -> None:
         super().__init__()
-        self.shared = shared
+        self.fused = fused
         self.index = index
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.shared.take(self.index, x)
+        return self.fused.take(self.index, x)
 
     def extra_repr(self) -> str:
-        return f"part {self.index} of {self.shared.sizes}"
+        return f"part {self.index} of {self.fused.sizes}"

@@ -1,4 +1,4 @@
-"""Where models come from: a name becomes a folder, a folder becomes a model ready to run.
+"""Model loading: a name becomes a folder, a folder becomes a model ready to run.
 
 It knows transformers and the memory of this machine, and nothing of how a model is run. Whatever is wrong
 with a model is found before its weights are read where that can be, and is a `ModelError` in any case.
@@ -24,7 +24,7 @@ from transformers.utils import logging
 from engine.model import default_model
 from engine.model.default_model import DEFAULT_MODEL
 from engine.model.facts import ModelFacts, describe
-from engine.model.preflight import SUPPORTED, ModelError, inspect, parameters
+from engine.model.preflight import SUPPORTED, ModelError, check_folder, parameter_count
 
 log = getLogger(__name__)
 
@@ -62,18 +62,18 @@ def load(
 
     `attention` names an attention function known to transformers, registered by us or its own.
     """
-    config = inspect(folder)
+    config = check_folder(folder)
     place = _device(device)
     number = _dtype(dtype, config, place)
-    size = parameters(folder) * number.itemsize
-    _check_alone()
+    size = parameter_count(folder) * number.itemsize
+    _check_not_distributed()
     _check_memory(size if place.type == "cpu" else size // devices, place)
     log.info("reading %.2f GB of weights to %s in %s", size / 1e9, place, str(number).removeprefix("torch."))
     began = time.perf_counter()
     try:
-        with _bars_on_terminals_only():
-            model, report = _read(folder, number, attention, _way(place, devices))
-        _settle(model, place)
+        with _progress_bar_on_terminals_only():
+            model, report = _read(folder, number, attention, _load_options(place, devices))
+        _freeze(model, place)
     except Exception as error:  # a broken folder may make transformers raise anything
         raise ModelError(_why_not(folder, place, error)) from error
     _check_complete(folder, report)
@@ -81,15 +81,15 @@ def load(
     return model
 
 
-def _way(place: torch.device, devices: int) -> dict[str, Any]:
+def _load_options(place: torch.device, devices: int) -> dict[str, Any]:
     if devices == 1:
-        return straight_to(place)
+        return direct_to_device(place)
     from engine.model import tensor_parallel  # brings torch's distributed tensors with it
 
-    return tensor_parallel.way(devices)
+    return tensor_parallel.load_options(devices)
 
 
-def straight_to(place: torch.device) -> dict[str, Any]:
+def direct_to_device(place: torch.device) -> dict[str, Any]:
     """How transformers is told to put each weight where it belongs as it is read: with the package accelerate
     it can; without it, all of them pass through the host's memory first."""
     if place.type == "cpu":
@@ -101,7 +101,7 @@ def straight_to(place: torch.device) -> dict[str, Any]:
 
 
 def _read(
-    folder: Path, number: torch.dtype, attention: str, way: dict[str, Any]
+    folder: Path, number: torch.dtype, attention: str, options: dict[str, Any]
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     experts = (
         {"experts_implementation": "eager"} if number is torch.float64 else {}
@@ -116,14 +116,14 @@ def _read(
         local_files_only=True,
         output_loading_info=True,
         ignore_mismatched_sizes=True,  # told in the report, and refused there
-        **way,
+        **options,
         **experts,
     )
     return model, report
 
 
 @contextlib.contextmanager
-def _bars_on_terminals_only() -> Iterator[None]:
+def _progress_bar_on_terminals_only() -> Iterator[None]:
     """transformers draws its progress bar into log files too."""
     silence = logging.is_progress_bar_enabled() and not sys.stderr.isatty()
     if silence:
@@ -135,20 +135,20 @@ def _bars_on_terminals_only() -> Iterator[None]:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def _settle(model: PreTrainedModel, place: torch.device) -> None:
+def _freeze(model: PreTrainedModel, place: torch.device) -> None:
     model.requires_grad_(False)
     model.train(False)
     model.to(place)  # type: ignore[arg-type]
     for module in model.modules():
         if hasattr(module, "rope_type"):
-            module.rope_type = _steady(module.rope_type)
+            module.rope_type = _static_rope(module.rope_type)
 
 
-def _steady(rope: Any) -> Any:
-    """The same rope without a look at positions, for which the host would wait in every step: no sequence
+def _static_rope(rope: Any) -> Any:
+    """The same rope without reading positions, for which the host would wait in every step: no sequence
     becomes as long as those for which frequencies change (`facts`)."""
     if isinstance(rope, dict):
-        return {layers: _steady(kind) for layers, kind in rope.items()}
+        return {layers: _static_rope(kind) for layers, kind in rope.items()}
     return "default" if rope in ("dynamic", "longrope") else rope
 
 
@@ -194,7 +194,7 @@ def _dtype(name: str, config: dict[str, Any], place: torch.device) -> torch.dtyp
     return DTYPES[name]
 
 
-def _check_alone() -> None:
+def _check_not_distributed() -> None:
     """transformers would read the environment of a launcher as an order to share the weights out."""
     if (ranks := os.environ.get("WORLD_SIZE", "1")) != "1":
         raise ModelError(

@@ -1,4 +1,4 @@
-"""A loaded model's linear layers, in the layout that oneDNN multiplies fastest.
+"""oneDNN packing: a model's linear layers in the layout that oneDNN multiplies fastest on a CPU.
 
 It knows torch's modules and two of its oneDNN operators, and no architecture: any `nn.Linear` that is exactly
 that, in fp32 on the CPU, is replaced, and all else stays as it is. So does every layer whose packed product
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from engine.model.fusion import SIBLINGS, Shared, Sibling
+from engine.model.fusion import SIBLINGS, FusedProduct, FusedProjection
 
 
 @dataclass
@@ -78,23 +78,23 @@ def _pack_children(parent: nn.Module, report: Packed) -> None:
 
 
 def _replace(parent: nn.Module, names: Sequence[str], report: Packed) -> None:
-    linears = [child for name in names if _understood(child := getattr(parent, name, None))]
+    linears = [child for name in names if _is_plain_linear(child := getattr(parent, name, None))]
     alike = {(one.in_features, _biased(one)) for one in linears}
     if len(linears) < len(names) or len(alike) > 1:
         return
-    product = _proven(linears)
+    product = _checked_product(linears)
     if product is None:
         return
     sizes = [one.out_features for one in linears]
-    shared = Shared(product, sizes)
+    fused = FusedProduct(product, sizes)
     for index, name in enumerate(names):
-        setattr(parent, name, Sibling(shared, index) if len(names) > 1 else product)
+        setattr(parent, name, FusedProjection(fused, index) if len(names) > 1 else product)
     report.linears += len(names)
     report.products += 1
     report.weight_bytes += sum(one.weight.nbytes for one in linears)
 
 
-def _understood(module: object) -> TypeGuard[nn.Linear]:
+def _is_plain_linear(module: object) -> TypeGuard[nn.Linear]:
     """Exactly a linear layer: a subclass, a hook or a `forward` of its own may mean anything."""
     if type(module) is not nn.Linear or module._forward_hooks or module._forward_pre_hooks:
         return False
@@ -102,7 +102,7 @@ def _understood(module: object) -> TypeGuard[nn.Linear]:
     return weight.device.type == "cpu" and weight.dtype == torch.float32 and "forward" not in vars(module)
 
 
-def _proven(linears: list[nn.Linear]) -> PackedLinear | None:
+def _checked_product(linears: list[nn.Linear]) -> PackedLinear | None:
     """The layers' packed product, if it can be made and agrees with the plain one on three random rows."""
     weight = torch.cat([one.weight for one in linears])
     bias = torch.cat([one.bias for one in linears]) if _biased(linears[0]) else None

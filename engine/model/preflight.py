@@ -1,4 +1,4 @@
-"""What a model folder says by its headers: is it whole, is it one that we serve, how large is it.
+"""Preflight checks of a model folder by its headers: is it whole, is it one that we serve, how large is it.
 
 It knows files and JSON, never a tensor's values and no torch, so that a refusal costs milliseconds. Every
 refusal is a `ModelError`: one sentence for whoever starts the server.
@@ -32,7 +32,7 @@ SUPPORTED = {
 }
 
 
-def inspect(folder: Path) -> dict[str, Any]:
+def check_folder(folder: Path) -> dict[str, Any]:
     """The folder's config, once it is known to hold a whole model that we serve."""
     if not folder.is_dir():
         raise ModelError(f"the model folder {folder} does not exist")
@@ -58,8 +58,8 @@ def weight_files(folder: Path) -> list[Path]:
     return [folder / name for name in dict.fromkeys(names.values())]
 
 
-def parameters(folder: Path) -> int:
-    """How many numbers the weights are, as the headers say."""
+def parameter_count(folder: Path) -> int:
+    """As the headers of the weights say."""
     return sum(prod(shape) for file in weight_files(folder) for shape in _shapes(file))
 
 

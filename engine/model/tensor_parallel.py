@@ -1,4 +1,4 @@
-"""A model on several devices, by transformers' tensor parallelism: whether it can be, and what each holds.
+"""Tensor parallelism, by transformers: whether a model can be divided among devices, and what each holds.
 
 It knows transformers' plans, which say of each layer how it is divided, and how many devices there are; it
 knows no process.
@@ -15,14 +15,14 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.distributed.configuration_utils import DistributedConfig
 
 from engine.model.facts import ModelFacts
-from engine.model.preflight import ModelError, inspect
+from engine.model.preflight import ModelError, check_folder
 
 DIVIDED = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "moe_intermediate_size")
 
 
 def check(folder: Path, device: str, devices: int) -> None:
     """Raise `ModelError` unless so many devices of this kind are there, and can share the model."""
-    inspect(folder)
+    check_folder(folder)
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # a broken file may make transformers raise anything
@@ -31,12 +31,12 @@ def check(folder: Path, device: str, devices: int) -> None:
     _check_devices(device, devices)
 
 
-def way(devices: int) -> dict[str, Any]:
-    """How transformers is told to read only what this process is to hold, right to its device."""
+def load_options(devices: int) -> dict[str, Any]:
+    """The arguments by which transformers reads only what this process is to hold, right to its device."""
     return {"distributed_config": DistributedConfig(tp_size=devices)}
 
 
-def held(facts: ModelFacts, config: PreTrainedConfig, devices: int) -> ModelFacts:
+def rank_facts(facts: ModelFacts, config: PreTrainedConfig, devices: int) -> ModelFacts:
     """The facts of what one device attends with: its share of the heads, or all where their products are
     gathered before attention."""
     plan = config.base_model_tp_plan or {}

@@ -1,1 +1,1 @@
-"""The processes that share one model among several devices, in step."""
+"""Tensor-parallel processes: the ranks that share one model among several devices, in step."""

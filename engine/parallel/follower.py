@@ -1,9 +1,9 @@
-"""The process of a rank other than 0: `python -m engine.parallel.follower FD`, with one end of a socket pair
-as file descriptor FD. Rank 0 starts it.
+"""The follower process, a rank other than 0: `python -m engine.parallel.follower FD`, with one end of a
+socket pair as file descriptor FD. Rank 0 starts it.
 
-The first message down is its `Place`, every further one the commands of a step. It is the same engine as rank
-0, speaks to nobody, and is over when that one is, whatever it does at the moment: it may be waiting for a
-device that will never answer.
+The first message down is its `RankConfig`, every further one the commands of a step. It is the same engine as
+rank 0, sends nothing to anybody, and ends when that one does, whatever it is doing then: it may be waiting
+for a device that will never answer.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pathlib import Path
 import msgspec
 
 from engine.build.build import build
-from engine.logs import set_up
+from engine.logs import configure_logging
 from engine.model.preflight import ModelError
-from engine.parallel.ranks import Following, Place, Ranks, follow
+from engine.parallel.ranks import FollowerCommandQueue, RankConfig, RankGroup, join
 from engine.pipe import Pipe
 
 log = logging.getLogger("engine")
@@ -29,36 +29,36 @@ log = logging.getLogger("engine")
 
 def main(argv: list[str]) -> int:
     for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, signal.SIG_IGN)  # rank 0 decides when it is over
+        signal.signal(signum, signal.SIG_IGN)  # rank 0 decides when to end
     pipe = Pipe(socket.socket(fileno=int(argv[1])))
     first = pipe.receive()
     if first is None:
         return 0
-    place = msgspec.msgpack.decode(first, type=Place)
-    level = "warning" if place.options.log_level in ("debug", "info") else place.options.log_level
-    set_up(level, place.options.log_format)  # the rest is what rank 0 says too
-    inbox = Following()
-    threading.Thread(target=_read, args=(pipe, inbox), daemon=True).start()
+    config = msgspec.msgpack.decode(first, type=RankConfig)
+    level = "warning" if config.options.log_level in ("debug", "info") else config.options.log_level
+    configure_logging(level, config.options.log_format)  # the rest is what rank 0 logs too
+    queue = FollowerCommandQueue()
+    threading.Thread(target=_read, args=(pipe, queue), daemon=True).start()
     try:
-        _run(place, inbox)
+        _run(config, queue)
     except ModelError as error:
-        log.error("rank %d: %s", place.rank, error)
+        log.error("rank %d: %s", config.rank, error)
     except Exception:
-        log.exception("rank %d failed", place.rank)
+        log.exception("rank %d failed", config.rank)
     return 1
 
 
-def _run(place: Place, inbox: Following) -> None:
-    def join(folder: Path, device: str) -> Ranks:
-        return follow(place, inbox)
+def _run(config: RankConfig, queue: FollowerCommandQueue) -> None:
+    def join_ranks(folder: Path, device: str) -> RankGroup:
+        return join(config, queue)
 
-    engine, _ = build(place.options, join)
+    engine, _ = build(config.options, join_ranks)
     engine.run(lambda _: None)
 
 
-def _read(pipe: Pipe, inbox: Following) -> None:
+def _read(pipe: Pipe, queue: FollowerCommandQueue) -> None:
     for commands in pipe.commands():
-        inbox.put(commands)
+        queue.put(commands)
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""One model on several devices: a process for each of them, in step.
+"""Ranks: one model on several devices, with a process for each of them, in step.
 
 Rank 0 is the engine that the gateway speaks to. It starts the others, and tells each of them what it takes in
 at every step. So all run the same scheduler over the same commands; and since the tokens that rank 0 chose
@@ -29,17 +29,17 @@ from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from engine import api
 from engine.pipe import Pipe
-from engine.step.command_queue import Inbox, Incoming
+from engine.step.command_queue import CommandQueue, CommandSource
 
 log = logging.getLogger(__name__)
 
-HERE = "127.0.0.1"
-PATIENCE = timedelta(hours=2)  # of one that is loaded, with one that still reads; who dies is noticed at once
-END_S = 5.0
+LOCALHOST = "127.0.0.1"
+LOAD_TIMEOUT = timedelta(hours=2)  # of a rank that waits for one that still loads; a death is noticed at once
+CLOSE_TIMEOUT_S = 5.0
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """What a follower is told first."""
+class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The first message to a follower."""
 
     rank: int
     port: int
@@ -47,55 +47,55 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     options: api.EngineOptions
 
 
-class Ranks:
-    """This process among the others."""
+class RankGroup:
+    """This process's rank among the processes that share the model."""
 
-    def __init__(self, place: Place, store: Store, inbox: Incoming) -> None:
-        self.rank = place.rank
-        self.size = place.options.devices
-        self.inbox = inbox
-        self._cuda = place.device == "cuda"
+    def __init__(self, config: RankConfig, store: Store, commands: CommandSource) -> None:
+        self.rank = config.rank
+        self.size = config.options.devices
+        self.commands = commands
+        self._cuda = config.device == "cuda"
         self.device = f"cuda:{self.rank}" if self._cuda else "cpu"
         os.environ["LOCAL_RANK"] = str(self.rank)  # by which transformers finds the device
         if self._cuda:
             torch.cuda.set_device(self.rank)
         else:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # nobody from elsewhere is to take part
-            torch.set_num_threads(place.options.threads or max(1, torch.get_num_threads() // self.size))
+            torch.set_num_threads(config.options.threads or max(1, torch.get_num_threads() // self.size))
         dist.init_process_group(
             "nccl" if self._cuda else "gloo",
             store=store,
             rank=self.rank,
             world_size=self.size,
-            timeout=PATIENCE,
+            timeout=LOAD_TIMEOUT,
             device_id=torch.device(self.device) if self._cuda else None,
         )
 
-    def agree(self, tokens: Tensor) -> None:
-        """All have the numbers of rank 0 from now on; the host does not wait for it."""
+    def broadcast(self, tokens: Tensor) -> None:
+        """All have the tokens of rank 0 from now on; the host does not wait for it."""
         dist.broadcast(tokens, 0)
 
-    def least(self, number: int) -> int:
-        """The smallest of what each rank says."""
+    def minimum(self, number: int) -> int:
+        """The smallest of the ranks' numbers."""
         numbers = torch.tensor([number], device=self.device)
         dist.all_reduce(numbers, dist.ReduceOp.MIN)
         return int(numbers.item())
 
 
-class Leading:
-    """The inbox of rank 0: what is taken from it is told to all."""
+class LeaderCommandQueue:
+    """The command queue of rank 0: what is taken from it is sent to all."""
 
     def __init__(self, pipes: list[Pipe]) -> None:
-        self._inbox = Inbox()
+        self._queue = CommandQueue()
         self._pipes = pipes
-        self.put, self.wait = self._inbox.put, self._inbox.wait
+        self.put, self.wait = self._queue.put, self._queue.wait
 
     @property
     def empty(self) -> bool:
-        return self._inbox.empty
+        return self._queue.empty
 
     def take(self) -> list[api.AnyCommand]:
-        commands = list(self._inbox.take())
+        commands = list(self._queue.take())
         try:
             for pipe in self._pipes:
                 pipe.send(commands)
@@ -104,8 +104,8 @@ class Leading:
         return commands
 
 
-class Following:
-    """The inbox of the others: a list for every step, for which the step waits."""
+class FollowerCommandQueue:
+    """The command queue of the others: a list for every step, for which the step waits."""
 
     empty = True  # nothing may depend on what has come early
 
@@ -114,11 +114,12 @@ class Following:
         self.put, self.take = self._steps.put, self._steps.get
 
     def wait(self) -> None:
-        """Whoever idles goes on when rank 0 does: its next step waits."""
+        """Not here: the next step waits for rank 0."""
 
 
-class Leader:
-    """Starts the others, and is told when one of them is lost: by default, then all is over."""
+class RankLauncher:
+    """Starts the processes of the other ranks, and calls `lost` when one of them ends: by default, this
+    process ends with it."""
 
     def __init__(self, options: api.EngineOptions, lost: Callable[[], None] = lambda: os._exit(1)) -> None:
         self._options = options
@@ -127,38 +128,38 @@ class Leader:
         self._pipes: list[Pipe] = []
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, folder: Path, device: str) -> Ranks:
-        """Returns when all of them are there."""
-        with socket.create_server((HERE, 0)) as listening:
+    def start(self, folder: Path, device: str) -> RankGroup:
+        """Returns when all of them have joined."""
+        with socket.create_server((LOCALHOST, 0)) as listening:
             port = listening.getsockname()[1]
             fd = os.dup(listening.fileno())  # the store's from now on
         options = msgspec.structs.replace(self._options, model=str(folder))
         for rank in range(1, options.devices):
-            self._begin(Place(rank=rank, port=port, device=device, options=options))
-        store = TCPStore(HERE, port, is_master=True, wait_for_workers=False, master_listen_fd=fd)
-        place = Place(rank=0, port=port, device=device, options=options)
-        return Ranks(place, store, Leading(self._pipes))
+            self._launch(RankConfig(rank=rank, port=port, device=device, options=options))
+        store = TCPStore(LOCALHOST, port, is_master=True, wait_for_workers=False, master_listen_fd=fd)
+        config = RankConfig(rank=0, port=port, device=device, options=options)
+        return RankGroup(config, store, LeaderCommandQueue(self._pipes))
 
     def close(self) -> None:
         self._closing = True
         for pipe in self._pipes:
-            pipe.hang_up()
+            pipe.close()
         for process in self.processes:
             try:
-                process.wait(END_S)
+                process.wait(CLOSE_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
 
-    def _begin(self, place: Place) -> None:
+    def _launch(self, config: RankConfig) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-m", "engine.parallel.follower", str(theirs.fileno())]
             process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         pipe = Pipe(ours)
-        pipe.send(place)
+        pipe.send(config)
         self._pipes.append(pipe)
         self.processes.append(process)
-        threading.Thread(target=self._watch, args=(place.rank, process), daemon=True).start()
+        threading.Thread(target=self._watch, args=(config.rank, process), daemon=True).start()
 
     def _watch(self, rank: int, process: subprocess.Popen[bytes]) -> None:
         status = process.wait()
@@ -167,5 +168,5 @@ class Leader:
             self._lost()
 
 
-def follow(place: Place, inbox: Following) -> Ranks:
-    return Ranks(place, TCPStore(HERE, place.port, is_master=False), inbox)
+def join(config: RankConfig, commands: FollowerCommandQueue) -> RankGroup:
+    return RankGroup(config, TCPStore(LOCALHOST, config.port, is_master=False), commands)

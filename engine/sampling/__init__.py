@@ -1,1 +1,1 @@
-"""From logits to tokens: one row of numbers a stream, and randomness that depends on nothing else."""
+"""Sampling: from logits to tokens, with a row of parameters for each stream."""

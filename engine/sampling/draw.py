@@ -1,4 +1,4 @@
-"""From logits and a counter to a token: the arithmetic of a random choice, one row a stream.
+"""The random draw: the arithmetic of sampling (random numbers, temperature, top-k, top-p), one row a stream.
 
 Two promises shape it. A choice is a function of (seed, token index, that row's logits) alone: there is no
 generator state, and no result depends on what else stands in the batch. And equal weights give equal tokens
@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 SCALE = 2.0**34  # weight of the most likely token
-MOST_TOKENS = 2**19  # SCALE times this is 2**53: up to it float64 holds every whole number
-WIDTH = 512  # up to which torch.topk costs less than a search
-DIGIT = 12  # bits; three digits hold SCALE
-BINS = 2 + (1 << DIGIT)  # one for each value of a digit, and the outer two
+MAX_VOCAB = 2**19  # SCALE times this is 2**53: up to it float64 holds every whole number
+TOPK_LIMIT = 512  # up to which torch.topk costs less than a search
+DIGIT_BITS = 12  # three digits hold SCALE
+BINS = 2 + (1 << DIGIT_BITS)  # one for each value of a digit, and the outer two
 SHIFTS = (24, 12, 0)
-COLDEST = 1e-30  # a temperature that float32 still holds
+MIN_TEMPERATURE = 1e-30  # a temperature that float32 still holds
 BLOCK = 256  # tokens in one step of the coarse search
 LANES = {"cuda": 32}  # of a bin: numbers to which as many threads add side by side
 HISTOGRAM_BYTES = 2**26  # that those of one search may take
@@ -65,14 +65,14 @@ def weights(scores: Tensor, best: Tensor, temperature: Tensor) -> Tensor:
 
     `best` is each row's maximum. A token less than 2**-35 times as likely as the best has weight 0.
     """
-    cold = (scores - best[:, None]).div_(temperature.clamp(min=COLDEST).to(scores.dtype)[:, None])
+    cold = (scores - best[:, None]).div_(temperature.clamp(min=MIN_TEMPERATURE).to(scores.dtype)[:, None])
     return cold.exp_().mul_(SCALE).round_()
 
 
 def top_k_floor(weight: Tensor, top_k: Tensor, most: int) -> Tensor:
     """The weight of the `top_k`-th heaviest token, a row; `most` is the greatest of them."""
-    if most > WIDTH:
-        return _reach(weight, torch.ones_like(weight, dtype=torch.float64), top_k.double()).to(weight.dtype)
+    if most > TOPK_LIMIT:
+        return _floor(weight, torch.ones_like(weight, dtype=torch.float64), top_k.double()).to(weight.dtype)
     return weight.topk(most).values.gather(1, top_k[:, None] - 1).squeeze(1)
 
 
@@ -84,10 +84,10 @@ def top_p_floor(weight: Tensor, top_p: Tensor) -> Tensor:
     """
     mass = weight.double()
     wanted = (mass.sum(1) * top_p).clamp(min=1)  # never nothing
-    return _reach(weight, mass, wanted).to(weight.dtype)
+    return _floor(weight, mass, wanted).to(weight.dtype)
 
 
-def _reach(weight: Tensor, measure: Tensor, wanted: Tensor) -> Tensor:
+def _floor(weight: Tensor, measure: Tensor, wanted: Tensor) -> Tensor:
     """The greatest floor at which the measures of the weights not below it add up to what is wanted.
 
     In groups of rows whose histograms stay small.

@@ -1,6 +1,6 @@
-"""What already stands in a stream's context, and what that costs a token: the three penalties.
+"""Sampling penalties: repetition, presence and frequency, and the counts of tokens that they need.
 
-Kept as rows of counts, as many as streams are sampled at once: a row belongs to a slot until others need it
+There are as many rows of counts as streams are sampled at once: a row belongs to a slot until others need it
 more, catches up with its sequence's tokens when it is next used, and is counted anew where it was lost. It
 knows sequences, and nothing of temperatures, seeds or draws.
 """
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.sampling.readback import Next
+from engine.sampling.readback import SampleRequest
 from engine.transfer import upload
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class Uncounted:
     """What a row has yet to count."""
 
     row: int
@@ -25,36 +25,41 @@ class Due:
     context: list[int]
     output: list[int]
     anew: bool  # whether what it counted before is void
-    coming: bool  # whether there is one token more, which the host does not know yet
+    placeholder: bool  # whether there is one token more, which the host does not know yet
 
 
-class History:
+class TokenCounts:
     """Rows of counts over the vocabulary: is a token in the context, and how often was it output.
 
-    `latest` is the token that was chosen last for each slot. It is all of a sequence that the host may not
-    know: nobody is sampled while two tokens are on their way.
+    `latest_tokens` has the token that was sampled last for each slot. It is all of a sequence that the host
+    may not know: no sequence is sampled while it has two placeholders.
     """
 
-    def __init__(self, rows: int, vocab: int, latest: Tensor) -> None:
-        self._latest = latest
+    def __init__(self, rows: int, vocab: int, latest_tokens: Tensor) -> None:
+        self._latest_tokens = latest_tokens
         # Left as they are: a row is emptied when a slot gets it.
-        self._context = torch.empty(rows, vocab, dtype=torch.bool, device=latest.device)
-        self._output = torch.empty(rows, vocab, dtype=torch.int32, device=latest.device)
+        self._context = torch.empty(rows, vocab, dtype=torch.bool, device=latest_tokens.device)
+        self._output = torch.empty(rows, vocab, dtype=torch.int32, device=latest_tokens.device)
         self._free = list(range(rows))
         self._rows: dict[int, int] = {}  # of a slot, in the order of their last use
-        self._counted: dict[int, tuple[int, int]] = {}  # of a slot: tokens counted, and `edits` by then
+        self._counted: dict[int, tuple[int, int]] = {}  # of a slot: tokens counted, and their version
 
-    def release(self, slot: int) -> None:
+    def release_slot(self, slot: int) -> None:
         if slot in self._rows:
             self._free.append(self._rows.pop(slot))
             self._counted.pop(slot, None)
 
     def penalise(
-        self, scores: Tensor, asked: list[Next], repetition: Tensor, presence: Tensor, frequency: Tensor
+        self,
+        scores: Tensor,
+        requests: list[SampleRequest],
+        repetition: Tensor,
+        presence: Tensor,
+        frequency: Tensor,
     ) -> Tensor:
         """The scores less the penalties: one row a sequence, and one penalty of each kind a row."""
-        rows = self._held([ask.seq.slot for ask in asked])
-        self._catch_up(asked, rows)
+        rows = self._rows_of([request.seq.slot for request in requests])
+        self._catch_up(requests, rows)
         places = upload(rows, scores.device)
         repetition, presence, frequency = (
             penalty.to(scores.dtype)[:, None] for penalty in (repetition, presence, frequency)
@@ -64,56 +69,59 @@ class History:
         output = self._output[places]
         return scores.sub_(frequency * output).sub_(presence * (output > 0))
 
-    def _held(self, slots: list[int]) -> list[int]:
+    def _rows_of(self, slots: list[int]) -> list[int]:
         """A row for each: its own, or a free one, or that of the slot which used its own longest ago."""
-        assert len(slots) <= len(self._context), "more streams are sampled at once than were announced"
-        for slot in sorted(slots, key=lambda slot: slot not in self._rows):  # who has one is not robbed
+        assert len(slots) <= len(self._context), "more streams are sampled at once than there are rows"
+        for slot in sorted(slots, key=lambda slot: slot not in self._rows):  # who has one keeps it
             if slot not in self._rows and not self._free:
-                self.release(next(iter(self._rows)))
+                self.release_slot(next(iter(self._rows)))
             self._rows[slot] = self._rows.pop(slot) if slot in self._rows else self._free.pop()
         return [self._rows[slot] for slot in slots]
 
     # -- counting ----------------------------------------------------------------------------------
 
-    def _catch_up(self, asked: list[Next], rows: list[int]) -> None:
-        """Count all that stands before the tokens asked for. A row where that fails is counted anew."""
-        dues = [self._due(ask, row) for ask, row in zip(asked, rows, strict=True)]
-        void = [due.row for due in dues if due.anew]
+    def _catch_up(self, requests: list[SampleRequest], rows: list[int]) -> None:
+        """Count all that stands before the requested tokens. A row where that fails is counted anew."""
+        uncounted = [self._uncounted(request, row) for request, row in zip(requests, rows, strict=True)]
+        void = [part.row for part in uncounted if part.anew]
         if void:
             places = upload(void, self._context.device)
             self._context.index_fill_(0, places, 0)
             self._output.index_fill_(0, places, 0)
-        coming = [due for due in dues if due.coming]
-        context = self._places([(due.row, due.context) for due in dues], coming)
-        output = self._places([(due.row, due.output) for due in dues], coming)
+        placeholders = [part for part in uncounted if part.placeholder]
+        context = self._places([(part.row, part.context) for part in uncounted], placeholders)
+        output = self._places([(part.row, part.output) for part in uncounted], placeholders)
         self._context.index_put_(context, self._context.new_ones(()))
         self._output.index_put_(output, self._output.new_ones(()), accumulate=True)
-        for ask in asked:
-            self._counted[ask.seq.slot] = _before(ask), ask.seq.edits
+        for request in requests:
+            self._counted[request.seq.slot] = _before(request), request.seq.tokens_version
 
-    def _due(self, ask: Next, row: int) -> Due:
-        seq, upto = ask.seq, _before(ask)
-        assert upto - seq.known in (0, 1), "two tokens are on their way, or one is chosen again"
-        counted, edits = self._counted.pop(seq.slot, (0, -1))
-        anew = edits != seq.edits or counted > upto
+    def _uncounted(self, request: SampleRequest, row: int) -> Uncounted:
+        seq, upto = request.seq, _before(request)
+        assert upto - seq.num_tokens in (0, 1), "two placeholders, or a token that is sampled again"
+        counted, version = self._counted.pop(seq.slot, (0, -1))
+        anew = version != seq.tokens_version or counted > upto
         if anew:
-            context, output, counted = seq.tokens, seq.output(), 0
+            context, output, counted = seq.tokens, seq.output_tokens(), 0
         else:  # whatever is new was sampled
             context = output = seq.tokens[counted:]
-        return Due(row, seq.slot, context, output, anew, coming=max(counted, seq.known) < upto)
+        placeholder = max(counted, seq.num_tokens) < upto
+        return Uncounted(row, seq.slot, context, output, anew, placeholder)
 
-    def _places(self, runs: list[tuple[int, list[int]]], coming: list[Due]) -> tuple[Tensor, Tensor]:
-        """Where tokens are counted: those of each row, and then those that are coming."""
+    def _places(
+        self, runs: list[tuple[int, list[int]]], placeholders: list[Uncounted]
+    ) -> tuple[Tensor, Tensor]:
+        """Where tokens are counted: those of each row, and then the placeholders."""
         device = self._context.device
         columns = [token for _, tokens in runs for token in tokens]
         rows = upload([row for row, _ in runs], device)
         lengths = upload([len(tokens) for _, tokens in runs], device)
         known = rows.repeat_interleave(lengths, output_size=len(columns))  # told, so that nobody waits
-        late = upload([due.row for due in coming], device)
-        latest = self._latest[upload([due.slot for due in coming], device)]
+        late = upload([part.row for part in placeholders], device)
+        latest = self._latest_tokens[upload([part.slot for part in placeholders], device)]
         return torch.cat([known, late]), torch.cat([upload(columns, device), latest])
 
 
-def _before(ask: Next) -> int:
-    """How many tokens stand before the one that is asked for, with what is on its way."""
-    return ask.seq.known + ask.index - ask.seq.outputs
+def _before(request: SampleRequest) -> int:
+    """How many tokens stand before the requested one, with placeholders."""
+    return request.seq.num_tokens + request.index - request.seq.num_outputs

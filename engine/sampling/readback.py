@@ -1,6 +1,6 @@
-"""What a sampler chose, from the device to the host: tokens, and the logprobs that streams asked for.
+"""Readback: sampled tokens on their way from the device to the host, with the logprobs that were asked for.
 
-It knows tensors on their way and what they mean. It chooses nothing.
+It knows tensors on their way and what they mean. It samples nothing.
 """
 
 from __future__ import annotations
@@ -11,39 +11,39 @@ import torch
 from torch import Tensor
 
 from engine.api import Logprob
-from engine.schedule.sequence import Choice, Sequence
+from engine.schedule.sequence import SampledToken, Sequence
 from engine.transfer import Download
 
 
 @dataclass(frozen=True, slots=True)
-class Next:
-    """A sequence whose token at an output index is to be chosen."""
+class SampleRequest:
+    """A sequence whose token at an output index is to be sampled."""
 
     seq: Sequence
     index: int
 
 
-class Draw:
-    """Choices under way to the host."""
+class Readback:
+    """A batch's sampled tokens on their way to the host."""
 
-    def __init__(self, tokens: Download | None, logprobs: list[Likely]) -> None:
+    def __init__(self, tokens: Download | None, logprobs: list[LogprobsReadback]) -> None:
         self._tokens = tokens
         self._logprobs = logprobs
 
-    def choices(self) -> list[Choice]:
+    def read(self) -> list[SampledToken]:
         """Wait for them; a token is None where the logits were no numbers."""
         if self._tokens is None:
             return []
-        choices = [Choice(token if token >= 0 else None) for token in self._tokens.read().tolist()]
-        for likely in self._logprobs:
-            for at, logprob in likely.read():
-                if choices[at].token is not None:
-                    choices[at].logprob = logprob
-        return choices
+        sampled = [SampledToken(token if token >= 0 else None) for token in self._tokens.read().tolist()]
+        for readback in self._logprobs:
+            for at, logprob in readback.read():
+                if sampled[at].token is not None:
+                    sampled[at].logprob = logprob
+        return sampled
 
 
-class Likely:
-    """The chosen token's logprob and those of the `count` most likely, for some rows.
+class LogprobsReadback:
+    """The sampled token's logprob and those of the `count` most likely, for some rows.
 
     topk leaves open which of several equal tokens it takes at its edge; we take the lowest ids there.
     """
@@ -69,7 +69,7 @@ class Likely:
             return [(row, Logprob(logprob)) for row, logprob in zip(self._rows, own, strict=True)]
         every = zip(*(download.read().tolist() for download in self._top), strict=True)
         tops = [_merged(*row, vocab=self._vocab, count=self._count) for row in every]
-        return [(row, Logprob(*told)) for row, *told in zip(self._rows, own, tops, strict=True)]
+        return [(row, Logprob(*both)) for row, *both in zip(self._rows, own, tops, strict=True)]
 
 
 def _merged(

@@ -1,9 +1,10 @@
-"""Chooses the next token of every row of a batch.
+"""The sampler: chooses the next token of every row of a batch.
 
-What a stream asks for (temperature, penalties, seed) is a row of tensors, found by the slot of its sequence:
-to adjust a stream is to write a row, and a batch is never split by its parameters. A row's choice depends on
-that row alone. In order: logprobs of the raw logits; logit_bias, repetition, presence and frequency penalty,
-min_tokens; temperature, top_k, top_p, min_p (the order of transformers' warpers); the draw.
+A stream's sampling parameters (temperature, penalties, seed) are a row of tensors, found by the slot of its
+sequence: to adjust a stream is to write a row, and a batch is never split by its parameters. What is sampled
+for a row depends on that row alone. In order: logprobs of the raw logits; logit_bias, repetition, presence
+and frequency penalty, min_tokens; temperature, top_k, top_p, min_p (the order of transformers' warpers); the
+draw.
 
 It knows sequences and what was asked of them. It changes none, and decides neither which rows are sampled nor
 whether a token ends its stream: `ignore_eos` and `max_tokens` mean nothing here.
@@ -18,15 +19,15 @@ from torch import Tensor
 
 from engine.api import Sampling
 from engine.sampling import draw
-from engine.sampling.penalties import History
-from engine.sampling.readback import Draw, Likely, Next
-from engine.schedule.sequence import Choice, Sequence
+from engine.sampling.penalties import TokenCounts
+from engine.sampling.readback import LogprobsReadback, Readback, SampleRequest
+from engine.schedule.sequence import SampledToken, Sequence
 from engine.transfer import Download, upload
 
-NUMBERS = 7  # columns of a slot's row, in the order of `_numbers`
+PARAMETERS = 7  # columns of a slot's row, in the order of `_parameters_of`
 
 
-def _numbers(s: Sampling) -> list[float]:
+def _parameters_of(s: Sampling) -> list[float]:
     filters = [s.temperature, s.top_k, s.top_p, s.min_p]
     return [*filters, s.repetition_penalty, s.presence_penalty, s.frequency_penalty]
 
@@ -36,10 +37,10 @@ def _penalised(s: Sampling) -> bool:
 
 
 class Sampler:
-    """One choice a row; `uniform` makes the random number of each (seed, token index).
+    """One token a row; `uniform` makes the random number of each (seed, token index).
 
     At most `rows` streams are sampled at once: all slots, where that is not told.
-    Where several processes compute the same rows, `agree` makes one of what each of them chose.
+    Where several processes compute the same rows, `broadcast` gives all of them the tokens of one.
     """
 
     def __init__(
@@ -51,58 +52,58 @@ class Sampler:
         rows: int | None = None,
         device: str | torch.device = "cpu",
         uniform: Callable[[Tensor, Tensor], Tensor] = draw.uniform,
-        agree: Callable[[Tensor], None] | None = None,
+        broadcast: Callable[[Tensor], None] | None = None,
     ) -> None:
-        if vocab > draw.MOST_TOKENS:
-            raise ValueError(f"{vocab} tokens are too many to draw from; at most {draw.MOST_TOKENS}")
+        if vocab > draw.MAX_VOCAB:
+            raise ValueError(f"{vocab} tokens are too many to draw from; the limit is {draw.MAX_VOCAB}")
         self._vocab = vocab
         self._device = torch.device(device)
         self._uniform = uniform
-        self._agree = agree
-        self.latest = torch.zeros(slots + 1, dtype=torch.int64, device=device)  # token of each slot
+        self._broadcast = broadcast
+        self.latest_tokens = torch.zeros(slots + 1, dtype=torch.int64, device=device)  # of each slot
         # A tokenizer may name end tokens that the model has no logits for: they cannot be chosen anyway.
         self._eos = self._integers(sorted(token for token in set(eos) if 0 <= token < vocab))
-        self._parameters = torch.zeros(slots, NUMBERS, dtype=torch.float64, device=device)
+        self._parameters = torch.zeros(slots, PARAMETERS, dtype=torch.float64, device=device)
         self._seeds = torch.zeros(slots, dtype=torch.int64, device=device)
         self._bias: dict[int, dict[int, float]] = {}  # of the slots that have any
-        self._history = History(slots if rows is None else rows, vocab, self.latest)
+        self._counts = TokenCounts(slots if rows is None else rows, vocab, self.latest_tokens)
 
-    # -- the life of a slot ------------------------------------------------------------------------
+    # -- slots -------------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def adopt(self, seq: Sequence) -> None:
+    def assign_slot(self, seq: Sequence) -> None:
         """The sequence has got its slot."""
-        self.release(seq)
-        self.adjust(seq)
+        self.release_slot(seq)
+        self.update_parameters(seq)
 
     @torch.inference_mode()
-    def adjust(self, seq: Sequence) -> None:
+    def update_parameters(self, seq: Sequence) -> None:
         """The `sampling` of the sequence changed."""
         slot, sampling = seq.slot, seq.sampling
-        assert slot >= 0, "a sequence without a slot is adopted, not adjusted"
-        self._parameters[slot] = upload(_numbers(sampling), self._device, torch.float64)
+        assert slot >= 0, "a sequence is assigned a slot before its parameters are updated"
+        self._parameters[slot] = upload(_parameters_of(sampling), self._device, torch.float64)
         self._seeds[slot] = sampling.seed
         self._bias[slot] = {
             token: bias for token, bias in sampling.logit_bias.items() if 0 <= token < self._vocab
         }
 
-    def release(self, seq: Sequence) -> None:
+    def release_slot(self, seq: Sequence) -> None:
         """The slot is free."""
         self._bias.pop(seq.slot, None)
-        self._history.release(seq.slot)
+        self._counts.release_slot(seq.slot)
 
-    # -- choosing ----------------------------------------------------------------------------------
+    # -- sampling ----------------------------------------------------------------------------------
 
-    def sample(self, logits: Tensor, seqs: list[Sequence]) -> list[Choice]:
+    def sample(self, logits: Tensor, seqs: list[Sequence]) -> list[SampledToken]:
         """The next token of each sequence, by its row of logits; None where those are no numbers."""
-        return self.choose(logits, [Next(seq, seq.outputs) for seq in seqs]).choices()
+        return self.launch(logits, [SampleRequest(seq, seq.num_outputs) for seq in seqs]).read()
 
     @torch.inference_mode()
-    def choose(self, logits: Tensor, rows: list[Next]) -> Draw:
-        """As `sample`, but that nobody waits for the device: what it chose is `latest` there at once, and
-        the host asks for it when it wants to know."""
+    def launch(self, logits: Tensor, rows: list[SampleRequest]) -> Readback:
+        """As `sample`, but that nobody waits for the device: the tokens are in `latest_tokens` there at once,
+        and the host reads them when it wants to know."""
         if not rows:
-            return Draw(None, [])
+            return Readback(None, [])
         assert logits.shape == (len(rows), self._vocab)
         raw = logits if logits.dtype == torch.float64 else logits.float()
         slots = self._integers([row.seq.slot for row in rows])
@@ -125,21 +126,21 @@ class Sampler:
             indices = self._integers([rows[at].index for at in drawn])
             tokens[places] = draw.pick(weights, self._uniform(self._seeds[slots[places]], indices))
         tokens = tokens.masked_fill(~sound, -1)
-        if self._agree is not None:
-            self._agree(tokens)
-        self.latest.index_copy_(0, slots, tokens.clamp(min=0))
-        return Draw(Download(tokens), self._logprobs(raw, rows, tokens))
+        if self._broadcast is not None:
+            self._broadcast(tokens)
+        self.latest_tokens.index_copy_(0, slots, tokens.clamp(min=0))
+        return Readback(Download(tokens), self._logprobs(raw, rows, tokens))
 
     def _integers(self, values: Iterable[int]) -> Tensor:
         return upload(list(values), self._device)
 
-    def _awaits_eos(self, row: Next) -> bool:
+    def _eos_banned(self, row: SampleRequest) -> bool:
         return row.index < row.seq.sampling.min_tokens
 
-    def _is_edited(self, row: Next) -> bool:
-        return bool(self._bias[row.seq.slot]) or _penalised(row.seq.sampling) or self._awaits_eos(row)
+    def _is_edited(self, row: SampleRequest) -> bool:
+        return bool(self._bias[row.seq.slot]) or _penalised(row.seq.sampling) or self._eos_banned(row)
 
-    def _edit(self, scores: Tensor, rows: list[Next], parameters: Tensor) -> Tensor:
+    def _edit(self, scores: Tensor, rows: list[SampleRequest], parameters: Tensor) -> Tensor:
         """The scores, which are ours to write to, after bias, penalties and min_tokens."""
         biases = [(at, *item) for at, row in enumerate(rows) for item in self._bias[row.seq.slot].items()]
         if biases:
@@ -150,14 +151,14 @@ class Sampler:
         if penalised:
             at = self._integers(penalised)
             _, _, _, _, *penalties = parameters[at].unbind(1)
-            scores[at] = self._history.penalise(scores[at], [rows[place] for place in penalised], *penalties)
-        early = [at for at, row in enumerate(rows) if self._awaits_eos(row)]
+            scores[at] = self._counts.penalise(scores[at], [rows[place] for place in penalised], *penalties)
+        early = [at for at, row in enumerate(rows) if self._eos_banned(row)]
         if early:
             scores[self._integers(early)[:, None], self._eos] = -torch.inf
         return scores
 
     def _weights(self, scores: Tensor, best: Tensor, seqs: list[Sequence], parameters: Tensor) -> Tensor:
-        """What each token's share of the draw is, after temperature, top_k, top_p and min_p."""
+        """Each token's share of the draw, after temperature, top_k, top_p and min_p."""
         temperature, top_k, top_p, min_p, *_ = parameters.unbind(1)
         weights = draw.weights(scores, best, temperature)
         by_rank = [row for row, seq in enumerate(seqs) if 0 < seq.sampling.top_k < self._vocab]
@@ -165,8 +166,8 @@ class Sampler:
         floor = torch.zeros_like(best)
         if by_rank:
             at = self._integers(by_rank)
-            most = max(seqs[row].sampling.top_k for row in by_rank)
-            floor[at] = draw.top_k_floor(weights[at], top_k[at].long(), most)
+            largest = max(seqs[row].sampling.top_k for row in by_rank)
+            floor[at] = draw.top_k_floor(weights[at], top_k[at].long(), largest)
         if by_mass:  # a share of what top_k left
             at = self._integers(by_mass)
             left = weights[at]
@@ -179,7 +180,7 @@ class Sampler:
 
     # -- logprobs ----------------------------------------------------------------------------------
 
-    def _logprobs(self, raw: Tensor, rows: list[Next], tokens: Tensor) -> list[Likely]:
+    def _logprobs(self, raw: Tensor, rows: list[SampleRequest], tokens: Tensor) -> list[LogprobsReadback]:
         """Of the rows whose streams asked for logprobs; together those that asked for the same."""
         groups: dict[int, list[int]] = {}
         for at, row in enumerate(rows):
@@ -190,5 +191,5 @@ class Sampler:
             places = self._integers(members)
             logprobs = raw[places].log_softmax(1)
             own = logprobs.gather(1, tokens[places].clamp(min=0)[:, None]).squeeze(1)
-            found.append(Likely(members, own, logprobs, count))
+            found.append(LogprobsReadback(members, own, logprobs, count))
         return found

@@ -1,1 +1,1 @@
-"""Who is computed, when, and in whose memory: numbers alone. It knows no model and no tensor."""
+"""Scheduling: which sequences a step computes, and in which KV blocks. It knows no model and no tensor."""

@@ -1,10 +1,10 @@
-"""Who owns which block of the KV cache.
+"""The KV block cache: allocates blocks to sequences, and lets them share the blocks of equal prefixes.
 
 Blocks are numbers here; the tensors behind them belong to the runner. This module knows reference counts,
-which computed prefixes may be reused, and what to give up when blocks run short. It knows no scheduler's
-policy: whom to evict is somebody else's decision.
+which computed prefixes may be reused, and which of them to evict when blocks run short. It knows no
+scheduler's policy: whose memory is taken is decided elsewhere.
 
-A block is in exactly one of three states. *Used*: some sequence's table names it. *Cached*: nobody uses it,
+A block is in exactly one of three states. *Used*: it is in some sequence's table. *Cached*: nobody uses it,
 but it holds a full block of computed tokens that the next prompt with the same beginning may take. *Free*:
 neither. `audit()` proves it.
 
@@ -43,8 +43,8 @@ _FREE_RUN = re.compile(rb"\x00+")
 
 
 class BlockCache:
-    def __init__(self, blocks: int, block: int) -> None:
-        self.block = block
+    def __init__(self, blocks: int, block_size: int) -> None:
+        self.block_size = block_size
         self.refs = [0] * blocks
         self._state = bytearray(blocks)
         self._hash_of: dict[int, bytes] = {}
@@ -69,150 +69,149 @@ class BlockCache:
         return self.total - self.free - self.cached
 
     def blocks_for(self, tokens: int) -> int:
-        return -(-tokens // self.block)
+        return -(-tokens // self.block_size)
 
-    # -- growing and shrinking a sequence's table ------------------------------------------------
+    # -- block tables ----------------------------------------------------------------------------
 
     def grow(self, sequence: Sequence, tokens: int) -> bool:
-        """Give the sequence room for so many tokens, or change nothing and say no."""
+        """Extend its table to so many tokens; False, and nothing changed, where blocks are short."""
         missing = self.blocks_for(tokens) - len(sequence.blocks)
         if missing > self._free + self.cached:
             return False
         for _ in range(missing):
-            sequence.blocks.append(self._take(after=sequence.blocks[-1] if sequence.blocks else None))
+            sequence.blocks.append(self._allocate(after=sequence.blocks[-1] if sequence.blocks else None))
         return True
 
     def release(self, sequence: Sequence, keep: int = 0) -> None:
-        """Take back the blocks that hold nothing of the first `keep` tokens."""
+        """Free the blocks that hold nothing of the first `keep` tokens."""
         count = self.blocks_for(keep)
         # Last block first: what is evicted first from the cache should be a chain's end, not its beginning.
         for number in reversed(sequence.blocks[count:]):
-            self._drop(number)
-        sequence.layout += len(sequence.blocks) > count
+            self._decref(number)
+        sequence.blocks_version += len(sequence.blocks) > count
         del sequence.blocks[count:]
-        self._unname(sequence, keep // self.block)
-        sequence.computed = min(sequence.computed, keep)
+        self._truncate_hashes(sequence, keep // self.block_size)
+        sequence.num_computed = min(sequence.num_computed, keep)
 
-    def disown(self, sequence: Sequence) -> None:
-        """Offer nothing that the sequence computed to anybody any more: it cannot be trusted."""
+    def invalidate(self, sequence: Sequence) -> None:
+        """Let nobody find what the sequence computed any more: it cannot be trusted."""
         for number in sequence.blocks:
             if self.refs[number] == 1:
-                self._forget_hash(number)
+                self._uncache(number)
 
     def make_writable(self, sequence: Sequence) -> tuple[int, int] | None:
-        """Before the token at `reached` is written: nobody else may be reading the block it goes to.
+        """Copy on write: nobody else may be reading the block that the token at `next_position` goes to.
 
-        Only a rewind into a full block comes here. Returns (from, to) when the block must be copied first.
+        Only a rewind into a full block leads here. Returns (from, to) when the block must be copied first.
         """
-        at = sequence.reached // self.block
+        at = sequence.next_position // self.block_size
         if at >= len(sequence.blocks):
             return None
         number = sequence.blocks[at]
-        self._unname(sequence, at)
+        self._truncate_hashes(sequence, at)
         if self.refs[number] == 1:
-            self._forget_hash(number)
+            self._uncache(number)
             return None
-        copy = self._take(after=None)
+        copy = self._allocate(after=None)
         sequence.blocks[at] = copy
-        sequence.layout += 1
-        self._drop(number)
+        sequence.blocks_version += 1
+        self._decref(number)
         return number, copy
 
-    def shared(self, sequence: Sequence) -> bool:
+    def needs_copy(self, sequence: Sequence) -> bool:
         """Whether `make_writable` will need a block."""
-        at = sequence.reached // self.block
+        at = sequence.next_position // self.block_size
         return at < len(sequence.blocks) and self.refs[sequence.blocks[at]] > 1
 
     # -- prefixes --------------------------------------------------------------------------------
 
-    def adopt_prefix(self, sequence: Sequence) -> int:
-        """Begin the sequence's table with computed blocks of the same tokens; returns how many tokens that
-        spares."""
+    def match_prefix(self, sequence: Sequence) -> int:
+        """Begin its table with computed blocks of the same tokens; returns how many tokens that spares."""
         assert not sequence.blocks
-        for digest in self._chain(sequence, (sequence.known - 1) // self.block):
+        for digest in self._hash_chain(sequence, (sequence.num_tokens - 1) // self.block_size):
             number = self._by_hash.get(digest)
             if number is None:
                 break
-            self._use(number)
+            self._incref(number)
             sequence.blocks.append(number)
-            sequence.hashes.append(digest)
-        sequence.computed = len(sequence.blocks) * self.block
-        return sequence.computed
+            sequence.block_hashes.append(digest)
+        sequence.num_computed = len(sequence.blocks) * self.block_size
+        return sequence.num_computed
 
-    def remember(self, sequence: Sequence) -> None:
-        """Offer the sequence's full computed blocks to whoever begins with the same tokens."""
-        full = sequence.computed // self.block
-        if full == len(sequence.hashes):
+    def cache_full_blocks(self, sequence: Sequence) -> None:
+        """Let sequences that begin with the same tokens find its full computed blocks."""
+        full = sequence.num_computed // self.block_size
+        if full == len(sequence.block_hashes):
             return
-        for at, digest in enumerate(self._chain(sequence, full)):
-            if at < len(sequence.hashes):
+        for at, digest in enumerate(self._hash_chain(sequence, full)):
+            if at < len(sequence.block_hashes):
                 continue
-            sequence.hashes.append(digest)
+            sequence.block_hashes.append(digest)
             number = sequence.blocks[at]
             if digest not in self._by_hash and number not in self._hash_of:
                 self._by_hash[digest] = number
                 self._hash_of[number] = digest
 
-    def holding(self, digest: bytes) -> int | None:
-        """The block that holds what this names."""
+    def lookup(self, digest: bytes) -> int | None:
+        """The block with this hash."""
         return self._by_hash.get(digest)
 
-    def names(self, sequence: Sequence, blocks: int) -> list[bytes]:
-        """What the sequence's first full blocks are called, computed or not."""
-        return list(self._chain(sequence, blocks))
+    def hash_blocks(self, sequence: Sequence, blocks: int) -> list[bytes]:
+        """The hashes of its first full blocks, computed or not."""
+        return list(self._hash_chain(sequence, blocks))
 
-    def _unname(self, sequence: Sequence, keep: int) -> None:
-        del sequence.hashes[keep:]
-        sequence.offered = min(sequence.offered, len(sequence.hashes))
+    def _truncate_hashes(self, sequence: Sequence, keep: int) -> None:
+        del sequence.block_hashes[keep:]
+        sequence.num_offered = min(sequence.num_offered, len(sequence.block_hashes))
 
-    def _chain(self, sequence: Sequence, blocks: int) -> Iterable[bytes]:
-        """The digests of the sequence's first full blocks, each covering all tokens before it.
+    def _hash_chain(self, sequence: Sequence, blocks: int) -> Iterable[bytes]:
+        """The hashes of its first full blocks, each covering all tokens before it.
 
         Salted by tenant: one tenant's timing must tell nothing of another's prompts.
         """
-        yield from sequence.hashes[:blocks]
-        have = len(sequence.hashes)
-        digest = sequence.hashes[-1] if have else sequence.tenant.to_bytes(8, "big", signed=True)
-        for start in range(have * self.block, blocks * self.block, self.block):
-            tokens = array("q", sequence.tokens[start : start + self.block])
+        yield from sequence.block_hashes[:blocks]
+        have = len(sequence.block_hashes)
+        digest = sequence.block_hashes[-1] if have else sequence.tenant.to_bytes(8, "big", signed=True)
+        for start in range(have * self.block_size, blocks * self.block_size, self.block_size):
+            tokens = array("q", sequence.tokens[start : start + self.block_size])
             digest = blake2b(digest + tokens.tobytes(), digest_size=16).digest()
             yield digest
 
     # -- single blocks ---------------------------------------------------------------------------
 
-    def _take(self, after: int | None) -> int:
+    def _allocate(self, after: int | None) -> int:
         if self._free == 0:
-            return self._take_cached()
-        follows = None if after is None else after + 1
-        if follows is None or follows >= self.total or self._state[follows] != FREE:
+            return self._allocate_cached()
+        number = None if after is None else after + 1
+        if number is None or number >= self.total or self._state[number] != FREE:
             runs = _FREE_RUN.finditer(self._state)
-            follows = _roundest(*max((run.span() for run in runs), key=lambda span: span[1] - span[0]))
-        self._set(follows, USED)
-        self.refs[follows] = 1
-        return follows
-
-    def _take_cached(self) -> int:
-        number = next(iter(self._cached))
-        self._forget_hash(number)
-        self._set(number, USED)
+            number = _roundest(*max((run.span() for run in runs), key=lambda span: span[1] - span[0]))
+        self._set_state(number, USED)
         self.refs[number] = 1
         return number
 
-    def _use(self, number: int) -> None:
-        self.refs[number] += 1
-        self._set(number, USED)
+    def _allocate_cached(self) -> int:
+        number = next(iter(self._cached))
+        self._uncache(number)
+        self._set_state(number, USED)
+        self.refs[number] = 1
+        return number
 
-    def _drop(self, number: int) -> None:
+    def _incref(self, number: int) -> None:
+        self.refs[number] += 1
+        self._set_state(number, USED)
+
+    def _decref(self, number: int) -> None:
         self.refs[number] -= 1
         if self.refs[number] == 0:
-            self._set(number, CACHED if number in self._hash_of else FREE)
+            self._set_state(number, CACHED if number in self._hash_of else FREE)
 
-    def _forget_hash(self, number: int) -> None:
+    def _uncache(self, number: int) -> None:
         digest = self._hash_of.pop(number, None)
         if digest is not None:
             del self._by_hash[digest]
 
-    def _set(self, number: int, state: int) -> None:
+    def _set_state(self, number: int, state: int) -> None:
         self._free += (state == FREE) - (self._state[number] == FREE)
         if self._state[number] == CACHED:
             del self._cached[number]
@@ -225,10 +224,10 @@ class BlockCache:
     def audit(self, sequences: Iterable[Sequence]) -> None:
         """Raise unless every block is accounted for exactly once."""
         sequences = list(sequences)
-        named = Counter(number for sequence in sequences for number in sequence.blocks)
+        owners = Counter(number for sequence in sequences for number in sequence.blocks)
         for number, refs in enumerate(self.refs):
             state = self._state[number]
-            assert refs == named[number], f"block {number}: {refs} references, named by {named[number]}"
+            assert refs == owners[number], f"block {number}: {refs} references, in {owners[number]} tables"
             assert (refs > 0) == (state == USED), f"block {number}: {refs} references in state {state}"
             assert (state == CACHED) == (number in self._cached), (
                 f"block {number}: cached twice or not at all"
@@ -237,5 +236,5 @@ class BlockCache:
         assert self._free == self._state.count(FREE)
         assert {block: digest for digest, block in self._by_hash.items()} == self._hash_of
         for sequence in sequences:
-            assert sequence.reached <= len(sequence.blocks) * self.block
-            assert len(sequence.hashes) <= sequence.computed // self.block
+            assert sequence.next_position <= len(sequence.blocks) * self.block_size
+            assert len(sequence.block_hashes) <= sequence.num_computed // self.block_size

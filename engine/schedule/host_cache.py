@@ -1,11 +1,11 @@
-"""Which computed blocks lie in the host's memory, so that a stream that goes on need not compute them again.
+"""The host cache: which computed KV blocks lie in the host's memory, so that they need not be computed again.
 
-A second shelf behind the block cache, by the same names: the digests of tokens, salted by tenant. What
-streams leave when they pause, or when their memory is taken, is *offered*; what is still on the device when
-there is time to move it is *due*; a sequence that comes back has *brought* what lies here. When it is full,
-what was used least recently goes: it never holds more than it was given.
+A second level behind the block cache, with the same hashes. What streams leave when they pause, or when their
+memory is taken, is *offered*; what of it is still on the device when there is time to copy it is *saved*; a
+sequence that comes back has *loaded* what lies here. When it is full, what was used least recently goes: it
+never holds more than it was given.
 
-It knows digests and numbers of blocks, here and on the device. It moves nothing.
+It knows hashes and numbers of blocks, here and on the device. It copies nothing.
 """
 
 from __future__ import annotations
@@ -17,94 +17,95 @@ from dataclasses import dataclass
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.sequence import Sequence
 
-PLENTY = 4  # a device of which such a part is free, one in so many, has room in plenty
-Move = tuple[int, int]  # from one number of a block to another
+PRESSURE = 4  # nothing is saved while one in so many of the device's blocks, or more, is free
+BlockCopy = tuple[int, int]  # from a block, to a block
 
 
 @dataclass(eq=False, slots=True)
 class Load:
-    """Blocks on their way to a sequence. It is live for as long as the sequence waits for this very one."""
+    """Blocks to be copied from the host for a sequence. It is live for as long as the sequence waits for this
+    very load."""
 
     sequence: Sequence
-    moves: list[Move]  # from the host to the device, that have not set out yet
+    copies: list[BlockCopy]  # from the host to the device, those that have not begun
 
     @property
     def live(self) -> bool:
-        return self.sequence.arriving is self
+        return self.sequence.pending_load is self
 
-    def still_wanted(self) -> list[Move]:
-        """What has not been given up since."""
+    def still_needed(self) -> list[BlockCopy]:
+        """The copies into blocks that the sequence has not released since."""
         kept = set(self.sequence.blocks) if self.live else set()
-        return [move for move in self.moves if move[1] in kept]
+        return [copy for copy in self.copies if copy[1] in kept]
 
 
 class HostCache:
     def __init__(self, blocks: int = 0) -> None:
         self.total = blocks
-        self._numbers: OrderedDict[bytes, int] = OrderedDict()  # least recently used first
-        self._free = deque(range(blocks))  # ascending: neighbours travel together
+        self._by_hash: OrderedDict[bytes, int] = OrderedDict()  # least recently used first
+        self._free = deque(range(blocks))  # ascending: neighbours are copied together
         self._offered: deque[bytes] = deque(maxlen=blocks)
 
     @property
     def used(self) -> int:
-        return len(self._numbers)
+        return len(self._by_hash)
 
-    # -- out of the device -----------------------------------------------------------------------
+    # -- saves -----------------------------------------------------------------------------------
 
     def offer(self, sequence: Sequence) -> None:
-        """Its full computed blocks may be kept here, beginning with the first: what follows needs them."""
-        self._offered.extend(sequence.hashes[sequence.offered :])
-        sequence.offered = len(sequence.hashes)
+        """Its full computed blocks may be saved, beginning with the first: what follows needs them."""
+        self._offered.extend(sequence.block_hashes[sequence.num_offered :])
+        sequence.num_offered = len(sequence.block_hashes)
 
-    def due(self, cache: BlockCache, most: int) -> list[Move]:
-        """Offered blocks to be copied now, at most so many: they count as here from now on.
+    def plan_saves(self, cache: BlockCache, limit: int) -> list[BlockCopy]:
+        """Offered blocks to be copied now, at most so many: they count as saved from now on.
 
-        None while the device has room in plenty: there they are found without moving.
+        None while the device has blocks enough: there they are found without copying.
         """
-        moves: list[Move] = []
-        if cache.free * PLENTY >= cache.total:
-            return moves
-        while self._offered and len(moves) < most:
+        copies: list[BlockCopy] = []
+        if cache.free * PRESSURE >= cache.total:
+            return copies
+        while self._offered and len(copies) < limit:
             digest = self._offered.popleft()
-            if digest in self._numbers:
-                self._numbers.move_to_end(digest)
-            elif (number := cache.holding(digest)) is not None:
-                here = self._free.popleft() if self._free else self._numbers.popitem(last=False)[1]
-                self._numbers[digest] = here
-                moves.append((number, here))
-        return moves
+            if digest in self._by_hash:
+                self._by_hash.move_to_end(digest)
+            elif (number := cache.lookup(digest)) is not None:
+                here = self._free.popleft() if self._free else self._by_hash.popitem(last=False)[1]
+                self._by_hash[digest] = here
+                copies.append((number, here))
+        return copies
 
-    # -- back to it ------------------------------------------------------------------------------
+    # -- loads -----------------------------------------------------------------------------------
 
-    def bring(self, cache: BlockCache, sequence: Sequence) -> Load | None:
-        """Behind what the sequence has computed, what lies here, in blocks of its own: it waits for them.
+    def plan_load(self, cache: BlockCache, sequence: Sequence) -> Load | None:
+        """Give the sequence blocks for what lies here behind its computed tokens, and have it wait for them.
 
         None, and nothing changed, where nothing lies here or the cache has no room.
         """
-        if not self._numbers:
+        if not self._by_hash:
             return None
-        have = len(sequence.hashes)
+        have = len(sequence.block_hashes)
         found: list[int] = []
-        for digest in cache.names(sequence, (sequence.known - 1) // cache.block)[have:]:
-            number = self._numbers.get(digest)
+        for digest in cache.hash_blocks(sequence, (sequence.num_tokens - 1) // cache.block_size)[have:]:
+            number = self._by_hash.get(digest)
             if number is None:
                 break
-            self._numbers.move_to_end(digest)
+            self._by_hash.move_to_end(digest)
             found.append(number)
-        reached = (have + len(found)) * cache.block
-        if not found or not cache.grow(sequence, reached):
+        end = (have + len(found)) * cache.block_size
+        if not found or not cache.grow(sequence, end):
             return None
         load = Load(sequence, list(zip(found, sequence.blocks[have:], strict=False)))
-        sequence.computed = reached
-        sequence.arriving = load
+        sequence.num_computed = end
+        sequence.pending_load = load
         return load
 
-    def forget(self, digests: Iterable[bytes]) -> None:
-        """What they name cannot be trusted."""
+    def invalidate(self, digests: Iterable[bytes]) -> None:
+        """Forget these blocks: what they hold cannot be trusted."""
         for digest in digests:
-            number = self._numbers.pop(digest, None)
+            number = self._by_hash.pop(digest, None)
             if number is not None:
                 self._free.append(number)
 
     def audit(self) -> None:
-        assert sorted([*self._numbers.values(), *self._free]) == list(range(self.total))
+        assert sorted([*self._by_hash.values(), *self._free]) == list(range(self.total))

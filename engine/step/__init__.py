@@ -1,1 +1,1 @@
-"""One step of the engine: commands in, batches through the model, and what streams are told of it."""
+"""One step of the engine: commands, the execution of batches, streams' lifecycles, and KV swapping."""

@@ -1,4 +1,4 @@
-"""Commands on their way into an engine: put by any thread, taken once a step.
+"""The command queue: commands on their way into an engine, put by any thread, and taken once a step.
 
 It knows lists of commands, and nothing of what they do.
 """
@@ -12,7 +12,9 @@ from typing import Protocol
 from engine import api
 
 
-class Incoming(Protocol):
+class CommandSource(Protocol):
+    """Where an engine takes its commands from."""
+
     @property
     def empty(self) -> bool: ...
     def put(self, commands: list[api.AnyCommand]) -> None: ...
@@ -23,10 +25,10 @@ class Incoming(Protocol):
         """All that there is, once a step."""
 
 
-class Inbox:
+class CommandQueue:
     def __init__(self) -> None:
         self._lists: SimpleQueue[list[api.AnyCommand]] = SimpleQueue()
-        self._awaited: list[api.AnyCommand] = []
+        self._waited_for: list[api.AnyCommand] = []
 
     @property
     def empty(self) -> bool:
@@ -36,11 +38,11 @@ class Inbox:
         self._lists.put(commands)
 
     def wait(self) -> None:
-        self._awaited += self._lists.get()
+        self._waited_for += self._lists.get()
 
     def take(self) -> Iterator[api.AnyCommand]:
         """Also what is put while the first are dealt with."""
-        commands, self._awaited = self._awaited, []
+        commands, self._waited_for = self._waited_for, []
         while True:
             yield from commands
             try:

@@ -1,10 +1,10 @@
-"""Batches on their way through the model: launched, landed, and run again in parts where something failed.
+"""The executor: runs batches through the model and the sampler, and retries in halves where something failed.
 
-A batch that was launched is a *flight*. Without overlap it lands in the step that launched it. With overlap
-it lands in the next one, behind the launch of the batch that follows it: the device always has work queued,
-and the host learns of tokens one step later.
+Without overlap a batch completes in the step that launched it. With overlap it is *in flight* until the next
+step, and completes behind the launch of the batch that follows it: the device always has work queued, and the
+host learns of tokens one step later.
 
-It knows rows, the model and the sampler; it changes no sequence, but to give up rows that it cannot trust. It
+It knows rows, the model and the sampler; it changes no sequence, but to discard rows that it cannot trust. It
 knows no news, and no command.
 """
 
@@ -13,66 +13,69 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from engine.forward.interface import Runner
-from engine.sampling.readback import Draw, Next
+from engine.sampling.readback import Readback, SampleRequest
 from engine.sampling.sampler import Sampler
 from engine.schedule.batch import Batch, Row
-from engine.schedule.sequence import Choice
-from engine.transfer import wait_for_all
+from engine.schedule.sequence import SampledToken
+from engine.transfer import synchronize
 
 log = logging.getLogger(__name__)
 
 
-Outcome = Choice | Exception | None  # of a row: a token, what went wrong, or nothing since it did not sample
-Landed = list[tuple[Row, Outcome]]
+Result = SampledToken | Exception | None  # of a row: its token, its error, or nothing since it did not sample
+Commit = Callable[[Row, Result], None]
 
 
 @dataclass(slots=True)
-class Flight:
-    """Rows under way: what they will bring, or why they could not be launched."""
+class BatchInFlight:
+    """Rows that were launched: their tokens on the way to the host, or why they could not be launched."""
 
     rows: list[Row]
-    draw: Draw | Exception
+    readback: Readback | Exception
 
 
-class Flights:
-    """What fails is computed again in parts, unless others compute in step with this process: they would
-    not, so there nothing is forgiven."""
+class Executor:
+    """Rows that fail are retried with fewer others, unless other processes compute in step with this one:
+    they would not retry, so there an error is raised."""
 
-    def __init__(self, runner: Runner, sampler: Sampler, *, overlap: bool, salvage: bool = True) -> None:
+    def __init__(self, runner: Runner, sampler: Sampler, *, overlap: bool, retry: bool = True) -> None:
         self._runner = runner
         self._sampler = sampler
         self._overlap = overlap
-        self._forgiven: tuple[type[Exception], ...] = (Exception,) if salvage else ()
-        self._flight: Flight | None = None
+        self._retryable: tuple[type[Exception], ...] = (Exception,) if retry else ()
+        self._in_flight: BatchInFlight | None = None
         self.seconds = 0.0  # that the last step spent on computing and sampling
 
     @property
-    def under_way(self) -> bool:
-        return self._flight is not None
+    def busy(self) -> bool:
+        return self._in_flight is not None
 
-    def fly(self, batch: Batch) -> Iterator[Landed]:
-        """Launch the batch; land what is due, each to be kept before the next is asked for."""
-        before, self._flight = self._flight, None
+    def run(self, batch: Batch, commit: Commit) -> list[Row]:
+        """Launch the batch, and commit each row that completes, first those of the batch before; returns
+        them."""
+        before, self._in_flight = self._in_flight, None
+        completed: list[Row] = []
         self.seconds = 0.0
         with self._timed():
-            flight = self._launched(batch)
-            outcomes = self._brought(before) if before is not None else None
+            launched = self._launch(batch)
+            results = self._results(before) if before is not None else None
         if before is not None:
-            yield self._landed(before, outcomes)
-            if outcomes is None and flight is not None:  # it builds upon what could not be trusted
-                for row in flight.rows:
-                    row.sequence.recall()
-        if flight is not None and self._overlap and isinstance(flight.draw, Draw):
-            self._flight = flight
-        elif flight is not None:
+            completed += self._complete(before, results, commit)
+            if results is None and launched is not None:  # it builds upon what could not be trusted
+                for row in launched.rows:
+                    row.sequence.discard_in_flight()
+        if launched is not None and self._overlap and isinstance(launched.readback, Readback):
+            self._in_flight = launched
+        elif launched is not None:
             with self._timed():
-                outcomes = self._brought(flight)
-            yield self._landed(flight, outcomes)
+                results = self._results(launched)
+            completed += self._complete(launched, results, commit)
+        return completed
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -80,79 +83,83 @@ class Flights:
         yield
         self.seconds += time.perf_counter() - began
 
-    def _launched(self, batch: Batch) -> Flight | None:
+    def _launch(self, batch: Batch) -> BatchInFlight | None:
         if batch.copies:
             self._runner.copy_blocks(batch.copies)
         if not batch.rows:
             return None
         try:
-            return Flight(batch.rows, self._launch(batch.rows))
-        except self._forgiven as error:
-            return Flight(batch.rows, _forgive(error))
+            return BatchInFlight(batch.rows, self._forward(batch.rows))
+        except self._retryable as error:
+            return BatchInFlight(batch.rows, _clean_up(error))
 
-    def _landed(self, flight: Flight, outcomes: list[Outcome] | None) -> Landed:
-        return list(zip(flight.rows, outcomes or self._salvaged(flight), strict=True))
-
-    def _launch(self, rows: list[Row]) -> Draw:
+    def _forward(self, rows: list[Row]) -> Readback:
         logits = self._runner.forward(rows)
-        return self._sampler.choose(logits, [Next(row.sequence, row.index) for row in rows if row.samples])
+        requests = [SampleRequest(row.sequence, row.index) for row in rows if row.samples]
+        return self._sampler.launch(logits, requests)
 
-    def _brought(self, flight: Flight) -> list[Outcome] | None:
-        if isinstance(flight.draw, Exception):
+    def _results(self, launched: BatchInFlight) -> list[Result] | None:
+        """The result of each row, waited for; None where they have to be retried."""
+        if isinstance(launched.readback, Exception):
             return None
         try:
-            return self._sound(flight.rows, flight.draw)
-        except self._forgiven as error:  # of work that was only queued when it was launched
-            flight.draw = _forgive(error)
+            return self._read(launched.rows, launched.readback)
+        except self._retryable as error:  # of work that was only queued when it was launched
+            launched.readback = _clean_up(error)
             return None
 
-    def _sound(self, rows: list[Row], draw: Draw) -> list[Outcome] | None:
-        """The outcome of each row; None where a row has no number, and others may suffer for it.
+    def _read(self, rows: list[Row], readback: Readback) -> list[Result] | None:
+        """The result of each row; None where a row's logits are no numbers, and others may suffer for it.
 
         Rows that are read together read over their ends, masked, into what others wrote; and nothing times no
         number is no number. Alone, a row reads its own: only the culprit is left with none.
         """
-        choices = iter(draw.choices())
-        outcomes: list[Outcome] = [next(choices) if row.samples else None for row in rows]
+        tokens = iter(readback.read())
+        results: list[Result] = [next(tokens) if row.samples else None for row in rows]
         spoiled = any(
-            isinstance(outcome, Choice) and outcome.token is None and not row.void
-            for row, outcome in zip(rows, outcomes, strict=True)
+            isinstance(result, SampledToken) and result.token is None and not row.discarded
+            for row, result in zip(rows, results, strict=True)
         )
-        return None if spoiled and len(rows) > 1 else outcomes
+        return None if spoiled and len(rows) > 1 else results
 
-    # -- again, in parts -------------------------------------------------------------------------
+    def _complete(self, launched: BatchInFlight, results: list[Result] | None, commit: Commit) -> list[Row]:
+        for row, result in zip(launched.rows, results or self._retry(launched), strict=True):
+            commit(row, result)
+        return launched.rows
 
-    def _salvaged(self, flight: Flight) -> list[Outcome]:
-        """Each half where the whole failed, each row where its numbers did, but for what is void."""
-        rows = [row for row in flight.rows if not row.void]
-        error = flight.draw if isinstance(flight.draw, Exception) else None
-        again = iter(self._halved(rows, error) if error and rows else self._alone(rows))
-        return [None if row.void else next(again) for row in flight.rows]
+    # -- retries ---------------------------------------------------------------------------------
 
-    def _alone(self, rows: list[Row]) -> list[Outcome]:
-        return [outcome for row in rows for outcome in self._contained([row])]
+    def _retry(self, failed: BatchInFlight) -> list[Result]:
+        """In halves where the whole failed, one by one where its numbers did, but for what was discarded."""
+        rows = [row for row in failed.rows if not row.discarded]
+        error = failed.readback if isinstance(failed.readback, Exception) else None
+        again = iter(self._retry_halves(rows, error) if error and rows else self._retry_each(rows))
+        return [None if row.discarded else next(again) for row in failed.rows]
 
-    def _contained(self, rows: list[Row]) -> list[Outcome]:
+    def _retry_each(self, rows: list[Row]) -> list[Result]:
+        return [result for row in rows for result in self._retry_rows([row])]
+
+    def _retry_rows(self, rows: list[Row]) -> list[Result]:
         """Computing a row again writes the same again, so what is left in the end are the rows that fail
         alone, and what ran short of memory as a whole may do in parts."""
         try:
-            outcomes = self._sound(rows, self._launch(rows))
-        except self._forgiven as error:
-            return self._halved(rows, _forgive(error))
-        return self._alone(rows) if outcomes is None else outcomes
+            results = self._read(rows, self._forward(rows))
+        except self._retryable as error:
+            return self._retry_halves(rows, _clean_up(error))
+        return self._retry_each(rows) if results is None else results
 
-    def _halved(self, rows: list[Row], error: Exception) -> list[Outcome]:
+    def _retry_halves(self, rows: list[Row], error: Exception) -> list[Result]:
         if len(rows) == 1:
             log.error("stream %d failed in the model", rows[0].sequence.stream, exc_info=error)
             return [error]
         half = len(rows) // 2
-        return self._contained(rows[:half]) + self._contained(rows[half:])
+        return self._retry_rows(rows[:half]) + self._retry_rows(rows[half:])
 
 
-def _forgive(error: Exception) -> Exception:
-    """Whatever a model raises is its streams' misfortune, and they are tried again; unless the device broke,
-    which is raised. What the failed try computed is let go of: the next may need its memory."""
-    wait_for_all()
+def _clean_up(error: Exception) -> Exception:
+    """Make an error of the model safe to retry: what the failed attempt computed is let go of, since the next
+    may need its memory. Raises where the device itself broke."""
+    synchronize()
     at: BaseException | None = error
     while at is not None:
         traceback.clear_frames(at.__traceback__)

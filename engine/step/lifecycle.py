@@ -1,7 +1,7 @@
-"""How streams begin and end in an engine, and what is told of them.
+"""Stream lifecycle in the engine: how streams begin and end, and the news that are collected for them.
 
 A stream has a slot, a row of the sampler's tensors, from its beginning to its end, and a place in the
-scheduler. Its news are collected here until the step is over. It knows no command but the first, no batch and
+scheduler. Its news are collected here until the step is over. It knows no command but `Submit`, no batch and
 no model.
 """
 
@@ -12,10 +12,10 @@ from collections.abc import Sequence as Several
 from engine import api
 from engine.sampling.sampler import Sampler
 from engine.schedule.scheduler import Scheduler
-from engine.schedule.sequence import Choice, Sequence
+from engine.schedule.sequence import SampledToken, Sequence
 
 
-class Lives:
+class Lifecycle:
     def __init__(self, scheduler: Scheduler, sampler: Sampler, *, slots: int, context: int) -> None:
         self._scheduler = scheduler
         self._sampler = sampler
@@ -23,7 +23,7 @@ class Lives:
         self._free_slots = list(range(slots))
         self._news: dict[int, api.News] = {}
 
-    def begin(self, command: api.Submit) -> None:
+    def submit(self, command: api.Submit) -> None:
         sequence = Sequence(
             command.stream,
             command.tokens,
@@ -32,49 +32,50 @@ class Lives:
             context=self._context,
             priority=command.priority,
             tenant=command.tenant,
-            prompt=command.prompt,
+            num_prompt=command.prompt,
             injections=command.injections,
         )
         sequence.paused = command.paused
         sequence.slot = self._free_slots.pop()
-        self._sampler.adopt(sequence)
+        self._sampler.assign_slot(sequence)
         self._scheduler.add(sequence)
-        self.settle(sequence)
+        self.update(sequence)
 
-    def settle(self, sequence: Sequence) -> None:
-        """After any change: the sequence has reached its end, or wants something else than before."""
+    def update(self, sequence: Sequence) -> None:
+        """After any change: finish a sequence that has reached its length, or reconsider what it computes."""
         if sequence.length_reached:
-            self.end(sequence, "length")
+            self.finish(sequence, "length")
         else:
-            self._scheduler.refresh(sequence)
+            self._scheduler.update_ready(sequence)
 
-    def end(self, sequence: Sequence, reason: api.FinishReason, detail: str | None = None) -> None:
+    def finish(self, sequence: Sequence, reason: api.FinishReason, detail: str | None = None) -> None:
         self.news(sequence).finish = api.Finish(reason, detail)
         self._scheduler.remove(sequence)
-        self._sampler.release(sequence)
+        self._sampler.release_slot(sequence)
         self._free_slots.append(sequence.slot)
 
     # -- news ------------------------------------------------------------------------------------
 
     def news(self, sequence: Sequence) -> api.News:
+        """Its news in this step, to be added to."""
         news = self._news.get(sequence.stream)
         if news is None:
             news = self._news[sequence.stream] = api.News(sequence.stream)
         return news
 
-    def changed(self, sequence: Sequence, change: api.AnyChange) -> None:
+    def add_change(self, sequence: Sequence, change: api.AnyChange) -> None:
         self.news(sequence).changes.append(change)
 
-    def said(self, sequence: Sequence, token: int, choice: Choice) -> None:
+    def add_token(self, sequence: Sequence, token: int, sampled: SampledToken) -> None:
         news = self.news(sequence)
         if not news.tokens:
-            news.index = sequence.outputs
+            news.index = sequence.num_outputs
         news.tokens.append(token)
-        if choice.logprob is not None:
-            news.logprobs = [*(news.logprobs or []), choice.logprob]
+        if sampled.logprob is not None:
+            news.logprobs = [*(news.logprobs or []), sampled.logprob]
 
-    def told(self) -> list[api.News]:
-        """All news since it was last asked."""
+    def take_news(self) -> list[api.News]:
+        """All news since they were last taken."""
         news, self._news = self._news, {}
         return list(news.values())
 

@@ -1,8 +1,8 @@
-"""Blocks on their way between the device and the host's memory, while the device computes.
+"""KV swapping: blocks are swapped between the device and the host's memory while the device computes.
 
-It launches what the scheduler wants moved, in the order that keeps every block's numbers whole, and says what
-has arrived. A long load sets out in parts, one a step: while it is launched, nobody's tokens are. It knows
-moves and loads; the copying is somebody else's.
+It starts the copies that the scheduler and the host cache plan, in the order that keeps every block's numbers
+whole, and says which loads are done. A long load is started in parts, one a step: while it is launched,
+nobody's tokens are. It knows loads and saves; the copying is somebody else's.
 """
 
 from __future__ import annotations
@@ -12,29 +12,31 @@ from typing import Protocol
 
 from engine.schedule.batch import Batch
 from engine.schedule.block_cache import BlockCache
-from engine.schedule.host_cache import HostCache, Load, Move
+from engine.schedule.host_cache import BlockCopy, HostCache, Load
 
 
-class Arrival(Protocol):
+class Completion(Protocol):
+    """Of copies that were started."""
+
     def done(self) -> bool: ...
     def wait(self) -> None: ...
 
 
-class Mover(Protocol):
+class BlockCopier(Protocol):
     """Copies blocks. What it is told later happens later, there and back."""
 
-    most: int  # blocks that one `save` or `load` takes
+    max_blocks: int  # that one `save` or `load` takes
 
     def may_save(self) -> bool:
         """Whether another save would make nobody wait."""
 
-    def save(self, moves: list[Move]) -> None:
+    def save(self, copies: list[BlockCopy]) -> None:
         """From the device to the host, behind the save before it, which is waited for.
 
         The device's blocks may be written to at once.
         """
 
-    def load(self, moves: list[Move]) -> Arrival:
+    def load(self, copies: list[BlockCopy]) -> Completion:
         """From the host to the device, beside whatever is computed there."""
 
     def fence(self) -> None:
@@ -42,71 +44,71 @@ class Mover(Protocol):
 
 
 @dataclass(eq=False, slots=True)
-class Coming:
-    """A load, and when what has set out of it so far is there."""
+class QueuedLoad:
+    """A load, and the completion of the part of it that was started last."""
 
     load: Load
-    arrival: Arrival | None = None
+    started: Completion | None = None
 
     @property
-    def there(self) -> bool:
-        return not self.load.moves and (self.arrival is None or self.arrival.done())
+    def done(self) -> bool:
+        return not self.load.copies and (self.started is None or self.started.done())
 
-    def set_out(self, mover: Mover, now: list[Move], later: list[Move]) -> None:
+    def start(self, copier: BlockCopier, now: list[BlockCopy], later: list[BlockCopy]) -> None:
         if now:
-            self.arrival = mover.load(now)
-        self.load.moves = later
+            self.started = copier.load(now)
+        self.load.copies = later
 
 
-class Moves:
-    def __init__(self, host: HostCache, mover: Mover | None) -> None:
-        self._host = host
-        self._mover = mover
-        self._coming: list[Coming] = []
+class Swapping:
+    def __init__(self, host_cache: HostCache, copier: BlockCopier | None) -> None:
+        self._host_cache = host_cache
+        self._copier = copier
+        self._queue: list[QueuedLoad] = []
 
     @property
-    def under_way(self) -> bool:
-        return bool(self._coming)
+    def busy(self) -> bool:
+        return bool(self._queue)
 
-    def launch(self, batch: Batch) -> None:
+    def start_loads(self, batch: Batch) -> None:
         """Before anything of the batch is computed."""
-        if self._mover is None:
+        if self._copier is None:
             return
         if batch.fence:
-            self._mover.fence()
-        self._coming += [Coming(load) for load in batch.loads if load.live]
-        room = self._mover.most
-        for coming in self._coming:
-            if room and coming.load.moves:
-                wanted = coming.load.still_wanted()
-                coming.set_out(self._mover, wanted[:room], wanted[room:])
-                room -= min(room, len(wanted))
+            self._copier.fence()
+        self._queue += [QueuedLoad(load) for load in batch.loads if load.live]
+        room = self._copier.max_blocks
+        for queued in self._queue:
+            if room and queued.load.copies:
+                needed = queued.load.still_needed()
+                queued.start(self._copier, needed[:room], needed[room:])
+                room -= min(room, len(needed))
 
-    def keep(self, cache: BlockCache, wait: bool = False) -> bool:
+    def save(self, cache: BlockCache, wait: bool = False) -> bool:
         """Behind everything that was launched, and before any load is planned that it could overwrite.
 
-        False if nothing was to be kept; or if that would have had to wait, and should not.
+        False if nothing was to be saved; or if that would have had to wait, and should not.
         """
-        if self._mover is None or not (wait or self._mover.may_save()):
+        if self._copier is None or not (wait or self._copier.may_save()):
             return False
-        moves = self._host.due(cache, self._mover.most)
-        if moves:
-            self._make_way(self._mover, {here for _, here in moves})
-            self._mover.save(moves)
-        return bool(moves)
+        copies = self._host_cache.plan_saves(cache, self._copier.max_blocks)
+        if copies:
+            self._load_before_overwriting(self._copier, {here for _, here in copies})
+            self._copier.save(copies)
+        return bool(copies)
 
-    def _make_way(self, mover: Mover, taken: set[int]) -> None:
-        """What is still to come from where something else is to be kept sets out before that."""
-        for coming in self._coming:
-            if not taken.isdisjoint(here for here, _ in coming.load.moves):
-                wanted = coming.load.still_wanted()
-                now = [move for move in wanted if move[0] in taken]
-                coming.set_out(mover, now, [move for move in wanted if move[0] not in taken])
+    def _load_before_overwriting(self, copier: BlockCopier, saved_to: set[int]) -> None:
+        """Start what is still to be loaded from blocks of the host that are about to be saved to."""
+        for queued in self._queue:
+            if not saved_to.isdisjoint(here for here, _ in queued.load.copies):
+                needed = queued.load.still_needed()
+                now = [copy for copy in needed if copy[0] in saved_to]
+                queued.start(copier, now, [copy for copy in needed if copy[0] not in saved_to])
 
-    def arrived(self, wait: bool) -> list[Load]:
-        """The loads that are there by now; where there is nothing else to do, the next part is waited for."""
-        if wait and self._coming and (first := self._coming[0].arrival):
+    def take_done(self, wait: bool) -> list[Load]:
+        """The loads that are done by now; where there is nothing else to do, the next part is waited for."""
+        if wait and self._queue and (first := self._queue[0].started):
             first.wait()
-        there = [coming for coming in self._coming if coming.there]
-        self._coming = [coming for coming in self._coming if coming not in there]
-        return [coming.load for coming in there]
+        done = [queued for queued in self._queue if queued.done]
+        self._queue = [queued for queued in self._queue if queued not in done]
+        return [queued.load for queued in done]

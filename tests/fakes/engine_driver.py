@@ -1,4 +1,4 @@
-"""An engine in this very process, driven step by step, audited after each, and heard as a gateway hears it.
+"""The engine driver: an engine in this very process, stepped by hand, audited and checked after each step.
 
 `engine_of` and `model_engine` put engines together with any amount of memory; `Driver` sends commands, steps,
 and checks what every stream is told: answers in the order of the commands, indices that are the truth, no
@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from engine import api, toy_model
 from engine.engine import Engine
 from engine.forward.attention import NAME
-from engine.forward.by_sdpa import Sdpa
+from engine.forward.by_sdpa import SdpaBackend
 from engine.forward.interface import Runner
 from engine.forward.kv_pool import KvPool
 from engine.forward.model_runner import ModelRunner
@@ -28,9 +28,9 @@ from engine.sampling.sampler import Sampler
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.host_cache import HostCache
 from engine.schedule.scheduler import Scheduler
-from tests.fakes.late_block_copier import LateMover, ToyHost
+from tests.fakes.late_block_copier import LateBlockCopier, ToyHostPool
 from tests.fakes.tiny_models import tiny_model
-from tests.fakes.triton_kernels import gathered, paged
+from tests.fakes.triton_kernels import gather_backend, triton_backend
 
 TOY = "toy"
 SLOTS = 64
@@ -46,11 +46,11 @@ Injections = list[tuple[int, list[int]]]  # (index of the output token behind it
 
 
 @dataclass(frozen=True, kw_only=True)
-class Room:
-    """What an engine may use: small by default, so that memory and steps are always short."""
+class Limits:
+    """What an engine may use: little by default, so that memory and steps are always short."""
 
     kv_tokens: int = 160
-    block: int = 4
+    block_size: int = 4
     step_tokens: int = 24
     batch_rows: int = 8
     tenant_prefill: int = 1000
@@ -60,72 +60,81 @@ class Room:
     host_blocks: int = 0  # that may lie in the host's memory, or somewhat fewer
 
 
-PLENTY = Room(kv_tokens=4096, step_tokens=512, batch_rows=32)
+PLENTY = Limits(kv_tokens=4096, step_tokens=512, batch_rows=32)
 
 
-def engine_of(architecture: str, room: Room = PLENTY, wrap: Wrap | None = None) -> Engine:
+def engine_of(architecture: str, limits: Limits = PLENTY, wrap: Wrap | None = None) -> Engine:
     """Around the toy, or a tiny model in float64 that knows no end tokens and writes as long as it is let."""
     if architecture == TOY:
-        return _toy_engine(room, wrap)
-    return model_engine(tiny_model(architecture, dtype=torch.float64), room, wrap)
+        return _toy_engine(limits, wrap)
+    return model_engine(tiny_model(architecture, dtype=torch.float64), limits, wrap)
 
 
-def model_engine(model: PreTrainedModel, room: Room, wrap: Wrap | None = None) -> Engine:
+def model_engine(model: PreTrainedModel, limits: Limits, wrap: Wrap | None = None) -> Engine:
     """Around any model, which belongs to the engine from now on."""
     facts = describe(model.config)
     model.set_attn_implementation(NAME)
-    context = min(facts.context, room.kv_tokens)
-    sampler = Sampler(SLOTS, facts.vocab, eos=[], rows=room.batch_rows)
+    context = min(facts.context, limits.kv_tokens)
+    sampler = Sampler(SLOTS, facts.vocab, eos=[], rows=limits.batch_rows)
     pool = KvPool(
         facts.layers,
         facts.kv_heads,
         facts.head_dim,
-        tokens=room.kv_tokens + room.block,
+        tokens=limits.kv_tokens + limits.block_size,
         dtype=model.dtype,
         device="cpu",
     )
-    readers = {"triton": paged, "gathered": gathered}
+    backends = {"triton": triton_backend, "gathered": gather_backend}
     kernels = None
-    if room.attention != "sdpa":
-        kernels = readers[room.attention](pool, room.block, facts.heads, SLOTS)
+    if limits.attention != "sdpa":
+        kernels = backends[limits.attention](pool, limits.block_size, facts.heads, SLOTS)
     runner = ModelRunner(
         model,
         pool,
-        kernels or Sdpa(pool, room.block),
-        sampler.latest,
-        block=room.block,
+        kernels or SdpaBackend(pool, limits.block_size),
+        sampler.latest_tokens,
+        block_size=limits.block_size,
         context=context,
         eos=frozenset(),
     )
-    if room.captured:
+    if limits.captured:
         assert kernels is not None
-        runner.record(kernels, room.batch_rows, lambda work: work)
-    return _assembled(runner if wrap is None else wrap(runner), sampler, room, _mover(pool, room))
+        runner.capture_decode(kernels, limits.batch_rows, lambda work: work)
+    return _assembled(runner if wrap is None else wrap(runner), sampler, limits, _copier(pool, limits))
 
 
-def _mover(pool: KvPool, room: Room) -> LateMover | None:
-    if not room.host_blocks:
+def _copier(pool: KvPool, limits: Limits) -> LateBlockCopier | None:
+    if not limits.host_blocks:
         return None
-    return LateMover(HostPool(pool, room.block, room.host_blocks * pool.blocks(room.block)[0].nbytes))
+    return LateBlockCopier(
+        HostPool(pool, limits.block_size, limits.host_blocks * pool.blocks(limits.block_size)[0].nbytes)
+    )
 
 
-def _toy_engine(room: Room, wrap: Wrap | None) -> Engine:
-    sampler = Sampler(SLOTS, toy_model.VOCAB, eos=[toy_model.EOS], rows=room.batch_rows)
-    runner = ToyRunner(tokens=room.kv_tokens, block=room.block, context=room.kv_tokens, latest=sampler.latest)
-    mover = LateMover(ToyHost(runner, room.host_blocks)) if room.host_blocks else None
-    return _assembled(runner if wrap is None else wrap(runner), sampler, room, mover)
+def _toy_engine(limits: Limits, wrap: Wrap | None) -> Engine:
+    sampler = Sampler(SLOTS, toy_model.VOCAB, eos=[toy_model.EOS], rows=limits.batch_rows)
+    runner = ToyRunner(
+        tokens=limits.kv_tokens,
+        block_size=limits.block_size,
+        context=limits.kv_tokens,
+        latest_tokens=sampler.latest_tokens,
+    )
+    copier = LateBlockCopier(ToyHostPool(runner, limits.host_blocks)) if limits.host_blocks else None
+    return _assembled(runner if wrap is None else wrap(runner), sampler, limits, copier)
 
 
-def _assembled(runner: Runner, sampler: Sampler, room: Room, mover: LateMover | None = None) -> Engine:
-    cache = BlockCache(room.kv_tokens // room.block, room.block)
+def _assembled(
+    runner: Runner, sampler: Sampler, limits: Limits, copier: LateBlockCopier | None = None
+) -> Engine:
+    cache = BlockCache(limits.kv_tokens // limits.block_size, limits.block_size)
     scheduler = Scheduler(
         cache,
-        step_tokens=room.step_tokens,
-        batch_rows=room.batch_rows,
-        tenant_prefill=room.tenant_prefill,
-        host=HostCache(mover.total if mover else 0),
+        step_tokens=limits.step_tokens,
+        batch_rows=limits.batch_rows,
+        tenant_prefill=limits.tenant_prefill,
+        host_cache=HostCache(copier.total_blocks if copier else 0),
     )
-    return Engine(runner, sampler, cache, scheduler, slots=SLOTS, overlap=room.overlap, mover=mover)
+    return Engine(runner, sampler, cache, scheduler, slots=SLOTS, overlap=limits.overlap, copier=copier)
 
 
 @dataclass

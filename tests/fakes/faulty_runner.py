@@ -18,8 +18,8 @@ class FaultyRunner:
     """Raises for some streams' rows, spoils the numbers of others, and runs out of memory for large batches.
 
     A spoiled stream is spoiled as by a model that overflows: its keys and values are no numbers either.
-    Faults begin once a stream knows `after` tokens. `copies` counts the blocks that were copied, `most_held`
-    the failed tries whose work was still held when another began.
+    Faults begin once a stream knows `after` tokens. `copies` counts the blocks that were copied, `max_held`
+    the failed attempts whose work was still held when another began.
     """
 
     def __init__(
@@ -29,25 +29,25 @@ class FaultyRunner:
         raises: int | None = None,
         spoils: int | None = None,
         after: int = 0,
-        most_rows: int | None = None,
+        max_rows: int | None = None,
     ) -> None:
         self.context = inner.context
         self.eos = inner.eos
         self.copies = 0
         self.shortages = 0
         self.held: weakref.WeakSet[Tensor] = weakref.WeakSet()
-        self.most_held = 0
+        self.max_held = 0
         self._inner = inner
         self._raises = raises
         self._spoils = spoils
         self._after = after
-        self._most_rows = most_rows
+        self._max_rows = max_rows
 
     def forward(self, rows: Rows[Row]) -> Tensor:
-        self.most_held = max(self.most_held, len(self.held))
+        self.max_held = max(self.max_held, len(self.held))
         computed = torch.zeros(len(rows))
         self.held.add(computed)
-        if self._most_rows is not None and len(rows) > self._most_rows:
+        if self._max_rows is not None and len(rows) > self._max_rows:
             self.shortages += 1
             raise MemoryError
         if any(self._is(row, self._raises) for row in rows):
@@ -61,7 +61,7 @@ class FaultyRunner:
         return logits
 
     def _is(self, row: Row, stream: int | None) -> bool:
-        return row.sequence.stream == stream and row.sequence.known >= self._after
+        return row.sequence.stream == stream and row.sequence.num_tokens >= self._after
 
     @property
     def pool(self) -> KvPool:
@@ -70,14 +70,14 @@ class FaultyRunner:
 
     def _spoil(self, row: Row) -> None:
         assert isinstance(self._inner, ModelRunner)
-        pool, block = self.pool, self._inner._block
-        number = row.sequence.blocks[row.start // block]
+        pool, size = self.pool, self._inner._block_size
+        number = row.sequence.blocks[row.start // size]
         for tensor in (*pool.keys, *pool.values):
-            tensor[:, number * block + row.start % block : (number + 1) * block] = torch.nan
+            tensor[:, number * size + row.start % size : (number + 1) * size] = torch.nan
 
     def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
         self.copies += len(copies)
         self._inner.copy_blocks(copies)
 
-    def scrub_blocks(self, blocks: list[int]) -> None:
-        self._inner.scrub_blocks(blocks)
+    def zero_blocks(self, blocks: list[int]) -> None:
+        self._inner.zero_blocks(blocks)

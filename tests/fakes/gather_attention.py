@@ -1,5 +1,5 @@
-"""What our kernels do, in PyTorch: each query token gathers all that its table names. For tests of what is
-above the kernels; they themselves are tested against a dense softmax."""
+"""An attention backend in plain PyTorch: each query token gathers all that its block table names. For tests
+of what is above our kernels; they themselves are tested against a dense softmax."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.forward.attention import Look
-from engine.forward.by_triton import Paged, PagedKernels, Tiles
+from engine.forward.attention import AttentionParams
+from engine.forward.by_triton import Tiles, TritonBackend, TritonPlan
 
 
-class GatheredKernels(PagedKernels):
-    def batch(self, places: Tensor, parts: list[Tiles]) -> Paged:
-        return Gathered(places, parts, self.tables, self.launch)
+class GatherBackend(TritonBackend):
+    def plan_of(self, pool_indices: Tensor, parts: list[Tiles]) -> TritonPlan:
+        return GatherPlan(pool_indices, parts, self.tables, self.launch)
 
 
 @dataclass(slots=True)
-class Gathered(Paged):
+class GatherPlan(TritonPlan):
     def attend(
-        self, keys: Tensor, values: Tensor, query: Tensor, own: tuple[Tensor, Tensor], look: Look
+        self, keys: Tensor, values: Tensor, query: Tensor, own: tuple[Tensor, Tensor], params: AttentionParams
     ) -> Tensor:
         slots, positions = (torch.cat(column) for column in zip(*map(_tokens, self.parts), strict=True))
         groups = query.shape[0] // keys.shape[0]
-        block, width = self.tables.block, self.tables.numbers.shape[1]
-        at = torch.arange(width * block)
-        places = self.tables.numbers[slots].long()[:, at // block] * block + at % block  # [T, L]
+        size, width = self.tables.block_size, self.tables.tensor.shape[1]
+        at = torch.arange(width * size)
+        indices = self.tables.tensor[slots].long()[:, at // size] * size + at % size  # [T, L]
         q = query.transpose(0, 1).reshape(len(slots), -1, groups, query.shape[2])  # [T, KV, G, D]
-        scores = torch.einsum("tkgd,ktld->tkgl", q, keys[:, places]) * look.scale
-        if look.softcap is not None:
-            scores = torch.tanh(scores / look.softcap) * look.softcap
+        scores = torch.einsum("tkgd,ktld->tkgl", q, keys[:, indices]) * params.scale
+        if params.softcap is not None:
+            scores = torch.tanh(scores / params.softcap) * params.softcap
         distance = positions[:, None] - at
-        hidden = (distance < 0) | (distance >= (look.window or len(at)))
+        hidden = (distance < 0) | (distance >= (params.window or len(at)))
         scores = scores.masked_fill(hidden[:, None, None], -torch.inf)
-        if look.sinks is not None:
-            sinks = look.sinks.view(1, -1, groups, 1).expand(len(slots), -1, -1, 1)
+        if params.sinks is not None:
+            sinks = params.sinks.view(1, -1, groups, 1).expand(len(slots), -1, -1, 1)
             scores = torch.cat([scores, sinks], -1)
         shares = scores.softmax(-1)[..., : len(at)]
-        read = values[:, places].masked_fill(hidden[..., None], 0)
+        read = values[:, indices].masked_fill(hidden[..., None], 0)
         return torch.einsum("tkgl,ktld->tkgd", shares, read).flatten(1, 2)
 
 

@@ -1,4 +1,4 @@
-"""What greedy decoding writes when nothing happens meanwhile: what an engine is held against.
+"""The greedy oracle: what greedy decoding writes when nothing happens meanwhile, to hold engines against.
 
 For a model it is transformers' own `generate`; for the toy, a stream that is alone.
 """

@@ -1,4 +1,4 @@
-"""Moves between device and host as a device may carry them out at worst: as late as it is allowed to."""
+"""A block copier as slow as it may be: loads complete only when they are waited for, or asked for thrice."""
 
 from __future__ import annotations
 
@@ -6,90 +6,90 @@ from collections import deque
 from typing import Protocol
 
 from engine.forward.toy_runner import ToyRunner
-from engine.schedule.host_cache import Move
+from engine.schedule.host_cache import BlockCopy
 
 
-class Host(Protocol):
-    most: int
+class Pool(Protocol):
+    max_blocks: int
 
     @property
-    def total(self) -> int: ...
-    def save(self, moves: list[Move]) -> None: ...
-    def load(self, moves: list[Move]) -> object: ...
+    def total_blocks(self) -> int: ...
+    def save(self, copies: list[BlockCopy]) -> None: ...
+    def load(self, copies: list[BlockCopy]) -> object: ...
 
 
-class ToyHost:
-    """What a toy's streams leave in the host's memory."""
+class ToyHostPool:
+    """The host's memory for the blocks of a toy's streams."""
 
-    most = 3
+    max_blocks = 3
 
-    def __init__(self, runner: ToyRunner, total: int) -> None:
-        self.total = total
+    def __init__(self, runner: ToyRunner, total_blocks: int) -> None:
+        self.total_blocks = total_blocks
         self._runner = runner
         self._held: dict[int, list[int]] = {}
 
-    def save(self, moves: list[Move]) -> None:
-        for number, here in moves:
+    def save(self, copies: list[BlockCopy]) -> None:
+        for number, here in copies:
             self._held[here] = self._runner.pool[self._tokens(number)]
 
-    def load(self, moves: list[Move]) -> None:
-        for here, number in moves:
+    def load(self, copies: list[BlockCopy]) -> None:
+        for here, number in copies:
             self._runner.pool[self._tokens(number)] = self._held[here]
 
     def _tokens(self, number: int) -> slice:
-        return slice(number * self._runner.block, (number + 1) * self._runner.block)
+        return slice(number * self._runner.block_size, (number + 1) * self._runner.block_size)
 
 
-class Late:
-    """An arrival that is there at the third time of asking, and not a moment before."""
+class LateCompletion:
+    """A completion that is done at the third time of asking, and not a moment before."""
 
-    def __init__(self, mover: LateMover, moves: list[Move]) -> None:
-        self._mover = mover
-        self.moves = moves
+    def __init__(self, copier: LateBlockCopier, copies: list[BlockCopy]) -> None:
+        self._copier = copier
+        self.copies = copies
         self._asked = 0
 
     def done(self) -> bool:
         self._asked += 1
-        if self._asked > 2 and self in self._mover.under_way:
+        if self._asked > 2 and self in self._copier.loading:
             self.wait()
-        return self not in self._mover.under_way
+        return self not in self._copier.loading
 
     def wait(self) -> None:
-        self._mover.finish(self)
+        self._copier.finish(self)
 
 
-class LateMover:
-    """Carries loads out when they are waited for. `saved` and `brought` count blocks."""
+class LateBlockCopier:
+    """Carries loads out when they are waited for. `saved` and `loaded` count blocks."""
 
-    def __init__(self, inner: Host) -> None:
-        self.most = inner.most
-        self.total = inner.total
+    def __init__(self, inner: Pool) -> None:
+        self.max_blocks = inner.max_blocks
+        self.total_blocks = inner.total_blocks
         self.saved = 0
-        self.brought = 0
+        self.loaded = 0
         self.fences = 0
-        self.under_way: deque[Late] = deque()
+        self.loading: deque[LateCompletion] = deque()
         self._inner = inner
 
     def may_save(self) -> bool:
-        return not self.under_way
+        return not self.loading
 
-    def save(self, moves: list[Move]) -> None:
-        self.saved += len(moves)
-        if self.under_way:  # there and back is one queue
-            self.finish(self.under_way[-1])
-        self._inner.save(moves)
+    def save(self, copies: list[BlockCopy]) -> None:
+        self.saved += len(copies)
+        if self.loading:  # there and back is one queue
+            self.finish(self.loading[-1])
+        self._inner.save(copies)
 
-    def load(self, moves: list[Move]) -> Late:
-        self.brought += len(moves)
-        self.under_way.append(Late(self, moves))
-        return self.under_way[-1]
+    def load(self, copies: list[BlockCopy]) -> LateCompletion:
+        self.loaded += len(copies)
+        self.loading.append(LateCompletion(self, copies))
+        return self.loading[-1]
 
     def fence(self) -> None:
         self.fences += 1
-        if self.under_way:
-            self.finish(self.under_way[-1])
+        if self.loading:
+            self.finish(self.loading[-1])
 
-    def finish(self, last: Late) -> None:
+    def finish(self, last: LateCompletion) -> None:
         """In the order in which they were asked for."""
-        while last in self.under_way:
-            self._inner.load(self.under_way.popleft().moves)
+        while last in self.loading:
+            self._inner.load(self.loading.popleft().copies)

@@ -1,5 +1,5 @@
-"""A device that is not there: torch's `meta` stands for it. It has shapes and no numbers, so whoever asks it
-for a number, or gives it a tensor of the host's, is found out."""
+"""The meta device as a stand-in for a device that is not there. It has shapes and no numbers, so whoever asks
+it for a number, or gives it a tensor of the host's, is found out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COPY = "aten.copy_.default"
 COPIES = (COPY, "aten._to_copy.default")
 
 
-class Unmixed(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class NoMixedDevices(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Fails on operations between tensors of the host and the device, but for copies; down comes nothing."""
 
     def __torch_dispatch__(
@@ -32,7 +32,7 @@ class Unmixed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-class Unpinned(TorchFunctionMode):
+class NoPinnedMemory(TorchFunctionMode):
     """There is nothing to pin memory for."""
 
     def __torch_function__(
@@ -48,7 +48,7 @@ class Event:
 
 
 @contextmanager
-def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def on_meta_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    with Unpinned(), Unmixed():  # type: ignore[no-untyped-call]
+    with NoPinnedMemory(), NoMixedDevices():  # type: ignore[no-untyped-call]
         yield

@@ -1,4 +1,4 @@
-"""The same stream told again: the same start and steering at the same indices, in an engine of its own.
+"""A stream replayed: the same start and steering at the same indices, in an engine of its own.
 
 Sampling is a function of the seed and the index, so the tokens must be the same, whatever ran beside the
 first telling, and whatever it lost on the way: pauses, evictions, and output that was rewound.
@@ -10,9 +10,9 @@ from engine import api
 from engine.engine import Engine
 from realtime.stream.params import sampling
 from tests.fakes.checking_client import Account
-from tests.fakes.simulated_server import Room, toy_engine
+from tests.fakes.simulated_server import EngineSize, toy_engine
 
-ALONE = Room(kv_tokens=2048, block=16, step_tokens=128)
+ALONE = EngineSize(kv_tokens=2048, block=16, step_tokens=128)
 
 
 def retold(account: Account) -> list[int]:

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from engine import api
 from engine.forward.interface import Runner
-from tests.fakes.engine_driver import PLENTY, TOY, Driver, Room, Wrap, engine_of, greedy, model_engine
+from tests.fakes.engine_driver import PLENTY, TOY, Driver, Limits, Wrap, engine_of, greedy, model_engine
 from tests.fakes.faulty_runner import FaultyRunner
 from tests.fakes.greedy_oracle import oracle
 from tests.fakes.tiny_models import tiny_model
@@ -18,8 +18,8 @@ from tests.fakes.tiny_models import tiny_model
 PROMPT = [(at * 31 + 5) % 400 for at in range(30)]
 CULPRIT = 2
 BAD = 463  # a token that no prompt of these holds
-TIGHT = Room(kv_tokens=160, step_tokens=16)
-ROOMS = {"plenty": PLENTY, "tight": TIGHT, "overlapped": replace(TIGHT, overlap=True)}
+TIGHT = Limits(kv_tokens=160, step_tokens=16)
+LIMITS = {"plenty": PLENTY, "tight": TIGHT, "overlapped": replace(TIGHT, overlap=True)}
 MODELS = ["llama", "gemma2", "gpt_oss", TOY]
 
 
@@ -41,10 +41,10 @@ def spoiling(after: int) -> Wrap:
 
 
 def short_of_memory(runner: Runner) -> Runner:
-    return FaultyRunner(runner, most_rows=2)
+    return FaultyRunner(runner, max_rows=2)
 
 
-def crowd() -> list[api.AnyCommand]:
+def submits() -> list[api.AnyCommand]:
     """Streams with the culprit's beginning, before it and behind it."""
     lengths = {0: 3, 1: 13, CULPRIT: 17, 3: 25, 4: 9}
     return [api.Submit(stream, PROMPT[:length], greedy(24), 1000) for stream, length in lengths.items()]
@@ -62,22 +62,22 @@ def check(driver: Driver, model: str) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
 @pytest.mark.parametrize("after", [0, 26], ids=["prefill", "decode"])
-def test_only_the_stream_whose_rows_raise_fails(model: str, room: Room, after: int) -> None:
-    driver = Driver(engine_of(model, room, raising(after)))
-    driver.settle(*crowd())
+def test_only_the_stream_whose_rows_raise_fails(model: str, limits: Limits, after: int) -> None:
+    driver = Driver(engine_of(model, limits, raising(after)))
+    driver.settle(*submits())
     check(driver, model)
     assert driver.told[CULPRIT].finish == api.Finish("error", "the model failed on this stream")
     assert bool(driver.told[CULPRIT].tokens) == bool(after)
 
 
 @pytest.mark.parametrize("model", [model for model in MODELS if model != TOY])
-@pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
 @pytest.mark.parametrize("after", [0, 26], ids=["prefill", "decode"])
-def test_what_is_no_number_is_never_read_by_anybody_else(model: str, room: Room, after: int) -> None:
-    driver = Driver(engine_of(model, room, spoiling(after)))
-    driver.settle(*crowd())
+def test_what_is_no_number_is_never_read_by_anybody_else(model: str, limits: Limits, after: int) -> None:
+    driver = Driver(engine_of(model, limits, spoiling(after)))
+    driver.settle(*submits())
     check(driver, model)
     # Its blocks are free, and its prompt is not found computed: whoever comes next has clean ones.
     again = [api.Submit(10 + at, PROMPT[: 17 + at], greedy(24), 1000) for at in range(8)]
@@ -87,11 +87,13 @@ def test_what_is_no_number_is_never_read_by_anybody_else(model: str, room: Room,
 
 
 @pytest.mark.parametrize("model", ["llama", "mistral", "gemma2", "gpt_oss"])
-@pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
-def test_a_token_that_a_model_makes_no_number_of_hurts_only_its_own_stream(model: str, room: Room) -> None:
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
+def test_a_token_that_a_model_makes_no_number_of_hurts_only_its_own_stream(
+    model: str, limits: Limits
+) -> None:
     """Nothing raises, and within the step the neighbours' rows lie beside the spoiled one's keys."""
-    driver = Driver(model_engine(with_a_bad_token(model), room))
-    driver.send(*crowd())
+    driver = Driver(model_engine(with_a_bad_token(model), limits))
+    driver.send(*submits())
     driver.until(driver.has(CULPRIT, 5))
     driver.settle(api.Append(CULPRIT, [BAD]))
     check(driver, model)
@@ -122,10 +124,10 @@ def test_blocks_that_somebody_else_uses_outlive_a_failure() -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
-def test_a_step_that_is_too_large_for_memory_is_done_in_parts(model: str, room: Room) -> None:
-    driver = Driver(engine_of(model, room, short_of_memory))
-    driver.settle(*crowd())
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
+def test_a_step_that_is_too_large_for_memory_is_done_in_parts(model: str, limits: Limits) -> None:
+    driver = Driver(engine_of(model, limits, short_of_memory))
+    driver.settle(*submits())
     assert isinstance(driver.engine.runner, FaultyRunner)
     assert driver.engine.runner.shortages
     for told in driver.told.values():
@@ -133,25 +135,25 @@ def test_a_step_that_is_too_large_for_memory_is_done_in_parts(model: str, room: 
         oracle(model).check(told)
 
 
-@pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
-def test_what_a_failed_try_computed_does_not_stand_in_the_way_of_the_next(room: Room) -> None:
-    driver = Driver(engine_of(TOY, room, short_of_memory))
-    driver.settle(*crowd())
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
+def test_what_a_failed_try_computed_does_not_stand_in_the_way_of_the_next(limits: Limits) -> None:
+    driver = Driver(engine_of(TOY, limits, short_of_memory))
+    driver.settle(*submits())
     runner = driver.engine.runner
     assert isinstance(runner, FaultyRunner)
     assert runner.shortages
-    assert runner.most_held == 0
+    assert runner.max_held == 0
 
 
-@pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
-def test_nobody_is_blamed_for_a_device_that_broke(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
+def test_nobody_is_blamed_for_a_device_that_broke(limits: Limits, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise torch.AcceleratorError("an illegal memory access was encountered")
 
-    monkeypatch.setattr("engine.step.executor.wait_for_all", broken)
-    driver = Driver(engine_of(TOY, room, raising(0)))
+    monkeypatch.setattr("engine.step.executor.synchronize", broken)
+    driver = Driver(engine_of(TOY, limits, raising(0)))
     with pytest.raises(torch.AcceleratorError):
-        driver.settle(*crowd())
+        driver.settle(*submits())
     assert all(told.finish is None for told in driver.told.values())
 
 
@@ -159,7 +161,7 @@ def test_it_is_told_in_words_fit_for_a_client_and_logged_with_its_reason(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     driver = Driver(engine_of(TOY, PLENTY, raising(0)))
-    driver.settle(*crowd())
+    driver.settle(*submits())
     finish = driver.told[CULPRIT].finish
     assert finish is not None
     assert finish.detail is not None

@@ -14,21 +14,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine import api
-from tests.fakes.engine_driver import PLENTY, TOY, Driver, Room, Told, engine_of, greedy
+from tests.fakes.engine_driver import PLENTY, TOY, Driver, Limits, Told, engine_of, greedy
 from tests.fakes.faulty_runner import FaultyRunner
 from tests.fakes.greedy_oracle import oracle
-from tests.fakes.late_block_copier import LateMover
+from tests.fakes.late_block_copier import LateBlockCopier
 from tests.fakes.tiny_models import ARCHITECTURES, WINDOW
 
 EXAMPLES = os.environ.get("MIDSTREAM_EXAMPLES")
 LENGTH = api.Finish("length")
 STEPS = 36  # how long a schedule steers; then everybody may run to the end
-ROOMS = [
-    Room(kv_tokens=112, step_tokens=5, batch_rows=4),
-    Room(kv_tokens=112, step_tokens=24),
-    Room(kv_tokens=128, step_tokens=9, batch_rows=3),
-    Room(kv_tokens=160, block=8, step_tokens=11),
-    Room(kv_tokens=1024, step_tokens=64),
+LIMITS = [
+    Limits(kv_tokens=112, step_tokens=5, batch_rows=4),
+    Limits(kv_tokens=112, step_tokens=24),
+    Limits(kv_tokens=128, step_tokens=9, batch_rows=3),
+    Limits(kv_tokens=160, block_size=8, step_tokens=11),
+    Limits(kv_tokens=1024, step_tokens=64),
 ]
 # Beginnings that prompts share, so that prefixes are found; blocks end within them and at them.
 TEXTS = [[(number * 37 + at * at * 11) % 400 for at in range(60)] for number in range(2)]
@@ -73,7 +73,7 @@ MOVES = [
 
 
 @st.composite
-def schedules(draw: st.DrawFn) -> tuple[Room, list[Start], list[Move]]:
+def schedules(draw: st.DrawFn) -> tuple[Limits, list[Start], list[Move]]:
     def start() -> Start:
         return Start(
             at=draw(st.integers(0, 10)),
@@ -94,8 +94,8 @@ def schedules(draw: st.DrawFn) -> tuple[Room, list[Start], list[Move]]:
         amount=st.integers(1, 20),
     )
     host = draw(st.sampled_from([0, 4, 32]))
-    room = replace(draw(st.sampled_from(ROOMS)), overlap=draw(st.booleans()), host_blocks=host)
-    return room, starts, draw(st.lists(move, min_size=30, max_size=60))
+    limits = replace(draw(st.sampled_from(LIMITS)), overlap=draw(st.booleans()), host_blocks=host)
+    return limits, starts, draw(st.lists(move, min_size=30, max_size=60))
 
 
 def commands(driver: Driver, move: Move) -> list[api.AnyCommand]:
@@ -120,8 +120,8 @@ def commands(driver: Driver, move: Move) -> list[api.AnyCommand]:
             return [api.Cancel(stream)]
 
 
-def play(architecture: str, room: Room, starts: list[Start], moves: list[Move]) -> Driver:
-    driver = Driver(engine_of(architecture, room))
+def play(architecture: str, limits: Limits, starts: list[Start], moves: list[Move]) -> Driver:
+    driver = Driver(engine_of(architecture, limits))
     for step in range(STEPS):
         driver.send(*(start.submit(stream) for stream, start in enumerate(starts) if start.at == step))
         due = [move for move in moves if move.at == step and move.stream in driver.told]
@@ -145,7 +145,7 @@ def test_tokens_are_those_of_generate_whatever_happens_meanwhile(architecture: s
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
     @given(schedules())
-    def hold_against_generate(schedule: tuple[Room, list[Start], list[Move]]) -> None:
+    def hold_against_generate(schedule: tuple[Limits, list[Start], list[Move]]) -> None:
         driver = play(architecture, *schedule)
         for told in driver.told.values():
             oracle(architecture).check(told)
@@ -167,26 +167,26 @@ def is_whole(driver: Driver, told: Told) -> bool:
 EVENTS = [
     "evictions",
     "preemptions",
-    "adopted",
+    "found",
     "recomputed",
     "rewound",
     "injected",
     "cancelled",
     "chunked",
     "discarded",
-    "brought",
+    "loaded",
 ]
 
 
 def events(driver: Driver) -> dict[str, int]:
-    stats, every, mover = driver.stats, driver.told.values(), driver.engine._moves._mover
+    stats, every, copier = driver.stats, driver.told.values(), driver.engine._swapping._copier
     changes = [change for told in every for change in told.changes]
     return {
         "evictions": stats.evictions_total,
         "preemptions": stats.preemptions_total,
-        "brought": mover.brought if isinstance(mover, LateMover) else 0,
+        "loaded": copier.loaded if isinstance(copier, LateBlockCopier) else 0,
         "discarded": sum(output.stats.discarded for output in driver.outputs),
-        "adopted": sum(told.admitted or 0 for told in every),
+        "found": sum(told.admitted or 0 for told in every),
         "recomputed": sum(change.recomputed for change in changes if isinstance(change, api.Resumed)),
         "rewound": sum(isinstance(change, api.Truncated) for change in changes),
         "injected": sum(isinstance(change, api.Appended) for change in changes),
@@ -201,7 +201,7 @@ def events(driver: Driver) -> dict[str, int]:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("chunk", [2, WINDOW - 1, WINDOW, WINDOW + 1, 64])
 def test_a_prompt_may_be_cut_anywhere_in_a_sliding_window(architecture: str, chunk: int) -> None:
-    driver = Driver(engine_of(architecture, Room(kv_tokens=512, step_tokens=chunk, batch_rows=2)))
+    driver = Driver(engine_of(architecture, Limits(kv_tokens=512, step_tokens=chunk, batch_rows=2)))
     driver.settle(api.Submit(1, TEXTS[0], greedy(12), credit=1000))
     assert len(driver.told[1].tokens) == 12
     oracle(architecture).check(driver.told[1])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from engine import api
-from tests.fakes.engine_driver import PLENTY, TOY, Driver, Room, engine_of
+from tests.fakes.engine_driver import PLENTY, TOY, Driver, Limits, engine_of
 
 TOKENS = 40
 PROMPT = [(at * at * 7 + 3) % 400 for at in range(22)]
-CROWDED = Room(kv_tokens=96, step_tokens=7, batch_rows=4)
+CROWDED = Limits(kv_tokens=96, step_tokens=7, batch_rows=4)
 WATCHED = 9  # behind its neighbours: of equals, memory is taken from the last
 MODELS = ["llama", TOY]
 SAMPLING = api.Sampling(
@@ -72,7 +72,7 @@ def test_it_says_the_same_in_a_crowd(model: str) -> None:
 @pytest.mark.parametrize("overlap", [False, True], ids=["one step at a time", "overlapped"])
 @pytest.mark.parametrize("model", MODELS)
 def test_it_says_the_same_where_more_are_penalised_than_have_a_row(model: str, overlap: bool) -> None:
-    driver = Driver(engine_of(model, Room(kv_tokens=1024, batch_rows=2, overlap=overlap)))
+    driver = Driver(engine_of(model, Limits(kv_tokens=1024, batch_rows=2, overlap=overlap)))
     driver.settle(watched(), *(api.Submit(stream, PROMPT, SAMPLING, 1000) for stream in range(1, 5)))
     same(driver, alone(model))
     assert all(told.tokens == driver.told[WATCHED].tokens for told in driver.told.values())
@@ -113,8 +113,8 @@ def test_a_rewind_grows_back_the_same(model: str, index: int) -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_the_same_steering_at_the_same_indices_replays(model: str) -> None:
-    def play(room: Room, others: int) -> Driver:
-        driver = Driver(engine_of(model, room))
+    def play(limits: Limits, others: int) -> Driver:
+        driver = Driver(engine_of(model, limits))
         driver.send(*(neighbour(stream, seed=stream) for stream in range(1, 1 + others)))
         driver.settle(watched(credit=8))
         driver.settle(api.Append(WATCHED, [7, 8, 9]), api.Grant(WATCHED, 15))

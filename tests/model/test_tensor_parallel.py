@@ -27,7 +27,7 @@ from engine.engine import Engine
 from engine.forward.toy_runner import ToyRunner
 from engine.model import tensor_parallel
 from engine.model.preflight import ModelError
-from engine.parallel.ranks import Leader
+from engine.parallel.ranks import RankLauncher
 from engine.pipe import Pipe
 from engine.sampling.sampler import Sampler
 from engine.schedule.block_cache import BlockCache
@@ -65,15 +65,15 @@ def options_for(folder: Path, devices: int) -> api.EngineOptions:
 def shared_by_two(folder: Path) -> Iterator[Engine]:
     """An engine in this process that is one half, and another process with the other."""
     options, lost = options_for(folder, 2), list[str]()
-    leader = Leader(options, lambda: lost.append("a follower"))
+    launcher = RankLauncher(options, lambda: lost.append("a follower"))
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("LOCAL_RANK", "0")  # what a rank sets is to be unset afterwards
         environment.setenv("GLOO_SOCKET_IFNAME", "lo")
         try:
-            yield build(options, leader.start)[0]
+            yield build(options, launcher.start)[0]
             assert lost == []
         finally:
-            leader.close()
+            launcher.close()
             if dist.is_initialized():
                 dist.destroy_process_group()
 
@@ -182,15 +182,15 @@ def test_no_process_outlives_the_others(killed: str, tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
-        pipe.hang_up()
+        pipe.close()
 
 
 def test_what_fails_in_one_of_several_processes_ends_it() -> None:
     """It could compute its rows again, in parts; the others would not."""
     sampler, cache = Sampler(4, 400, eos=[]), BlockCache(16, 4)
-    runner = ToyRunner(tokens=64, block=4, context=64)
+    runner = ToyRunner(tokens=64, block_size=4, context=64)
     scheduler = Scheduler(cache, step_tokens=8, batch_rows=4, tenant_prefill=64)
-    engine = Engine(FaultyRunner(runner, raises=1), sampler, cache, scheduler, slots=4, salvage=False)
+    engine = Engine(FaultyRunner(runner, raises=1), sampler, cache, scheduler, slots=4, retry=False)
     engine.send([api.Submit(1, TEXT[:3], greedy(), credit=4)])
     engine.step()  # takes it in
     with pytest.raises(RuntimeError, match="cannot be computed"):

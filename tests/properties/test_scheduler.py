@@ -16,11 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from engine.api import Sampling
 from engine.schedule.batch import Batch
 from engine.schedule.block_cache import BlockCache
-from engine.schedule.fairness import PATIENCE_STEPS
+from engine.schedule.fairness import AGING_STEPS
 from engine.schedule.host_cache import HostCache
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
-from tests.fakes.instant_steps import Steps
+from tests.fakes.instant_steps import InstantSteps
 
 EXAMPLES = os.environ.get("MIDSTREAM_EXAMPLES")
 SETTINGS = settings(
@@ -34,7 +34,7 @@ PICK = st.integers(0, 11)
 
 
 def advance(scheduler: Scheduler) -> Batch:
-    return Steps(scheduler).take()
+    return InstantSteps(scheduler).take()
 
 
 class Turns(RuleBasedStateMachine):
@@ -52,9 +52,9 @@ class Turns(RuleBasedStateMachine):
             step_tokens=step_tokens,
             batch_rows=batch_rows,
             tenant_prefill=CONTEXT,
-            host=HostCache(host_blocks),
+            host_cache=HostCache(host_blocks),
         )
-        self.steps = Steps(self.scheduler, overlap=overlap)
+        self.steps = InstantSteps(self.scheduler, overlap=overlap)
         self.count = 0
 
     @rule(
@@ -82,37 +82,37 @@ class Turns(RuleBasedStateMachine):
     def grant(self, at: int, more: int) -> None:
         for sequence in self.pick(at):
             sequence.credit += more
-            self.scheduler.refresh(sequence)
+            self.scheduler.update_ready(sequence)
 
     @rule(at=PICK, release=st.booleans())
     def pause(self, at: int, release: bool) -> None:
         for sequence in self.pick(at):
-            sequence.recall()
+            sequence.discard_in_flight()
             sequence.paused = True
             sequence.preempted = False
             if release:
-                self.scheduler.release(sequence)
-            self.scheduler.refresh(sequence)
+                self.scheduler.release_blocks(sequence)
+            self.scheduler.update_ready(sequence)
 
     @rule(at=PICK)
     def resume(self, at: int) -> None:
         for sequence in self.pick(at):
             sequence.paused = False
             if sequence.evicted:
-                self.scheduler.regain(sequence)
-            self.scheduler.refresh(sequence)
+                self.scheduler.restore_blocks(sequence)
+            self.scheduler.update_ready(sequence)
 
     @rule(at=PICK, back=st.integers(0, 9))
     def truncate(self, at: int, back: int) -> None:
         for sequence in self.pick(at):
-            sequence.recall()
-            sequence.truncate(max(0, sequence.outputs - back))
-            self.scheduler.release(sequence, keep=sequence.computed)
-            self.scheduler.refresh(sequence)
+            sequence.discard_in_flight()
+            sequence.truncate(max(0, sequence.num_outputs - back))
+            self.scheduler.release_blocks(sequence, keep=sequence.num_computed)
+            self.scheduler.update_ready(sequence)
 
     @rule()
     def arrive(self) -> None:
-        self.steps.arrive()
+        self.steps.finish_load()
 
     @rule(at=PICK)
     def remove(self, at: int) -> None:
@@ -140,11 +140,13 @@ class Turns(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         self.cache.audit(self.scheduler.sequences.values())
-        self.scheduler.host.audit()
+        self.scheduler.host_cache.audit()
         sequences = self.scheduler.sequences.values()
-        wanting = sum(sequence.wants > 0 for sequence in sequences)
-        waiting = sum(not sequence.wants and sequence.launched > 0 for sequence in sequences)
-        assert wanting <= self.scheduler.ready <= wanting + waiting, "whoever wants something is looked at"
+        wanting = sum(sequence.num_to_compute > 0 for sequence in sequences)
+        waiting = sum(not sequence.num_to_compute and sequence.num_in_flight > 0 for sequence in sequences)
+        assert wanting <= self.scheduler.num_ready <= wanting + waiting, (
+            "whoever wants something is looked at"
+        )
 
     def pick(self, at: int) -> list[Sequence]:
         sequences = list(self.scheduler.sequences.values())
@@ -157,11 +159,11 @@ class Turns(RuleBasedStateMachine):
         for sequence in self.scheduler.sequences.values():
             sequence.paused = False
             sequence.credit = CONTEXT
-            self.scheduler.refresh(sequence)
+            self.scheduler.update_ready(sequence)
         for _ in range(100 + 2 * CONTEXT * self.count):
             if not self.scheduler.sequences:
                 break
-            self.steps.arrive()
+            self.steps.finish_load()
             self.steps.take()
         assert not self.scheduler.sequences
         assert self.cache.used == 0
@@ -181,7 +183,7 @@ def crowd(scheduler: Scheduler, streams: range, *, tenant: int, prompt: int = 1,
 
 
 def outputs(scheduler: Scheduler, streams: range) -> list[int]:
-    return [scheduler.sequences[stream].outputs for stream in streams]
+    return [scheduler.sequences[stream].num_outputs for stream in streams]
 
 
 def test_tenants_share_by_tokens_and_not_by_streams() -> None:
@@ -203,7 +205,7 @@ def test_a_long_prompt_delays_nobodys_next_token() -> None:
         advance(scheduler)
     crowd(scheduler, range(4, 5), tenant=1, prompt=500)
     before = outputs(scheduler, range(4))
-    while not scheduler.sequences[4].outputs:
+    while not scheduler.sequences[4].num_outputs:
         batch = advance(scheduler)
         before = [count + 1 for count in before]
         assert outputs(scheduler, range(4)) == before, "everybody has a token every step"
@@ -217,9 +219,9 @@ def test_waiting_raises_a_rank() -> None:
     crowd(scheduler, range(6), tenant=1, priority=2)
     crowd(scheduler, range(6, 7), tenant=1, priority=0)
     served = 0
-    for _ in range(10 * PATIENCE_STEPS):
+    for _ in range(10 * AGING_STEPS):
         advance(scheduler)
-        served = scheduler.sequences[6].outputs
+        served = scheduler.sequences[6].num_outputs
     assert served >= 2
     assert served < min(outputs(scheduler, range(6))), "but a higher priority still goes first"
 
@@ -232,7 +234,7 @@ def test_somebody_who_prepares_joins_a_full_batch() -> None:
     crowd(scheduler, range(8, 9), tenant=1, prompt=12)
     for _ in range(14):
         advance(scheduler)
-    assert scheduler.sequences[8].outputs
+    assert scheduler.sequences[8].num_outputs
 
 
 def test_an_idle_holder_is_evicted_before_anyone_who_runs() -> None:
@@ -242,12 +244,12 @@ def test_an_idle_holder_is_evicted_before_anyone_who_runs() -> None:
         advance(scheduler)
     paused, running = scheduler.sequences[0], scheduler.sequences[1]
     paused.paused = True
-    scheduler.refresh(paused)
+    scheduler.update_ready(paused)
     for _ in range(6):
         batch = advance(scheduler)
         assert not batch.preempted
     assert not paused.blocks
-    assert running.outputs >= 8
+    assert running.num_outputs >= 8
     assert scheduler.evictions == 1
 
 
@@ -257,9 +259,9 @@ def test_what_is_out_of_credit_costs_nothing_until_a_grant() -> None:
     scheduler.add(sequence)
     while not scheduler.idle:
         advance(scheduler)
-    assert (sequence.outputs, sequence.stalled) == (2, True)
+    assert (sequence.num_outputs, sequence.stalled) == (2, True)
     assert advance(scheduler).rows == []
     sequence.credit = 3
-    scheduler.refresh(sequence)
+    scheduler.update_ready(sequence)
     (row,) = advance(scheduler).rows
     assert (row.count, row.samples) == (1, True)

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from engine.api import Sampling
-from engine.forward.attention import Backend, attention
-from engine.forward.block_tables import Tables
-from engine.forward.by_flash_attn import FlashAttn
-from engine.forward.by_flashinfer import FlashInfer
-from engine.forward.by_sdpa import Sdpa
+from engine.forward.attention import AttentionBackend, paged_attention
+from engine.forward.block_tables import BlockTables
+from engine.forward.by_flash_attn import FlashAttnBackend
+from engine.forward.by_flashinfer import FlashInferBackend
+from engine.forward.by_sdpa import SdpaBackend
 from engine.forward.kv_pool import KvPool
-from engine.forward.ragged_batch import Span, runs_of
+from engine.forward.ragged_batch import RowSpan, contiguous_runs
 from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
 from tests.fakes.attention_packages import BatchPrefillWithPagedKVCacheWrapper, flash_attn_varlen_func
-from tests.fakes.triton_kernels import needs_triton, paged
+from tests.fakes.triton_kernels import needs_triton, triton_backend
 
 BLOCK = 4
 BLOCKS = 64
@@ -47,7 +47,7 @@ HEADS = KV_HEADS * GROUP
     ],
 )
 def test_neighbouring_blocks_are_one_run(blocks: list[int], tokens: int, runs: list[tuple[int, int]]) -> None:
-    assert runs_of(blocks, BLOCK, tokens) == runs
+    assert contiguous_runs(blocks, BLOCK, tokens) == runs
 
 
 @given(st.permutations(range(8)), st.data())
@@ -56,7 +56,7 @@ def test_slices_name_every_position_in_order(blocks: list[int], data: st.DataObj
     begin = data.draw(st.integers(0, tokens))
     end = data.draw(st.integers(begin, tokens))
     places = [blocks[at // BLOCK] * BLOCK + at % BLOCK for at in range(tokens)]
-    span = Span(0, 1, tokens - 1, runs_of(blocks, BLOCK, tokens))
+    span = RowSpan(0, 1, tokens - 1, contiguous_runs(blocks, BLOCK, tokens))
     assert [at for part in span.slices(begin, end) for at in range(part.start, part.stop)] == places[
         begin:end
     ]
@@ -123,17 +123,19 @@ LAYOUTS = {
 }
 
 
-BACKENDS: dict[str, Callable[[KvPool], Backend]] = {
-    "sdpa": lambda pool: Sdpa(pool, BLOCK),
-    "triton": lambda pool: paged(pool, BLOCK, HEADS, slots=8),
-    "flash_attn": lambda pool: FlashAttn(tables_of(pool), flash_attn_varlen_func),
-    "flashinfer": lambda pool: FlashInfer(BLOCK, torch.device("cpu"), BatchPrefillWithPagedKVCacheWrapper),
+BACKENDS: dict[str, Callable[[KvPool], AttentionBackend]] = {
+    "sdpa": lambda pool: SdpaBackend(pool, BLOCK),
+    "triton": lambda pool: triton_backend(pool, BLOCK, HEADS, slots=8),
+    "flash_attn": lambda pool: FlashAttnBackend(tables_of(pool), flash_attn_varlen_func),
+    "flashinfer": lambda pool: FlashInferBackend(
+        BLOCK, torch.device("cpu"), BatchPrefillWithPagedKVCacheWrapper
+    ),
 }
 EVERY_BACKEND = ["sdpa", pytest.param("triton", marks=needs_triton), "flash_attn", "flashinfer"]
 
 
-def tables_of(pool: KvPool) -> Tables:
-    return Tables(8, BLOCKS, BLOCK, BLOCKS, pool.keys[0].device)
+def tables_of(pool: KvPool) -> BlockTables:
+    return BlockTables(8, BLOCKS, BLOCK, BLOCKS, pool.keys[0].device)
 
 
 def attended(
@@ -150,7 +152,7 @@ def attended(
         tensor.copy_(1e3 * noise(*tensor.shape))  # whoever reads what is not its own will be seen
     sinks = noise(HEADS) if kind.sinks else None
     keys, values = noise(KV_HEADS, BLOCKS * BLOCK, SIZE), noise(KV_HEADS, BLOCKS * BLOCK, SIZE)
-    order, batch = BACKENDS[backend](pool).plan([context.row(slot) for slot, context in enumerate(contexts)])
+    order, plan = BACKENDS[backend](pool).plan([context.row(slot) for slot, context in enumerate(contexts)])
     queries, places, expected = [], list[int](), []
     for context in (contexts[at] for at in order):
         start = context.tokens - context.count
@@ -161,7 +163,7 @@ def attended(
         queries.append(query)
         places += context.places[start:]
     own = keys[:, places], values[:, places]
-    out, _ = attention(
+    out, _ = paged_attention(
         Layer(),
         torch.cat(queries, 1)[None],
         own[0][None],
@@ -172,7 +174,7 @@ def attended(
         softcap=kind.softcap,
         s_aux=sinks,
         pool=pool,
-        batch=batch,
+        plan=plan,
     )
     assert out.shape == (1, len(places), HEADS, SIZE)
     assert out.dtype == dtype
@@ -201,7 +203,7 @@ def dense(query: Tensor, keys: Tensor, values: Tensor, kind: Kind, sinks: Tensor
 def test_scores_that_are_too_many_at_once_are_computed_in_steps(
     kind: Kind, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.forward.by_sdpa.MOST_SCORES", most)
+    monkeypatch.setattr("engine.forward.by_sdpa.MAX_SCORES", most)
     for contexts in LAYOUTS.values():
         out, expected = attended(contexts, kind, torch.float64)
         torch.testing.assert_close(out, expected)
@@ -251,7 +253,8 @@ def batches(draw: st.DrawFn) -> list[Context]:
         contexts.append(Context(blocks, tokens, 1 if decoding else draw(st.integers(1, tokens))))
         shared = shared or blocks[: (tokens - 1) // BLOCK]
     return sorted(
-        contexts, key=lambda context: (context.count > 1, runs_of(context.blocks, BLOCK, context.tokens))
+        contexts,
+        key=lambda context: (context.count > 1, contiguous_runs(context.blocks, BLOCK, context.tokens)),
     )
 
 
@@ -273,7 +276,7 @@ def test_blocks_are_copied_and_scrubbed_in_every_layer() -> None:
         tensor[:, :BLOCK] = number
         tensor[:, BLOCK] = torch.nan
     pool.copy(slice(0, BLOCK), slice(2 * BLOCK, 3 * BLOCK))
-    pool.scrub(slice(BLOCK, 2 * BLOCK))
+    pool.zero(slice(BLOCK, 2 * BLOCK))
     for number, tensor in enumerate(tensors, 1):
         means = tensor.view(tensor.shape[0], 4, -1).mean(2)
         assert means.tolist() == [[number, 0, number, 0]] * tensor.shape[0]

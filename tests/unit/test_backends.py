@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.forward.backends import Need, choose, make
+from engine.forward.backends import Requirements, choose, make
 from engine.forward.kv_pool import KvPool
 from engine.model.facts import describe
 from engine.model.preflight import ModelError
@@ -17,8 +17,8 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 def need(
     device: torch.device = GPU, dtype: torch.dtype = torch.bfloat16, head_dim: int = 64, block: int = 16
-) -> Need:
-    return Need(device, dtype, head_dim, block)
+) -> Requirements:
+    return Requirements(device, dtype, head_dim, block)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("name", "what", "why"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_is_refused_with_the_reason(name: str, what: Need, why: str) -> None:
+def test_what_cannot_be_is_refused_with_the_reason(name: str, what: Requirements, why: str) -> None:
     with pytest.raises(ModelError, match=why):
         choose(name, what)
 
@@ -79,4 +79,4 @@ def test_what_was_chosen_is_made(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("engine.forward.backends.import_module", lambda _: attention_packages)
     pool = KvPool(1, 2, 64, tokens=4 * 256, dtype=torch.float16, device="cpu")
     facts = describe(tiny_model("llama").config)
-    assert make(name, pool, facts, block=256, context=512, slots=2).name == name
+    assert make(name, pool, facts, block_size=256, context=512, slots=2).name == name

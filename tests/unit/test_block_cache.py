@@ -20,10 +20,10 @@ def sequence(tokens: int | list[int] = 10, tenant: int = 0, stream: int = 1) -> 
 
 def compute(cache: BlockCache, seq: Sequence, tokens: int | None = None) -> None:
     """What a step does: room for the tokens, then they stand computed."""
-    end = seq.known if tokens is None else tokens
+    end = seq.num_tokens if tokens is None else tokens
     assert cache.grow(seq, end)
-    seq.computed = end
-    cache.remember(seq)
+    seq.num_computed = end
+    cache.cache_full_blocks(seq)
 
 
 def counts(cache: BlockCache) -> tuple[int, int, int]:
@@ -74,12 +74,12 @@ def test_release_keeps_what_holds_the_first_tokens() -> None:
     compute(cache, seq)
     cache.release(seq, keep=9)
     assert len(seq.blocks) == 3
-    assert seq.computed == 9
+    assert seq.num_computed == 9
     cache.audit([seq])
     cache.release(seq)
     assert not seq.blocks
-    assert not seq.hashes
-    assert seq.computed == 0
+    assert not seq.block_hashes
+    assert seq.num_computed == 0
     cache.audit([])
 
 
@@ -97,7 +97,7 @@ def test_full_computed_blocks_outlive_their_sequence() -> None:
 def test_whoever_begins_alike_takes_them() -> None:
     cache, seq, other = BlockCache(8, BLOCK), sequence(10), sequence([*range(8), 90, 91, 92], stream=2)
     compute(cache, seq)
-    assert cache.adopt_prefix(other) == 8 == other.computed
+    assert cache.match_prefix(other) == 8 == other.num_computed
     assert other.blocks == seq.blocks[:2]
     assert [cache.refs[number] for number in seq.blocks] == [2, 2, 1]
     cache.audit([seq, other])
@@ -109,28 +109,28 @@ def test_whoever_begins_alike_takes_them() -> None:
 def test_a_prefix_ends_where_tokens_differ() -> None:
     cache, seq = BlockCache(8, BLOCK), sequence(12)
     compute(cache, seq)
-    assert cache.adopt_prefix(sequence([0, 1, 2, 3, 4, 99, 6, 7, 8, 9, 10, 11], stream=2)) == 4
-    assert cache.adopt_prefix(sequence([99, *range(1, 12)], stream=3)) == 0
+    assert cache.match_prefix(sequence([0, 1, 2, 3, 4, 99, 6, 7, 8, 9, 10, 11], stream=2)) == 4
+    assert cache.match_prefix(sequence([99, *range(1, 12)], stream=3)) == 0
 
 
 def test_a_block_is_known_by_all_tokens_before_it() -> None:
     cache = BlockCache(8, BLOCK)
     compute(cache, sequence([1, 1, 1, 1, 2, 2, 2, 2]))
-    assert cache.adopt_prefix(sequence([2, 2, 2, 2, 1, 1, 1, 1, 0], stream=2)) == 0
+    assert cache.match_prefix(sequence([2, 2, 2, 2, 1, 1, 1, 1, 0], stream=2)) == 0
 
 
 def test_the_last_token_is_always_left_to_compute() -> None:
     """Its logits are what the next token comes from."""
     cache = BlockCache(8, BLOCK)
     compute(cache, sequence(8))
-    assert cache.adopt_prefix(sequence(8, stream=2)) == 4
+    assert cache.match_prefix(sequence(8, stream=2)) == 4
 
 
 def test_a_tenant_finds_nothing_of_another() -> None:
     cache = BlockCache(8, BLOCK)
     compute(cache, sequence(12, tenant=1))
-    assert cache.adopt_prefix(sequence(12, tenant=2, stream=2)) == 0
-    assert cache.adopt_prefix(sequence(12, tenant=1, stream=3)) == 8
+    assert cache.match_prefix(sequence(12, tenant=2, stream=2)) == 0
+    assert cache.match_prefix(sequence(12, tenant=1, stream=3)) == 8
 
 
 def test_cached_blocks_are_given_up_least_recently_used_and_end_of_chain_first() -> None:
@@ -144,15 +144,15 @@ def test_cached_blocks_are_given_up_least_recently_used_and_end_of_chain_first()
     taker = sequence([*range(90, 98)], stream=3)
     compute(cache, taker)
     cache.audit([taker])
-    assert cache.adopt_prefix(sequence(13, stream=4)) == 4  # two of its three are gone
-    assert cache.adopt_prefix(sequence([*range(50, 63)], stream=5)) == 12
+    assert cache.match_prefix(sequence(13, stream=4)) == 4  # two of its three are gone
+    assert cache.match_prefix(sequence([*range(50, 63)], stream=5)) == 12
 
 
 def test_a_block_in_use_is_never_given_up() -> None:
     cache, seq, other = BlockCache(4, BLOCK), sequence(8), sequence([*range(9)], stream=2)
     compute(cache, seq)
     cache.release(seq)
-    assert cache.adopt_prefix(other) == 8
+    assert cache.match_prefix(other) == 8
     assert not cache.grow(sequence(stream=3), 12)
     assert cache.grow(sequence(stream=4), 8)
 
@@ -173,8 +173,8 @@ def test_the_same_tokens_computed_twice_are_offered_once() -> None:
 def test_what_is_disowned_is_offered_to_nobody() -> None:
     cache, seq = BlockCache(8, BLOCK), sequence(12)
     compute(cache, seq)
-    cache.disown(seq)
-    assert cache.adopt_prefix(sequence(12, stream=2)) == 0
+    cache.invalidate(seq)
+    assert cache.match_prefix(sequence(12, stream=2)) == 0
     cache.release(seq)
     assert counts(cache) == (0, 0, 8)
     cache.audit([])
@@ -183,11 +183,11 @@ def test_what_is_disowned_is_offered_to_nobody() -> None:
 def test_what_somebody_else_uses_too_stays_offered() -> None:
     cache, seq, other = BlockCache(8, BLOCK), sequence(12), sequence(12, stream=2)
     compute(cache, seq)
-    cache.adopt_prefix(other)
-    cache.disown(seq)
-    assert cache.adopt_prefix(sequence(13, stream=3)) == 8
+    cache.match_prefix(other)
+    cache.invalidate(seq)
+    assert cache.match_prefix(sequence(13, stream=3)) == 8
     cache.release(seq)
-    assert cache.adopt_prefix(sequence(13, stream=4)) == 8
+    assert cache.match_prefix(sequence(13, stream=4)) == 8
 
 
 # -- rewinds ---------------------------------------------------------------------------------------
@@ -196,34 +196,34 @@ def test_what_somebody_else_uses_too_stays_offered() -> None:
 def test_a_shared_block_is_copied_before_it_is_written() -> None:
     cache, seq, other = BlockCache(8, BLOCK), sequence(12), sequence(13, stream=2)
     compute(cache, seq)
-    cache.adopt_prefix(other)
+    cache.match_prefix(other)
     cache.release(other, keep=6)
     shared = seq.blocks[1]
-    assert cache.shared(other)
+    assert cache.needs_copy(other)
     copy = cache.make_writable(other)
     assert copy == (shared, other.blocks[1])
     assert other.blocks[1] != shared == seq.blocks[1]
     assert other.blocks[0] == seq.blocks[0]
-    assert not cache.shared(other)
+    assert not cache.needs_copy(other)
     cache.audit([seq, other])
-    assert cache.adopt_prefix(sequence(13, stream=3)) == 12
+    assert cache.match_prefix(sequence(13, stream=3)) == 12
 
 
 def test_a_block_of_ones_own_is_rewritten_in_place_and_no_longer_offered() -> None:
     cache, seq = BlockCache(8, BLOCK), sequence(12)
     compute(cache, seq)
     cache.release(seq, keep=6)
-    assert not cache.shared(seq)
+    assert not cache.needs_copy(seq)
     assert cache.make_writable(seq) is None
     cache.audit([seq])
-    assert cache.adopt_prefix(sequence(12, stream=2)) == 4
+    assert cache.match_prefix(sequence(12, stream=2)) == 4
 
 
 def test_growing_into_a_fresh_block_copies_nothing() -> None:
     cache, seq = BlockCache(8, BLOCK), sequence(12)
     compute(cache, seq, 8)
     assert cache.make_writable(seq) is None
-    assert cache.adopt_prefix(sequence(12, stream=2)) == 8
+    assert cache.match_prefix(sequence(12, stream=2)) == 8
 
 
 def test_what_was_written_anew_is_remembered_as_what_it_is_now() -> None:
@@ -234,8 +234,8 @@ def test_what_was_written_anew_is_remembered_as_what_it_is_now() -> None:
     cache.make_writable(seq)
     compute(cache, seq)
     cache.audit([seq])
-    assert cache.adopt_prefix(sequence([*range(5), 70, 71, 72, 73], stream=2)) == 8
-    assert cache.adopt_prefix(sequence(12, stream=3)) == 4
+    assert cache.match_prefix(sequence([*range(5), 70, 71, 72, 73], stream=2)) == 8
+    assert cache.match_prefix(sequence(12, stream=3)) == 4
 
 
 # -- the audit itself ------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def test_what_was_written_anew_is_remembered_as_what_it_is_now() -> None:
 
 def _lose(cache: BlockCache, seq: Sequence) -> None:
     seq.blocks.pop()
-    seq.computed = BLOCK
+    seq.num_computed = BLOCK
 
 
 def _count_twice(cache: BlockCache, seq: Sequence) -> None:
@@ -255,19 +255,19 @@ def _take_foreign(cache: BlockCache, seq: Sequence) -> None:
 
 
 def _claim_too_much(cache: BlockCache, seq: Sequence) -> None:
-    seq.computed = len(seq.blocks) * BLOCK + 1
+    seq.num_computed = len(seq.blocks) * BLOCK + 1
 
 
 def _name_too_much(cache: BlockCache, seq: Sequence) -> None:
-    seq.hashes.append(b"not computed")
+    seq.block_hashes.append(b"not computed")
 
 
 def _free_what_is_used(cache: BlockCache, seq: Sequence) -> None:
-    cache._set(seq.blocks[0], 0)
+    cache._set_state(seq.blocks[0], 0)
 
 
 def _cache_without_a_name(cache: BlockCache, seq: Sequence) -> None:
-    cache._set(next(number for number in range(cache.total) if not cache.refs[number]), 1)
+    cache._set_state(next(number for number in range(cache.total) if not cache.refs[number]), 1)
 
 
 def _forget_half_a_name(cache: BlockCache, seq: Sequence) -> None:

@@ -12,7 +12,7 @@ from engine.sampling import draw
 from engine.sampling.draw import (
     BINS,
     SCALE,
-    WIDTH,
+    TOPK_LIMIT,
     pick,
     random_bits,
     top_k_floor,
@@ -207,11 +207,11 @@ def test_top_p_of_nothing_keeps_the_best() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_top_k_finds_the_same_by_topk_and_by_search(kind: str, dtype: torch.dtype) -> None:
     weight = rows_of(kind).to(dtype)
-    top_k = integers(1, 2, 40, 100, WIDTH - 1, WIDTH)
+    top_k = integers(1, 2, 40, 100, TOPK_LIMIT - 1, TOPK_LIMIT)
     ranked = weight.sort(1, descending=True).values
     expected = ranked.gather(1, top_k[:, None] - 1).squeeze(1)
-    assert torch.equal(top_k_floor(weight, top_k, most=WIDTH), expected)
-    assert torch.equal(top_k_floor(weight, top_k, most=WIDTH + 1), expected)
+    assert torch.equal(top_k_floor(weight, top_k, most=TOPK_LIMIT), expected)
+    assert torch.equal(top_k_floor(weight, top_k, most=TOPK_LIMIT + 1), expected)
 
 
 @EITHER_SEARCH

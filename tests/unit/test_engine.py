@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from engine import api
-from tests.fakes.engine_driver import TOY, Driver, Room, engine_of, greedy
+from tests.fakes.engine_driver import TOY, Driver, Limits, engine_of, greedy
 from tests.fakes.greedy_oracle import oracle
 
 TEXT = list(range(60))
-TIGHT = Room(kv_tokens=64, step_tokens=16)
+TIGHT = Limits(kv_tokens=64, step_tokens=16)
 
 
 def preempted() -> Driver:

@@ -20,8 +20,8 @@ def sequence(stream: int, tokens: int = 13, *, tenant: int = 0, first: int = 0) 
 def computed(cache: BlockCache, stream: int = 1, tokens: int = 13, **which: int) -> Sequence:
     seq = sequence(stream, tokens, **which)
     assert cache.grow(seq, tokens)
-    seq.computed = tokens - 1
-    cache.remember(seq)
+    seq.num_computed = tokens - 1
+    cache.cache_full_blocks(seq)
     return seq
 
 
@@ -29,7 +29,7 @@ def kept(cache: BlockCache, host: HostCache, **which: int) -> Sequence:
     """A sequence that left what it computed, and lost it on the device."""
     seq = computed(cache, **which)
     host.offer(seq)
-    host.due(cache, 99)
+    host.plan_saves(cache, 99)
     cache.release(seq)
     glutton = sequence(99, first=900)
     assert cache.grow(glutton, cache.free * BLOCK + cache.cached * BLOCK)
@@ -41,20 +41,20 @@ def test_what_was_offered_is_due_from_its_beginning_and_once() -> None:
     cache, host = BlockCache(5, BLOCK), HostCache(8)
     seq = computed(cache)
     host.offer(seq)
-    first, rest = host.due(cache, 2), host.due(cache, 9)
+    first, rest = host.plan_saves(cache, 2), host.plan_saves(cache, 9)
     assert [number for number, _ in first + rest] == seq.blocks[:3]
     assert len({here for _, here in first + rest}) == 3
     host.offer(seq)
-    assert host.due(cache, 9) == []
+    assert host.plan_saves(cache, 9) == []
     host.audit()
 
 
 def test_nothing_is_moved_from_a_device_that_has_room_in_plenty() -> None:
     cache, host = BlockCache(16, BLOCK), HostCache(8)
     host.offer(computed(cache))
-    assert host.due(cache, 9) == []
+    assert host.plan_saves(cache, 9) == []
     computed(cache, 2, 36, first=100)
-    assert len(host.due(cache, 9)) == 3
+    assert len(host.plan_saves(cache, 9)) == 3
 
 
 def test_what_the_device_has_lost_meanwhile_is_not_due() -> None:
@@ -63,46 +63,46 @@ def test_what_the_device_has_lost_meanwhile_is_not_due() -> None:
     host.offer(seq)
     cache.release(seq)
     computed(cache, 2, 13, first=100)
-    assert host.due(cache, 9) == []
+    assert host.plan_saves(cache, 9) == []
 
 
 def test_a_sequence_that_comes_back_waits_for_blocks_of_its_own() -> None:
     cache, host = BlockCache(5, BLOCK), HostCache(8)
     seq = kept(cache, host)
-    load = host.bring(cache, seq)
+    load = host.plan_load(cache, seq)
     assert isinstance(load, Load)
     assert load.live
-    assert (seq.computed, seq.wants, seq.decoding) == (12, 0, False)
-    assert [number for _, number in load.moves] == seq.blocks
-    seq.arriving = None
-    assert seq.wants == 1
+    assert (seq.num_computed, seq.num_to_compute, seq.decoding) == (12, 0, False)
+    assert [number for _, number in load.copies] == seq.blocks
+    seq.pending_load = None
+    assert seq.num_to_compute == 1
 
 
 def test_a_sequence_takes_from_the_host_only_what_the_device_lacks() -> None:
     cache, host = BlockCache(5, BLOCK), HostCache(8)
     seq = kept(cache, host)
     twin = computed(cache, 2, 6)
-    cache.adopt_prefix(seq)
+    cache.match_prefix(seq)
     assert len(seq.blocks) == 1
-    load = host.bring(cache, seq)
+    load = host.plan_load(cache, seq)
     assert load is not None
-    assert [number for _, number in load.moves] == seq.blocks[1:]
+    assert [number for _, number in load.copies] == seq.blocks[1:]
     assert seq.blocks[0] == twin.blocks[0]
 
 
 def test_another_tenant_finds_nothing() -> None:
     cache, host = BlockCache(5, BLOCK), HostCache(8)
     kept(cache, host)
-    assert host.bring(cache, sequence(2, tenant=1)) is None
-    assert host.bring(cache, sequence(3)) is not None
+    assert host.plan_load(cache, sequence(2, tenant=1)) is None
+    assert host.plan_load(cache, sequence(3)) is not None
 
 
 def test_nothing_comes_where_there_is_no_room_for_it() -> None:
     cache, host = BlockCache(5, BLOCK), HostCache(8)
     seq = kept(cache, host)
     computed(cache, 2, 16, first=100)
-    assert host.bring(cache, seq) is None
-    assert (seq.blocks, seq.arriving, seq.computed) == ([], None, 0)
+    assert host.plan_load(cache, seq) is None
+    assert (seq.blocks, seq.pending_load, seq.num_computed) == ([], None, 0)
 
 
 def test_it_holds_no_more_than_it_was_given_and_forgets_what_was_used_least() -> None:
@@ -111,16 +111,16 @@ def test_it_holds_no_more_than_it_was_given_and_forgets_what_was_used_least() ->
     kept(cache, host, stream=2, first=100)
     host.audit()
     assert host.used == host.total == 4
-    assert host.bring(cache, old) is None  # its first block went, and what follows is of no use
-    assert host.bring(cache, sequence(3, first=100)) is not None
+    assert host.plan_load(cache, old) is None  # its first block went, and what follows is of no use
+    assert host.plan_load(cache, sequence(3, first=100)) is not None
 
 
 def test_what_cannot_be_trusted_is_forgotten() -> None:
     cache, host = BlockCache(5, BLOCK), HostCache(8)
     names = computed(cache)
     host.offer(names)
-    host.due(cache, 9)
-    host.forget(names.hashes[1:])
+    host.plan_saves(cache, 9)
+    host.invalidate(names.block_hashes[1:])
     host.audit()
     assert host.used == 1
 
@@ -129,11 +129,11 @@ def test_what_cannot_be_trusted_is_forgotten() -> None:
 def test_what_was_given_up_meanwhile_is_not_moved(given_up: str) -> None:
     cache, host = BlockCache(5, BLOCK), HostCache(8)
     seq = kept(cache, host)
-    load = host.bring(cache, seq)
+    load = host.plan_load(cache, seq)
     assert load is not None
     cache.release(seq, keep=0 if given_up == "all of it" else BLOCK)
-    assert load.still_wanted() == (load.moves[:1] if given_up == "its end" else [])
+    assert load.still_needed() == (load.copies[:1] if given_up == "its end" else [])
     again = Load(seq, [])
-    seq.arriving = again
+    seq.pending_load = again
     assert not load.live
-    assert load.still_wanted() == []
+    assert load.still_needed() == []

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.forward.kv_pool import KvPool
-from engine.memory.host_pool import HostPool, pieces_of
+from engine.memory.host_pool import HostPool, piece_sizes
 
 BLOCK, BLOCKS = 4, 6
 BLOCK_BYTES = 2 * 3 * 2 * BLOCK * 5 * 8  # 1920
@@ -48,7 +48,7 @@ def test_blocks_come_back_as_they_were_wherever_they_are_put() -> None:
     before = [tokens_of(made, block) for block in range(BLOCKS)]
     assert host.may_save()
     host.save([(4, 0), (1, 3)])
-    made.scrub(slice(0, BLOCKS * BLOCK))
+    made.zero(slice(0, BLOCKS * BLOCK))
     arrival = host.load([(3, 5), (0, 2)])
     arrival.wait()
     assert arrival.done()
@@ -63,7 +63,7 @@ def test_blocks_find_their_places_whatever_the_order(order: list[int]) -> None:
     host = HostPool(made, BLOCK, PIECES)
     before = [tokens_of(made, block) for block in range(BLOCKS)]
     host.save(list(enumerate(order)))
-    made.scrub(slice(0, BLOCKS * BLOCK))
+    made.zero(slice(0, BLOCKS * BLOCK))
     host.load([(here, BLOCKS - 1 - block) for block, here in enumerate(order)])
     assert all(torch.equal(tokens_of(made, BLOCKS - 1 - block), before[block]) for block in range(BLOCKS))
 
@@ -84,7 +84,7 @@ def test_neighbours_of_one_piece_travel_in_one_copy(here: list[int], runs: int) 
 @pytest.mark.parametrize("limit", [0, 1, BLOCK_BYTES - 1, 7 * BLOCK_BYTES, 2**30, 3 * 2**30 + 12345])
 def test_it_takes_no_more_than_it_may_in_powers_of_two(limit: int) -> None:
     """torch rounds what is pinned up to one, and would take more than was allowed."""
-    pieces = pieces_of(limit, BLOCK_BYTES)
+    pieces = piece_sizes(limit, BLOCK_BYTES)
     assert sum(pieces) <= limit
     assert sum(pieces) > limit - 2 * BLOCK_BYTES
     assert all(piece >= BLOCK_BYTES and piece & (piece - 1) == 0 for piece in pieces)
@@ -92,4 +92,4 @@ def test_it_takes_no_more_than_it_may_in_powers_of_two(limit: int) -> None:
 
 @pytest.mark.parametrize(("limit", "blocks"), [(0, 0), (2048, 1), (8192 + 4096, 6), (8192 + 512, 4)])
 def test_it_holds_as_many_blocks_as_fit_its_pieces(limit: int, blocks: int) -> None:
-    assert HostPool(pool(), BLOCK, limit).total == blocks
+    assert HostPool(pool(), BLOCK, limit).total_blocks == blocks

@@ -15,8 +15,8 @@ from transformers import AutoConfig, GenerationConfig
 from engine.model import default_model
 from engine.model import loading as models
 from engine.model.loading import DEFAULT_MODEL, ModelError, available_memory, describe, load, resolve
-from engine.model.preflight import SUPPORTED, inspect, parameters
-from tests.fakes.device_waits import NobodyWaits
+from engine.model.preflight import SUPPORTED, check_folder, parameter_count
+from tests.fakes.device_waits import NoDeviceWaits
 from tests.fakes.tiny_models import ARCHITECTURES, WINDOW, tiny_folder, tiny_model
 
 
@@ -101,7 +101,7 @@ def test_frequencies_that_would_change_with_length_are_those_of_short_sequences_
     model = load(tiny_folder(tmp_path, architecture, **fields))
     as_written = tiny_model(architecture, **fields)
     hidden, positions = torch.zeros(1, ORIGINAL, 16), torch.arange(ORIGINAL)[None]
-    with NobodyWaits():  # type: ignore[no-untyped-call]
+    with NoDeviceWaits():  # type: ignore[no-untyped-call]
         found = model.model.rotary_emb(hidden, positions)
     wanted = as_written.model.rotary_emb(hidden, positions)
     assert all(map(torch.equal, found, wanted))
@@ -123,7 +123,7 @@ def test_weights_in_several_files_are_found(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path, "llama")
     (folder / "model.safetensors").unlink()
     model.save_pretrained(folder, max_shard_size="100KB")
-    assert parameters(folder) == sum(weight.numel() for weight in model.parameters())
+    assert parameter_count(folder) == sum(weight.numel() for weight in model.parameters())
     assert torch.equal(load(folder).model.norm.weight, model.model.norm.weight)
     (folder / min(path.name for path in folder.glob("*.safetensors"))).unlink()
     with pytest.raises(ModelError, match=r"incomplete: .*00001-of-.* is missing"):
@@ -221,7 +221,7 @@ def test_where_and_as_what_it_cannot_run_is_refused(folder: Path, asked: dict[st
 
 
 def test_weights_larger_than_the_memory_are_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    needed = parameters(folder) * 4
+    needed = parameter_count(folder) * 4
     monkeypatch.setattr(models, "available_memory", lambda: needed)
     assert load(folder).dtype is torch.float32
     monkeypatch.setattr(models, "available_memory", lambda: needed - 1)
@@ -236,7 +236,7 @@ def test_memory_that_runs_out_while_loading_is_said(
     def exhausted(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(models, "_settle", exhausted)
+    monkeypatch.setattr(models, "_freeze", exhausted)
     with pytest.raises(ModelError, match="not enough memory on cpu for the weights"):
         load(folder)
 
@@ -377,4 +377,4 @@ def test_a_rope_of_each_kind_of_layer_is_considered() -> None:
 
 def test_inspecting_reads_no_weights(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "load", None)
-    assert inspect(folder)["model_type"] == "llama"
+    assert check_folder(folder)["model_type"] == "llama"

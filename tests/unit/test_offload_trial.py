@@ -9,30 +9,30 @@ import torch
 
 from engine.forward.interface import Runner
 from engine.forward.model_runner import ModelRunner
-from engine.memory.offload_trial import GIB, host_pool
+from engine.memory.offload_trial import GIB, host_pool_if_faster
 from engine.schedule.batch import Row
-from tests.fakes.engine_driver import Room, engine_of
+from tests.fakes.engine_driver import Limits, engine_of
 
 BLOCK_BYTES = 2 * 3 * 2 * 4 * 16 * 8  # of a tiny llama in float64, four tokens a block
 
 
 def runner() -> ModelRunner:
-    made = engine_of("llama", Room(kv_tokens=64)).runner
+    made = engine_of("llama", Limits(kv_tokens=64)).runner
     assert isinstance(made, ModelRunner)
     return made
 
 
 def kept(gib: float, free: int | None = None, wrapped: Runner | None = None) -> int:
     made = runner()
-    host = host_pool(made.pool, wrapped or made, block=4, chunk=64, gib=gib, free=free)
-    return 0 if host is None else host.total
+    host = host_pool_if_faster(made.pool, wrapped or made, block_size=4, chunk=64, gib=gib, free=free)
+    return 0 if host is None else host.total_blocks
 
 
 def test_it_is_kept_where_bringing_it_back_is_quicker_and_the_trial_leaves_no_trace() -> None:
     made = runner()
-    host = host_pool(made.pool, made, block=4, chunk=64, gib=32 * BLOCK_BYTES / GIB, free=None)
+    host = host_pool_if_faster(made.pool, made, block_size=4, chunk=64, gib=32 * BLOCK_BYTES / GIB, free=None)
     assert host is not None
-    assert 30 <= host.total <= 32
+    assert 30 <= host.total_blocks <= 32
     assert not any(tensor.any() for tensor in (*made.pool.keys, *made.pool.values))
 
 
@@ -51,7 +51,7 @@ class Instant:
     def __init__(self, inner: ModelRunner) -> None:
         self.computed: list[int] = []  # tokens of each step
         self.context, self.eos = inner.context, inner.eos
-        self.copy_blocks, self.scrub_blocks = inner.copy_blocks, inner.scrub_blocks
+        self.copy_blocks, self.zero_blocks = inner.copy_blocks, inner.zero_blocks
         self._logits = torch.zeros(1, 8)
 
     def forward(self, rows: Rows[Row]) -> torch.Tensor:
@@ -63,14 +63,14 @@ def test_it_is_not_kept_where_computing_it_again_is_quicker(monkeypatch: pytest.
     clock = iter([0.0, 5.0, 5.0, 6.0])  # bringing takes five seconds, computing one
     monkeypatch.setattr("engine.memory.offload_trial.time.perf_counter", lambda: next(clock))
     made = runner()
-    assert host_pool(made.pool, Instant(made), block=4, chunk=64, gib=1e-3, free=None) is None
+    assert host_pool_if_faster(made.pool, Instant(made), block_size=4, chunk=64, gib=1e-3, free=None) is None
 
 
 @pytest.mark.parametrize(("chunk", "computed"), [(64, 64), (12, 12), (10, 10), (3, 3), (1000, 64)])
 def test_what_is_computed_on_trial_is_no_larger_than_a_step(chunk: int, computed: int) -> None:
     made = runner()
     instant = Instant(made)
-    host_pool(made.pool, instant, block=4, chunk=chunk, gib=1e-3, free=None)
+    host_pool_if_faster(made.pool, instant, block_size=4, chunk=chunk, gib=1e-3, free=None)
     assert set(instant.computed) == {computed}
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from engine.model.fusion import Shared, Sibling
+from engine.model.fusion import FusedProduct, FusedProjection
 from engine.model.onednn import Packed, PackedLinear, pack
 
 SIZE: dict[str, Any] = {
@@ -155,8 +155,8 @@ def test_any_shape_of_input(shape: tuple[int, ...]) -> None:
 
 def test_siblings_called_in_order_multiply_once(pair: tuple[Attention, Attention]) -> None:
     plain, packed = pair
-    shared = packed.q_proj.shared
-    assert isinstance(shared, Shared)
+    shared = packed.q_proj.fused
+    assert isinstance(shared, FusedProduct)
     product, inputs = shared.product, []
 
     def counted(x: Tensor) -> Tensor:
@@ -203,13 +203,13 @@ def test_the_last_sibling_lets_go_of_input_and_product(pair: tuple[Attention, At
         getattr(packed, name)(x)
     del x
     assert held() is None
-    assert packed.q_proj.shared.parts == {}  # type: ignore[union-attr]
+    assert packed.q_proj.fused.parts == {}  # type: ignore[union-attr]
 
 
 def test_siblings_of_unlike_inputs_are_packed_each_alone() -> None:
     model = Attention(k_inputs=6)
     assert pack(model) == Packed(linears=3, products=3, weight_bytes=4 * (8 * 16 + 6 * 4 + 8 * 4))
-    assert not any(isinstance(one, Sibling) for one in model.modules())
+    assert not any(isinstance(one, FusedProjection) for one in model.modules())
 
 
 class Doubling(nn.Linear):

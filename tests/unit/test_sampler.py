@@ -20,10 +20,10 @@ from transformers import (
 )
 
 from engine.api import Logprob, Sampling
-from engine.sampling.draw import MOST_TOKENS
-from engine.sampling.readback import Next
+from engine.sampling.draw import MAX_VOCAB
+from engine.sampling.readback import SampleRequest
 from engine.sampling.sampler import Sampler
-from engine.schedule.sequence import Choice, Sequence
+from engine.schedule.sequence import SampledToken, Sequence
 
 VOCAB = 300
 EOS = 2
@@ -43,11 +43,11 @@ def sequence(slot: int = 0, tokens: list[int] | None = None, **sampling: Any) ->
 def sampler_of(*seqs: Sequence, vocab: int = VOCAB) -> Sampler:
     sampler = Sampler(len(seqs), vocab, eos=[EOS])
     for seq in seqs:
-        sampler.adopt(seq)
+        sampler.assign_slot(seq)
     return sampler
 
 
-def choose(logits: Tensor, *seqs: Sequence) -> list[Choice]:
+def choose(logits: Tensor, *seqs: Sequence) -> list[SampledToken]:
     return sampler_of(*seqs, vocab=logits.shape[1]).sample(logits, list(seqs))
 
 
@@ -55,7 +55,7 @@ def greedy(logits: Tensor, seq: Sequence) -> int | None:
     return choose(logits, seq)[0].token
 
 
-def tokens_of(choices: list[Choice]) -> list[int | None]:
+def tokens_of(choices: list[SampledToken]) -> list[int | None]:
     return [choice.token for choice in choices]
 
 
@@ -69,7 +69,7 @@ def distribution(logits: Tensor, tokens: list[int] | None = None, **sampling: An
     seqs = [sequence(slot, tokens, seed=slot, **sampling) for slot in range(2000)]
     sampler = Sampler(2000, logits.shape[1], eos=[EOS], uniform=grid)
     for seq in seqs:
-        sampler.adopt(seq)
+        sampler.assign_slot(seq)
     choices = sampler.sample(logits.expand(2000, -1), seqs)
     assert all(choice.token is not None for choice in choices)
     return torch.bincount(torch.tensor(tokens_of(choices)), minlength=logits.shape[1]) / 2000
@@ -140,7 +140,7 @@ def test_half_precision_is_chosen_from_as_float32() -> None:
 def penalised_by_hand(logits: Tensor, seq: Sequence) -> int:
     """The greedy choice by the definitions, counted anew from all tokens."""
     s, scores = seq.sampling, logits[0].tolist()
-    output = seq.output()
+    output = seq.output_tokens()
     for token in set(seq.tokens):
         score = scores[token]
         scores[token] = score * s.repetition_penalty if score < 0 else score / s.repetition_penalty
@@ -156,13 +156,13 @@ def test_presence_and_frequency_count_output_only() -> None:
     logits = torch.zeros(1, VOCAB, dtype=torch.float64)
     logits[0, [10, 11]] = torch.tensor([1.0, 0.9], dtype=torch.float64)
     seq = sequence(tokens=[10, 10, 10], temperature=0.0, presence_penalty=0.05, frequency_penalty=0.04)
-    seq.append([10])
+    seq.inject([10])
     sampler = sampler_of(seq)
     drawn = []
     for _ in range(6):
         (choice,) = sampler.sample(logits, [seq])
         assert choice.token is not None
-        seq.sampled(choice.token)
+        seq.append_output(choice.token)
         drawn.append(choice.token)
     # 10 costs .05 + .04 after its first: 1 -> .91 -> .87; 11 then stands at .9 -> .81
     assert drawn == [10, 10, 11, 10, 10, 11]
@@ -184,21 +184,21 @@ def do(step: tuple[str, Any], seq: Sequence, sampler: Sampler, logits: Tensor) -
             for _ in range(count):
                 (choice,) = sampler.sample(logits, [seq])
                 assert choice.token == penalised_by_hand(logits, seq)
-                seq.sampled(choice.token)
+                seq.append_output(choice.token)
         case "sampled elsewhere", tokens:
             for token in tokens:
-                seq.sampled(token)
+                seq.append_output(token)
         case "append", tokens:
-            seq.append(tokens)
+            seq.inject(tokens)
         case "truncate", back:
-            seq.truncate(max(0, seq.outputs - back))
+            seq.truncate(max(0, seq.num_outputs - back))
         case "swap", tokens:  # truncated and regrown to the length it had
-            seq.truncate(max(0, seq.outputs - len(tokens)))
+            seq.truncate(max(0, seq.num_outputs - len(tokens)))
             for token in tokens:
-                seq.sampled(token)
+                seq.append_output(token)
         case "adjust", sampling:
             seq.sampling = Sampling(temperature=0.0, **sampling)
-            sampler.adjust(seq)
+            sampler.update_parameters(seq)
 
 
 @given(st.lists(steps, max_size=12))
@@ -215,10 +215,10 @@ def test_tokens_swapped_for_others_between_two_samples_are_noticed() -> None:
     logits[0, 8], logits[0, 9] = 1.0, 0.9
     seq = sequence(temperature=0.0, presence_penalty=0.5)
     sampler = sampler_of(seq)
-    seq.sampled(8)
+    seq.append_output(8)
     assert sampler.sample(logits, [seq])[0].token == 9
     seq.truncate(0)
-    seq.sampled(4)
+    seq.append_output(4)
     assert sampler.sample(logits, [seq])[0].token == 8
 
 
@@ -233,26 +233,28 @@ class Overlapped:
         self.sampler = Sampler(streams, 10, eos=[], rows=rows)
         self._under_way: dict[int, int] = {}  # token of a stream
         for seq in self.seqs:
-            self.sampler.adopt(seq)
+            self.sampler.assign_slot(seq)
 
     def step(self, streams: list[int]) -> None:
         """Choose for these behind what is under way, and only then learn what that was."""
-        asked = [Next(seq, seq.outputs + (seq.slot in self._under_way)) for seq in self._of(streams)]
-        draw = self.sampler.choose(LOGITS[streams, :10], asked)
+        asked = [
+            SampleRequest(seq, seq.num_outputs + (seq.slot in self._under_way)) for seq in self._of(streams)
+        ]
+        draw = self.sampler.launch(LOGITS[streams, :10], asked)
         self.land(streams)
-        for seq, choice in zip(self._of(streams), draw.choices(), strict=True):
+        for seq, choice in zip(self._of(streams), draw.read(), strict=True):
             assert choice.token == penalised_by_hand(LOGITS[seq.slot : seq.slot + 1, :10], seq)
             self._under_way[seq.slot] = choice.token
 
     def land(self, streams: list[int]) -> None:
         for seq in self._of(streams):
             if seq.slot in self._under_way:
-                seq.sampled(self._under_way.pop(seq.slot))
+                seq.append_output(self._under_way.pop(seq.slot))
 
     def recall(self, streams: list[int]) -> None:
         for seq in self._of(streams):
-            seq.launched = seq.coming = int(self._under_way.pop(seq.slot, None) is not None)
-            seq.recall()
+            seq.num_in_flight = seq.num_placeholders = int(self._under_way.pop(seq.slot, None) is not None)
+            seq.discard_in_flight()
 
     def adjust(self, streams: list[int]) -> None:
         """Whoever was penalised is not, and the other way round."""
@@ -260,7 +262,7 @@ class Overlapped:
         for seq in self._of(streams):
             asked = {} if seq.sampling.presence_penalty else PENALTIES
             seq.sampling = Sampling(temperature=0.0, **asked)
-            self.sampler.adjust(seq)
+            self.sampler.update_parameters(seq)
 
     def _of(self, streams: list[int]) -> list[Sequence]:
         return [self.seqs[stream] for stream in streams]
@@ -277,8 +279,8 @@ def test_a_token_that_is_chosen_again_behind_one_under_way_counts_that_once() ->
     logits[0, 8], logits[0, 9] = 1.0, 0.9
     seq = sequence(temperature=0.0, frequency_penalty=0.08)
     sampler = sampler_of(seq)
-    sampler.choose(logits, [Next(seq, 0)])
-    again = [sampler.choose(logits, [Next(seq, 1)]).choices()[0].token for _ in range(3)]
+    sampler.launch(logits, [SampleRequest(seq, 0)])
+    again = [sampler.launch(logits, [SampleRequest(seq, 1)]).read()[0].token for _ in range(3)]
     assert again == [8, 8, 8]
 
 
@@ -313,8 +315,8 @@ def test_what_failed_while_it_was_counted_is_counted_anew(monkeypatch: pytest.Mo
         streams.step([1, 0])
 
 
-def test_more_penalised_streams_at_once_than_announced_are_refused() -> None:
-    with pytest.raises(AssertionError, match="than were announced"):
+def test_more_penalised_streams_at_once_than_rows_are_refused() -> None:
+    with pytest.raises(AssertionError, match="than there are rows"):
         Overlapped(3, rows=2).step([0, 1, 2])
 
 
@@ -325,13 +327,13 @@ def test_a_slot_forgets_who_had_it() -> None:
     first = sequence(tokens=[5], logit_bias={9: -50.0}, **asked)
     sampler = sampler_of(first)
     assert sampler.sample(logits, [first])[0].token == 5
-    sampler.release(first)
+    sampler.release_slot(first)
     second = sequence(tokens=[6], **asked)
-    sampler.adopt(second)
+    sampler.assign_slot(second)
     assert sampler.sample(logits, [second])[0].token == 5
-    sampler.release(second)
+    sampler.release_slot(second)
     third = sequence(tokens=[5], **asked)
-    sampler.adopt(third)
+    sampler.assign_slot(third)
     assert sampler.sample(logits, [third])[0].token == 9
 
 
@@ -341,7 +343,7 @@ def test_a_slot_adopted_anew_begins_anew() -> None:
     first, second = (sequence(tokens=[token], temperature=0.0, repetition_penalty=2.0) for token in (5, 6))
     sampler = sampler_of(first)
     assert sampler.sample(logits, [first])[0].token == 9
-    sampler.adopt(second)
+    sampler.assign_slot(second)
     assert sampler.sample(logits, [second])[0].token == 5
 
 
@@ -372,7 +374,7 @@ def test_no_end_before_min_tokens() -> None:
     for _ in range(3):
         (choice,) = sampler.sample(logits, [seq])
         assert choice.token is not None
-        seq.sampled(choice.token)
+        seq.append_output(choice.token)
         drawn.append(choice.token)
     assert drawn == [9, 9, EOS]
 
@@ -380,7 +382,7 @@ def test_no_end_before_min_tokens() -> None:
 def test_end_tokens_that_the_model_has_no_logits_for_are_no_trouble() -> None:
     seq = sequence(temperature=0.0, min_tokens=2)
     sampler = Sampler(1, VOCAB, eos=[VOCAB + 3, -1])
-    sampler.adopt(seq)
+    sampler.assign_slot(seq)
     logits = noise(1, VOCAB)
     assert sampler.sample(logits, [seq])[0].token == logits.argmax()
 
@@ -454,21 +456,21 @@ WIDE = 1003
 LOGITS = noise(CROWD, WIDE).float()
 
 
-def crowd() -> tuple[Sampler, list[Sequence]]:
+def connections() -> tuple[Sampler, list[Sequence]]:
     seqs = [sequence(slot, [slot, 7], seed=slot - 9, **KINDS[slot % len(KINDS)]) for slot in range(CROWD)]
     for slot, seq in enumerate(seqs):
         for token in range(slot % 5):
-            seq.sampled(token)
+            seq.append_output(token)
     return sampler_of(*seqs, vocab=WIDE), seqs
 
 
-def told(choices: list[Choice]) -> list[tuple[int | None, Logprob | None]]:
+def told(choices: list[SampledToken]) -> list[tuple[int | None, Logprob | None]]:
     return [(choice.token, choice.logprob) for choice in choices]
 
 
 @given(st.lists(st.integers(0, CROWD - 1), min_size=1, unique=True))
 def test_a_choice_is_the_same_in_any_company_and_order(rows: list[int]) -> None:
-    sampler, seqs = crowd()
+    sampler, seqs = connections()
     everyone = told(sampler.sample(LOGITS, seqs))
     chosen = sampler.sample(LOGITS[rows], [seqs[row] for row in rows])
     assert told(chosen) == [everyone[row] for row in rows]
@@ -481,7 +483,7 @@ def test_a_choice_hangs_on_seed_and_index_and_not_on_the_slot(seed: int) -> None
     sampler = sampler_of(there, here)
     first, second = tokens_of(sampler.sample(logits, [there, here]))
     assert first == second
-    there.sampled(3)
+    there.append_output(3)
     again, other = tokens_of(sampler.sample(logits, [here, there]))
     assert again == first
     assert 0 <= (other or 0) < VOCAB
@@ -495,23 +497,23 @@ def test_another_index_and_another_seed_draw_anew() -> None:
     for _ in range(20):
         (choice,) = sampler.sample(logits, [seq])
         drawn.add(choice.token)
-        seq.sampled(0)
+        seq.append_output(0)
     assert len(drawn) > 10
     assert len({greedy(logits, sequence(seed=seed)) for seed in range(-10, 10)}) > 10
 
 
 def test_adjusting_changes_the_very_next_choice_and_nobody_elses() -> None:
-    sampler, seqs = crowd()
+    sampler, seqs = connections()
     before = told(sampler.sample(LOGITS, seqs))
     seqs[1].sampling = Sampling(temperature=0.0, logprobs=0)
-    sampler.adjust(seqs[1])
+    sampler.update_parameters(seqs[1])
     after = told(sampler.sample(LOGITS, seqs))
     assert after[1][0] == LOGITS[1].argmax()
     assert after[:1] + after[2:] == before[:1] + before[2:]
 
 
 def test_sampling_changes_neither_sequences_nor_logits() -> None:
-    sampler, seqs = crowd()
+    sampler, seqs = connections()
     logits = LOGITS.clone()
     tokens = [list(seq.tokens) for seq in seqs]
     sampler.sample(logits, seqs)
@@ -520,11 +522,11 @@ def test_sampling_changes_neither_sequences_nor_logits() -> None:
 
 
 def test_inference_mode_may_come_and_go() -> None:
-    sampler, seqs = crowd()
+    sampler, seqs = connections()
     with torch.inference_mode():
         before = told(sampler.sample(LOGITS, seqs))
-    seqs[6].append([1])
-    sampler.adjust(seqs[6])
+    seqs[6].inject([1])
+    sampler.update_parameters(seqs[6])
     assert told(sampler.sample(LOGITS, seqs))[0] == before[0]
 
 
@@ -541,7 +543,7 @@ BROKEN: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("kind", BROKEN)
 @pytest.mark.parametrize("culprit", range(len(KINDS)))
 def test_a_row_of_no_numbers_has_no_choice_and_no_influence(kind: str, culprit: int) -> None:
-    sampler, seqs = crowd()
+    sampler, seqs = connections()
     expected = told(sampler.sample(LOGITS, seqs))
     expected[culprit] = (None, None)
     logits = LOGITS.clone()
@@ -569,4 +571,4 @@ def test_an_empty_batch_has_no_choices() -> None:
 
 def test_a_vocabulary_too_large_for_exact_sums_is_refused() -> None:
     with pytest.raises(ValueError, match="too many to draw from"):
-        Sampler(1, MOST_TOKENS + 1, eos=[])
+        Sampler(1, MAX_VOCAB + 1, eos=[])

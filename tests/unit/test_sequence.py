@@ -18,13 +18,13 @@ def sequence(outputs: list[int] | None = None, *, max_tokens: int = 100, **numbe
     given = {"credit": 100, "context": 100, **numbers}
     seq = Sequence(1, PROMPT, Sampling(max_tokens=max_tokens), **given)
     for token in outputs or []:
-        seq.sampled(token)
+        seq.append_output(token)
     return seq
 
 
 def holding(seq: Sequence, computed: int) -> Sequence:
     """With memory, and so many tokens computed."""
-    seq.admitted, seq.blocks, seq.computed = True, [0], computed
+    seq.admitted, seq.blocks, seq.num_computed = True, [0], computed
     return seq
 
 
@@ -32,19 +32,19 @@ def holding(seq: Sequence, computed: int) -> Sequence:
 
 
 def test_with_credit_it_wants_all_that_it_knows() -> None:
-    assert sequence().wants == 4
-    assert holding(sequence(), 3).wants == 1
+    assert sequence().num_to_compute == 4
+    assert holding(sequence(), 3).num_to_compute == 1
 
 
 def test_without_credit_it_wants_all_but_its_last_token() -> None:
-    assert sequence(credit=0).wants == 3
-    assert holding(sequence(credit=0), 3).wants == 0
+    assert sequence(credit=0).num_to_compute == 3
+    assert holding(sequence(credit=0), 3).num_to_compute == 0
 
 
 def test_paused_it_wants_nothing() -> None:
     seq = sequence()
     seq.paused = True
-    assert seq.wants == 0
+    assert seq.num_to_compute == 0
     assert not seq.may_sample
 
 
@@ -52,9 +52,9 @@ def test_whoever_lost_its_memory_takes_some_back_only_with_credit() -> None:
     seq = sequence([9], credit=1)
     seq.admitted = True
     assert seq.evicted
-    assert seq.wants == 0
+    assert seq.num_to_compute == 0
     seq.credit = 2
-    assert seq.wants == 5
+    assert seq.num_to_compute == 5
 
 
 def test_it_decodes_when_only_the_last_token_is_missing() -> None:
@@ -89,24 +89,24 @@ def test_at_its_length_it_is_done_and_not_stalled() -> None:
 def steered() -> Sequence:
     """Prompt, 10 11, injected 70 71 72, 12, injected 80, 13 14."""
     seq = sequence([10, 11])
-    seq.append([70, 71, 72])
-    seq.sampled(12)
-    seq.append([80])
-    seq.sampled(13)
-    seq.sampled(14)
+    seq.inject([70, 71, 72])
+    seq.append_output(12)
+    seq.inject([80])
+    seq.append_output(13)
+    seq.append_output(14)
     return seq
 
 
 def test_output_leaves_injections_out() -> None:
     assert steered().tokens == [*PROMPT, 10, 11, 70, 71, 72, 12, 80, 13, 14]
-    assert steered().output() == [10, 11, 12, 13, 14]
-    assert steered().outputs == 5
+    assert steered().output_tokens() == [10, 11, 12, 13, 14]
+    assert steered().num_outputs == 5
 
 
 def test_a_position_counts_what_stands_before_the_token() -> None:
     seq = steered()
-    assert [seq.tokens[seq.position(index)] for index in range(5)] == [10, 11, 12, 13, 14]
-    assert seq.position(5) == seq.known
+    assert [seq.tokens[seq.output_position(index)] for index in range(5)] == [10, 11, 12, 13, 14]
+    assert seq.output_position(5) == seq.num_tokens
 
 
 @pytest.mark.parametrize(
@@ -127,22 +127,22 @@ def test_truncation_keeps_the_context_of_the_next_token(
     assert seq.truncate(index) == len(PROMPT) + len(left)
     assert seq.tokens == [*PROMPT, *left]
     assert seq.injections == injections
-    assert seq.outputs == index == len(seq.output())
+    assert seq.num_outputs == index == len(seq.output_tokens())
 
 
 def test_after_truncation_the_last_token_is_to_be_computed_again() -> None:
-    seq = holding(steered(), steered().known)
+    seq = holding(steered(), steered().num_tokens)
     seq.truncate(1)
-    assert seq.computed == 4
-    assert seq.wants == 1
+    assert seq.num_computed == 4
+    assert seq.num_to_compute == 1
     seq.truncate(0)
-    assert seq.computed == 3
+    assert seq.num_computed == 3
 
 
 def test_truncating_ahead_of_what_is_computed_leaves_it() -> None:
     seq = holding(steered(), 2)
     seq.truncate(3)
-    assert seq.computed == 2
+    assert seq.num_computed == 2
 
 
 def test_truncation_past_the_end_is_our_mistake() -> None:
@@ -152,20 +152,22 @@ def test_truncation_past_the_end_is_our_mistake() -> None:
 
 def test_whatever_changes_tokens_otherwise_than_by_sampling_is_counted() -> None:
     seq = sequence([10])
-    assert seq.edits == 0
-    seq.append([1])
+    assert seq.tokens_version == 0
+    seq.inject([1])
     seq.truncate(0)
-    assert seq.edits == 2
+    assert seq.tokens_version == 2
 
 
 def test_a_rebuilt_sequence_is_as_it_was() -> None:
     was = steered()
     seq = Sequence(
-        1, was.tokens, Sampling(), credit=9, context=100, prompt=len(PROMPT), injections=was.injections
+        1, was.tokens, Sampling(), credit=9, context=100, num_prompt=len(PROMPT), injections=was.injections
     )
-    assert seq.outputs == was.outputs
-    assert seq.output() == was.output()
-    assert [seq.position(index) for index in range(6)] == [was.position(index) for index in range(6)]
+    assert seq.num_outputs == was.num_outputs
+    assert seq.output_tokens() == was.output_tokens()
+    assert [seq.output_position(index) for index in range(6)] == [
+        was.output_position(index) for index in range(6)
+    ]
 
 
 @given(st.lists(st.one_of(st.just("sample"), st.integers(1, 3), st.tuples(st.integers(0, 8)))))
@@ -174,14 +176,14 @@ def test_output_is_what_was_sampled_and_not_taken_back(moves: list[str | int | t
     output: list[int] = []
     for number, move in enumerate(moves):
         if move == "sample":
-            seq.sampled(1000 + number)
+            seq.append_output(1000 + number)
             output.append(1000 + number)
         elif isinstance(move, int):
-            seq.append([-1] * move)
+            seq.inject([-1] * move)
         elif isinstance(move, tuple):
-            seq.truncate(min(move[0], seq.outputs))
+            seq.truncate(min(move[0], seq.num_outputs))
             del output[move[0] :]
-        assert seq.output() == output
-        assert seq.outputs == len(output)
-        assert [seq.tokens[seq.position(index)] for index in range(len(output))] == output
-        assert seq.known == 4 + len(output) + sum(count for _, count in seq.injections)
+        assert seq.output_tokens() == output
+        assert seq.num_outputs == len(output)
+        assert [seq.tokens[seq.output_position(index)] for index in range(len(output))] == output
+        assert seq.num_tokens == 4 + len(output) + sum(count for _, count in seq.injections)

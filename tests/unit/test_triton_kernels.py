@@ -16,11 +16,13 @@ import msgspec
 import pytest
 import torch
 
-from engine.forward.backends import shapes
+from engine.forward.backends import warm_up_batches
 from tests.fakes.triton_kernels import needs_triton
 
 # Rows of tokens before, and tokens computed.
-FIRST: list[list[tuple[int, int]]] = [[(0, count) for count in counts] for counts in shapes(2048, 200)]
+FIRST: list[list[tuple[int, int]]] = [
+    [(0, count) for count in counts] for counts in warm_up_batches(2048, 200)
+]
 LATER: list[list[tuple[int, int]]] = [
     [(0, 1), (300, 1), (7, 1), (0, 16)],
     *([(99, 1)] * rows for rows in (1, 2, 5, 16, 31, 64, 150)),
@@ -86,6 +88,6 @@ def test_they_fit_and_a_few_serve_all_batches(case: dict[str, Any], tmp_path: Pa
 def test_a_program_is_as_large_as_there_is_room(
     shared: int, dtype: torch.dtype, size: int, rows_and_keys: tuple[int, int]
 ) -> None:
-    from engine.forward.by_triton import largest
+    from engine.forward.by_triton import largest_tile
 
-    assert largest(shared, dtype, size) == rows_and_keys
+    assert largest_tile(shared, dtype, size) == rows_and_keys
