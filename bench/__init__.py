@@ -1,1 +1,1 @@
-"""What Midstream costs, measured beside peers in the same run. See `docs/bench.md`."""
+"""Benchmarks of Midstream, beside peers that are measured in the same run. See `docs/bench.md`."""

@@ -1,5 +1,5 @@
-"""`make bench`: every measurement, each in a process of its own, one after the other; then one table and a
-JSON file. `python -m bench [name ...]` makes some of them."""
+"""The benchmark command, `make bench`: all measurements, each in a process of its own, one after the other;
+then one table and a JSON file. `python -m bench [name ...]` makes some of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from bench.figures import Figure, table, write
 
-MEASUREMENTS = ("gateway", "metrics", "control", "doors", "decode")
+MEASUREMENTS = ("gateway", "metrics", "control", "endpoints", "decode")
 
 
 def main() -> int:
@@ -33,7 +33,7 @@ def main() -> int:
 
 
 def report(figures: list[Figure]) -> int:
-    """What a measurement prints for the process above it."""
+    """Print the figures of a measurement for the process above it."""
     print(msgspec.json.encode(figures).decode())
     return 0
 

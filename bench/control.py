@@ -1,7 +1,7 @@
-"""How soon steering takes effect, in steps of the engine, and what is wasted when readers stall.
+"""Control latency: how soon steering takes effect, in engine steps, and what is wasted when readers stall.
 
-Counted by the server itself, in `midstream_control_steps` and `midstream_tokens_total`, under a steady
-crowd of streams.
+Counted by the server itself, in `midstream_control_steps` and `midstream_tokens_total`, under a steady load
+of streams.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from collections.abc import Mapping
 from websockets.asyncio.client import ClientConnection
 
 from bench.figures import Figure
-from bench.server import Served
+from bench.server import ServerProcess
 
-CROWD, CONTROLS, STALLED, WINDOW = 16, 300, 100, 64
+STREAMS, CONTROLS, STALLED, WINDOW = 16, 300, 100, 64
 
 
-async def steer(served: Served) -> None:
-    """A crowd of streams, and one after the other is paused, resumed, adjusted, cancelled and replaced."""
+async def steer(server: ServerProcess) -> None:
+    """Many streams, of which one after the other is paused, resumed, adjusted, cancelled and replaced."""
     dice = random.Random(7)
-    async with served.connect() as socket:
+    async with server.connect() as socket:
         await socket.recv()
-        for number in range(CROWD):
+        for number in range(STREAMS):
             await begin(socket, f"s{number}")
-        names = [f"s{number}" for number in range(CROWD)]
+        names = [f"s{number}" for number in range(STREAMS)]
         for turn in range(CONTROLS):
-            at = dice.randrange(CROWD)
+            at = dice.randrange(STREAMS)
             for frame in (
                 {"type": "pause"},
                 {"type": "resume"},
@@ -61,19 +61,19 @@ def quantile(metrics: Mapping[str, float], frame: str, share: float) -> float:
     return next(bound for bound, count in buckets if count >= share * buckets[-1][1])
 
 
-async def stall(served: Served) -> float:
+async def stall(server: ServerProcess) -> float:
     """Readers that read nothing: how many tokens are decoded for each before the engine leaves them alone."""
-    before = served.metrics()["midstream_tokens_total"]
+    before = server.metrics()["midstream_tokens_total"]
     sockets = []
     for number in range(STALLED):
-        socket = await asyncio.wait_for(served.connect(), 10)
+        socket = await asyncio.wait_for(server.connect(), 10)
         await begin(socket, f"stalled-{number}")
         socket.transport.pause_reading()  # from here on nobody reads, and TCP fills up
         sockets.append(socket)
-    metrics = served.metrics()
+    metrics = server.metrics()
     while metrics['midstream_streams{state="stalled"}'] < STALLED:
         await asyncio.sleep(0.05)
-        metrics = served.metrics()
+        metrics = server.metrics()
     for socket in sockets:
         socket.transport.abort()
     return (metrics["midstream_tokens_total"] - before) / STALLED
@@ -81,15 +81,15 @@ async def stall(served: Served) -> float:
 
 def measure() -> list[Figure]:
     figures = []
-    with Served("--model", "toy", "--toy-step-ms", "2") as served:
-        asyncio.run(steer(served))
-        metrics = served.metrics()
+    with ServerProcess("--model", "toy", "--toy-step-ms", "2") as server:
+        asyncio.run(steer(server))
+        metrics = server.metrics()
         for frame in ("pause", "adjust", "cancel"):
             for share in (0.5, 0.99):
                 steps = quantile(metrics, frame, share)
                 figures.append(Figure(f"{frame} to effect, p{share * 100:.0f}", steps, "steps", "1"))
-    with Served("--model", "toy", "--auto-credit-window", str(WINDOW)) as served:
-        wasted = asyncio.run(stall(served))
+    with ServerProcess("--model", "toy", "--auto-credit-window", str(WINDOW)) as server:
+        wasted = asyncio.run(stall(server))
     figures.append(
         Figure(f"tokens decoded for each of {STALLED} stalled readers", wasted, "tokens", f"<= {WINDOW}")
     )

@@ -20,13 +20,13 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache, GenerationConfig
 
 from bench.figures import Figure
-from bench.server import Served
+from bench.server import ServerProcess
 from engine import api
 from engine.build.build import build
 from engine.engine import Engine
 from engine.model.loading import DEFAULT_MODEL, resolve
 
-CROWDS = (1, 8, 32)
+STREAM_COUNTS = (1, 8, 32)
 GOALS = {1: 24, 8: 115, 32: 215}
 PROMPT, TOKENS, ROUNDS = 32, 48, 3
 ENDLESS = GenerationConfig(  # type: ignore[no-untyped-call]
@@ -81,8 +81,8 @@ def bare_rate(model: Any, count: int, salt: int) -> float:
     return count * (TOKENS - 1) / (time.perf_counter() - since)
 
 
-async def websocket_rate(served: Served, count: int, salt: int) -> float:
-    async with served.connect() as socket:
+async def websocket_rate(server: ServerProcess, count: int, salt: int) -> float:
+    async with server.connect() as socket:
         for row, tokens in enumerate(prompts(count, salt)):
             params = {"temperature": 0, "ignore_eos": True, "max_tokens": TOKENS}
             await socket.send(
@@ -108,11 +108,11 @@ Rates = dict[tuple[str, int], float]
 
 
 def contest(name: str, rate: Callable[[int, int], float]) -> Rates:
-    """The median rate at each crowd's size, going round all of them several times."""
-    rounds = [[rate(count, salt) for count in CROWDS] for salt in range(1, ROUNDS + 1)]
+    """The median rate at each number of streams, going round all of them several times."""
+    rounds = [[rate(count, salt) for count in STREAM_COUNTS] for salt in range(1, ROUNDS + 1)]
     return {
         (name, count): statistics.median(rates)
-        for count, rates in zip(CROWDS, zip(*rounds, strict=True), strict=True)
+        for count, rates in zip(STREAM_COUNTS, zip(*rounds, strict=True), strict=True)
     }
 
 
@@ -127,8 +127,8 @@ def _engine() -> Rates:
 
 
 def _websocket() -> Rates:
-    with Served("--model", DEFAULT_MODEL) as served:
-        return contest("websocket", lambda count, salt: asyncio.run(websocket_rate(served, count, salt)))
+    with ServerProcess("--model", DEFAULT_MODEL) as server:
+        return contest("websocket", lambda count, salt: asyncio.run(websocket_rate(server, count, salt)))
 
 
 def _transformers() -> Rates:
@@ -139,7 +139,7 @@ def _transformers() -> Rates:
 
 def _figures(rates: Rates) -> list[Figure]:
     figures = []
-    for count in CROWDS:
+    for count in STREAM_COUNTS:
         batch, own = rates["generate_batch", count], rates["engine", count]
         figures += [
             Figure(

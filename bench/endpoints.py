@@ -1,4 +1,4 @@
-"""The doors side by side: how long a reader waits for its first token, and from one to the next.
+"""Endpoint latency, side by side: how long a reader waits for its first token, and from one to the next.
 
 Over server-sent events and over the WebSocket, with readers that each have a connection of their own; and the
 same HTTP client at `transformers serve`. All have prompts of one length for the default model, and decode
@@ -22,7 +22,7 @@ from msgspec import Struct, field
 from websockets.asyncio.client import ClientConnection, connect
 
 from bench.figures import Figure
-from bench.server import Served
+from bench.server import ServerProcess
 from bench.transformers_serve import TransformersServe
 from engine.model.loading import DEFAULT_MODEL, resolve
 
@@ -126,9 +126,9 @@ def contest(readers: Readers) -> dict[int, Waits]:
 
 def measure() -> list[Figure]:
     greedy = {"temperature": 0, "max_tokens": TOKENS}
-    with Served("--model", DEFAULT_MODEL, *DTYPE) as served:
-        sse = contest(lambda count: over_sse(served.host, greedy | {"ignore_eos": True}, count))
-        websocket = contest(lambda count: over_websocket(served.host, count))
+    with ServerProcess("--model", DEFAULT_MODEL, *DTYPE) as server:
+        sse = contest(lambda count: over_sse(server.host, greedy | {"ignore_eos": True}, count))
+        websocket = contest(lambda count: over_websocket(server.host, count))
     endless = json.dumps({"max_new_tokens": TOKENS, "do_sample": False, "eos_token_id": -1})
     with TransformersServe(resolve(DEFAULT_MODEL), *DTYPE, *ROOM) as peer:
         asked = {"model": peer.model, "max_tokens": TOKENS, "generation_config": endless}

@@ -1,4 +1,4 @@
-"""A figure, and how figures are written down: as JSON for machines, as a table for people."""
+"""Figures, the numbers that benchmarks measure: written as JSON for machines, as a table for people."""
 
 from __future__ import annotations
 

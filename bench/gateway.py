@@ -1,5 +1,5 @@
-"""The gateway alone: events a second beside a server that only sends, how soon a short answer is there, and
-what idle things weigh.
+"""Gateway throughput: events a second beside a server that only sends, how soon a short answer is there, and
+the memory of idle streams and connections.
 
 The engine is the toy in its own process, so that what is measured is the gateway's core: streams, text,
 encoding, sockets. The peer is a bare `websockets` server that sends ready-made frames of the same size from
@@ -21,7 +21,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import ServerConnection, serve
 
 from bench.figures import Figure
-from bench.server import Served
+from bench.server import ServerProcess
 
 CONNECTIONS, TOKENS = 50, 1000
 SHORT, TIMES = 3, 300  # tokens of a short answer, and how often it is asked for, one after the other
@@ -74,11 +74,11 @@ def midstream_rate() -> tuple[float, float, float]:
         "params": params,
         "credit": {"limit": TOKENS},
     }
-    with Served("--model", "toy") as served:
-        before = cpu_s(served.process.pid)
-        url = f"ws://{served.host}/v1/realtime"
+    with ServerProcess("--model", "toy") as server:
+        before = cpu_s(server.process.pid)
+        url = f"ws://{server.host}/v1/realtime"
         events, seconds = asyncio.run(read_all(url, json.dumps(start), 10**9))
-        cpu = cpu_s(served.process.pid) - before
+        cpu = cpu_s(server.process.pid) - before
         short = start | {"request_id": "short NUMBER", "params": params | {"max_tokens": SHORT}}
         return events / seconds, events / cpu, asyncio.run(waits_ms(url, json.dumps(short), '"final"'))
 
@@ -125,10 +125,10 @@ def resident_kb(pid: int, kind: str = "VmRSS") -> int:
     return int(status.split(f"{kind}:")[1].split()[0])
 
 
-async def weights(served: Served) -> tuple[float, float]:
+async def memory(server: ServerProcess) -> tuple[float, float]:
     """KiB of the gateway a paused stream, and an idle connection."""
-    pid = served.process.pid
-    async with served.connect() as socket:
+    pid = server.process.pid
+    async with server.connect() as socket:
         await socket.recv()
 
         async def start(names: list[str]) -> None:
@@ -152,7 +152,7 @@ async def weights(served: Served) -> tuple[float, float]:
         await start([f"stream-{number}" for number in range(PAUSED)])
         per_stream = (resident_kb(pid) - before) / PAUSED
         before = resident_kb(pid)
-        idle = [await served.connect() for _ in range(IDLE)]
+        idle = [await server.connect() for _ in range(IDLE)]
         for other in idle:
             await other.recv()
         per_connection = (resident_kb(pid) - before) / IDLE
@@ -163,8 +163,8 @@ async def weights(served: Served) -> tuple[float, float]:
 def measure() -> list[Figure]:
     ours, ours_per_cpu, ours_ms = midstream_rate()
     bare, bare_per_cpu, bare_ms = bare_rate()
-    with Served("--model", "toy", "--streams-per-connection", "2000") as served:
-        per_stream, per_connection = asyncio.run(weights(served))
+    with ServerProcess("--model", "toy", "--streams-per-connection", "2000") as server:
+        per_stream, per_connection = asyncio.run(memory(server))
     peer = "bare websockets server"
     return [
         Figure(f"token events, {CONNECTIONS} connections", ours, "events/s", "", ours / bare, peer),

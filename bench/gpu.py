@@ -1,4 +1,4 @@
-"""`make bench-gpu`: what a CUDA device does under the engine, beside its limits and beside transformers.
+"""The GPU benchmark, `make bench-gpu`: the engine on a CUDA device, beside its limits and transformers.
 
 One command, one run, one table and a JSON file. `--dry` runs all of it with a tiny model on the CPU: that the
 bench works is then shown, and its figures mean nothing.
@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from bench import gpu_peers, hardware_limits
 from bench.figures import Figure, shown, table, write
-from bench.gpu_engine import Bench, NoRoom
+from bench.gpu_engine import DoesNotFit, EngineBench
 from bench.gpu_host import transfers
 from bench.gpu_plan import DRY, FULL, Plan
 from bench.random_models import random_model, shape_of
@@ -28,7 +28,7 @@ NO_DEVICE = "make bench-gpu needs a CUDA device, and torch sees none here; --dry
 
 
 @dataclass(frozen=True)
-class Chip:
+class HardwareLimits:
     bytes_per_s: float
     flops_per_s: float
 
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
 
 
 def measured(plan: Plan) -> Iterator[Figure]:
-    limits = Chip(
+    limits = HardwareLimits(
         hardware_limits.bytes_per_s(plan.device, plan.copy_bytes),
         hardware_limits.flops_per_s(plan.device, plan.dtype, plan.product),
     )
@@ -60,45 +60,47 @@ def measured(plan: Plan) -> Iterator[Figure]:
     yield from _exactness(plan)
 
 
-def _speed(plan: Plan, limits: Chip, name: str, batches: tuple[int, ...], whole: bool) -> Iterator[Figure]:
+def _speed(
+    plan: Plan, limits: HardwareLimits, name: str, batches: tuple[int, ...], whole: bool
+) -> Iterator[Figure]:
     gpu_peers.release(plan.device)  # the model before: the other process needs the device's memory
-    peers = gpu_peers.asked(plan, name, batches) if name in plan.peers else {}
+    peers = gpu_peers.measure(plan, name, batches) if name in plan.peers else {}
     model = random_model(name, plan.device, plan.dtype)
     shape = shape_of(model)
     bench = _bench(model, plan, shape.facts.vocab)
     for rows in batches:
         of = f"{name}, {rows} streams"
         figures = _decoding(bench, plan, limits, shape, of, rows, peers.get(rows))
-        yield from _where_it_fits(of, "tok/s", figures)
+        yield from _if_it_fits(of, "tok/s", figures)
     if whole:
         yield from _steering(bench, plan, limits, shape)
 
 
-def _bench(model: PreTrainedModel, plan: Plan, vocab: int) -> Bench:
+def _bench(model: PreTrainedModel, plan: Plan, vocab: int) -> EngineBench:
     gpu_peers.release(plan.device)
-    held = max(plan.context * max(plan.batches), plan.prompt) + 64 * sum(plan.crowd)
+    tokens = max(plan.context * max(plan.batches), plan.prompt) + 64 * sum(plan.running_and_paused)
     options = api.EngineOptions(
         model="random",
-        kv_tokens=plan.kv_tokens or (4 * held if plan.device.type == "cpu" else 0),
-        max_streams=2 * sum(plan.crowd),
+        kv_tokens=plan.kv_tokens or (4 * tokens if plan.device.type == "cpu" else 0),
+        max_streams=2 * sum(plan.running_and_paused),
         context=2 * plan.prompt,
     )
     engine, _ = build_around(model, toy_model.FOLDER, options)
-    return Bench(engine, vocab, plan.device)
+    return EngineBench(engine, vocab, plan.device)
 
 
-def _where_it_fits(name: str, unit: str, figures: Iterator[Figure]) -> Iterator[Figure]:
-    """These figures, or one that says what they have no room for."""
+def _if_it_fits(name: str, unit: str, figures: Iterator[Figure]) -> Iterator[Figure]:
+    """These figures, or one that says what does not fit."""
     try:
         yield from figures
-    except NoRoom as lack:
-        yield Figure(name, None, unit, peer=str(lack))
+    except DoesNotFit as error:
+        yield Figure(name, None, unit, peer=str(error))
 
 
 def _decoding(
-    bench: Bench,
+    bench: EngineBench,
     plan: Plan,
-    limits: Chip,
+    limits: HardwareLimits,
     shape: Shape,
     name: str,
     rows: int,
@@ -110,7 +112,7 @@ def _decoding(
         yield Figure(name, rate, "tok/s", ">= 1.5 x", None, "generate_batch, which gave no rate here")
     else:
         ratio = rate / peer.tokens_per_s
-        yield Figure(name, rate, "tok/s", ">= 1.5 x", ratio, f"generate_batch ({peer.way})")
+        yield Figure(name, rate, "tok/s", ">= 1.5 x", ratio, f"generate_batch ({peer.config})")
     yield Figure(f"{name}: a step", seconds * 1e3, "ms")
     share = fraction_of_memory(shape.decode_bytes(rows, plan.context), seconds, limits.bytes_per_s)
     goal = {1: ">= 70", 64: ">= 60"}.get(rows, "") if shape.facts.hidden > 1024 else ""
@@ -120,47 +122,49 @@ def _decoding(
         yield Figure(f"{name}: no kernel runs", gap * 1e6, "us a step")
 
 
-def _steering(bench: Bench, plan: Plan, limits: Chip, shape: Shape) -> Iterator[Figure]:
+def _steering(bench: EngineBench, plan: Plan, limits: HardwareLimits, shape: Shape) -> Iterator[Figure]:
     name = f"prefill, {plan.prompt} tokens"
-    yield from _where_it_fits(name, "TFLOP/s", _prefill(bench, plan, limits, shape, name))
-    name = f"{plan.listening} streams while prompts arrive, p99 between tokens"
-    yield from _where_it_fits(name, "ms", _listening(bench, plan, name))
-    yield from _where_it_fits("controls, to their effect", "steps", _controls(bench, plan))
-    name = f"a step of {plan.crowd[0]} beside {plan.crowd[1]} paused"
-    yield from _where_it_fits(name, "x", _crowd(bench, plan, name))
+    yield from _if_it_fits(name, "TFLOP/s", _prefill(bench, plan, limits, shape, name))
+    name = f"{plan.decoding} streams while prompts arrive, p99 between tokens"
+    yield from _if_it_fits(name, "ms", _decoding_beside_prompts(bench, plan, name))
+    yield from _if_it_fits("controls, to their effect", "steps", _controls(bench, plan))
+    name = f"a step of {plan.running_and_paused[0]} beside {plan.running_and_paused[1]} paused"
+    yield from _if_it_fits(name, "x", _beside_paused(bench, plan, name))
     if plan.device.type == "cuda":
         name = "times that steps of decoding make the host wait"
-        yield from _where_it_fits(name, "in 64 steps", _waits(bench, plan, name))
+        yield from _if_it_fits(name, "in 64 steps", _waits(bench, plan, name))
     yield from transfers(bench.engine, plan.device)
 
 
-def _prefill(bench: Bench, plan: Plan, limits: Chip, shape: Shape, name: str) -> Iterator[Figure]:
+def _prefill(
+    bench: EngineBench, plan: Plan, limits: HardwareLimits, shape: Shape, name: str
+) -> Iterator[Figure]:
     flops = shape.prefill_flops(plan.prompt) / bench.prefill_s(plan.prompt)
     yield Figure(name, flops / 1e12, "TFLOP/s", "", flops / limits.flops_per_s, "a large product")
 
 
-def _listening(bench: Bench, plan: Plan, name: str) -> Iterator[Figure]:
-    p99 = bench.intertoken_p99_s(plan.listening, plan.context, plan.prompt, prompts=4)
+def _decoding_beside_prompts(bench: EngineBench, plan: Plan, name: str) -> Iterator[Figure]:
+    p99 = bench.intertoken_p99_s(plan.decoding, plan.context, plan.prompt, prompts=4)
     yield Figure(name, p99 * 1e3, "ms")
 
 
-def _controls(bench: Bench, plan: Plan) -> Iterator[Figure]:
+def _controls(bench: EngineBench, plan: Plan) -> Iterator[Figure]:
     means, discarded = bench.controls(max(plan.batches[1], 2), plan.context, plan.rounds)
     for kind, steps in means.items():
         yield Figure(f"{kind}, to its effect", steps, "steps")
     yield Figure("discarded by overlap", discarded, "tokens a thousand controls")
 
 
-def _crowd(bench: Bench, plan: Plan, name: str) -> Iterator[Figure]:
-    running, paused = plan.crowd
-    ratio = bench.crowd_ratio(running, paused, plan.context // 4)
+def _beside_paused(bench: EngineBench, plan: Plan, name: str) -> Iterator[Figure]:
+    running, paused = plan.running_and_paused
+    ratio = bench.paused_ratio(running, paused, plan.context // 4)
     yield Figure(name, ratio, "x", "<= 1.02", ratio, f"{running} alone")
 
 
-def _waits(bench: Bench, plan: Plan, name: str) -> Iterator[Figure]:
-    said = bench.syncs(plan.batches[1], plan.context)
-    print(*sorted(set(said)), sep="\n", file=sys.stderr)
-    yield Figure(name, len(said), "in 64 steps", "0")
+def _waits(bench: EngineBench, plan: Plan, name: str) -> Iterator[Figure]:
+    waits = bench.syncs(plan.batches[1], plan.context)
+    print(*sorted(set(waits)), sep="\n", file=sys.stderr)
+    yield Figure(name, len(waits), "in 64 steps", "0")
 
 
 def _exactness(plan: Plan) -> Iterator[Figure]:
@@ -169,12 +173,12 @@ def _exactness(plan: Plan) -> Iterator[Figure]:
     prompt = [(31 * at) % (vocab - 2) + 2 for at in range(plan.context)]
     expected = gpu_peers.greedy(model, prompt, plan.peer_tokens)
     bench = _bench(model, plan, vocab)
-    asked = api.Sampling(temperature=0, ignore_eos=True, max_tokens=plan.peer_tokens)
-    bench.engine.send([api.Submit(0, prompt, asked, plan.peer_tokens)])
-    said: list[int] = []
-    while len(said) < plan.peer_tokens:
-        said += [token for news in bench.engine.step().news for token in news.tokens]
-    same = sum(a == b for a, b in zip(said, expected, strict=True)) / len(expected)
+    sampling = api.Sampling(temperature=0, ignore_eos=True, max_tokens=plan.peer_tokens)
+    bench.engine.send([api.Submit(0, prompt, sampling, plan.peer_tokens)])
+    output: list[int] = []
+    while len(output) < plan.peer_tokens:
+        output += [token for news in bench.engine.step().news for token in news.tokens]
+    same = sum(a == b for a, b in zip(output, expected, strict=True)) / len(expected)
     yield Figure("greedy tokens in float32 that are transformers'", 100 * same, "%", "100")
     draws = gpu_peers.draws_agree(plan.device, vocab, 64)
     yield Figure("seeded draws that are the CPU's", 100 * draws, "%", "100")

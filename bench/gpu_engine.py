@@ -1,4 +1,4 @@
-"""What `make bench-gpu` asks of an engine: decoding, prompts among it, control, and crowds that wait."""
+"""The GPU benchmark's measurements of an engine: decode, prefill beside it, control, and paused streams."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ENDLESS = api.Sampling(temperature=0, ignore_eos=True)
 WARM, STEPS = 8, 64
 
 
-class NoRoom(Exception):
+class DoesNotFit(Exception):
     """The KV cache cannot hold what is to be measured: some would wait for ever for those that never end."""
 
 
 @dataclass
-class Bench:
+class EngineBench:
     """An engine, stepped by hand, with fresh stream numbers and prompts that no cache has seen."""
 
     engine: Engine
@@ -51,14 +51,14 @@ class Bench:
                 waiting -= {news.stream} if news.tokens else set()
         return streams
 
-    def need(self, *crowds: tuple[int, int], steps: int = WARM + 2 * STEPS) -> None:
-        """Raise unless so many streams of so many tokens each have room, with what they say in so many steps
-        and, while the others begin, before."""
-        before = sum(rows * tokens for rows, tokens in crowds) // self.engine.scheduler.step_tokens
-        need = sum(rows * (tokens + before + steps) for rows, tokens in crowds)
+    def require_room(self, *groups: tuple[int, int], steps: int = WARM + 2 * STEPS) -> None:
+        """Raise unless so many streams of so many tokens each have room, with what they output in so many
+        steps and, while the others begin, before."""
+        before = sum(rows * tokens for rows, tokens in groups) // self.engine.scheduler.step_tokens
+        need = sum(rows * (tokens + before + steps) for rows, tokens in groups)
         have = self.engine.cache.total * self.engine.cache.block_size
         if need > have:
-            raise NoRoom(f"does not fit: {need:,} tokens, and the KV cache has room for {have:,}")
+            raise DoesNotFit(f"does not fit: {need:,} tokens, and the KV cache has room for {have:,}")
 
     def end(self) -> None:
         live = list(self.engine.scheduler.sequences)
@@ -88,7 +88,7 @@ class Bench:
 
     def decode_s(self, rows: int, context: int) -> float:
         """Seconds of a step that decodes so many streams behind so long a context."""
-        self.need((rows, context))
+        self.require_room((rows, context))
         self.begin(rows, context)
         seconds = self.step_s()
         self.end()
@@ -98,7 +98,7 @@ class Bench:
         """Seconds of a step in which no kernel ran; None where there is nothing to ask."""
         if self.device.type != "cuda":
             return None
-        self.need((rows, context))
+        self.require_room((rows, context))
         self.begin(rows, context)
         self.steps(WARM)
         wait(self.device)
@@ -111,23 +111,23 @@ class Bench:
         return uncovered([(span.start, span.end) for span in kernels]) / 1e6 / STEPS
 
     def syncs(self, rows: int, context: int) -> list[str]:
-        """What torch says whenever steps of decoding make the host wait for the device."""
-        self.need((rows, context))
+        """What torch warns of whenever steps of decoding make the host wait for the device."""
+        self.require_room((rows, context))
         self.begin(rows, context)
         self.steps(WARM)
         torch.cuda.set_sync_debug_mode("warn")
         try:
-            with warnings.catch_warnings(record=True) as said:
+            with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 self.steps(STEPS)
         finally:
             torch.cuda.set_sync_debug_mode("default")
             self.end()
-        return [f"{warning.filename}:{warning.lineno}: {warning.message}" for warning in said]
+        return [f"{warning.filename}:{warning.lineno}: {warning.message}" for warning in caught]
 
     def prefill_s(self, tokens: int) -> float:
         """Seconds from a prompt's arrival to its first token."""
-        self.need((1, tokens))
+        self.require_room((1, tokens))
         for _ in range(2):  # the first compiles what there is to compile
             wait(self.device)
             began = time.perf_counter()
@@ -139,7 +139,7 @@ class Bench:
 
     def intertoken_p99_s(self, rows: int, context: int, prompt: int, prompts: int) -> float:
         """Between two tokens of streams that decode while long prompts arrive one after the other."""
-        self.need((rows, context), (prompts, prompt))
+        self.require_room((rows, context), (prompts, prompt))
         watched = set(self.begin(rows, context))
         self.steps(WARM)
         last = dict.fromkeys(watched, time.perf_counter())
@@ -161,7 +161,7 @@ class Bench:
 
     def controls(self, rows: int, context: int, rounds: int) -> tuple[dict[str, float], float]:
         """Steps from a control's arrival to its effect, a kind; and tokens discarded a thousand controls."""
-        self.need((rows, context), steps=WARM + 8 * rounds + 2 * rows)
+        self.require_room((rows, context), steps=WARM + 8 * rounds + 2 * rows)
         streams = self.begin(rows, context)
         self.steps(WARM)
         steps: dict[str, list[int]] = {"pause": [], "adjust": [], "cancel": []}
@@ -194,10 +194,10 @@ class Bench:
             answered = any(news.stream == stream and (news.changes or news.finish) for news in output.news)
         return taken, lost
 
-    def crowd_ratio(self, running: int, paused: int, context: int) -> float:
+    def paused_ratio(self, running: int, paused: int, context: int) -> float:
         """A step of some streams beside many that are paused in the midst of their text, to a step of them
         alone, measured in turns: contexts grow meanwhile."""
-        self.need((running, context), (paused, 16), steps=3 * WARM + 4 * STEPS + 4)
+        self.require_room((running, context), (paused, 16), steps=3 * WARM + 4 * STEPS + 4)
         self.begin(running, context)
         before = self.step_s()
         waiting = self.begin(paused, 16)

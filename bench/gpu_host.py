@@ -1,4 +1,4 @@
-"""How fast the KV cache travels to the host's memory and back, beside a plain copy of as much."""
+"""KV offload bandwidth: to the host's memory and back, beside a plain copy of as much."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from engine.memory.host_pool import STAGING_BYTES, HostPool
 
 
 def transfers(engine: Engine, device: torch.device) -> Iterator[Figure]:
-    """As much as the engine moves at once. Nobody runs meanwhile, and each block comes back to its place."""
+    """As much as the engine copies at once. Nothing runs meanwhile; each block returns to its place."""
     assert isinstance(engine.runner, ModelRunner)
     host = HostPool(engine.runner.pool, engine.cache.block_size, STAGING_BYTES)
-    moves = [(number, number) for number in range(host.max_blocks)]
+    copies = [(number, number) for number in range(host.max_blocks)]
     size = host.max_blocks * host.block_bytes
     out, back = hardware_limits.pinned_bytes_per_s(device, size)
     for name, work, plain in (
-        ("the cache to the host's memory", lambda: host.save(moves), out),
-        ("the cache back from the host's memory", lambda: host.load(moves), back),
+        ("the cache to the host's memory", lambda: host.save(copies), out),
+        ("the cache back from the host's memory", lambda: host.load(copies), back),
     ):
         rate = size / hardware_limits.seconds_of(work, device)
         yield Figure(name, rate / 1e9, "GB/s", "", rate / plain, "a plain copy of pinned memory")

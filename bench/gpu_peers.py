@@ -1,5 +1,5 @@
-"""transformers beside the engine, on the same model in the same run: `generate_batch` as fast as it gets, and
-`generate` and the sampler on the CPU as the judges of what is said.
+"""The GPU benchmark's peers: transformers' `generate_batch` as fast as it gets, on the same model in the same
+run; and `generate` and the sampler on the CPU, by which the engine's tokens are judged.
 
 `generate_batch` runs in a process of its own, `python -m bench.gpu_peers PLAN MODEL ROWS...`, which prints a
 line of JSON for each rate: what fails while a graph is recorded leaves torch's memory in disorder.
@@ -33,19 +33,19 @@ log = logging.getLogger(__name__)
 
 ATTENTION = ("flash_attention_2", "sdpa")
 TRIAL_TOKENS = 16
-PATIENCE_S = 300
+TIMEOUT_S = 300
 
 
 class Rate(Struct, frozen=True):
-    """Of so many rows; `way` says how."""
+    """Of so many rows; `config` says how."""
 
     rows: int
     tokens_per_s: float
-    way: str
+    config: str
 
 
 @dataclass(frozen=True)
-class Way:
+class BatchConfig:
     """A configuration of `generate_batch`: one that was found, or how much of the machine any may take."""
 
     attention: str = "sdpa"
@@ -56,15 +56,15 @@ class Way:
         return f"{self.attention}{', graphs' if self.graphs else ''}"
 
 
-def asked(plan: Plan, model: str, batches: tuple[int, ...]) -> dict[int, Rate]:
+def measure(plan: Plan, model: str, batches: tuple[int, ...]) -> dict[int, Rate]:
     """The best rates of `generate_batch`, those that there are, by the number of rows."""
     command = [sys.executable, "-m", "bench.gpu_peers", plan.name, model, *map(str, batches)]
     folder = Path(__file__).parent.parent
     try:
-        done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, timeout=PATIENCE_S, check=False)
+        done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, timeout=TIMEOUT_S, check=False)
         lines, ended = done.stdout, f"with {done.returncode}" if done.returncode else ""
     except subprocess.TimeoutExpired as late:
-        lines, ended = late.stdout or b"", f"because {PATIENCE_S} s were over"
+        lines, ended = late.stdout or b"", f"because {TIMEOUT_S} s were over"
     if ended:
         log.warning("generate_batch of %s was ended %s", model, ended)
     return best(json.decode(line, type=Rate) for line in lines.splitlines())
@@ -95,34 +95,34 @@ def rates(model: PreTrainedModel, plan: Plan, batches: Some[int]) -> Iterator[Ra
     ]
     trial, quickest = prompts[: batches[min(1, len(batches) - 1)]], 0.0
     for graphs in (False, True) if model.device.type == "cuda" else (False,):
-        ways = [Way(attention, graphs, plan.peer_room) for attention in ATTENTION]
-        tried = [(rate, way) for way in ways if (rate := _tried(model, trial, TRIAL_TOKENS, way))]
-        most, way = max(tried, key=lambda entry: entry[0], default=(0.0, Way()))
+        configs = [BatchConfig(attention, graphs, plan.peer_room) for attention in ATTENTION]
+        tried = [(rate, config) for config in configs if (rate := _tried(model, trial, TRIAL_TOKENS, config))]
+        most, config = max(tried, key=lambda entry: entry[0], default=(0.0, BatchConfig()))
         if most > quickest:
             quickest = most
             for rows in batches:
-                if rate := _tried(model, prompts[:rows], plan.peer_tokens, way):
-                    yield Rate(rows, rate, str(way))
+                if rate := _tried(model, prompts[:rows], plan.peer_tokens, config):
+                    yield Rate(rows, rate, str(config))
 
 
-def _tried(model: Any, prompts: list[list[int]], tokens: int, way: Way) -> float | None:
+def _tried(model: Any, prompts: list[list[int]], tokens: int, config: BatchConfig) -> float | None:
     try:
-        return batch_rate(model, prompts, tokens, way)
+        return batch_rate(model, prompts, tokens, config)
     except Exception as error:  # noqa: BLE001 - a kernel that is not installed, or does not know the model
-        log.warning("generate_batch does not run by %s: %s", way, str(error).splitlines()[:1])
+        log.warning("generate_batch does not run by %s: %s", config, str(error).splitlines()[:1])
         return None
 
 
-def batch_rate(model: Any, prompts: list[list[int]], tokens: int, way: Way) -> float:
+def batch_rate(model: Any, prompts: list[list[int]], tokens: int, config: BatchConfig) -> float:
     """Tokens a second, from when everybody has the first one to when the first has the last: all decode."""
-    model.set_attn_implementation(way.attention)
+    model.set_attn_implementation(config.attention)
     try:
         done = model.generate_batch(
             prompts,
             generation_config=GenerationConfig(  # type: ignore[no-untyped-call]
                 max_new_tokens=tokens, do_sample=False, eos_token_id=-1
             ),
-            continuous_batching_config=ContinuousBatchingConfig(use_cuda_graph=way.graphs, **way.room),
+            continuous_batching_config=ContinuousBatchingConfig(use_cuda_graph=config.graphs, **config.room),
             record_timestamps=True,
             progress_bar=False,
         )
@@ -159,18 +159,18 @@ def greedy(model: PreTrainedModel, prompt: list[int], tokens: int) -> list[int]:
 def draws_agree(device: torch.device, vocab: int, rows: int) -> float:
     """The share of seeded draws that are the CPU's, from equal logits."""
     logits = torch.randn(rows, vocab, generator=torch.Generator().manual_seed(1)) * 4
-    asked = [
+    parameters = [
         api.Sampling(temperature=0.5 + row % 3, seed=row, top_p=0.9 if row % 2 else 1.0, top_k=40 * (row % 4))
         for row in range(rows)
     ]
     chosen = []
     for place in (torch.device("cpu"), device):
         sampler = Sampler(rows, vocab, eos=[], device=place)
-        sequences = [Sequence(row, [1], asked[row], credit=9, context=99) for row in range(rows)]
+        sequences = [Sequence(row, [1], parameters[row], credit=9, context=99) for row in range(rows)]
         for row, sequence in enumerate(sequences):
             sequence.slot = row
             sampler.assign_slot(sequence)
-        chosen.append([choice.token for choice in sampler.sample(logits.to(place), sequences)])
+        chosen.append([sampled.token for sampled in sampler.sample(logits.to(place), sequences)])
     equal: int = sum(a == b for a, b in zip(*chosen, strict=True))
     return equal / rows
 

@@ -1,4 +1,4 @@
-"""How large everything is that `make bench-gpu` measures: on a device, and for show on the CPU."""
+"""The GPU benchmark's plan: how large everything is, on a device, and for a dry run on the CPU."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Plan:
     small_batches: tuple[int, ...]
     context: int
     prompt: int
-    listening: int
-    crowd: tuple[int, int]
+    decoding: int  # streams beside which prompts arrive
+    running_and_paused: tuple[int, int]  # streams
     rounds: int  # of controls
     peers: tuple[str, ...]  # models that `generate_batch` runs, too
     peer_tokens: int
@@ -41,8 +41,8 @@ FULL = Plan(
     small_batches=(1, 64, 256),
     context=1024,
     prompt=8192,
-    listening=32,
-    crowd=(100, 900),
+    decoding=32,
+    running_and_paused=(100, 900),
     rounds=100,
     peers=("llama-3.1-8b", "smollm2-135m"),
     peer_tokens=64,
@@ -60,8 +60,8 @@ DRY = Plan(
     small_batches=(2,),
     context=24,
     prompt=512,
-    listening=3,
-    crowd=(4, 12),
+    decoding=3,
+    running_and_paused=(4, 12),
     rounds=3,
     peers=("tiny",),
     peer_tokens=4,

@@ -1,4 +1,4 @@
-"""What the machine can do at best, measured beside everything else: bytes a second, and products."""
+"""Hardware limits, measured beside everything else: memory bandwidth, and operations of a large product."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What counting costs: the gateway's events a second with metrics on beside the same with metrics off.
+"""Metrics overhead: the gateway's events a second with metrics on beside the same with metrics off.
 
 Whole servers in turn, one of each a pair, say it as users would see it; but the machine is not the same from
 one run to the next, and by more than is looked for. So it is measured once more in one process, where nothing
-but counting differs: two gateways without sockets are told of the same steps in turn, and what counting costs
+but counting differs: two gateways without sockets receive the same steps in turn, and what counting costs
 an event is held against what a whole gateway's CPU second is worth.
 """
 
@@ -17,7 +17,7 @@ from statistics import median
 
 from bench.figures import Figure
 from bench.gateway import CONNECTIONS, TOKENS, read_all
-from bench.server import Served
+from bench.server import ServerProcess
 from engine import api, toy_model
 from midstream import protocol
 from midstream.protocol import MAX_INDEX, Credit, Params
@@ -45,10 +45,10 @@ def run(metrics: str) -> tuple[float, float]:
     params = {"temperature": 0, "ignore_eos": True, "max_tokens": TOKENS}
     credit = {"limit": TOKENS}
     start = {"type": "start", "request_id": "NUMBER", "prompt": "Hello", "params": params, "credit": credit}
-    with Served("--model", "toy", "--metrics", metrics) as served:
-        before = _cpu_s(served.process.pid)
-        events, seconds = asyncio.run(read_all(f"ws://{served.host}/v1/realtime", json.dumps(start), 10**9))
-        return events / seconds, events / (_cpu_s(served.process.pid) - before)
+    with ServerProcess("--model", "toy", "--metrics", metrics) as server:
+        before = _cpu_s(server.process.pid)
+        events, seconds = asyncio.run(read_all(f"ws://{server.host}/v1/realtime", json.dumps(start), 10**9))
+        return events / seconds, events / (_cpu_s(server.process.pid) - before)
 
 
 def _cpu_s(pid: int) -> float:
@@ -81,7 +81,7 @@ class Encoder:
         self._woken.clear()
 
     def lose(self, stream: Stream) -> None:
-        raise AssertionError("there is nobody else")
+        raise AssertionError("there is no other listener")
 
     def send_refusal(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
         raise refusal
@@ -94,8 +94,8 @@ class Gateway:
     """A hub with a stream for each connection, and what it has taken of this process's time."""
 
     def __init__(self, *more: Observer) -> None:
-        watchers = Observers(ListingObserver(), RequestLog(), *more)
-        self._hub = Hub(lambda commands: None, watchers, window=64, max_streams=CONNECTIONS)
+        observers = Observers(ListingObserver(), RequestLog(), *more)
+        self._hub = Hub(lambda commands: None, observers, window=64, max_streams=CONNECTIONS)
         tokenizer = Tokenizer.load(toy_model.FOLDER)
         self._hub.engine_ready(ServedModel("toy", tokenizer, vocab=toy_model.VOCAB, context=MAX_INDEX))
         for number in range(CONNECTIONS):
@@ -107,7 +107,7 @@ class Gateway:
             )
             self._hub.receive_frame("local", start, Encoder(self._hub))
 
-    def hear(self, outputs: list[api.StepOutput]) -> float:
+    def receive(self, outputs: list[api.StepOutput]) -> float:
         """CPU seconds that it takes."""
         before = time.process_time()
         for output in outputs:
@@ -122,7 +122,7 @@ def more_an_event() -> float:
     for turn in range(TURNS):
         outputs = [_output(turn * STEPS_A_TURN + step) for step in range(STEPS_A_TURN)]
         order = (counted, uncounted) if turn % 2 else (uncounted, counted)
-        took = {gateway: gateway.hear(outputs) for gateway in order}
+        took = {gateway: gateway.receive(outputs) for gateway in order}
         differences.append(took[counted] - took[uncounted])
     return median(differences) / (STEPS_A_TURN * CONNECTIONS)
 
@@ -136,8 +136,8 @@ def _output(step: int) -> api.StepOutput:
 def measure() -> list[Figure]:
     pairs = []
     for pair in range(PAIRS):
-        told = {metrics: run(metrics) for metrics in (("on", "off") if pair % 2 else ("off", "on"))}
-        pairs.append((told["on"], told["off"]))
+        rates = {metrics: run(metrics) for metrics in (("on", "off") if pair % 2 else ("off", "on"))}
+        pairs.append((rates["on"], rates["off"]))
     peer, goal = "metrics off", ">= 0.97 x"
     rate, rate_of_cpu = (median(on[which] for on, _ in pairs) for which in (0, 1))
     ratio, ratio_of_cpu = (median(on[which] / off[which] for on, off in pairs) for which in (0, 1))

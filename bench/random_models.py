@@ -1,5 +1,5 @@
-"""Models of known shapes with random weights, made on the device: nothing is fetched, and speed asks for no
-more."""
+"""Random models: known shapes with random weights, made on the device. Nothing is downloaded, and speed needs
+no more."""
 
 from __future__ import annotations
 

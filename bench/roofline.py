@@ -1,4 +1,4 @@
-"""How near a step comes to what the chip allows: the arithmetic, and nothing that is measured."""
+"""The roofline: how near a step comes to what the hardware allows. Arithmetic alone, nothing is measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real server in a process of its own, for as long as a measurement lasts, and what its `/metrics` say."""
+"""The server under measurement: a real one, in a process of its own, and what its `/metrics` say."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Self
 from websockets.asyncio.client import connect
 
 
-class Served:
+class ServerProcess:
     def __init__(self, *options: str) -> None:
         self._options = options
 

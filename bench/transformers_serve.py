@@ -1,6 +1,6 @@
-"""`transformers serve`, with its own continuous batching, for as long as a measurement lasts.
+"""The peer `transformers serve`, with its own continuous batching, for as long as a measurement lasts.
 
-A peer that speaks the same HTTP. This knows how it is started, and neither prompts nor figures.
+It speaks the same HTTP. This knows how it is started, and neither prompts nor figures.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tempfile import TemporaryFile
 from types import TracebackType
 from typing import Self
 
-MOST_S = 300.0  # that a busy machine may take to load a small model
+START_TIMEOUT_S = 300.0  # that a busy machine may take to load a small model
 
 
 class TransformersServe:
@@ -60,10 +60,12 @@ class TransformersServe:
         return self._log.read().decode()
 
     def _until_it_answers(self) -> None:
-        last = time.monotonic() + MOST_S
+        last = time.monotonic() + START_TIMEOUT_S
         while True:
             assert self._process.poll() is None, f"it ended before it served: {self._said()}"
-            assert time.monotonic() < last, f"transformers serve did not answer within {MOST_S:.0f} s"
+            assert time.monotonic() < last, (
+                f"transformers serve did not answer within {START_TIMEOUT_S:.0f} s"
+            )
             try:
                 urllib.request.urlopen(f"http://{self.host}/health").close()
             except urllib.error.URLError:

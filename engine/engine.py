@@ -5,8 +5,8 @@ test, a thread or a process of its own, is not its business.
 
 With `overlap` the device never waits for the host: a step launches its batch, and then takes the results of
 the batch before it. Whatever happens meanwhile to a stream with a row in flight discards that row: its token
-is void, counted as discarded, and computed again if the stream goes on. So every index that is told is the
-truth, and no token is ever taken back from a client.
+is void, counted as discarded, and computed again if the stream goes on. So every index that a client is
+told is the truth, and no token is ever taken back.
 """
 
 from __future__ import annotations

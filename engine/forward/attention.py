@@ -91,4 +91,4 @@ def paged_attention(
 
 AttentionInterface.register(NAME, paged_attention)
 # No mask is registered beside it, so none is made: the plan says who sees what. To make one, even of
-# nothing, transformers would look at the positions, for which the host would wait in every step.
+# nothing, transformers would read the positions, for which the host would wait in every step.

@@ -1,6 +1,7 @@
 """The SDPA backend: attention by PyTorch's own operators, the reference, for any device and number format.
 
-It knows tensors and a `RaggedBatch`, which says what to read; it knows no sequence's life and no model.
+It knows tensors and a `RaggedBatch`, which says what to read; it knows of a sequence only its blocks, and no
+model.
 
 Nothing is gathered and nothing is masked where a view will do. Decoding rows are read in as few strided
 views of the pool as their layout allows. A chunk of a prompt is causal among itself and sees all of the

@@ -90,8 +90,8 @@ def _load_options(place: torch.device, devices: int) -> dict[str, Any]:
 
 
 def direct_to_device(place: torch.device) -> dict[str, Any]:
-    """How transformers is told to put each weight where it belongs as it is read: with the package accelerate
-    it can; without it, all of them pass through the host's memory first."""
+    """The arguments by which transformers puts each weight where it belongs as it is read: with the package
+    accelerate it can; without it, all of them pass through the host's memory first."""
     if place.type == "cpu":
         return {}
     if find_spec("accelerate") is None:
@@ -115,7 +115,7 @@ def _read(
         trust_remote_code=False,
         local_files_only=True,
         output_loading_info=True,
-        ignore_mismatched_sizes=True,  # told in the report, and refused there
+        ignore_mismatched_sizes=True,  # in the report, and refused there
         **options,
         **experts,
     )

@@ -1,7 +1,7 @@
 """Ranks: one model on several devices, with a process for each of them, in step.
 
-Rank 0 is the engine that the gateway speaks to. It starts the others, and tells each of them what it takes in
-at every step. So all run the same scheduler over the same commands; and since the tokens that rank 0 chose
+Rank 0 is the engine that the gateway speaks to. It starts the others, and sends each of them the commands
+of every step. So all run the same scheduler over the same commands; and since the tokens that rank 0 chose
 are everybody's, all make the same decisions without another word. What else they exchange, the model does by
 itself.
 

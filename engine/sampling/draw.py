@@ -69,11 +69,11 @@ def weights(scores: Tensor, best: Tensor, temperature: Tensor) -> Tensor:
     return cold.exp_().mul_(SCALE).round_()
 
 
-def top_k_floor(weight: Tensor, top_k: Tensor, most: int) -> Tensor:
-    """The weight of the `top_k`-th heaviest token, a row; `most` is the greatest of them."""
-    if most > TOPK_LIMIT:
+def top_k_floor(weight: Tensor, top_k: Tensor, max_k: int) -> Tensor:
+    """The weight of the `top_k`-th heaviest token, a row; `max_k` is the greatest of them."""
+    if max_k > TOPK_LIMIT:
         return _floor(weight, torch.ones_like(weight, dtype=torch.float64), top_k.double()).to(weight.dtype)
-    return weight.topk(most).values.gather(1, top_k[:, None] - 1).squeeze(1)
+    return weight.topk(max_k).values.gather(1, top_k[:, None] - 1).squeeze(1)
 
 
 def top_p_floor(weight: Tensor, top_p: Tensor) -> Tensor:

@@ -116,7 +116,7 @@ class TokenCounts:
         columns = [token for _, tokens in runs for token in tokens]
         rows = upload([row for row, _ in runs], device)
         lengths = upload([len(tokens) for _, tokens in runs], device)
-        known = rows.repeat_interleave(lengths, output_size=len(columns))  # told, so that nobody waits
+        known = rows.repeat_interleave(lengths, output_size=len(columns))  # given, so that nobody waits
         late = upload([part.row for part in placeholders], device)
         latest = self._latest_tokens[upload([part.slot for part in placeholders], device)]
         return torch.cat([known, late]), torch.cat([upload(columns, device), latest])

@@ -39,7 +39,7 @@ def _penalised(s: Sampling) -> bool:
 class Sampler:
     """One token a row; `uniform` makes the random number of each (seed, token index).
 
-    At most `rows` streams are sampled at once: all slots, where that is not told.
+    At most `rows` streams are sampled at once: by default all slots.
     Where several processes compute the same rows, `broadcast` gives all of them the tokens of one.
     """
 

@@ -1,17 +1,20 @@
-"""The sequence: one stream's tokens in the engine, and how far they are computed.
+"""The sequence: a stream's tokens in the engine, and how many of them are computed.
 
-    p p p p p p p p o o o i i i i o o o o o o ?         p: prompt, o: output, i: injected, ?: a placeholder
-    |- num_prompt-|                           ^
-    |-------------- num_tokens -------------| num_placeholders: sampled by steps in flight
-    |---- num_computed ----|-num_in_flight-|- num_uncomputed -|
-                                            ^ next_position
+    p  p  p  p  p  o  o  o  i  i  o  o  ?  ?
+    [- num_prompt ]
+    [----------- num_tokens -----------][----]  num_placeholders
+    [--------- num_computed --------][----][-]  num_uncomputed
+                                     |     ^ next_position
+                                     num_in_flight
+
+p: prompt, o: output, i: injected, ?: sampled by steps in flight, and not known to the host yet
 
 - `num_prompt`: tokens of the prompt.
 - `num_outputs`: output tokens, without what was injected among them.
 - `num_tokens`: all tokens that the host knows.
 - `num_computed`: tokens whose keys and values stand in the KV cache.
 - `num_in_flight`: tokens behind those that steps in flight compute.
-- `num_placeholders`: tokens that steps in flight sample, and that the host does not know yet.
+- `num_placeholders`: tokens that steps in flight sample, which the host does not know yet.
 - `next_position`: where computing goes on, num_computed + num_in_flight.
 - `num_uncomputed`: tokens, placeholders included, that no step has been planned for.
 - `num_to_compute`: how many of them the next step should compute; 0 for a sequence that is to wait.

@@ -1,8 +1,8 @@
 """KV swapping: blocks are swapped between the device and the host's memory while the device computes.
 
-It starts the copies that the scheduler and the host cache plan, in the order that keeps every block's numbers
-whole, and says which loads are done. A long load is started in parts, one a step: while it is launched,
-nobody's tokens are. It knows loads and saves; the copying is somebody else's.
+It starts the copies that the scheduler and the host cache plan, in the order that keeps every block's
+contents whole, and says which loads are done. A long load is started in parts, one a step: while it is
+launched, no stream's tokens are. It knows loads and saves; a block copier copies.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Completion(Protocol):
 
 
 class BlockCopier(Protocol):
-    """Copies blocks. What it is told later happens later, there and back."""
+    """Copies blocks. What it is told later happens later, in either direction."""
 
     max_blocks: int  # that one `save` or `load` takes
 

@@ -82,10 +82,10 @@ def test_what_a_peer_said_before_it_died_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     dies = tmp_path / "python"
-    dies.write_text('#!/bin/sh\necho \'{"rows":3,"tokens_per_s":7.0,"way":"sdpa"}\'\nexit 9\n')
+    dies.write_text('#!/bin/sh\necho \'{"rows":3,"tokens_per_s":7.0,"config":"sdpa"}\'\nexit 9\n')
     dies.chmod(0o755)
     monkeypatch.setattr("bench.gpu_peers.sys.executable", str(dies))
-    assert gpu_peers.asked(DRY, "tiny", (3, 4)) == {3: Rate(3, 7.0, "sdpa")}
+    assert gpu_peers.measure(DRY, "tiny", (3, 4)) == {3: Rate(3, 7.0, "sdpa")}
     assert "was ended with 9" in caplog.text
 
 

@@ -210,8 +210,8 @@ def test_top_k_finds_the_same_by_topk_and_by_search(kind: str, dtype: torch.dtyp
     top_k = integers(1, 2, 40, 100, TOPK_LIMIT - 1, TOPK_LIMIT)
     ranked = weight.sort(1, descending=True).values
     expected = ranked.gather(1, top_k[:, None] - 1).squeeze(1)
-    assert torch.equal(top_k_floor(weight, top_k, most=TOPK_LIMIT), expected)
-    assert torch.equal(top_k_floor(weight, top_k, most=TOPK_LIMIT + 1), expected)
+    assert torch.equal(top_k_floor(weight, top_k, max_k=TOPK_LIMIT), expected)
+    assert torch.equal(top_k_floor(weight, top_k, max_k=TOPK_LIMIT + 1), expected)
 
 
 @EITHER_SEARCH
