@@ -17,7 +17,6 @@ class Output:
         self.tokens = array("i")  # a number in four bytes: there are many, and streams stay long
         self.injections: list[tuple[int, array[int]]] = []  # (index of the output token behind it, tokens)
         self._ends = array("q")  # code points released up to and with each token
-        self._tokenizer = tokenizer
         self._min_tokens = min_tokens
         self._text = TextStream(tokenizer, stop, min_tokens)
 
@@ -59,9 +58,7 @@ class Output:
 
     def text(self, count: int, *, flushed: bool) -> str:
         """What was released with the first `count` tokens; `flushed`: and with the stream's end."""
-        again = TextStream(self._tokenizer)
-        text = "".join(map(again.feed, self.tokens[:count])) + (again.flush() if flushed else "")
-        return text[: self.text_length if flushed else self._end(count)]
+        return self._text.text if flushed else self._text.text[: self._end(count)]
 
     def context(self) -> list[int]:
         """All that stands behind the prompt, in the model's order: the output, and injections among it."""
@@ -77,11 +74,14 @@ class Output:
         Text that may begin one of the stop strings, which may be others than when it was sent, does not stand
         either: it comes again once it is known to be none.
         """
+        sent = self._end(index)
+        self._text = self._text.rewound(self.tokens, index, sent, stop, self._min_tokens)
         del self.tokens[index:], self._ends[index:]
         self.injections = [(before, tokens) for before, tokens in self.injections if before <= index]
-        self._text = TextStream(self._tokenizer, stop, self._min_tokens)
-        self._text.replay(self.tokens, self._end(index))
-        self._ends = array("q", (min(end, self._text.released) for end in self._ends))
+        for at in range(index - 1, -1, -1):  # what is held once more was released with the last of them
+            if self._ends[at] <= self._text.released:
+                break
+            self._ends[at] = self._text.released
 
     def _end(self, count: int) -> int:
         return self._ends[count - 1] if count else 0

@@ -2,8 +2,8 @@
 string.
 
 A `TextStream` is one stream's text on its way out. It knows bytes, characters and stop strings; it knows no
-client, no event, and not why a stream ends. Text leaves it in order and is never taken back: to rewind, build
-another one and `replay` the tokens that stand.
+client, no event, and not why a stream ends. Text leaves it in order and is never taken back: to rewind, go on
+with another one (`rewound`), which costs what it takes back and not what stands.
 
 The text is exactly what the model's own tokenizer would decode from all tokens at once, special tokens left
 out, with one exception: where a SentencePiece model writes a run of byte tokens that is not valid UTF-8, the
@@ -14,10 +14,12 @@ already sent when the run turned out to be broken.
 from __future__ import annotations
 
 from codecs import utf_8_decode
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from realtime.text.stop_strings import StopMatcher
+from realtime.text.stop_strings import StopMatcher, matcher_for
 from realtime.text.tokenizer import Tokenizer
+
+LONGEST_PARTIAL = 4  # bytes behind which no beginning of a character can stand
 
 
 class TextStream:
@@ -31,10 +33,13 @@ class TextStream:
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...] = (), min_tokens: int = 0) -> None:
-        self._pieces = tokenizer.pieces
+        self._tokenizer = tokenizer
+        self._token_bytes = tokenizer.pieces
         self._whole = tokenizer.pieces.whole
         self._leading_spaces = tokenizer.pieces.leading_spaces
+        self._empty_tokens = 0  # fed before leading spaces were done with
         self._partial = b""  # the beginning of a character
+        self._text = bytearray()  # that is released, in UTF-8
         self._held = ""  # text that is not released
         self._matcher: StopMatcher | None = None
         self._state = 0
@@ -43,23 +48,27 @@ class TextStream:
         self.stopped: str | None = None
         self.set_stop(stop, min_tokens)
 
+    @property
+    def text(self) -> str:
+        """All that was released."""
+        return self._text.decode()
+
     def feed(self, token: int) -> str:
         """The text that this token releases."""
         self._fed += 1
         text = self._whole.get(token)
         if text is None or self._partial or self._leading_spaces:
-            text = self._decode(self._pieces.bytes.get(token, b""))
+            text = self._decode(self._token_bytes.bytes.get(token, b""))
         if self._matcher is not None or self._held:
             text = self._release(text)
-        self.released += len(text)
-        return text
+        return self._let_out(text)
 
     def flush(self) -> str:
         """The end of the stream: what was held for want of a continuation, incomplete bytes as U+FFFD."""
         text = self._release(self._decode(b"", final=True))
-        text, self._held = text + self._held, ""
-        self.released += len(text)
-        return text
+        if self.stopped is None:
+            text, self._held = text + self._held, ""
+        return self._let_out(text)
 
     def set_stop(self, stop: tuple[str, ...], min_tokens: int = 0) -> None:
         """Other stop strings from the next token on: there they must end, but may begin in text that is held.
@@ -68,37 +77,64 @@ class TextStream:
         """
         if self.stopped is not None:
             return
-        self._matcher = StopMatcher(stop) if stop else None
+        self._matcher = matcher_for(stop) if stop else None
         self._min_tokens = min_tokens
-        self._state = 0
+        self._state = 0 if self._matcher is None else _state_behind(self._held, self._matcher)
+
+    def rewound(
+        self, tokens: Sequence[int], index: int, sent: int, stop: tuple[str, ...], min_tokens: int
+    ) -> TextStream:
+        """One that goes on behind the first `index` of the `tokens` that were fed. `sent` code points of
+        their text have been let out; what may begin a stop string is held once more, and `released` says how
+        much of the rest stands. None of the tokens that stand stops it."""
+        behind = TextStream(self._tokenizer)  # decodes what is taken back
+        if index < self._empty_tokens:
+            for token in tokens[:index]:
+                behind.feed(token)
+        else:
+            behind._leading_spaces = 0
+            behind._partial = self._partial_before(tokens, index)
+        again = TextStream(self._tokenizer, stop, min_tokens)
+        again._leading_spaces, again._partial, again._fed = behind._leading_spaces, behind._partial, index
+        again._empty_tokens = min(self._empty_tokens, index)
+        decoded = self.text + self._held
+        taken_back = sum(len(behind.feed(token)) for token in tokens[index:])
+        again._begin(decoded[: len(decoded) - taken_back], sent)
+        return again
+
+    def _begin(self, decoded: str, sent: int) -> None:
+        held = 0
         if self._matcher is not None:
-            for char in self._held:
-                self._state = self._matcher.step(self._state, char)
+            self._state = _state_behind(decoded, self._matcher)
+            held = self._matcher.held[self._state]
+        self.released = min(sent, len(decoded) - held)
+        self._text = bytearray(decoded[: self.released].encode())
+        self._held = decoded[self.released :]
 
-    def replay(self, tokens: Iterable[int], sent: int) -> None:
-        """Begin with tokens that already stand, of whose text a client has `sent` code points. None stops it.
-
-        `released` is then how much of what the client has still stands. Text beyond that goes out next.
-        """
-        text = self._replayed(tokens)
-        self.released = min(sent, self.released)
-        self._held = text[self.released :] + self._held
-
-    def _replayed(self, tokens: Iterable[int]) -> str:
-        min_tokens, self._min_tokens = self._min_tokens, 2**63
-        text = "".join(map(self.feed, tokens))
-        self._min_tokens = min_tokens
-        return text
+    def _partial_before(self, tokens: Sequence[int], index: int) -> bytes:
+        """The beginning of a character that stands at the end of the first `index` tokens."""
+        data = b""
+        while index and len(data) < LONGEST_PARTIAL:
+            index -= 1
+            data = self._token_bytes.bytes.get(tokens[index], b"") + data
+        return data[utf_8_decode(data, "replace", False)[1] :]
 
     def _decode(self, data: bytes, final: bool = False) -> str:
         data = self._partial + data
         text, used = utf_8_decode(data, "replace", final)
         self._partial = data[used:]
-        while self._leading_spaces and text.startswith(" "):
-            text = text[1:]
-            self._leading_spaces -= 1
-        if text:
-            self._leading_spaces = 0
+        if self._leading_spaces:
+            self._empty_tokens = self._fed
+            while self._leading_spaces and text.startswith(" "):
+                text = text[1:]
+                self._leading_spaces -= 1
+            if text:
+                self._leading_spaces = 0
+        return text
+
+    def _let_out(self, text: str) -> str:
+        self.released += len(text)
+        self._text += text.encode()
         return text
 
     def _release(self, text: str) -> str:
@@ -116,11 +152,20 @@ class TextStream:
         state = self._state
         for end, char in enumerate(text, len(self._held) + 1):
             state = matcher.step(state, char)
-            stop = matcher.met[state]
+            stop = matcher.met(state)
             if stop is not None and armed:
-                self.stopped, self._held = stop, ""
-                return buffer[: end - len(stop)]
+                self.stopped = stop
+                return self._split(buffer, end - len(stop))
         self._state = state
-        free = len(buffer) - matcher.held[state]
-        self._held = buffer[free:]
-        return buffer[:free]
+        return self._split(buffer, len(buffer) - matcher.held[state])
+
+    def _split(self, buffer: str, at: int) -> str:
+        self._held = buffer[at:]
+        return buffer[:at]
+
+
+def _state_behind(text: str, matcher: StopMatcher) -> int:
+    state = 0
+    for char in text[-matcher.longest :]:
+        state = matcher.step(state, char)
+    return state

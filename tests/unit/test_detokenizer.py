@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from realtime.text.detokenizer import TextStream
+from realtime.text.stop_strings import matcher_for
 from realtime.text.tokenizer import Tokenizer
 from tests.fakes import small_tokenizers as small
 
@@ -205,23 +206,54 @@ def test_a_stream_can_be_begun_again_from_tokens_that_stand(
     first = TextStream(BYTE_LEVEL, stops, min_tokens=len(tokens))
     shown = "".join(map(first.feed, tokens[:fed]))
 
-    again = TextStream(BYTE_LEVEL, data.draw(stop_strings, label="new stops"), min_tokens=len(tokens))
-    again.replay(tokens[:to], sent=first.released)
+    stop = data.draw(stop_strings, label="new stops")
+    again = first.rewound(tokens[:fed], to, first.released, stop, len(tokens))
     kept = shown[: again.released]
+    assert again.text == kept
     assert again.released <= len(shown)
     assert kept + "".join(run(again, tokens[to:])) == text
     assert again.released == len(text)
 
 
-def test_replaying_sends_what_the_client_was_not_sent_yet() -> None:
-    stream = TextStream(BYTE_LEVEL, ("b",))
-    stream.replay(letter_tokens("aba"), sent=1)
+@given(tokens=st.lists(st.integers(0, 300), max_size=30), stops=stop_strings, data=st.data())
+@every_kind
+def test_a_rewound_stream_is_as_one_that_was_fed_what_stands(
+    tokenizer: Tokenizer, tokens: list[int], stops: tuple[str, ...], data: st.DataObject
+) -> None:
+    """Whatever bytes the tokens are: broken characters, leading spaces, special tokens."""
+    to = data.draw(st.integers(0, len(tokens)), label="to")
+    more = data.draw(st.lists(st.integers(0, 300), max_size=5), label="more")
+    first = TextStream(tokenizer)
+    run_tokens(first, tokens)
+    again = first.rewound(tokens, to, sent=0, stop=stops, min_tokens=len(tokens) + 9)
+    fresh = TextStream(tokenizer)
+    assert again.released == 0
+    assert run_tokens(again, more) + again.flush() == run_tokens(fresh, tokens[:to] + more) + fresh.flush()
+
+
+def run_tokens(stream: TextStream, tokens: list[int]) -> str:
+    return "".join(map(stream.feed, tokens))
+
+
+def test_rewinding_sends_what_the_client_was_not_sent_yet() -> None:
+    stream = rewound("aba", sent=1)
     assert (stream.released, run_only(stream, "c"), stream.released) == (1, "bac", 4)
 
 
-def test_a_replayed_stop_string_stands_and_a_later_one_stops() -> None:
-    stream = TextStream(BYTE_LEVEL, ("b",))
-    stream.replay(letter_tokens("abab"), sent=9)
+def test_a_stop_string_that_stands_does_not_stop_and_a_later_one_does() -> None:
+    stream = rewound("abab", sent=9)
     assert (stream.released, stream.stopped) == (4, None)
     assert run(stream, letter_tokens("ab")) == ["a", "", ""]
     assert stream.stopped == "b"
+
+
+def rewound(text: str, sent: int) -> TextStream:
+    """With a stop string from now on."""
+    first = TextStream(BYTE_LEVEL)
+    tokens = letter_tokens(text) + letter_tokens("xyz")
+    run_tokens(first, tokens)
+    return first.rewound(tokens, len(tokens) - 3, sent, ("b",), 0)
+
+
+def test_streams_with_the_same_stop_strings_share_their_matcher() -> None:
+    assert matcher_for(("a", "b")) is matcher_for(("a", "b"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from realtime.stream.output import Output
+from realtime.text.detokenizer import TextStream
 from tests.fakes.simulated_server import toy_tokenizer
 
 
@@ -106,3 +107,19 @@ def test_what_is_said_anew_behind_a_rewinding_stands_in_text_and_context() -> No
     output.add(ord("z"))
     assert output.text(2, flushed=False) == "az"
     assert output.context() == [*b"a", 9, *b"z"]
+
+
+def test_taking_back_costs_what_is_taken_back_and_not_what_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = said("so it went on " * 100, "END")
+    fed: list[int] = []
+    feed = TextStream.feed
+
+    def counting(stream: TextStream, token: int) -> str:
+        fed.append(token)
+        return feed(stream, token)
+
+    monkeypatch.setattr(TextStream, "feed", counting)
+    output.cut(len(output) - 3, ("END",))
+    assert fed == [*b"on "]
+    output.text(1000, flushed=False)
+    assert fed == [*b"on "], "what was released is not made anew"
