@@ -1,0 +1,1 @@
+"""The inference engine: tokens, scheduling and models. It knows no text, no socket and no client."""

@@ -233,13 +233,13 @@ class Driver:
             self.outputs.append(output)
 
     def settle(self, *commands: api.AnyCommand, steps: int = 3000) -> None:
-        """Send, and step until nobody wants anything."""
+        """Send, and step until there is nothing to do."""
         self.send(*commands)
         for _ in range(steps):
             self.step()
             if self.engine.idle:
                 return
-        raise AssertionError(f"somebody still wants something after {steps} steps")
+        raise AssertionError(f"there is still something to do after {steps} steps")
 
     def until(self, happened: Callable[[], bool], steps: int = 3000) -> None:
         for _ in range(steps):

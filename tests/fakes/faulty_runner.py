@@ -1,4 +1,4 @@
-"""A runner that goes wrong on demand, around one that does not."""
+"""The faulty runner: goes wrong on demand, around one that does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`-m "not slow"` leaves out what runs a real model."""
+"""Configuration of the model tests: the marker `slow`, for tests that run the default model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The default model says, in fp32 and through the whole engine, what transformers says from the same folder.
+"""The default model, in fp32 and through the whole engine, gives the tokens of transformers from one folder.
 
 Sums in another order differ in their last bits. Where the oracle's two best logits lie closer than `TIE`,
 either token is right, and what follows it is no longer comparable. Anywhere else another token is a failure.

@@ -1,4 +1,4 @@
-"""What goes wrong in a step ends the stream that it belongs to, and nobody else notices."""
+"""Failing rows: what goes wrong in a step ends the stream that it belongs to, and no other."""
 
 from __future__ import annotations
 

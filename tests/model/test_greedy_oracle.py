@@ -1,4 +1,5 @@
-"""Greedy tokens are those of transformers' own `generate`, whatever happened while they were written.
+"""Greedy decoding against the oracle, transformers' own `generate`: the tokens are the same, whatever
+happened while they were written.
 
 Schedules are random but the same in every run; `MIDSTREAM_EXAMPLES=500` looks further, at others each time.
 """
@@ -50,7 +51,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Move:
+class Action:
     at: int
     stream: int
     kind: str
@@ -73,7 +74,7 @@ MOVES = [
 
 
 @st.composite
-def schedules(draw: st.DrawFn) -> tuple[Limits, list[Start], list[Move]]:
+def schedules(draw: st.DrawFn) -> tuple[Limits, list[Start], list[Action]]:
     def start() -> Start:
         return Start(
             at=draw(st.integers(0, 10)),
@@ -86,8 +87,8 @@ def schedules(draw: st.DrawFn) -> tuple[Limits, list[Start], list[Move]]:
         )
 
     starts = [start() for _ in range(draw(st.integers(4, 6)))]
-    move = st.builds(
-        Move,
+    action = st.builds(
+        Action,
         at=st.integers(2, STEPS - 1),
         stream=st.integers(0, len(starts) - 1),
         kind=st.sampled_from(MOVES * 3 + ["cancel"]),
@@ -95,17 +96,17 @@ def schedules(draw: st.DrawFn) -> tuple[Limits, list[Start], list[Move]]:
     )
     host = draw(st.sampled_from([0, 4, 32]))
     limits = replace(draw(st.sampled_from(LIMITS)), overlap=draw(st.booleans()), host_blocks=host)
-    return limits, starts, draw(st.lists(move, min_size=30, max_size=60))
+    return limits, starts, draw(st.lists(action, min_size=30, max_size=60))
 
 
-def commands(driver: Driver, move: Move) -> list[api.AnyCommand]:
-    """What a move sends, in view of what its stream has been told so far."""
-    stream, told = move.stream, driver.told[move.stream]
-    match move.kind:
+def commands(driver: Driver, action: Action) -> list[api.AnyCommand]:
+    """What an action sends, in view of what its stream has been told so far."""
+    stream, told = action.stream, driver.told[action.stream]
+    match action.kind:
         case "grant":
-            return [api.Grant(stream, len(told.tokens) + move.amount)]
+            return [api.Grant(stream, len(told.tokens) + action.amount)]
         case "hold" | "release":
-            return [api.Pause(stream, release=move.kind == "release")]
+            return [api.Pause(stream, release=action.kind == "release")]
         case "resume":
             return [api.Resume(stream)]
         case "bounce":
@@ -113,21 +114,21 @@ def commands(driver: Driver, move: Move) -> list[api.AnyCommand]:
         case "adjust":
             return [api.Adjust(stream, told.submit.sampling)]
         case "rewind":
-            return [api.Truncate(stream, max(0, len(told.tokens) - move.amount))]
+            return [api.Truncate(stream, max(0, len(told.tokens) - action.amount))]
         case "inject":
-            return [api.Append(stream, TEXTS[move.amount % 2][: 1 + move.amount % 9])]
+            return [api.Append(stream, TEXTS[action.amount % 2][: 1 + action.amount % 9])]
         case _:
             return [api.Cancel(stream)]
 
 
-def play(architecture: str, limits: Limits, starts: list[Start], moves: list[Move]) -> Driver:
+def play(architecture: str, limits: Limits, starts: list[Start], actions: list[Action]) -> Driver:
     driver = Driver(engine_of(architecture, limits))
     for step in range(STEPS):
         driver.send(*(start.submit(stream) for stream, start in enumerate(starts) if start.at == step))
-        due = [move for move in moves if move.at == step and move.stream in driver.told]
-        for move in due:
-            if driver.told[move.stream].finish is None:
-                driver.send(*commands(driver, move))
+        due = [action for action in actions if action.at == step and action.stream in driver.told]
+        for action in due:
+            if driver.told[action.stream].finish is None:
+                driver.send(*commands(driver, action))
         driver.step()
     left = [stream for stream, told in driver.told.items() if told.finish is None]
     driver.settle(*(api.Resume(stream) for stream in left), *(api.Grant(stream, 1000) for stream in left))
@@ -145,7 +146,7 @@ def test_tokens_are_those_of_generate_whatever_happens_meanwhile(architecture: s
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
     @given(schedules())
-    def hold_against_generate(schedule: tuple[Limits, list[Start], list[Move]]) -> None:
+    def hold_against_generate(schedule: tuple[Limits, list[Start], list[Action]]) -> None:
         driver = play(architecture, *schedule)
         for told in driver.told.values():
             oracle(architecture).check(told)

@@ -1,4 +1,4 @@
-"""All that a step needs is on the device where the model is, or is copied there: shown without a device."""
+"""Steps on the meta device: all that a step needs is on the device where the model is, or is copied there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sampled tokens are a function of the stream alone: its context, its parameters, its seed, their indices."""
+"""Seeded sampling: tokens depend on the stream alone, on its context, parameters, seed and indices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.fakes.engine_driver import PLENTY, TOY, Driver, Limits, engine_of
 
 TOKENS = 40
 PROMPT = [(at * at * 7 + 3) % 400 for at in range(22)]
-CROWDED = Limits(kv_tokens=96, step_tokens=7, batch_rows=4)
+BUSY = Limits(kv_tokens=96, step_tokens=7, batch_rows=4)
 WATCHED = 9  # behind its neighbours: of equals, memory is taken from the last
 MODELS = ["llama", TOY]
 SAMPLING = api.Sampling(
@@ -61,7 +61,7 @@ def test_the_seed_decides(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_it_says_the_same_in_a_crowd(model: str) -> None:
+def test_it_says_the_same_beside_others(model: str) -> None:
     driver = Driver(engine_of(model))
     driver.send(*(neighbour(stream, seed=stream) for stream in range(1, 7)))
     driver.step(3)
@@ -80,7 +80,7 @@ def test_it_says_the_same_where_more_are_penalised_than_have_a_row(model: str, o
 
 @pytest.mark.parametrize("model", MODELS)
 def test_it_says_the_same_when_memory_is_taken_from_it(model: str) -> None:
-    driver = Driver(engine_of(model, CROWDED))
+    driver = Driver(engine_of(model, BUSY))
     driver.send(neighbour(1, seed=1), neighbour(2, seed=2), watched())
     driver.until(driver.has(WATCHED, 1))
     driver.settle(neighbour(3, seed=3), neighbour(4, seed=4))
@@ -90,7 +90,7 @@ def test_it_says_the_same_when_memory_is_taken_from_it(model: str) -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_it_says_the_same_after_pauses_grants_and_an_eviction(model: str) -> None:
-    driver = Driver(engine_of(model, CROWDED))
+    driver = Driver(engine_of(model, BUSY))
     driver.settle(watched(credit=0))
     for credit in (1, 2, 9):
         driver.settle(api.Grant(WATCHED, credit))
@@ -123,8 +123,8 @@ def test_the_same_steering_at_the_same_indices_replays(model: str) -> None:
         return driver
 
     hot = api.Sampling(temperature=1.5, top_k=50, seed=11, max_tokens=TOKENS, ignore_eos=True)
-    quiet, crowded = play(PLENTY, 0), play(CROWDED, 5)
+    quiet, busy = play(PLENTY, 0), play(BUSY, 5)
     assert len(quiet.told[WATCHED].tokens) == TOKENS
-    assert quiet.told[WATCHED].tokens == crowded.told[WATCHED].tokens
+    assert quiet.told[WATCHED].tokens == busy.told[WATCHED].tokens
     assert quiet.told[WATCHED].tokens[:8] == alone(model).told[WATCHED].tokens[:8]
     assert quiet.told[WATCHED].tokens != alone(model).told[WATCHED].tokens

@@ -1,4 +1,4 @@
-"""A model that two processes share says what one process says, and `generate`; who cannot share is told why.
+"""Tensor parallelism: a model that two processes share gives the tokens of one process, and of `generate`.
 
 On the CPU, where the processes stand in for devices: what is divided, what all agree on and who dies with
 whom is the same code, but for the library that carries their numbers.

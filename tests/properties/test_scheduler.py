@@ -1,4 +1,4 @@
-"""The scheduler alone: its promises over thousands of steps, with no model and no time.
+"""The scheduler's properties over thousands of steps, with no model and no time.
 
 A model here is one line: a row that samples makes the next token known. Sequences come and go, stop and go
 on, and after every step blocks are conserved, the budget is kept and nobody runs who must not; in the end
@@ -59,18 +59,18 @@ class Turns(RuleBasedStateMachine):
 
     @rule(
         prompt=st.integers(1, 50),
-        most=st.integers(1, 30),
+        max_tokens=st.integers(1, 30),
         credit=st.integers(0, 30),
         tenant=st.integers(0, 2),
         priority=st.integers(-1, 1),
     )
-    def add(self, prompt: int, most: int, credit: int, tenant: int, priority: int) -> None:
+    def add(self, prompt: int, max_tokens: int, credit: int, tenant: int, priority: int) -> None:
         self.count += 1
         self.scheduler.add(
             Sequence(
                 self.count,
                 list(range(prompt)),
-                Sampling(max_tokens=most),
+                Sampling(max_tokens=max_tokens),
                 credit=credit,
                 context=CONTEXT,
                 priority=priority,
@@ -145,7 +145,7 @@ class Turns(RuleBasedStateMachine):
         wanting = sum(sequence.num_to_compute > 0 for sequence in sequences)
         waiting = sum(not sequence.num_to_compute and sequence.num_in_flight > 0 for sequence in sequences)
         assert wanting <= self.scheduler.num_ready <= wanting + waiting, (
-            "whoever wants something is looked at"
+            "whoever has something to compute is ready"
         )
 
     def pick(self, at: int) -> list[Sequence]:
@@ -173,7 +173,9 @@ TestTurns = Turns.TestCase
 TestTurns.settings = SETTINGS
 
 
-def crowd(scheduler: Scheduler, streams: range, *, tenant: int, prompt: int = 1, priority: int = 0) -> None:
+def add_streams(
+    scheduler: Scheduler, streams: range, *, tenant: int, prompt: int = 1, priority: int = 0
+) -> None:
     for stream in streams:
         tokens = [stream] * prompt
         endless = Sequence(
@@ -188,8 +190,8 @@ def outputs(scheduler: Scheduler, streams: range) -> list[int]:
 
 def test_tenants_share_by_tokens_and_not_by_streams() -> None:
     scheduler = Scheduler(BlockCache(4000, 4), step_tokens=4, batch_rows=4, tenant_prefill=CONTEXT)
-    crowd(scheduler, range(20), tenant=1)
-    crowd(scheduler, range(20, 22), tenant=2)
+    add_streams(scheduler, range(20), tenant=1)
+    add_streams(scheduler, range(20, 22), tenant=2)
     for _ in range(400):
         advance(scheduler)
     many, few = sum(outputs(scheduler, range(20))), sum(outputs(scheduler, range(20, 22)))
@@ -200,10 +202,10 @@ def test_tenants_share_by_tokens_and_not_by_streams() -> None:
 
 def test_a_long_prompt_delays_nobodys_next_token() -> None:
     scheduler = Scheduler(BlockCache(4000, 4), step_tokens=8, batch_rows=8, tenant_prefill=10_000)
-    crowd(scheduler, range(4), tenant=1)
+    add_streams(scheduler, range(4), tenant=1)
     while min(outputs(scheduler, range(4))) < 1:
         advance(scheduler)
-    crowd(scheduler, range(4, 5), tenant=1, prompt=500)
+    add_streams(scheduler, range(4, 5), tenant=1, prompt=500)
     before = outputs(scheduler, range(4))
     while not scheduler.sequences[4].num_outputs:
         batch = advance(scheduler)
@@ -216,8 +218,8 @@ def test_a_long_prompt_delays_nobodys_next_token() -> None:
 
 def test_waiting_raises_a_rank() -> None:
     scheduler = Scheduler(BlockCache(4000, 4), step_tokens=3, batch_rows=3, tenant_prefill=CONTEXT)
-    crowd(scheduler, range(6), tenant=1, priority=2)
-    crowd(scheduler, range(6, 7), tenant=1, priority=0)
+    add_streams(scheduler, range(6), tenant=1, priority=2)
+    add_streams(scheduler, range(6, 7), tenant=1, priority=0)
     served = 0
     for _ in range(10 * AGING_STEPS):
         advance(scheduler)
@@ -228,10 +230,10 @@ def test_waiting_raises_a_rank() -> None:
 
 def test_somebody_who_prepares_joins_a_full_batch() -> None:
     scheduler = Scheduler(BlockCache(4000, 4), step_tokens=4, batch_rows=4, tenant_prefill=CONTEXT)
-    crowd(scheduler, range(8), tenant=1)
+    add_streams(scheduler, range(8), tenant=1)
     for _ in range(10):
         advance(scheduler)
-    crowd(scheduler, range(8, 9), tenant=1, prompt=12)
+    add_streams(scheduler, range(8, 9), tenant=1, prompt=12)
     for _ in range(14):
         advance(scheduler)
     assert scheduler.sequences[8].num_outputs
@@ -239,7 +241,7 @@ def test_somebody_who_prepares_joins_a_full_batch() -> None:
 
 def test_an_idle_holder_is_evicted_before_anyone_who_runs() -> None:
     scheduler = Scheduler(BlockCache(6, 4), step_tokens=16, batch_rows=4, tenant_prefill=CONTEXT)
-    crowd(scheduler, range(2), tenant=1, prompt=8)
+    add_streams(scheduler, range(2), tenant=1, prompt=8)
     for _ in range(2):
         advance(scheduler)
     paused, running = scheduler.sequences[0], scheduler.sequences[1]

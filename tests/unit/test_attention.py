@@ -1,4 +1,4 @@
-"""Attention over the paged pool is a dense softmax, wherever the blocks lie."""
+"""Attention backends over the paged pool: each is a dense softmax, wherever the blocks lie."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which attention backend is taken, and what is said where one cannot be."""
+"""The choice of an attention backend, and its error messages where one cannot be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPU's bench, as far as a machine without one can tell: its arithmetic, and that all of it runs."""
+"""The GPU benchmark, as far as a machine without one can tell: its arithmetic, and that all of it runs."""
 
 from __future__ import annotations
 

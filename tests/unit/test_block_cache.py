@@ -1,4 +1,4 @@
-"""Blocks are free, cached or used; nothing is computed in vain, and nobody writes what another reads."""
+"""The block cache: blocks are free, cached or used; shared prefixes are copied before they are written."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_block_in_use_is_never_given_up() -> None:
     assert cache.grow(sequence(stream=4), 8)
 
 
-def test_the_same_tokens_computed_twice_are_offered_once() -> None:
+def test_the_same_tokens_computed_twice_are_cached_once() -> None:
     cache, one, two = BlockCache(8, BLOCK), sequence(8), sequence(8, stream=2)
     compute(cache, one)
     compute(cache, two)
@@ -170,7 +170,7 @@ def test_the_same_tokens_computed_twice_are_offered_once() -> None:
 # -- distrust --------------------------------------------------------------------------------------
 
 
-def test_what_is_disowned_is_offered_to_nobody() -> None:
+def test_what_is_invalidated_is_found_by_nobody() -> None:
     cache, seq = BlockCache(8, BLOCK), sequence(12)
     compute(cache, seq)
     cache.invalidate(seq)
@@ -180,7 +180,7 @@ def test_what_is_disowned_is_offered_to_nobody() -> None:
     cache.audit([])
 
 
-def test_what_somebody_else_uses_too_stays_offered() -> None:
+def test_what_somebody_else_uses_too_stays_cached() -> None:
     cache, seq, other = BlockCache(8, BLOCK), sequence(12), sequence(12, stream=2)
     compute(cache, seq)
     cache.match_prefix(other)
@@ -209,7 +209,7 @@ def test_a_shared_block_is_copied_before_it_is_written() -> None:
     assert cache.match_prefix(sequence(13, stream=3)) == 12
 
 
-def test_a_block_of_ones_own_is_rewritten_in_place_and_no_longer_offered() -> None:
+def test_a_block_of_ones_own_is_rewritten_in_place_and_no_longer_cached() -> None:
     cache, seq = BlockCache(8, BLOCK), sequence(12)
     compute(cache, seq)
     cache.release(seq, keep=6)

@@ -1,4 +1,4 @@
-"""The arithmetic of a draw, driven with numbers of our own choosing."""
+"""The arithmetic of the random draw, with numbers of our own choosing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine tells its streams when memory and steering meet, on the toy."""
+"""The engine's news of streams where memory and steering meet, on the toy."""
 
 from __future__ import annotations
 

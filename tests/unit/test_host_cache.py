@@ -1,4 +1,4 @@
-"""What lies in the host's memory, by name: what is moved there, what comes back, and that it is bounded."""
+"""The host cache: which blocks are saved to the host, which are loaded back, and that it is bounded."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def kept(cache: BlockCache, host: HostCache, **which: int) -> Sequence:
     return seq
 
 
-def test_what_was_offered_is_due_from_its_beginning_and_once() -> None:
+def test_what_was_offered_is_saved_from_its_beginning_and_once() -> None:
     cache, host = BlockCache(5, BLOCK), HostCache(8)
     seq = computed(cache)
     host.offer(seq)
@@ -49,7 +49,7 @@ def test_what_was_offered_is_due_from_its_beginning_and_once() -> None:
     host.audit()
 
 
-def test_nothing_is_moved_from_a_device_that_has_room_in_plenty() -> None:
+def test_nothing_is_saved_from_a_device_with_blocks_enough() -> None:
     cache, host = BlockCache(16, BLOCK), HostCache(8)
     host.offer(computed(cache))
     assert host.plan_saves(cache, 9) == []
@@ -57,7 +57,7 @@ def test_nothing_is_moved_from_a_device_that_has_room_in_plenty() -> None:
     assert len(host.plan_saves(cache, 9)) == 3
 
 
-def test_what_the_device_has_lost_meanwhile_is_not_due() -> None:
+def test_what_the_device_has_lost_meanwhile_is_not_saved() -> None:
     cache, host = BlockCache(4, BLOCK), HostCache(8)
     seq = computed(cache)
     host.offer(seq)
@@ -117,16 +117,16 @@ def test_it_holds_no_more_than_it_was_given_and_forgets_what_was_used_least() ->
 
 def test_what_cannot_be_trusted_is_forgotten() -> None:
     cache, host = BlockCache(5, BLOCK), HostCache(8)
-    names = computed(cache)
-    host.offer(names)
+    seq = computed(cache)
+    host.offer(seq)
     host.plan_saves(cache, 9)
-    host.invalidate(names.block_hashes[1:])
+    host.invalidate(seq.block_hashes[1:])
     host.audit()
     assert host.used == 1
 
 
 @pytest.mark.parametrize("given_up", ["all of it", "its end"])
-def test_what_was_given_up_meanwhile_is_not_moved(given_up: str) -> None:
+def test_what_was_given_up_meanwhile_is_not_loaded(given_up: str) -> None:
     cache, host = BlockCache(5, BLOCK), HostCache(8)
     seq = kept(cache, host)
     load = host.plan_load(cache, seq)

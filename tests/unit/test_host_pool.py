@@ -1,4 +1,4 @@
-"""Keys and values go to the host's memory and come back as they were, into whatever blocks they get."""
+"""The host pool: blocks are saved and loaded bit by bit, into whatever blocks they get."""
 
 from __future__ import annotations
 

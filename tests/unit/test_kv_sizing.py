@@ -1,4 +1,4 @@
-"""The KV cache takes what is left of the device's share, and the largest steps are what is tried."""
+"""KV cache sizing: the cache takes what the largest steps leave of the device's share."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def watched() -> tuple[Watched, Sampler]:
     return Watched(runner), sampler
 
 
-def test_a_full_chunk_and_a_full_batch_are_tried_and_what_is_recorded_stays() -> None:
+def test_a_full_chunk_and_a_full_batch_are_tried_and_what_is_captured_stays() -> None:
     runner, sampler = watched()
     costs = iter([700, 30, 20])
 

@@ -1,4 +1,4 @@
-"""A model's name becomes a folder, and a folder a model, or one sentence that says why not."""
+"""Model loading: a name becomes a folder, and a folder a model, or one sentence that says why not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing is kept in the host's memory where that would not serve, and what is kept is bounded."""
+"""The offload trial: nothing is offloaded where that is not quicker, and what is offloaded is bounded."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Instant:
 
 
 def test_it_is_not_kept_where_computing_it_again_is_quicker(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 5.0, 5.0, 6.0])  # bringing takes five seconds, computing one
+    clock = iter([0.0, 5.0, 5.0, 6.0])  # loading takes five seconds, computing one
     monkeypatch.setattr("engine.memory.offload_trial.time.perf_counter", lambda: next(clock))
     made = runner()
     assert host_pool_if_faster(made.pool, Instant(made), block_size=4, chunk=64, gib=1e-3, free=None) is None

@@ -1,4 +1,4 @@
-"""Packing changes how a model multiplies, and nothing that it says."""
+"""oneDNN packing changes how a model multiplies, and none of its results."""
 
 from __future__ import annotations
 
@@ -155,15 +155,15 @@ def test_any_shape_of_input(shape: tuple[int, ...]) -> None:
 
 def test_siblings_called_in_order_multiply_once(pair: tuple[Attention, Attention]) -> None:
     plain, packed = pair
-    shared = packed.q_proj.fused
-    assert isinstance(shared, FusedProduct)
-    product, inputs = shared.product, []
+    fused = packed.q_proj.fused
+    assert isinstance(fused, FusedProduct)
+    product, inputs = fused.product, []
 
     def counted(x: Tensor) -> Tensor:
         inputs.append(x)
         return product(x)
 
-    shared.product = counted
+    fused.product = counted
     x = torch.randn(1, 5, 8)
     for name in ("q_proj", "k_proj", "v_proj"):
         torch.testing.assert_close(getattr(packed, name)(x), getattr(plain, name)(x).detach())

@@ -1,4 +1,4 @@
-"""What a stream may ask of its next token, against transformers' own processors and by hand."""
+"""The sampler: every sampling parameter, against transformers' own processors and by hand."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ def sampler_of(*seqs: Sequence, vocab: int = VOCAB) -> Sampler:
     return sampler
 
 
-def choose(logits: Tensor, *seqs: Sequence) -> list[SampledToken]:
+def sample(logits: Tensor, *seqs: Sequence) -> list[SampledToken]:
     return sampler_of(*seqs, vocab=logits.shape[1]).sample(logits, list(seqs))
 
 
 def greedy(logits: Tensor, seq: Sequence) -> int | None:
-    return choose(logits, seq)[0].token
+    return sample(logits, seq)[0].token
 
 
-def tokens_of(choices: list[SampledToken]) -> list[int | None]:
-    return [choice.token for choice in choices]
+def tokens_of(results: list[SampledToken]) -> list[int | None]:
+    return [result.token for result in results]
 
 
 def grid(seeds: Tensor, indices: Tensor) -> Tensor:
@@ -70,9 +70,9 @@ def distribution(logits: Tensor, tokens: list[int] | None = None, **sampling: An
     sampler = Sampler(2000, logits.shape[1], eos=[EOS], uniform=grid)
     for seq in seqs:
         sampler.assign_slot(seq)
-    choices = sampler.sample(logits.expand(2000, -1), seqs)
-    assert all(choice.token is not None for choice in choices)
-    return torch.bincount(torch.tensor(tokens_of(choices)), minlength=logits.shape[1]) / 2000
+    results = sampler.sample(logits.expand(2000, -1), seqs)
+    assert all(result.token is not None for result in results)
+    return torch.bincount(torch.tensor(tokens_of(results)), minlength=logits.shape[1]) / 2000
 
 
 # -- as transformers does it -----------------------------------------------------------------------
@@ -121,17 +121,17 @@ def test_tokens_come_as_often_as_transformers_would_have_them(case: str, seed: i
 def test_greedy_is_argmax_and_the_first_of_equals() -> None:
     logits = noise(3, VOCAB)
     logits[1, [17, 40, 200]] = 99.0
-    choices = choose(logits, *(sequence(slot, temperature=0.0) for slot in range(3)))
-    assert tokens_of(choices) == [int(logits[0].argmax()), 17, int(logits[2].argmax())]
-    assert [choice.logprob for choice in choices] == [None, None, None]
+    results = sample(logits, *(sequence(slot, temperature=0.0) for slot in range(3)))
+    assert tokens_of(results) == [int(logits[0].argmax()), 17, int(logits[2].argmax())]
+    assert [result.logprob for result in results] == [None, None, None]
 
 
 def test_half_precision_is_chosen_from_as_float32() -> None:
     logits = noise(4, VOCAB).bfloat16()
     seqs = [sequence(slot, seed=slot, top_p=0.9, logprobs=2) for slot in range(4)]
-    half, single = choose(logits, *seqs), choose(logits.float(), *seqs)
+    half, single = sample(logits, *seqs), sample(logits.float(), *seqs)
     assert tokens_of(half) == tokens_of(single)
-    assert [choice.logprob for choice in half] == [choice.logprob for choice in single]
+    assert [result.logprob for result in half] == [result.logprob for result in single]
 
 
 # -- penalties -------------------------------------------------------------------------------------
@@ -160,10 +160,10 @@ def test_presence_and_frequency_count_output_only() -> None:
     sampler = sampler_of(seq)
     drawn = []
     for _ in range(6):
-        (choice,) = sampler.sample(logits, [seq])
-        assert choice.token is not None
-        seq.append_output(choice.token)
-        drawn.append(choice.token)
+        (result,) = sampler.sample(logits, [seq])
+        assert result.token is not None
+        seq.append_output(result.token)
+        drawn.append(result.token)
     # 10 costs .05 + .04 after its first: 1 -> .91 -> .87; 11 then stands at .9 -> .81
     assert drawn == [10, 10, 11, 10, 10, 11]
 
@@ -182,9 +182,9 @@ def do(step: tuple[str, Any], seq: Sequence, sampler: Sampler, logits: Tensor) -
     match step:
         case "sample", count:
             for _ in range(count):
-                (choice,) = sampler.sample(logits, [seq])
-                assert choice.token == penalised_by_hand(logits, seq)
-                seq.append_output(choice.token)
+                (result,) = sampler.sample(logits, [seq])
+                assert result.token == penalised_by_hand(logits, seq)
+                seq.append_output(result.token)
         case "sampled elsewhere", tokens:
             for token in tokens:
                 seq.append_output(token)
@@ -231,29 +231,29 @@ class Overlapped:
             for slot in range(streams)
         ]
         self.sampler = Sampler(streams, 10, eos=[], rows=rows)
-        self._under_way: dict[int, int] = {}  # token of a stream
+        self._in_flight: dict[int, int] = {}  # token of a stream
         for seq in self.seqs:
             self.sampler.assign_slot(seq)
 
     def step(self, streams: list[int]) -> None:
         """Choose for these behind what is under way, and only then learn what that was."""
         asked = [
-            SampleRequest(seq, seq.num_outputs + (seq.slot in self._under_way)) for seq in self._of(streams)
+            SampleRequest(seq, seq.num_outputs + (seq.slot in self._in_flight)) for seq in self._of(streams)
         ]
-        draw = self.sampler.launch(LOGITS[streams, :10], asked)
+        readback = self.sampler.launch(LOGITS[streams, :10], asked)
         self.land(streams)
-        for seq, choice in zip(self._of(streams), draw.read(), strict=True):
-            assert choice.token == penalised_by_hand(LOGITS[seq.slot : seq.slot + 1, :10], seq)
-            self._under_way[seq.slot] = choice.token
+        for seq, result in zip(self._of(streams), readback.read(), strict=True):
+            assert result.token == penalised_by_hand(LOGITS[seq.slot : seq.slot + 1, :10], seq)
+            self._in_flight[seq.slot] = result.token
 
     def land(self, streams: list[int]) -> None:
         for seq in self._of(streams):
-            if seq.slot in self._under_way:
-                seq.append_output(self._under_way.pop(seq.slot))
+            if seq.slot in self._in_flight:
+                seq.append_output(self._in_flight.pop(seq.slot))
 
     def recall(self, streams: list[int]) -> None:
         for seq in self._of(streams):
-            seq.num_in_flight = seq.num_placeholders = int(self._under_way.pop(seq.slot, None) is not None)
+            seq.num_in_flight = seq.num_placeholders = int(self._in_flight.pop(seq.slot, None) is not None)
             seq.discard_in_flight()
 
     def adjust(self, streams: list[int]) -> None:
@@ -372,10 +372,10 @@ def test_no_end_before_min_tokens() -> None:
     sampler = sampler_of(seq)
     drawn = []
     for _ in range(3):
-        (choice,) = sampler.sample(logits, [seq])
-        assert choice.token is not None
-        seq.append_output(choice.token)
-        drawn.append(choice.token)
+        (result,) = sampler.sample(logits, [seq])
+        assert result.token is not None
+        seq.append_output(result.token)
+        drawn.append(result.token)
     assert drawn == [9, 9, EOS]
 
 
@@ -404,18 +404,18 @@ def test_logprobs_are_of_the_raw_logits() -> None:
         sequence(2, logprobs=None),
         sequence(3, logprobs=3, seed=9, repetition_penalty=1.5, min_tokens=4),
     ]
-    choices = choose(logits, *seqs)
+    results = sample(logits, *seqs)
     expected = logits.log_softmax(1)
     for row in (0, 1, 3):
-        logprob, token = choices[row].logprob, choices[row].token
+        logprob, token = results[row].logprob, results[row].token
         assert logprob is not None
         assert token is not None
         assert logprob.logprob == pytest.approx(expected[row, token].item())
-    assert choices[1].logprob is not None
-    assert choices[1].logprob.top == []
-    assert choices[2].logprob is None
+    assert results[1].logprob is not None
+    assert results[1].logprob.top == []
+    assert results[2].logprob is None
     for row in (0, 3):
-        logprob, best = choices[row].logprob, expected[row].topk(3)
+        logprob, best = results[row].logprob, expected[row].topk(3)
         assert logprob is not None
         assert [token for token, _ in logprob.top] == best.indices.tolist()
         assert [value for _, value in logprob.top] == pytest.approx(best.values.tolist())
@@ -424,18 +424,18 @@ def test_logprobs_are_of_the_raw_logits() -> None:
 def test_of_equally_likely_tokens_the_lowest_ids_are_told() -> None:
     logits = torch.zeros(1, VOCAB)
     logits[0, 250] = 1.0
-    (choice,) = choose(logits, sequence(temperature=0.0, logprobs=4))
-    assert choice.logprob is not None
-    assert [token for token, _ in choice.logprob.top] == [250, 0, 1, 2]
+    (result,) = sample(logits, sequence(temperature=0.0, logprobs=4))
+    assert result.logprob is not None
+    assert [token for token, _ in result.logprob.top] == [250, 0, 1, 2]
 
 
 def test_what_cannot_come_is_not_among_the_likely() -> None:
     logits = torch.full((1, VOCAB), -torch.inf)
     logits[0, [4, 7]] = 0.0
-    (choice,) = choose(logits, sequence(temperature=0.0, logprobs=20))
-    assert choice.logprob is not None
-    assert [token for token, _ in choice.logprob.top] == [4, 7]
-    assert [value for _, value in choice.logprob.top] == pytest.approx([-0.6931472, -0.6931472])
+    (result,) = sample(logits, sequence(temperature=0.0, logprobs=20))
+    assert result.logprob is not None
+    assert [token for token, _ in result.logprob.top] == [4, 7]
+    assert [value for _, value in result.logprob.top] == pytest.approx([-0.6931472, -0.6931472])
 
 
 # -- each row for itself ---------------------------------------------------------------------------
@@ -464,12 +464,12 @@ def connections() -> tuple[Sampler, list[Sequence]]:
     return sampler_of(*seqs, vocab=WIDE), seqs
 
 
-def told(choices: list[SampledToken]) -> list[tuple[int | None, Logprob | None]]:
-    return [(choice.token, choice.logprob) for choice in choices]
+def told(results: list[SampledToken]) -> list[tuple[int | None, Logprob | None]]:
+    return [(result.token, result.logprob) for result in results]
 
 
 @given(st.lists(st.integers(0, CROWD - 1), min_size=1, unique=True))
-def test_a_choice_is_the_same_in_any_company_and_order(rows: list[int]) -> None:
+def test_a_token_is_the_same_in_any_company_and_order(rows: list[int]) -> None:
     sampler, seqs = connections()
     everyone = told(sampler.sample(LOGITS, seqs))
     chosen = sampler.sample(LOGITS[rows], [seqs[row] for row in rows])
@@ -477,7 +477,7 @@ def test_a_choice_is_the_same_in_any_company_and_order(rows: list[int]) -> None:
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_a_choice_hangs_on_seed_and_index_and_not_on_the_slot(seed: int) -> None:
+def test_a_token_hangs_on_seed_and_index_and_not_on_the_slot(seed: int) -> None:
     logits = torch.zeros(2, VOCAB)
     there, here = sequence(0, [1], seed=seed), sequence(1, [8, 9, 4], seed=seed)
     sampler = sampler_of(there, here)
@@ -495,14 +495,14 @@ def test_another_index_and_another_seed_draw_anew() -> None:
     sampler = sampler_of(seq)
     drawn = set()
     for _ in range(20):
-        (choice,) = sampler.sample(logits, [seq])
-        drawn.add(choice.token)
+        (result,) = sampler.sample(logits, [seq])
+        drawn.add(result.token)
         seq.append_output(0)
     assert len(drawn) > 10
     assert len({greedy(logits, sequence(seed=seed)) for seed in range(-10, 10)}) > 10
 
 
-def test_adjusting_changes_the_very_next_choice_and_nobody_elses() -> None:
+def test_adjusting_changes_the_very_next_token_and_nobody_elses() -> None:
     sampler, seqs = connections()
     before = told(sampler.sample(LOGITS, seqs))
     seqs[1].sampling = Sampling(temperature=0.0, logprobs=0)
@@ -542,7 +542,7 @@ BROKEN: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("kind", BROKEN)
 @pytest.mark.parametrize("culprit", range(len(KINDS)))
-def test_a_row_of_no_numbers_has_no_choice_and_no_influence(kind: str, culprit: int) -> None:
+def test_a_row_of_no_numbers_has_no_token_and_no_influence(kind: str, culprit: int) -> None:
     sampler, seqs = connections()
     expected = told(sampler.sample(LOGITS, seqs))
     expected[culprit] = (None, None)
@@ -558,14 +558,14 @@ def test_some_forbidden_tokens_are_no_trouble() -> None:
         assert greedy(logits, sequence(**kind)) == 0
 
 
-def test_when_only_the_end_could_come_and_may_not_there_is_no_choice() -> None:
+def test_when_only_the_end_could_come_and_may_not_there_is_no_token() -> None:
     logits = torch.full((1, VOCAB), -torch.inf)
     logits[0, EOS] = 0.0
     assert greedy(logits, sequence(temperature=0.0, min_tokens=1)) is None
     assert greedy(logits, sequence(min_tokens=1)) is None
 
 
-def test_an_empty_batch_has_no_choices() -> None:
+def test_an_empty_batch_has_no_tokens() -> None:
     assert sampler_of(sequence()).sample(torch.zeros(0, VOCAB), []) == []
 
 

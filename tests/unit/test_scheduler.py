@@ -1,4 +1,4 @@
-"""Who is computed, in whose memory, and in what order; without a model."""
+"""The scheduler: who is computed, in whose memory, and in what order; without a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from a sequence's few numbers."""
+"""The sequence: what follows from its few numbers, with injections and rewinds."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def holding(seq: Sequence, computed: int) -> Sequence:
     return seq
 
 
-# -- wanting ---------------------------------------------------------------------------------------
+# -- what is to be computed ------------------------------------------------------------------------
 
 
-def test_with_credit_it_wants_all_that_it_knows() -> None:
+def test_with_credit_it_computes_all_that_it_knows() -> None:
     assert sequence().num_to_compute == 4
     assert holding(sequence(), 3).num_to_compute == 1
 
 
-def test_without_credit_it_wants_all_but_its_last_token() -> None:
+def test_without_credit_it_computes_all_but_its_last_token() -> None:
     assert sequence(credit=0).num_to_compute == 3
     assert holding(sequence(credit=0), 3).num_to_compute == 0
 
 
-def test_paused_it_wants_nothing() -> None:
+def test_paused_it_computes_nothing() -> None:
     seq = sequence()
     seq.paused = True
     assert seq.num_to_compute == 0

@@ -1,4 +1,4 @@
-"""Blocks that come back late, into memory that has another owner by then: nobody's text shows it."""
+"""KV swapping: blocks that are loaded late, into memory that has another owner by then, change no output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The toy's tokenizer is what its module says: bytes, words, specials, and a chat template."""
+"""The toy model's tokenizer is what its module says: bytes, words, specials, and a chat template."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Our kernels compile for devices that are not here, fit into what a program may have of each, and whatever
-comes and goes, nothing has to be compiled anew.
+"""The Triton kernels compile for devices that are not here, fit into what a program may have of each, and
+whatever comes and goes, nothing has to be compiled anew.
 
 What they compute is shown in `test_attention.py`, in Triton's interpreter.
 """

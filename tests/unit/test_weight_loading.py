@@ -1,4 +1,4 @@
-"""Weights go straight to their device where that can be, the log says so; what does not fit is refused."""
+"""Weight loading: straight to the device where that can be, with a log line; what does not fit is refused."""
 
 from __future__ import annotations
 
