@@ -1,1 +1,1 @@
-"""What Midstream keeps of its promises under faults, load and attack: one module a promise."""
+"""Reliability experiments: Midstream's promises under faults, load and attack, one module an experiment."""

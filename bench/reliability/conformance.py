@@ -1,4 +1,5 @@
-"""RFC 6455 by the cases of the Autobahn test suite, as `kosoku` runs them, against an echo on our transport.
+"""WebSocket conformance (RFC 6455), by the cases of the Autobahn test suite, as `kosoku` runs them, against
+an echo on our transport.
 
 The limits are those of production, but for group 9: it sends messages of 16 MiB, in fragments of 64 bytes, as
 fast as it can, and measures how that goes; there, what production refuses is allowed. Groups 12 and 13 are

@@ -1,4 +1,4 @@
-"""Ten thousand connections that do nothing, by their memory; a thousand that stream, by their delay."""
+"""Many connections: ten thousand that do nothing, by their memory; a thousand that stream, by their delay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.gateway import resident_kb
 from bench.reliability.raw_clients import framed, greeted, most_sockets
-from bench.server import Served
+from bench.server import ServerProcess
 
 IDLE, STREAMING = 10_000, 1000
 AT_ONCE = 100
@@ -36,7 +36,7 @@ def hang_up(sockets: list[socket.socket]) -> None:
 
 async def idle_kib(count: int) -> float:
     """Memory of the gateway's process, for each of so many connections."""
-    with Served("--model", "toy", "--max-connections", str(count + AT_ONCE)) as served:
+    with ServerProcess("--model", "toy", "--max-connections", str(count + AT_ONCE)) as served:
         warm = await crowd(served.host, AT_ONCE)
         before = resident_kb(served.process.pid)
         idle = await crowd(served.host, count)
@@ -111,7 +111,7 @@ async def measure(scale: float) -> dict[str, Any]:
     many = most_sockets(int(STREAMING * scale))
     kib = await idle_kib(idle)
     options = ("--toy-step-ms", str(STEP_MS), "--batch-rows", "65536", "--max-connections", str(many + 1))
-    with Served("--model", "toy", *options) as served:
+    with ServerProcess("--model", "toy", *options) as served:
         alone = p99(await streaming(served.host, 1))
         among = p99(await streaming(served.host, many))
     return {

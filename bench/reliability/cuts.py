@@ -1,4 +1,4 @@
-"""Connections that are reset, closed, silenced and stalled, at any byte and again while they come back.
+"""Cut connections: they are reset, closed, silenced and stalled, at any byte and again while they come back.
 
 The proxy of the tests stands between the Python client and the server. Whatever it does, texts and the
 results of steering are those of an uncut run.

@@ -1,4 +1,5 @@
-"""Engines that are killed under load: every stream's text is what it would have been, and it goes on soon.
+"""Engine deaths: engines are killed under load, and every stream's text is what it would have been, and it
+goes on soon.
 
 Two servers, each with a dozen streams that read, steer, pause and stall, and begin anew as they end; one more
 is watched event by event, and killing goes by its tokens. Now and then the spare is killed with its engine.

@@ -1,4 +1,5 @@
-"""Servers told to end under load: what they had accepted ends in a `final`, and they end in time and order.
+"""Draining: servers are told to end under load; what they had accepted ends in a `final`, and they end in
+time and order.
 
 Each has streams that run, wait for credit and are paused, and more are being started while the signal comes.
 Some can finish within the grace, and must; the others are cancelled with what they had.

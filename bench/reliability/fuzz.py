@@ -1,4 +1,5 @@
-"""Millions of mutated frames: to the server's own connections in this process, and some over real sockets.
+"""Fuzzing: millions of mutated frames, to the server's own connections in this process, and some over real
+sockets.
 
 Beside them a stream is read event by event by a reader that believes nothing. Nothing may raise, the stream
 must say what it says alone, and memory must not grow with the number of frames.

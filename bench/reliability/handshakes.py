@@ -1,4 +1,5 @@
-"""Thousands of half handshakes, and a good client that connects among them: how long each waits."""
+"""Half-open handshakes: thousands of them, and a good client that connects among them: how long each
+waits."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import time
 from typing import Any
 
 from bench.reliability.raw_clients import HANDSHAKE, greeted, most_sockets, opened
-from bench.server import Served
+from bench.server import ServerProcess
 
 HALVES = 5000
 BETWEEN_S = 0.01
@@ -48,7 +49,7 @@ def ended(sock: socket.socket) -> bool:
 
 
 async def measure(scale: float) -> dict[str, Any]:
-    with Served("--model", "toy") as served:
+    with ServerProcess("--model", "toy") as served:
         calm = [await connect_ms(served.host) for _ in range(50)]
         since = time.perf_counter()
         halves = [await half(served.host) for _ in range(most_sockets(int(HALVES * scale)))]

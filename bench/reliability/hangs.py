@@ -1,4 +1,4 @@
-"""Engines that stop answering, under load: a watchdog ends them, and all goes as when they die."""
+"""Engine hangs: engines stop answering under load, a watchdog ends them, and all goes as when they die."""
 
 from __future__ import annotations
 

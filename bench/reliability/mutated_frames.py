@@ -1,4 +1,4 @@
-"""Frames that were valid once: bytes flipped, cut and doubled, values swapped for those of other kinds,
+"""Mutated frames, for fuzzing: bytes flipped, cut and doubled, values swapped for those of other kinds,
 numbers beyond every range, and nesting without end, in either encoding. A seed makes the same ones again.
 
 It knows what valid frames look like and how to spoil them, and nothing of who reads them.

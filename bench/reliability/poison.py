@@ -1,4 +1,4 @@
-"""Poisoned requests among good ones, in an engine of this process: rows that raise, logits that are no
+"""Poison requests among good ones, in an engine of this process: rows that raise, logits that are no
 numbers, injections that do not fit, parameters beyond all sense; and in every other round memory for few rows
 at once. Their neighbours' tokens must be those that transformers' own `generate` writes.
 """

@@ -1,4 +1,4 @@
-"""What a process holds, from outside: memory, and open files. Linux tells it in /proc."""
+"""The memory and open files of a process, from outside. Linux tells them in /proc."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients by hand and in great number: sockets that no library keeps in memory, and no library's manners.
+"""Raw socket clients, in great number: sockets that no library keeps in memory, and no library's manners.
 
 It knows how a handshake is spelled and how frames are delimited. It measures nothing.
 """

@@ -1,7 +1,8 @@
-"""A hundred readers that read nothing and a hundred without credit, beside good ones: nobody is held up.
+"""Slow readers: a hundred that read nothing and a hundred without credit, beside good ones: nobody is held
+up.
 
-The good ones' throughput is measured alone and in that company, by turns, in the same run. Then those to
-whom too much was sent are cut off by the send deadline, the others hang up, and all must be free again.
+The good ones' throughput is measured alone and in that company, by turns, in the same run. Then those to whom
+too much was sent are cut off by the send deadline, the others hang up, and all must be free again.
 """
 
 from __future__ import annotations

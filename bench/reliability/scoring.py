@@ -1,4 +1,4 @@
-"""How players fared: what they came to, held against a quiet run; and ranks of times.
+"""The scoring of an experiment: what clients came to, held against a quiet run; and percentiles of times.
 
 It knows nothing of what befalls whom: an experiment does that meanwhile.
 """

@@ -1,7 +1,6 @@
-"""Everything at once, for an hour: streams that are read and steered, wires that are cut, clients that hang
-up, short answers without end, chats over HTTP, and two engines that die. What the server holds once it has
-warmed up, and in the end.
-"""
+"""The soak test, everything at once for an hour: streams that are read and steered, wires that are cut,
+clients that hang up, short answers without end, chats over HTTP, and two engines that die. What the server
+holds once it has warmed up, and in the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Mutated frames and request bodies over real sockets, beside a client that behaves: what comes back of it.
+"""Fuzzing over real sockets: mutated frames and request bodies, beside a client that behaves: what comes back
+of it.
 
 A server may refuse what it is sent, in words, or close the connection. It may not answer with a status of its
 own failure, log an exception, or keep memory.

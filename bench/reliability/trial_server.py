@@ -1,4 +1,4 @@
-"""Servers under trial: one for each experiment, gone when that is over, and what they complained of."""
+"""The server under test: one for each experiment, gone when that is over, and what they complained of."""
 
 from __future__ import annotations
 
