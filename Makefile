@@ -4,47 +4,53 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
 
-# The stamp's name is made of everything that the set-up depends on, and it is laid down last: a change of the
+# There are two set-ups: what serving needs, and with the extra `dev` what everything else here needs as well.
+# A stamp's name is made of everything that a set-up depends on, and it is laid down last: a change of the
 # inputs, a moved folder and an interrupted set-up all mean that the stamp is missing, and the set-up runs.
 INPUTS := pyproject.toml clients/python/pyproject.toml requirements.lock
-STAMP := $(VENV)/.setup-$(firstword $(shell { pwd; cat $(INPUTS); } | cksum))
+SUM := $(firstword $(shell { pwd; cat $(INPUTS); } | cksum))
+SERVING := $(VENV)/.setup-serving-$(SUM)
+DEVELOPING := $(VENV)/.setup-developing-$(SUM)
 
 .DEFAULT_GOAL := help
 .PHONY: help serve setup test check bench bench-gpu reliability
+.NOTPARALLEL:  # two set-ups at once would write into one environment
 
 help:
 	@echo "make serve   start the server on 127.0.0.1:8000 with a real model (HOST=, PORT=, MODEL= override)"
-	@echo "make setup   make $(VENV) with everything pinned; the other targets do this by themselves"
+	@echo "make setup   make $(VENV) with everything pinned, for developers; the other targets do by themselves what they need"
 	@echo "make test    run every test"
 	@echo "make check   formatting, lint, strict types, import rules"
 	@echo "make bench   measure, and write the table to bench/results"
 	@echo "make bench-gpu     measure a CUDA device, beside its limits and transformers"
 	@echo "make reliability   try every promise under faults, load and attack: about three hours"
 
-serve: $(STAMP)
+serve: $(SERVING)
 	@$(RUN)/midstream serve $(if $(HOST),--host "$(HOST)") $(if $(PORT),--port "$(PORT)") $(if $(MODEL),--model "$(MODEL)")
 
-setup: $(STAMP)
+setup: $(DEVELOPING)
 
-test: $(STAMP)
+test: $(DEVELOPING)
 	$(RUN)/python -m pytest
 
-check: $(STAMP)
+check: $(DEVELOPING)
 	$(RUN)/ruff format --check .
 	$(RUN)/ruff check .
 	$(RUN)/mypy
 	$(RUN)/python -m pytest -q tests/unit/test_architecture.py
 
-bench-gpu: $(STAMP)
+bench-gpu: $(DEVELOPING)
 	$(RUN)/python -m bench.gpu
 
-bench: $(STAMP)
+bench: $(DEVELOPING)
 	$(RUN)/python -m bench
 
-reliability: $(STAMP)
+reliability: $(DEVELOPING)
 	$(RUN)/python -m bench.reliability
 
-$(STAMP):
+$(DEVELOPING): EXTRA := [dev]
+
+$(SERVING) $(DEVELOPING):
 	@command -v $(PYTHON) >/dev/null || { \
 	  echo "Midstream needs Python 3.11 or newer: no $(PYTHON) was found. Name yours: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Midstream needs Python 3.11 or newer: \
@@ -56,5 +62,5 @@ $(STAMP):
 	@$(RUN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@$(RUN)/python -m pip install --disable-pip-version-check -c requirements.lock setuptools
 	@$(RUN)/python -m pip install --disable-pip-version-check -c requirements.lock --no-build-isolation \
-	  -e 'clients/python[cli]' -e '.[dev]'
-	@touch $@
+	  -e 'clients/python[cli]' -e '.$(EXTRA)'
+	@touch $(sort $@ $(SERVING))
