@@ -1,14 +1,14 @@
 """The streams that have ended: kept whole for whoever missed the end, then by name alone, then forgotten.
 
-Pure: it is told the time. It keeps what it is given, bounded in number, in bytes and in time, the oldest
-going first.
+Pure: it is told the time. It keeps what it is given, bounded in number, in bytes and in time, and shared
+fairly among tenants: what one ends pushes out nothing of whoever keeps within an equal share.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import NamedTuple
 
+from realtime.hub.fair_cache import FairCache
 from realtime.hub.stream_key import StreamKey
 from realtime.stream.stream import Stream
 
@@ -21,26 +21,26 @@ NAME_LIMIT = 4_096  # names of streams that are kept no longer
 class EndedStream(NamedTuple):
     stream: Stream
     start_digest: bytes  # what its start said, digested
-    bytes: int
     until: float
 
 
 class EndedStreams:
-    def __init__(self) -> None:
-        self._kept: OrderedDict[StreamKey, EndedStream] = OrderedDict()
-        self._bytes = 0
-        self._names: OrderedDict[StreamKey, None] = OrderedDict()
+    def __init__(self, *, stream_limit: int = STREAM_LIMIT, byte_limit: int = BYTE_LIMIT) -> None:
+        # One measure for both limits: a stream counts as its part of the bytes at least, however small it is.
+        self._least_bytes = max(1, byte_limit // stream_limit)
+        self._kept = FairCache[str, StreamKey, EndedStream](byte_limit)
+        self._names = FairCache[str, StreamKey, None](NAME_LIMIT)
 
     def add(self, key: StreamKey, stream: Stream, start_digest: bytes, now: float) -> None:
         self.forget(key)
-        ended = EndedStream(stream, start_digest, stream.bytes, now + KEPT_S)
-        self._kept[key] = ended
-        self._bytes += ended.bytes
-        self._tidy(now)
+        self._expire(now)
+        ended = EndedStream(stream, start_digest, now + KEPT_S)
+        for gone in self._kept.put(key.tenant, key, ended, max(stream.bytes, self._least_bytes)):
+            self._keep_name(gone)
 
     def find(self, key: StreamKey, now: float) -> EndedStream | None:
         """A stream that has ended, if all of it is still there."""
-        self._tidy(now)
+        self._expire(now)
         return self._kept.get(key)
 
     def remembers(self, key: StreamKey) -> bool:
@@ -48,18 +48,13 @@ class EndedStreams:
         return key in self._kept or key in self._names
 
     def forget(self, key: StreamKey) -> None:
-        ended = self._kept.pop(key, None)
-        if ended is not None:
-            self._bytes -= ended.bytes
-        self._names.pop(key, None)
+        self._kept.pop(key)
+        self._names.pop(key)
 
-    def _tidy(self, now: float) -> None:
-        while self._kept and self._too_much(next(iter(self._kept.values())), now):
-            key, ended = self._kept.popitem(last=False)
-            self._bytes -= ended.bytes
-            self._names[key] = None
-            if len(self._names) > NAME_LIMIT:
-                self._names.popitem(last=False)
+    def _expire(self, now: float) -> None:
+        while (oldest := self._kept.oldest) is not None and oldest[1].until <= now:
+            self._kept.pop(oldest[0])
+            self._keep_name(oldest[0])
 
-    def _too_much(self, oldest: EndedStream, now: float) -> bool:
-        return oldest.until <= now or len(self._kept) > STREAM_LIMIT or self._bytes > BYTE_LIMIT
+    def _keep_name(self, key: StreamKey) -> None:
+        self._names.put(key.tenant, key, None)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from engine import api
-from realtime.hub import ended_streams
 from realtime.hub.ended_streams import KEPT_S, NAME_LIMIT, STREAM_LIMIT, EndedStreams
 from realtime.hub.stream_key import StreamKey
 from realtime.stream.stream import Stream
@@ -62,9 +59,8 @@ def test_the_oldest_goes_when_there_are_too_many() -> None:
     assert all(map(there.remembers, keys))
 
 
-def test_the_oldest_go_when_they_take_too_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ended_streams, "BYTE_LIMIT", 3 * ended("ab").bytes)
-    there = EndedStreams()
+def test_the_oldest_go_when_they_take_too_much_memory() -> None:
+    there = EndedStreams(byte_limit=3 * ended("ab").bytes)
     keys = named(4)
     for key in keys[:3]:
         there.add(key, ended("ab"), b"", NOW)
@@ -83,9 +79,8 @@ def test_what_may_be_told_again_weighs_too() -> None:
     assert plain.bytes < told.bytes < explained.stream.bytes
 
 
-def test_one_that_is_too_large_alone_is_only_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ended_streams, "BYTE_LIMIT", ended().bytes)
-    there = EndedStreams()
+def test_one_that_is_too_large_alone_is_only_a_name() -> None:
+    there = EndedStreams(byte_limit=ended().bytes)
     there.add(A, ended("a"), b"", NOW)
     assert there.find(A, NOW) is None
     assert there.remembers(A)
@@ -103,6 +98,31 @@ def test_names_are_forgotten_too_the_oldest_first() -> None:
     assert there.remembers(keys[-1])
 
 
+def test_one_tenants_many_push_out_nothing_of_anothers() -> None:
+    there, stream = EndedStreams(), ended()
+    there.add(A, stream, b"", NOW)
+    flood = [StreamKey("another", str(number)) for number in range(STREAM_LIMIT + 50)]
+    for key in flood:
+        there.add(key, stream, b"", NOW)
+    assert there.find(A, NOW) is not None
+    assert kept(there, flood) == STREAM_LIMIT - 1
+    assert kept(there, [A, *flood], NOW + KEPT_S) == 0
+    for key in [StreamKey("another", f"later {number}") for number in range(NAME_LIMIT)]:
+        there.add(key, stream, b"", NOW + KEPT_S)
+    assert kept(there, flood, NOW + 2 * KEPT_S) == 0
+    assert there.remembers(A), "nor does its name go for theirs"
+
+
+def test_one_tenants_long_streams_push_out_nothing_of_anothers() -> None:
+    there = EndedStreams(byte_limit=3 * ended("ab").bytes)
+    there.add(A, ended("ab"), b"", NOW)
+    flood = [StreamKey("another", str(number)) for number in range(9)]
+    for key in flood:
+        there.add(key, ended("ab"), b"", NOW)
+    assert there.find(A, NOW) is not None
+    assert kept(there, flood) == 2
+
+
 def test_a_name_that_is_taken_anew_stands_for_the_new_one() -> None:
     there, second = EndedStreams(), ended("b")
     there.add(A, ended("a"), b"1", NOW)
@@ -114,9 +134,8 @@ def test_a_name_that_is_taken_anew_stands_for_the_new_one() -> None:
     assert there.find(B, NOW + KEPT_S) is None, "what was buried before it went before it"
 
 
-def test_what_is_forgotten_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ended_streams, "BYTE_LIMIT", ended("ab").bytes)
-    there = EndedStreams()
+def test_what_is_forgotten_leaves_nothing() -> None:
+    there = EndedStreams(byte_limit=ended("ab").bytes)
     there.add(A, ended("ab"), b"", NOW)
     there.forget(A)
     there.forget(A)
