@@ -7,12 +7,13 @@ from datetime import UTC, datetime
 
 import msgspec
 
-LINE = "%(levelname)s %(name)s: %(message)s"  # where it is for people
+LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"  # where it is for people
+TIME = "%Y-%m-%dT%H:%M:%S%z"
 
 
 def configure_logging(level: str, form: str) -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines() if form == "json" else logging.Formatter(LINE))
+    handler.setFormatter(JsonLines() if form == "json" else logging.Formatter(LINE, TIME))
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 

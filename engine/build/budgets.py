@@ -10,6 +10,7 @@ import os
 from engine.model.preflight import ModelError
 
 STEP_TOKENS = {"cpu": 128, "cuda": 2048}
+LEAST_BLOCKS = 2  # of the KV cache
 MEMORY_SHARE = 0.25  # of the memory that is free beside the weights, for the KV cache
 MAX_CONTEXTS = 16  # and no more than so many sequences of full length
 
@@ -23,8 +24,17 @@ def decoding_rows(asked: int, streams: int) -> int:
     return min(max(2, asked), streams)
 
 
+def check_kv_tokens(asked: int, block_size: int) -> None:
+    """0 leaves the choice to the memory."""
+    if 0 < asked < LEAST_BLOCKS * block_size:
+        raise ModelError(
+            f"--kv-tokens is {asked}; it must be at least {LEAST_BLOCKS * block_size}, which are {LEAST_BLOCKS} "
+            f"blocks of --block-size {block_size}, or 0 for as many as the memory holds"
+        )
+
+
 def whole_blocks(tokens: int, block_size: int, device: str) -> int:
-    if tokens < 2 * block_size:
+    if tokens < LEAST_BLOCKS * block_size:
         raise ModelError(f"there is not enough memory on {device} for the keys and values of one sequence")
     return tokens // block_size * block_size
 

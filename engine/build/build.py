@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from engine import api, toy_model
-from engine.build.budgets import MAX_CONTEXTS, decoding_rows, step_tokens, whole_blocks
+from engine.build.budgets import MAX_CONTEXTS, check_kv_tokens, decoding_rows, step_tokens, whole_blocks
 from engine.engine import Engine
 from engine.forward.interface import Runner
 from engine.forward.toy_runner import CONTEXT, ToyRunner
@@ -41,6 +41,7 @@ def build(options: api.EngineOptions, join: JoinRanks | None = None) -> tuple[En
     """
     if options.threads:
         torch.set_num_threads(options.threads)
+    check_kv_tokens(options.kv_tokens, options.block_size)
     if options.model == TOY:
         return _build_toy(options)
     return _build_model(options, join)

@@ -13,12 +13,13 @@ from structlog.typing import EventDict, Processor
 
 from realtime.config import LogFormat
 
-LINE = "%(levelname)s %(name)s: %(message)s"
+LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+TIME = "%Y-%m-%dT%H:%M:%S%z"  # where the server runs
 
 
 def set_up(level: str, form: LogFormat) -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter(LINE) if form == "console" else _json_formatter())
+    handler.setFormatter(logging.Formatter(LINE, TIME) if form == "console" else _json_formatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
     # Values are shown as Python spells them: what a client named its request moves no terminal's cursor.
     last: Processor = (

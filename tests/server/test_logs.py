@@ -15,6 +15,7 @@ from tests.server.server_process import Served
 
 Serve = Callable[..., Served]
 CANARY = "CANARY"
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4}"
 DOCUMENT = Path(__file__).parents[2] / "docs/observability.md"
 ROWS = DOCUMENT.read_text().partition("## The log")[2].partition("\n## ")[0]
 FIELDS = {
@@ -60,9 +61,10 @@ async def test_json_is_an_object_a_line_and_one_of_them_is_the_request(serve: Se
 async def test_for_people_it_is_one_line_and_a_name_in_it_moves_no_terminals_cursor(serve: Serve) -> None:
     log = await used(serve("--log-format", "console"), "red \x1b[31m\nline")
     (line,) = [line for line in log.splitlines() if "midstream.requests" in line]
-    assert line.startswith("INFO midstream.requests: ")
+    assert re.match(rf"{TIME} INFO midstream\.requests: ", line)
     assert r"request_id='red \x1b[31m\nline'" in line
     assert all(f"{field}=" in line for field in FIELDS)
+    assert all(re.match(rf"{TIME} [A-Z]+ [a-z_.]+: ", line) for line in log.splitlines()), log
     assert CANARY not in log
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,9 @@ import websockets
 
 import midstream
 from midstream.__main__ import COMMANDS, NO_SERVER, NO_TERMINAL_LIBRARY, main
+
+
+ROOT = Path(__file__).parents[2]
 
 
 class FakeCommand(ModuleType):
@@ -96,6 +100,30 @@ def test_version_is_that_of_the_client(capsys: pytest.CaptureFixture[str]) -> No
         main(["--version"])
     assert exit_.value.code == 0
     assert capsys.readouterr().out.startswith("midstream 0.")
+
+
+def told_to_install() -> list[str]:
+    """What follows `pip install` wherever we say it: to users, and in documents."""
+    folders = ("realtime", "engine", "clients/python/midstream", "docs")
+    files = [ROOT / "README.md", *(path for folder in folders for path in (ROOT / folder).rglob("*.*"))]
+    texts = (path.read_text() for path in files if path.suffix in (".py", ".md"))
+    return [said for text in texts for said in re.findall(r"pip install ([^`\n#]*[^`\n# \")])", text)]
+
+
+@pytest.mark.parametrize("said", sorted(set(told_to_install())))
+def test_what_is_to_be_installed_lies_in_a_clone_and_asks_no_index_for_what_it_does_not_have(
+    said: str,
+) -> None:
+    places = [word.strip("'").partition("[") for word in said.split()]
+    projects = [
+        tomllib.loads((ROOT / place / "pyproject.toml").read_text())["project"] for place, _, _ in places
+    ]
+    for project, (_, _, extra) in zip(projects, places, strict=True):
+        assert extra.rstrip("]") in {"", *project["optional-dependencies"]}
+    named = {project["name"] for project in projects}
+    ours = {"midstream", "midstream-server"}
+    wanted = {re.split("[<>=[]", line)[0] for project in projects for line in project["dependencies"]}
+    assert wanted & ours <= named
 
 
 @pytest.mark.parametrize("argv", [[], ["sing"]], ids=str)

@@ -156,6 +156,7 @@ def test_a_mistake_in_a_chat_names_its_field(body: dict[str, Any], param: str) -
         ({"prompt": [True]}, "prompt"),
         ({"prompt": ["a"] * 65, "n": 2}, "n"),
         ({"best_of": 3, "n": 2}, "best_of"),
+        ({"best_of": True}, "best_of"),
         ({"echo": True}, "echo"),
         ({"suffix": "end"}, "suffix"),
         ({"messages": MESSAGES}, "messages"),
@@ -164,6 +165,15 @@ def test_a_mistake_in_a_chat_names_its_field(body: dict[str, Any], param: str) -
 )
 def test_a_mistake_in_a_completion_names_its_field(fields: dict[str, Any], param: str) -> None:
     assert refused(TextBody, {"prompt": "Once"} | fields)["param"] == param
+
+
+@pytest.mark.parametrize("kind", [ChatBody, TextBody])
+def test_of_every_field_it_is_said_what_would_be_right(kind: type[ChatBody | TextBody]) -> None:
+    needed: dict[str, Any] = {"messages": MESSAGES} if kind is ChatBody else {"prompt": "Once"}
+    for field in kind.__struct_fields__:
+        error = refused(kind, needed | {field: {"no": "such"}})
+        assert error["param"].startswith(field)
+        assert "None" not in error["message"]
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"\xff", b'{"a":' * 100_000])

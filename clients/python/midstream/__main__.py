@@ -12,9 +12,13 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points, version
 
 SERVER_COMMANDS = "midstream.commands"  # the group of entry points in which the server names its subcommands
-NO_SERVER = "midstream: the server is not installed here; install it with: pip install midstream-server"
+NO_SERVER = (
+    "midstream: the server is not installed here; in a clone of Midstream, install it with: "
+    "pip install ./clients/python ."
+)
 NO_TERMINAL_LIBRARY = (
-    "midstream: this command needs a library for terminals; install it with: pip install 'midstream[cli]'"
+    "midstream: this command needs a library for terminals; in a clone of Midstream, install it with: "
+    "pip install './clients/python[cli]'"
 )
 COMMANDS = """
   serve   run the server

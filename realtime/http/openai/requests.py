@@ -58,7 +58,7 @@ class ChatBody(Body, kw_only=True, forbid_unknown_fields=True):
 
 class TextBody(Body, kw_only=True, forbid_unknown_fields=True):
     prompt: str | list[Any]
-    best_of: int | None = None
+    best_of: Annotated[int, Meta(ge=1, le=CHOICE_LIMIT)] | None = None
 
     @property
     def prompts(self) -> list[str | list[int]]:
@@ -103,7 +103,7 @@ _HARMLESS: dict[str, Callable[[Any], bool]] = {
     "tools": _is([]),
     "user": _anything,
 }
-_PATH = re.compile(r"`\$?\.?([^`]*)`")
+_PATH = re.compile(r"`\$\.?([^`]*)`")
 
 B = TypeVar("B", bound=Body)
 
