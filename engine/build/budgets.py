@@ -26,10 +26,11 @@ def decoding_rows(asked: int, streams: int) -> int:
 
 def check_kv_tokens(asked: int, block_size: int) -> None:
     """0 leaves the choice to the memory."""
-    if 0 < asked < LEAST_BLOCKS * block_size:
+    least = LEAST_BLOCKS * block_size
+    if 0 < asked < least:
         raise ModelError(
-            f"--kv-tokens is {asked}; it must be at least {LEAST_BLOCKS * block_size}, which are {LEAST_BLOCKS} "
-            f"blocks of --block-size {block_size}, or 0 for as many as the memory holds"
+            f"--kv-tokens is {asked}; it must be at least {least}, which are {LEAST_BLOCKS} blocks of "
+            f"--block-size {block_size}, or 0 for as many as the memory holds"
         )
 
 

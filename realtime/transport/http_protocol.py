@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
+from http.client import responses as phrases
 from typing import Any, ClassVar
 
 import h11
@@ -19,12 +21,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from realtime.transport.flow_control import SendBuffer, cut_off
 from realtime.transport.pending_requests import PendingRequests, network_of
+from realtime.transport.request_parser import RequestParser, RequestProblem
 
 # Whoever sends rubbish is told so; it is no news for the log. Failures of the app are.
 _logger = logging.getLogger("midstream.http")
 _logger.setLevel(logging.ERROR)
 
-_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_TOO_SLOW = RequestProblem("The head of this request took too long to arrive.", error_status_hint=408)
 
 _TCP_OPTIONS = (
     # The peer's kernel answers for it, however busy it is itself: no answer means that its host is gone.
@@ -45,6 +48,7 @@ class HttpLimits:
     pending_limit: int = 1024
     pending_limit_per_address: int = 512
     high_water_bytes: int = 16 * 1024
+    head_bytes: int = 16 * 1024  # of a request
 
     @property
     def unheard_timeout_s(self) -> float:
@@ -52,23 +56,33 @@ class HttpLimits:
         return self.send_timeout_s + 10
 
 
-def protocol_class(limits: HttpLimits) -> type[TimedHttpProtocol]:
-    """What to give to `uvicorn.Config(http=...)`. The connections of one class count together."""
+def _ignore(status: int, address: str) -> None:
+    pass
+
+
+def protocol_class(
+    limits: HttpLimits, refused: Callable[[int, str], None] = _ignore
+) -> type[TimedHttpProtocol]:
+    """What to give to `uvicorn.Config(http=...)`. The connections of one class count together. `refused` is
+    told the status and the peer's address of whatever is refused before it is a request."""
     pending = PendingRequests(
         timeout_s=limits.handshake_timeout_s,
         limit=limits.pending_limit,
         limit_per_address=limits.pending_limit_per_address,
     )
-    return type(TimedHttpProtocol.__name__, (TimedHttpProtocol,), {"limits": limits, "pending": pending})
+    own = {"limits": limits, "pending": pending, "refused": staticmethod(refused)}
+    return type(TimedHttpProtocol.__name__, (TimedHttpProtocol,), own)
 
 
 class TimedHttpProtocol(H11Protocol):
     limits: ClassVar[HttpLimits]
     pending: ClassVar[PendingRequests]
+    refused: Callable[[int, str], None]
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.logger = _logger
+        self.conn: RequestParser = RequestParser(self.limits.head_bytes)
         self._body_timer: asyncio.TimerHandle | None = None
         self._close_timer: asyncio.TimerHandle | None = None
 
@@ -116,8 +130,25 @@ class TimedHttpProtocol(H11Protocol):
     def give_up(self) -> None:
         """The whole head of a request has not come in time, or there are too many of whom that is true."""
         if self.conn.trailing_data[0]:
-            self.transport.write(_TOO_SLOW)
+            self._refuse(_TOO_SLOW)
         self._close()
+
+    def send_400_response(self, msg: str) -> None:
+        """uvicorn's word for whatever is no request."""
+        assert self.conn.problem is not None
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._refuse(self.conn.problem)
+        self._close()
+
+    def _refuse(self, problem: RequestProblem) -> None:
+        status = problem.error_status_hint
+        self.refused(status, self.client[0] if self.client else "")
+        body = f"{problem}\n".encode()
+        head = (
+            f"HTTP/1.1 {status} {phrases[status]}\r\nConnection: close\r\n"
+            f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         self._stop_waiting()
@@ -143,10 +174,6 @@ class TimedHttpProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._bound_closing()
-
-    def send_400_response(self, msg: str) -> None:
-        super().send_400_response(msg)
         self._bound_closing()
 
     def timeout_keep_alive_handler(self) -> None:

@@ -23,11 +23,18 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Server:
-    def __init__(self, app: App, limits: WebSocketLimits, http_limits: HttpLimits, **settings: Any) -> None:
+    def __init__(
+        self,
+        app: App,
+        limits: WebSocketLimits,
+        http_limits: HttpLimits,
+        refused: Callable[[int, str], None],
+        **settings: Any,
+    ) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
         self.url = f"ws://127.0.0.1:{self.port}/"
-        self.http = http_protocol.protocol_class(http_limits)
+        self.http = http_protocol.protocol_class(http_limits, refused)
         config = uvicorn.Config(
             app, http=self.http, ws=protocol_class(limits), lifespan="off", log_config=None, **settings
         )
@@ -42,10 +49,19 @@ class Server:
 
 @asynccontextmanager
 async def serving(
-    app: App, limits: WebSocketLimits | None = None, *, http_limits: HttpLimits | None = None, **settings: Any
+    app: App,
+    limits: WebSocketLimits | None = None,
+    *,
+    http_limits: HttpLimits | None = None,
+    refused: Callable[[int, str], None] = lambda status, address: None,
+    **settings: Any,
 ) -> AsyncIterator[Server]:
     server = Server(
-        app, limits or WebSocketLimits(close_timeout_s=2), http_limits or HttpLimits(), **settings
+        app,
+        limits or WebSocketLimits(close_timeout_s=2),
+        http_limits or HttpLimits(),
+        refused,
+        **settings,
     )
     try:
         yield server
@@ -146,3 +162,7 @@ class Events:
 
     async def next(self) -> Any:
         return await asyncio.wait_for(self._queue.get(), 10)
+
+    @property
+    def none(self) -> bool:
+        return self._queue.empty()

@@ -71,7 +71,9 @@ async def ask(peer: RawPeer) -> bytes:
 async def test_half_a_request_is_told_that_it_took_too_long() -> None:
     async with serving(hello, http_limits=HASTY) as server, raw_socket(server) as peer:
         await peer.send(HALF)
-        assert (await peer.read_rest()).startswith(b"HTTP/1.1 408 ")
+        told = await peer.read_rest()
+        assert told.startswith(b"HTTP/1.1 408 ")
+        assert b"took too long" in told
 
 
 async def test_half_a_websocket_handshake_is_no_different() -> None:
@@ -148,10 +150,47 @@ async def test_of_a_websocket_no_body_is_awaited() -> None:
         assert await peer.read_frame() == (Opcode.TEXT, b"still here")
 
 
-async def test_a_head_that_is_too_large_is_refused() -> None:
+def head_of(size: int) -> bytes:
+    return WHOLE[:-2] + b"X: " + b"x" * (size - len(WHOLE) - 5) + b"\r\n\r\n"
+
+
+@pytest.mark.parametrize("left_out", [0, 4], ids=["whole", "without its end"])
+async def test_a_head_that_is_too_large_is_refused_however_it_arrives(left_out: int) -> None:
+    limit = HttpLimits().head_bytes
     async with serving(hello) as server, raw_socket(server) as peer:
-        await peer.send(b"GET / HTTP/1.1\r\nX: " + b"x" * 40_000)
-        assert (await peer.read_response()).startswith(b"HTTP/1.1 400 ")
+        await peer.send(head_of(limit))
+        assert (await peer.read_response()).startswith(b"HTTP/1.1 200 ")
+        assert await peer.read(5) == b"hello"
+        await peer.send(head_of(limit + 1 + left_out)[: limit + 1])
+        told = await peer.read_rest()
+        assert told.startswith(b"HTTP/1.1 431 ")
+        assert b"16384 bytes" in told
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "word"),
+    [
+        (b"Content-Length: 5\r\nTransfer-Encoding: chunked", 400, b"not both"),
+        (b"Transfer-Encoding: chunked\r\nContent-Length: 5", 400, b"not both"),
+        (b"Transfer-Encoding: gzip, chunked", 501, b"chunked"),
+        (b"no header", 400, b"not a valid HTTP request"),
+    ],
+)
+async def test_what_two_readers_could_read_differently_is_refused_and_its_connection_closed(
+    headers: bytes, status: int, word: bytes
+) -> None:
+    refused: list[tuple[int, str]] = []
+    events = Events()
+    async with serving(reading(events), refused=lambda *told: refused.append(told)) as server:
+        async with raw_socket(server) as peer:
+            head = b"POST / HTTP/1.1\r\nHost: localhost\r\n" + headers
+            await peer.send(head + b"\r\n\r\n0\r\n\r\n" + WHOLE)
+            told = await peer.read_rest()
+        assert told.startswith(b"HTTP/1.1 %d " % status)
+        assert word in told
+        assert told.count(b"HTTP/1.1") == 1
+    assert events.none
+    assert refused == [(status, "127.0.0.1")]
 
 
 async def test_when_too_many_wait_the_oldest_goes_and_the_next_is_served() -> None:

@@ -17,7 +17,6 @@ import websockets
 import midstream
 from midstream.__main__ import COMMANDS, NO_SERVER, NO_TERMINAL_LIBRARY, main
 
-
 ROOT = Path(__file__).parents[2]
 
 

@@ -1,0 +1,52 @@
+"""The parser of HTTP/1.1 requests: h11's, but that it refuses whatever two readers could read differently.
+
+h11 bounds a head only while it waits for the rest of it, and of two lengths it takes one. What is in front of
+this server may take the other (RFC 9112, 6.3 and 11.2). It knows bytes and heads, and neither sockets nor how
+an answer travels.
+"""
+
+from __future__ import annotations
+
+import h11
+
+_SENTENCES = {
+    431: "The head of this request is longer than the {limit} bytes that it may have.",
+    501: "Of transfer codings this server knows `chunked` alone.",
+}
+_NO_REQUEST = "This is not a valid HTTP request."
+
+
+class RequestProblem(h11.RemoteProtocolError):
+    """A request that may not be as it is; the message is a sentence for its sender."""
+
+
+class RequestParser(h11.Connection):
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(h11.SERVER, limit_bytes)
+        self.problem: RequestProblem | None = None  # why it reads no further
+        self._limit_bytes = limit_bytes
+
+    def next_event(self) -> type[h11.NEED_DATA | h11.PAUSED] | h11.Event:
+        unread = self._unread() if self.their_state is h11.IDLE else 0
+        try:
+            event = super().next_event()
+            if isinstance(event, h11.Request):
+                self._check(event, unread - self._unread())
+        except h11.RemoteProtocolError as error:
+            self.problem = error if isinstance(error, RequestProblem) else self._explained(error)
+            raise
+        return event
+
+    def _unread(self) -> int:
+        return len(self.trailing_data[0])
+
+    def _check(self, request: h11.Request, head_bytes: int) -> None:
+        if head_bytes > self._limit_bytes:
+            raise h11.RemoteProtocolError("", error_status_hint=431)
+        if {b"content-length", b"transfer-encoding"} <= {name for name, _ in request.headers}:
+            raise RequestProblem("A request has `Content-Length` or `Transfer-Encoding`, not both.")
+
+    def _explained(self, error: h11.RemoteProtocolError) -> RequestProblem:
+        status = error.error_status_hint
+        said = _SENTENCES.get(status, _NO_REQUEST).format(limit=self._limit_bytes)
+        return RequestProblem(said, error_status_hint=status)
