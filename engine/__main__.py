@@ -2,8 +2,8 @@
 
 What it needs for such a model it imports at once, and loads the model when it has its options: it may be a
 spare that waits for them. The first message down is `EngineOptions`, every further one a list of commands; up
-go `Starting` now and then, `Hello` or `Failed`, then a `StepOutput` a step. When the other end closes, the
-engine stops.
+go `Starting` now and then, `Prepared`, `Hello` or `Failed`, then a `StepOutput` a step. When the other end
+closes, the engine stops; one that is still loading goes at once.
 """
 
 from __future__ import annotations
@@ -14,16 +14,13 @@ import os
 import signal
 import socket
 import sys
-import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from engine import api
 from engine.loading_heartbeat import heartbeat
 from engine.logs import configure_logging
 from engine.pipe import Pipe
+from engine.pipe_reader import PipeReader
 
 if TYPE_CHECKING:
     from engine.build.build import JoinRanks
@@ -36,12 +33,15 @@ def main(argv: list[str]) -> int:
     # The gateway, which gets the same signals, decides when the engine ends.
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)
-    with heartbeat(pipe.send):
-        _warm_up(argv[2])
-    options = pipe.receive()
-    if options is None:
-        return 1
-    return serve(pipe, msgspec.msgpack.decode(options, type=api.EngineOptions))
+    reader = PipeReader(pipe)
+    try:
+        with heartbeat(pipe.send):
+            _warm_up(argv[2])
+        pipe.send(api.Prepared())
+        return serve(pipe, reader, reader.options())
+    except (BrokenPipeError, ConnectionResetError):
+        log.info("the gateway is gone")
+        return 0
 
 
 def _warm_up(model: str) -> None:
@@ -53,20 +53,20 @@ def _warm_up(model: str) -> None:
     importlib.import_module("engine.build.build" if model == "toy" else "engine.model.loading")
 
 
-def serve(pipe: Pipe, options: api.EngineOptions) -> int:
+def serve(pipe: Pipe, reader: PipeReader, options: api.EngineOptions) -> int:
     configure_logging(options.log_level, options.log_format)
     if options.devices == 1:
-        return _serve(pipe, options, None)
+        return _serve(pipe, reader, options, None)
     from engine.parallel.ranks import RankLauncher
 
     launcher = RankLauncher(options)
     try:
-        return _serve(pipe, options, launcher.start)
+        return _serve(pipe, reader, options, launcher.start)
     finally:
         launcher.close()
 
 
-def _serve(pipe: Pipe, options: api.EngineOptions, join: JoinRanks | None) -> int:
+def _serve(pipe: Pipe, reader: PipeReader, options: api.EngineOptions, join: JoinRanks | None) -> int:
     from engine.build.build import build
     from engine.model.preflight import ModelError
 
@@ -79,19 +79,10 @@ def _serve(pipe: Pipe, options: api.EngineOptions, join: JoinRanks | None) -> in
     except MemoryError:
         pipe.send(api.Failed("there is not enough memory for this model and its KV cache"))
         return 1
+    reader.attach(engine.send, engine.stop)
     pipe.send(hello)
-    threading.Thread(target=_read, args=(pipe, engine.send, engine.stop), daemon=True).start()
-    try:
-        engine.run(pipe.send)
-    except (BrokenPipeError, ConnectionResetError):
-        log.info("the gateway is gone")
+    engine.run(pipe.send)
     return 0
-
-
-def _read(pipe: Pipe, send: Callable[[list[api.AnyCommand]], None], stop: Callable[[], None]) -> None:
-    for commands in pipe.commands():
-        send(commands)
-    stop()
 
 
 if __name__ == "__main__":

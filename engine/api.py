@@ -237,13 +237,17 @@ class Starting(Struct, tag=True, array_like=True):
     """It is being loaded: it has nothing to say yet, and has not hung."""
 
 
+class Prepared(Struct, tag=True, array_like=True):
+    """It has loaded what any model of this kind needs, and waits for its options."""
+
+
 class Failed(Struct, tag=True, array_like=True):
     """The engine could not start, or cannot go on: one sentence for whoever runs it."""
 
     message: str
 
 
-AnyMessage = Starting | Hello | StepOutput | Failed
+AnyMessage = Starting | Prepared | Hello | StepOutput | Failed
 
 # -- between processes -----------------------------------------------------------------------------
 

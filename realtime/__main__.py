@@ -19,14 +19,17 @@ from engine import api
 from realtime.access.connection_limits import OpenConnections
 from realtime.access.credentials import Credentials
 from realtime.access.key_file import KeyFileError
+from realtime.access.keyless import KeylessRules
 from realtime.access.keyring import Keyring
 from realtime.access.revocation import enforce_revocations
 from realtime.app import Endpoints, application
+from realtime.background_tasks import BackgroundTasks
 from realtime.bind import StartupError, bind, raise_descriptor_limit, welcome
-from realtime.config import Options, parse
+from realtime.config import Options, parse, unknown_variables
 from realtime.engines.process_link import ProcessLink
-from realtime.engines.supervisor import Connect, EngineFailed, Supervisor
+from realtime.engines.supervisor import Supervisor
 from realtime.engines.thread_link import ThreadLink
+from realtime.engines.watched_engine import Connect, EngineFailed
 from realtime.http.sse import SseTimeouts
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Observers
@@ -56,6 +59,8 @@ PEER_SILENCE_S = 300.0
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse(sys.argv[1:] if argv is None else argv, os.environ)
     logs.set_up(options.log_level, options.log_format)
+    for problem in unknown_variables(os.environ):
+        log.warning("%s", problem)
     try:
         raise_descriptor_limit()
         with bind(options.host, options.port) as listening:
@@ -75,9 +80,11 @@ async def serve(options: Options, listening: socket.socket) -> None:
     observers = Observers(
         listings, RequestLog(), *(observer for observer in (metrics, traces) if observer is not None)
     )
+    background = BackgroundTasks()
     supervisor = Supervisor(
         _connector(options),
         observers,
+        background,
         silence_s=options.engine_silence_s,
         spare=options.engine == "process" and options.engine_spare == "on",
     )
@@ -97,24 +104,24 @@ async def serve(options: Options, listening: socket.socket) -> None:
         supervisor,
         metrics,
         _limits(options),
-        credentials=Credentials(keyring, tuple(options.allowed_origins.split())),
+        credentials=_credentials(options, keyring),
         connections=connections,
         listings=listings,
+        background=background,
         timeouts=_sse_timeouts(options),
     )
-    tasks = _tasks(keyring, connections, hub, metrics)
+    _start_background(background, keyring, connections, hub, metrics)
     try:
         hello = await supervisor.start()
-        server = Server(
-            _uvicorn_config(options, endpoints), partial(let_finish, hub, endpoints, options.shutdown_grace_s)
-        )
-        print(welcome(listening, f"{hello.model} ({hello.dtype}, {hello.device})"), flush=True)
+        ending = partial(let_finish, hub, supervisor, endpoints, options.shutdown_grace_s)
+        server = Server(_uvicorn_config(options, endpoints), ending)
+        model = f"{hello.model} ({hello.dtype}, {hello.device})"
+        print(welcome(listening, model, keyless=keyring is None), flush=True)
         await server.serve(sockets=[listening])
     except EngineFailed as error:
         raise StartupError(f"the engine does not start: {error}") from None
     finally:
-        for task in tasks:
-            task.cancel()
+        await background.stop()
         await supervisor.stop()
         if traces is not None:
             await asyncio.to_thread(traces.close)
@@ -127,6 +134,12 @@ def _keyring(options: Options) -> Keyring | None:
         raise StartupError(str(problem)) from None
 
 
+def _credentials(options: Options, keyring: Keyring | None) -> Credentials:
+    names = (options.host, *options.allowed_hosts.split())
+    rules = KeylessRules(tuple(name.lower() for name in names), options.insecure_open)
+    return Credentials(keyring, tuple(options.allowed_origins.split()), keyless=rules)
+
+
 def _everything(tenant: str) -> Allowance:
     return EVERYTHING
 
@@ -137,21 +150,24 @@ def _traces() -> ExportedTraces:
         from realtime.observability.trace_export import ExportedTraces
     except ModuleNotFoundError:
         raise StartupError(
-            "--traces on needs OpenTelemetry; install it with: pip install 'midstream-server[otel]'"
+            "--traces on needs OpenTelemetry; in a clone of Midstream, install it with: "
+            "pip install ./clients/python '.[otel]'"
         ) from None
     return ExportedTraces()
 
 
-def _tasks(
-    keyring: Keyring | None, connections: OpenConnections, hub: Hub, metrics: Metrics | None
-) -> list[asyncio.Task[None]]:
-    """What goes on beside everything else, for as long as the server runs."""
-    loop, tasks = asyncio.get_running_loop(), []
+def _start_background(
+    background: BackgroundTasks,
+    keyring: Keyring | None,
+    connections: OpenConnections,
+    hub: Hub,
+    metrics: Metrics | None,
+) -> None:
     if keyring is not None:
-        tasks.append(loop.create_task(enforce_revocations(keyring, connections, hub)))
+        watch = partial(enforce_revocations, keyring, connections, hub)
+        background.start("the watch over revoked keys", watch)
     if metrics is not None:
-        tasks.append(loop.create_task(loop_lag.measure(metrics.lagged)))
-    return tasks
+        background.start("the measure of the event loop's lag", partial(loop_lag.measure, metrics.lagged))
 
 
 def _connector(options: Options) -> Connect:
@@ -210,7 +226,7 @@ def _uvicorn_config(options: Options, endpoints: Endpoints) -> uvicorn.Config:
         ws_ping_timeout=PEER_SILENCE_S,
         backlog=ACCEPTED_AT_ONCE,
         log_level=options.log_level,
-        log_config=uvicorn.config.LOGGING_CONFIG if options.log_format == "console" else None,
+        log_config=None,  # its loggers end where all do
         access_log=False,
         lifespan="off",
         timeout_graceful_shutdown=5,

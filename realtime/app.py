@@ -8,14 +8,17 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
 from midstream import protocol
 from realtime.access.connection_limits import OpenConnections
 from realtime.access.credentials import Credentials
+from realtime.background_tasks import BackgroundTasks
 from realtime.engines.supervisor import Supervisor
 from realtime.http import asyncapi
 from realtime.http.client_secret_endpoint import client_secret_endpoint
+from realtime.http.cors import shared_with
 from realtime.http.guard import Access, guarded, holder_of, refusal_response
 from realtime.http.listing_endpoint import listing_endpoint
 from realtime.http.openai.errors import error_response
@@ -44,12 +47,14 @@ class Endpoints:
         credentials: Credentials,
         connections: OpenConnections,
         listings: ListingObserver,
+        background: BackgroundTasks,
         timeouts: SseTimeouts | None = None,
     ) -> None:
         self._hub = hub
         self._supervisor = supervisor
         self._metrics = metrics
         self._limits = limits
+        self._background = background
         self._connections = connections
         self.credentials = credentials
         timeouts = timeouts or SseTimeouts()
@@ -71,7 +76,9 @@ class Endpoints:
             self._connections.close(connection)
 
     async def healthz(self, request: Request) -> Response:
-        """This process answers."""
+        """This process answers, and each of its tasks lives."""
+        if dead := self._background.dead:
+            return JSONResponse({"status": f"{', '.join(dead)} has died and is being started anew"}, 503)
         return JSONResponse({"status": "ok"})
 
     async def readyz(self, request: Request) -> Response:
@@ -95,28 +102,30 @@ class Endpoints:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def application(endpoints: Endpoints) -> Starlette:
+def application(endpoints: Endpoints) -> ASGIApp:
+    return shared_with(endpoints.credentials.origins, Starlette(routes=guarded_routes(endpoints)))
+
+
+def guarded_routes(endpoints: Endpoints) -> list[Route | WebSocketRoute]:
     credentials = endpoints.credentials
-    return Starlette(
-        routes=[
-            *guarded(
-                Access.HOLDERS,
-                credentials,
-                WebSocketRoute("/v1/realtime", endpoints.realtime),
-                Route("/v1/realtime/client_secrets", client_secret_endpoint(credentials), methods=["POST"]),
-                Route("/v1/streams", endpoints.list_streams),
-                *endpoints.streams,
-            ),
-            *guarded(Access.HOLDERS, credentials, *endpoints.openai, error_response=error_response),
-            *guarded(Access.ADMINS, credentials, Route("/metrics", endpoints.metrics)),
-            *guarded(
-                Access.EVERYBODY,
-                credentials,
-                Route("/healthz", endpoints.healthz),
-                Route("/readyz", endpoints.readyz),
-                Route("/asyncapi.json", endpoints.asyncapi),
-                Route("/openapi.json", endpoints.openapi),
-                *pages(),  # they hold no secret
-            ),
-        ]
-    )
+    return [
+        *guarded(
+            Access.HOLDERS,
+            credentials,
+            WebSocketRoute("/v1/realtime", endpoints.realtime),
+            Route("/v1/realtime/client_secrets", client_secret_endpoint(credentials), methods=["POST"]),
+            Route("/v1/streams", endpoints.list_streams),
+            *endpoints.streams,
+        ),
+        *guarded(Access.HOLDERS, credentials, *endpoints.openai, error_response=error_response),
+        *guarded(Access.ADMINS, credentials, Route("/metrics", endpoints.metrics)),
+        *guarded(
+            Access.EVERYBODY,
+            credentials,
+            Route("/healthz", endpoints.healthz),
+            Route("/readyz", endpoints.readyz),
+            Route("/asyncapi.json", endpoints.asyncapi),
+            Route("/openapi.json", endpoints.openapi),
+            *pages(),  # they hold no secret
+        ),
+    ]

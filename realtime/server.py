@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from types import FrameType
 from typing import Any
 
@@ -15,9 +15,13 @@ import uvicorn
 from midstream.protocol import GoingAway
 from realtime.app import Endpoints
 from realtime.bind import BACKLOG
+from realtime.engines.supervisor import Supervisor
 from realtime.hub.hub import Hub
 
 log = logging.getLogger("midstream")
+
+CANCEL_S = 2.0  # behind the grace: an engine that answers cancels with its next step
+CLOSE_S = 5.0
 
 
 class Server(uvicorn.Server):
@@ -49,15 +53,27 @@ class Server(uvicorn.Server):
         end.result()
 
 
-async def let_finish(hub: Hub, endpoints: Endpoints, grace_s: float) -> None:
-    """Start nothing new, let what runs finish within the grace, then close."""
+async def let_finish(hub: Hub, supervisor: Supervisor, endpoints: Endpoints, grace_s: float) -> None:
+    """Start nothing new, let what runs finish within the grace, then close; nobody is waited for any longer
+    than for the grace and a moment."""
     hub.draining = True
     log.info("going away: %d streams have %g s to finish", len(hub.streams), grace_s)
     for connection in list(endpoints.open.values()):
         connection.send_event(GoingAway(deadline_ms=int(grace_s * 1000)))
-    try:
-        await asyncio.wait_for(hub.wait_until_empty(), grace_s)
-    except TimeoutError:
+    if not await _within(grace_s, hub.wait_until_empty()):
         hub.cancel_all()
-        await hub.wait_until_empty()
-    await asyncio.gather(*(connection.close_for_good() for connection in list(endpoints.open.values())))
+        if not await _within(CANCEL_S, hub.wait_until_empty()):
+            log.error("the engine has cancelled nothing for %g s: it is ended", CANCEL_S)
+            supervisor.give_up()
+    closing = asyncio.gather(*(connection.close_for_good() for connection in list(endpoints.open.values())))
+    if not await _within(CLOSE_S, closing):
+        log.warning("not every connection could be closed within %g s", CLOSE_S)
+
+
+async def _within(most_s: float, what: Awaitable[object]) -> bool:
+    """Whether it came to its end in time; else it is cancelled."""
+    try:
+        await asyncio.wait_for(what, most_s)
+    except TimeoutError:
+        return False
+    return True

@@ -1,7 +1,7 @@
 """The link to an engine in a process of its own: commands down a socket pair, its messages up.
 
 It knows how to start the process, frame messages and end it. It knows nothing of streams, and not what to
-do when the process dies: it only says so, once, and of one that was never opened not at all.
+do when the process dies: it only says so, once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ class ProcessLink(asyncio.Protocol):
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(api.AnyMessage)
         self._buffer = bytearray()
-        self._opened = False
         self._loaded = False
         self._transport: asyncio.Transport | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -39,22 +38,23 @@ class ProcessLink(asyncio.Protocol):
     async def prepare(self) -> None:
         """Start the process. It loads what it needs for any model of this kind, and waits for its options."""
         ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "engine",
-                str(theirs.fileno()),
-                self._options.model,
-                pass_fds=[theirs.fileno()],
-            )
-        ours.setblocking(False)
-        await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=ours)
+        try:
+            with theirs:
+                self._process = await self._start(theirs)
+            ours.setblocking(False)
+            await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=ours)
+        except BaseException:
+            ours.close()  # or each attempt would take a descriptor with it, where those are what is lacking
+            self.kill()
+            raise
+
+    async def _start(self, theirs: socket.socket) -> asyncio.subprocess.Process:
+        command = [sys.executable, "-m", "engine", str(theirs.fileno()), self._options.model]
+        return await asyncio.create_subprocess_exec(*command, pass_fds=[theirs.fileno()])
 
     async def open(self) -> None:
-        if self._transport is None or self._transport.is_closing():  # or it has died in the meantime
+        if self._transport is None:
             await self.prepare()
-        self._opened = True
         self._write(self._encoder.encode(self._options))
 
     @property
@@ -69,8 +69,8 @@ class ProcessLink(asyncio.Protocol):
             self._process.kill()
 
     async def close(self) -> None:
-        """End the process: it stops when its end of the pair closes, or else it is killed. One that is still
-        loading would not notice."""
+        """End the process: it stops when its end of the pair closes, or else it is killed; one that is still
+        loading has nothing to bring to an end."""
         if self._transport is not None:
             self._transport.close()
         if self._process is None:
@@ -102,11 +102,10 @@ class ProcessLink(asyncio.Protocol):
             if len(self._buffer) < end:
                 break
             message = self._decoder.decode(memoryview(self._buffer)[head:end].tobytes())
-            self._loaded = self._loaded or not isinstance(message, api.Starting)
+            self._loaded = self._loaded or not isinstance(message, api.Starting | api.Prepared)
             self._on_message(message)
             start = end
         del self._buffer[:start]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._opened:
-            self._on_closed()
+        self._on_closed()

@@ -161,7 +161,7 @@ def test_no_process_outlives_the_others(killed: str, tmp_path: Path) -> None:
         return said
 
     try:
-        while isinstance(said := heard(), api.Starting):
+        while isinstance(said := heard(), api.Starting | api.Prepared):
             pass
         assert isinstance(said, api.Hello)
         pipe.send([api.Submit(1, TEXT[:9], greedy(6), credit=6)])

@@ -14,6 +14,7 @@ from engine import api
 from realtime.access.connection_limits import OpenConnections
 from realtime.access.credentials import Credentials
 from realtime.app import Endpoints, application
+from realtime.background_tasks import BackgroundTasks
 from realtime.engines.supervisor import Supervisor
 from realtime.engines.thread_link import ThreadLink
 from realtime.hub.hub import Hub
@@ -31,7 +32,10 @@ LIMITS = ConnectionLimits(
 async def served_by_uvicorn() -> AsyncIterator[str]:
     metrics = Metrics()
     options = api.EngineOptions(model="toy", kv_tokens=4096)
-    supervisor = Supervisor(lambda hear, closed: ThreadLink(options, hear, closed), metrics, silence_s=30.0)
+    background = BackgroundTasks()
+    supervisor = Supervisor(
+        lambda hear, closed: ThreadLink(options, hear, closed), metrics, background, silence_s=30.0
+    )
     hub = supervisor.hub = Hub(supervisor.send, metrics, window=64, max_streams=10)
     await supervisor.start()
     doors = Endpoints(
@@ -42,6 +46,7 @@ async def served_by_uvicorn() -> AsyncIterator[str]:
         credentials=Credentials(),
         connections=OpenConnections(10),
         listings=ListingObserver(),
+        background=background,
     )
     app = application(doors)
     with socket.create_server(("127.0.0.1", 0)) as listening:

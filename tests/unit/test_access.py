@@ -8,9 +8,9 @@ from typing import Any, get_args
 
 import pytest
 from msgspec.structs import replace
-from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.testclient import TestClient
+from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
 from midstream import protocol
@@ -21,7 +21,8 @@ from realtime.access.credentials import Credentials
 from realtime.access.key_file import digest
 from realtime.access.keyring import Keyring
 from realtime.access.revocation import revoke
-from realtime.app import Endpoints, application
+from realtime.app import Endpoints, application, guarded_routes
+from realtime.background_tasks import BackgroundTasks
 from realtime.engines.supervisor import Supervisor
 from realtime.http.guard import Access, Guard
 from realtime.hub.observers import Route
@@ -41,6 +42,7 @@ LIMITS = ConnectionLimits(
 ROOM = EngineSize(kv_tokens=4096, block=16, step_tokens=4096, slots=8)
 HOST = "steer.example"
 OWN, APP, EVIL = f"https://{HOST}", "https://app.example", "https://evil.example"
+LOOPBACK = "http://127.0.0.1:8000"
 
 
 class Locked:
@@ -79,10 +81,17 @@ def bearer(key: str) -> str:
     return "bearer." + base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
 
 
-def app_of(credentials: Credentials) -> Starlette:
+def app_of(credentials: Credentials) -> ASGIApp:
+    return application(endpoints_of(credentials))
+
+
+def endpoints_of(credentials: Credentials) -> Endpoints:
     metrics = Metrics()
-    supervisor = Supervisor(lambda hear, closed: pytest.fail("there is no engine here"), metrics, silence_s=1)
-    doors = Endpoints(
+    background = BackgroundTasks()
+    supervisor = Supervisor(
+        lambda hear, closed: pytest.fail("there is no engine here"), metrics, background, silence_s=1
+    )
+    return Endpoints(
         SimulatedServer(ROOM).hub,
         supervisor,
         metrics,
@@ -90,8 +99,8 @@ def app_of(credentials: Credentials) -> Starlette:
         credentials=credentials,
         connections=OpenConnections(10),
         listings=ListingObserver(),
+        background=background,
     )
-    return application(doors)
 
 
 # -- routes ----------------------------------------------------------------------------------------
@@ -118,7 +127,7 @@ DECISIONS = {
 
 def test_it_was_decided_of_every_route_for_whom_it_is() -> None:
     decided = {}
-    for route in app_of(Credentials()).routes:
+    for route in guarded_routes(endpoints_of(Credentials())):
         guard: Any = getattr(route, "app", None)
         assert isinstance(guard, Guard), f"{route} lets in whoever comes"
         decided[getattr(route, "path", None)] = guard.access
@@ -156,16 +165,61 @@ def test_the_servers_numbers_are_for_admins_once_there_are_keys(locked: Locked) 
     ]
     assert [answer.status_code for answer in answers] == [403, 200]
     assert answers[0].json()["error"]["code"] == "forbidden"
-    assert TestClient(app_of(Credentials())).get("/metrics").status_code == 200
+    assert TestClient(app_of(Credentials()), base_url=LOOPBACK).get("/metrics").status_code == 200
 
 
-def test_a_page_from_elsewhere_reads_and_writes_nothing_with_or_without_keys(locked: Locked) -> None:
+# -- ways ------------------------------------------------------------------------------------------
+
+FOR_SOMEBODY = [path for path, whom in DECISIONS.items() if whom is not Access.EVERYBODY]
+
+
+@pytest.mark.parametrize("path", FOR_SOMEBODY)
+@pytest.mark.parametrize(
+    "said",
+    [{"Origin": EVIL}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://["}, {"Origin": "null"}],
+    ids=str,
+)
+def test_a_page_from_elsewhere_reads_and_writes_nothing_with_or_without_keys(
+    locked: Locked, path: str, said: dict[str, str]
+) -> None:
     for credentials in (locked.credentials, Credentials()):
-        client = TestClient(app_of(credentials))
-        headers = {"Origin": EVIL, "Authorization": f"Bearer {locked.admin}"}
-        assert client.get("/metrics", headers=headers).status_code == 403
-        assert client.post("/v1/realtime/client_secrets", headers=headers).status_code == 403
-        assert _ask(client, "/v1/realtime", headers).status_code == 403
+        client = TestClient(app_of(credentials), base_url=LOOPBACK)
+        answer = _ask(client, path, {"Authorization": f"Bearer {locked.admin}", **said})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
+
+
+@pytest.mark.parametrize("path", FOR_SOMEBODY)
+@pytest.mark.parametrize(
+    "said", [{"Host": "evil.example:8000"}, {"X-Forwarded-For": "198.51.100.7"}], ids=str
+)
+def test_without_keys_a_name_that_is_not_known_and_a_proxy_are_refused_and_with_keys_they_are_nothing(
+    locked: Locked, path: str, said: dict[str, str]
+) -> None:
+    answer = _ask(TestClient(app_of(Credentials()), base_url=LOOPBACK), path, said)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
+    locked.credentials.of_request(Headers({"authorization": f"Bearer {locked.alice}", **_lower(said)}))
+    locked.credentials.of_upgrade(Headers(_lower(said)), [bearer(locked.alice)])
+
+
+def _lower(headers: dict[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_probes_come_by_whatever_name_and_way(path: str) -> None:
+    client = TestClient(app_of(Credentials()), base_url="http://midstream.default.svc:8000")
+    answer = client.get(path, headers={"X-Forwarded-For": "10.0.0.1", "Sec-Fetch-Site": "cross-site"})
+    assert answer.json()["status"] in ("ok", "engine not ready")
+
+
+@pytest.mark.parametrize("path", DECISIONS)
+@pytest.mark.parametrize("name", ["Host", "Origin"])
+def test_no_host_and_no_origin_makes_a_route_fail(locked: Locked, path: str, name: str) -> None:
+    for credentials in (locked.credentials, Credentials(), Credentials(origins=("http://[",))):
+        client = TestClient(app_of(credentials), base_url=LOOPBACK)
+        for said in ("http://[", "[", "]", "[::1", "a b", "http://[:::]:99999999", "@", ":", "//", "%00"):
+            answer = _ask(client, path, {name: said})
+            assert answer.status_code != 500
 
 
 # -- who is there ----------------------------------------------------------------------------------
@@ -204,7 +258,7 @@ def test_whatever_is_no_key_does_not(locked: Locked) -> None:
 
 def test_without_keys_everybody_is_local_whatever_they_show() -> None:
     credentials = Credentials()
-    assert credentials.of_upgrade(Headers({"host": HOST}), [bearer("any")]) == Holder(LOCAL)
+    assert credentials.of_upgrade(Headers({"host": "localhost"}), [bearer("any")]) == Holder(LOCAL)
     assert credentials.of_request(Headers({"authorization": "Bearer any"})) == Holder(LOCAL)
 
 
@@ -251,6 +305,7 @@ def test_a_secret_is_made_for_the_page_that_was_named_or_asks_or_our_own(locked:
     ("body", "status", "code"),
     [
         (b'{"origin": "https://evil.example"}', 403, "forbidden"),
+        (b'{"origin": "http://["}', 403, "forbidden"),
         (b'{"origin": 1}', 400, "invalid_frame"),
         (b"[]", 400, "invalid_frame"),
         (b"{", 400, "invalid_frame"),
@@ -328,10 +383,12 @@ class Stranger:
     """A listener that knows no stream, and keeps what it is refused."""
 
     gone = False
+    takes_over = True
     route: Route = "websocket"
 
     def __init__(self, server: SimulatedServer) -> None:
         self._server = server
+        self.memory = server.hub.memory_account()
         self.refusals: list[protocol.Error] = []
 
     def send(self, frame: StreamFrame) -> None:

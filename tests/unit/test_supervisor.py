@@ -1,14 +1,20 @@
-"""An engine's keeper, with links that lead nowhere: what hangs at its start is ended for another."""
+"""The supervisor of an engine, with links that lead nowhere: whatever dies, hangs or cannot be started, an
+engine comes back."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import errno
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
 from engine import api, toy_model
-from realtime.engines.supervisor import EngineFailed, Supervisor
+from realtime.background_tasks import BackgroundTasks
+from realtime.engines.supervisor import Supervisor
+from realtime.engines.watched_engine import EngineFailed
 from realtime.hub.observers import Observer
 from tests.fakes.simulated_client import SIZE
 from tests.fakes.simulated_server import SimulatedServer
@@ -28,26 +34,36 @@ HELLO = api.Hello(
 
 
 class Link:
-    """To an engine that says hello as soon as it is opened, and answers what it is sent; or nothing."""
+    """To an engine that says hello as soon as it is opened, and answers what it is sent; or, as `fault` says,
+    `hangs` or `cannot be prepared`."""
 
     def __init__(
-        self, hear: Callable[[api.AnyMessage], None], closed: Callable[[], None], *, hangs: bool
+        self,
+        hear: Callable[[api.AnyMessage], None],
+        closed: Callable[[], None],
+        tried: Callable[[Link], None],
+        fault: str = "",
     ) -> None:
         self.hear = hear
         self.closed = closed
-        self.hangs = hangs
+        self.fault = fault
+        self.tried = tried
         self.killed = False
         self.gone = asyncio.Event()
         self.gone.set()
 
-    async def prepare(self) -> None: ...
+    async def prepare(self) -> None:
+        self.tried(self)
+        if self.fault == "cannot be prepared":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        self.hear(api.Prepared())
 
     async def open(self) -> None:
-        if not self.hangs:
+        if not self.fault:
             asyncio.get_running_loop().call_soon(self.hear, HELLO)
 
     def send(self, commands: list[api.AnyCommand]) -> None:
-        if not self.hangs:
+        if not self.fault:
             asyncio.get_running_loop().call_soon(self.hear, api.StepOutput(1, [], api.Stats()))
 
     def kill(self) -> None:
@@ -67,49 +83,117 @@ class Begun(Observer):
 
 
 class Kept:
-    """A supervisor whose engines hang at their start, or do not, one after the other."""
+    """A supervisor whose engines, and spares, have these faults, one after the other, and later none."""
 
-    def __init__(self, *hangs: bool) -> None:
+    def __init__(self, *faults: str, start_silence_s: float = 0.02, spare: bool = False) -> None:
         self.links: list[Link] = []
+        self.spares: asyncio.Queue[Link] = asyncio.Queue()  # each when it is being prepared
         self.begun = Begun()
-        self._hangs = iter(hangs)
-        self.supervisor = Supervisor(self._connect, self.begun, silence_s=0.5, start_silence_s=0.02)
+        self._faults = iter(faults)
+        self.supervisor = Supervisor(
+            self._connect,
+            self.begun,
+            BackgroundTasks(),
+            silence_s=0.5,
+            start_silence_s=start_silence_s,
+            spare_answer_s=0.02,
+            spare=spare,
+        )
         self.supervisor.hub = SimulatedServer(SIZE).hub
         self.supervisor.hub.engine_lost()  # the server's own
 
     def _connect(self, hear: Callable[[api.AnyMessage], None], closed: Callable[[], None]) -> Link:
-        self.links.append(Link(hear, closed, hangs=next(self._hangs)))
+        self.links.append(Link(hear, closed, self.spares.put_nowait, next(self._faults, "")))
         return self.links[-1]
 
 
+@asynccontextmanager
+async def started(kept: Kept) -> AsyncIterator[Kept]:
+    """With its first engine."""
+    try:
+        async with asyncio.timeout(10):
+            await kept.supervisor.start()
+            await kept.begun.engines.get()
+            yield kept
+    finally:
+        await kept.supervisor.stop()
+
+
 async def test_an_engine_that_hangs_while_it_takes_over_is_ended_for_another() -> None:
-    kept = Kept(False, True, False)
-    await kept.supervisor.start()
-    await kept.begun.engines.get()
-    kept.links[0].closed()
-    await kept.begun.engines.get()
-    assert [link.killed for link in kept.links] == [False, True, False]
-    assert kept.supervisor.ready
-    await kept.supervisor.stop()
+    async with started(Kept("", "hangs")) as kept:
+        kept.links[0].closed()
+        await kept.begun.engines.get()
+        assert [link.killed for link in kept.links] == [False, True, False]
+        assert kept.supervisor.ready
 
 
 async def test_the_next_engine_is_opened_when_the_last_one_is_gone_and_its_memory_with_it() -> None:
-    kept = Kept(False, False)
-    await kept.supervisor.start()
-    await kept.begun.engines.get()
-    kept.links[0].gone.clear()
-    kept.links[0].closed()
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert len(kept.links) == 1
-    kept.links[0].gone.set()
-    await kept.begun.engines.get()
-    assert len(kept.links) == 2
-    await kept.supervisor.stop()
+    async with started(Kept()) as kept:
+        kept.links[0].gone.clear()
+        kept.links[0].closed()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(kept.links) == 1
+        kept.links[0].gone.set()
+        await kept.begun.engines.get()
+        assert len(kept.links) == 2
 
 
 async def test_whoever_starts_a_server_hears_that_its_engine_does_not_start() -> None:
-    kept = Kept(True)
-    with pytest.raises(EngineFailed, match="its process ended before it was ready"):
+    kept = Kept("hangs")
+    with pytest.raises(EngineFailed, match=r"it has said nothing for 0.02 s while it started"):
         await kept.supervisor.start()
+    assert kept.links[0].killed
     await kept.supervisor.stop()
+
+
+async def test_what_an_engine_says_that_was_given_up_is_not_heard() -> None:
+    async with started(Kept()) as kept:
+        kept.links[0].closed()
+        await kept.begun.engines.get()
+        kept.links[0].closed()
+        kept.links[0].hear(api.Failed("of long ago"))
+        assert kept.supervisor.ready
+
+
+# -- the spare -------------------------------------------------------------------------------------
+
+
+async def test_a_spare_takes_over_and_another_stands_behind_it() -> None:
+    async with started(Kept(spare=True)) as kept:
+        await kept.spares.get()
+        kept.links[0].closed()
+        await kept.begun.engines.get()
+        await kept.spares.get()
+        assert kept.supervisor.ready
+        assert [link.killed for link in kept.links] == [False, False, False]
+
+
+async def test_an_engine_comes_back_where_no_spare_can_be_prepared(caplog: pytest.LogCaptureFixture) -> None:
+    """As where the file descriptors are used up."""
+    async with started(Kept("", "cannot be prepared", spare=True)) as kept:
+        await kept.spares.get()
+        kept.links[0].closed()
+        await kept.begun.engines.get()
+        assert kept.supervisor.ready
+        assert "no spare engine can be prepared: [Errno 24] Too many open files; trying again" in caplog.text
+        assert await kept.spares.get() is not kept.links[1]
+
+
+async def test_a_spare_that_dies_alone_is_replaced() -> None:
+    async with started(Kept(spare=True)) as kept:
+        (await kept.spares.get()).closed()
+        another = await kept.spares.get()
+        assert kept.supervisor.ready, "and the engine does not feel it"
+        kept.links[0].closed()
+        await kept.begun.engines.get()
+        assert await kept.spares.get() is not another, "which has taken over"
+        assert len(kept.links) == 4
+
+
+async def test_a_spare_that_does_not_answer_is_given_up_long_before_one_that_loads_libraries() -> None:
+    async with started(Kept("", "hangs", start_silence_s=1000, spare=True)) as kept:
+        await kept.spares.get()
+        kept.links[0].closed()
+        await kept.begun.engines.get()
+        assert [link.killed for link in kept.links[:3]] == [False, True, False]

@@ -1,0 +1,127 @@
+"""A watched engine: one engine from outside, from its start to its end; what it has said, and whether it
+still answers.
+
+It knows its link and the messages that come up. It does not know streams, nor what is done when an engine
+fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from engine import api
+
+log = logging.getLogger(__name__)
+
+
+class EngineFailed(Exception):
+    """It cannot be started; the message is a sentence for whoever runs the server."""
+
+
+class Link(Protocol):
+    async def prepare(self) -> None:
+        """Do whatever of opening can be done before there is need of it."""
+
+    async def open(self) -> None: ...
+    def send(self, commands: list[api.AnyCommand]) -> None: ...
+    def kill(self) -> None:
+        """End an engine that does not listen any more."""
+
+    async def close(self) -> None: ...
+
+
+Connect = Callable[[Callable[[api.AnyMessage], None], Callable[[], None]], Link]
+
+
+class WatchedEngine:
+    """`on_closed` is told once that it is no engine any more, whatever the reason; from then on nothing that
+    it says is heard."""
+
+    def __init__(
+        self,
+        connect: Connect,
+        on_step: Callable[[api.StepOutput], None],
+        on_closed: Callable[[WatchedEngine], None],
+    ) -> None:
+        self.prepared = False  # whether it has loaded what any model needs, and waits
+        self.closed = asyncio.Event()
+        self.spent = asyncio.Event()  # opened, or closed: a spare no more
+        self._on_step = on_step
+        self._on_closed = on_closed
+        self._spoke = asyncio.Event()
+        self._hello: api.Hello | None = None
+        self._failure: str | None = None
+        self._link = connect(self._receive_message, self.give_up)
+
+    async def prepare(self) -> None:
+        await self._link.prepare()
+
+    async def open(self, *, answer_s: float, start_silence_s: float) -> api.Hello:
+        """Have it load its model. While it does it says so now and then; one that was prepared does at once,
+        within `answer_s`. Raises EngineFailed."""
+        self.spent.set()
+        patience_s = answer_s if self.prepared else start_silence_s
+        await self._link.open()
+        while self._hello is None and self._failure is None:
+            if not await self._speaks(patience_s):
+                self._link.kill()
+                raise EngineFailed(f"it has said nothing for {patience_s:g} s while it started")
+            patience_s = start_silence_s
+        if self._hello is None:
+            raise EngineFailed(self._failure or "")
+        return self._hello
+
+    def send(self, commands: list[api.AnyCommand]) -> None:
+        self._link.send(commands)
+
+    async def answers(self, within_s: float) -> bool:
+        """Whether it speaks. One with nothing to do says nothing by itself, but answers what it is sent, if
+        only an empty list."""
+        if await self._speaks(within_s / 2):
+            return True
+        self.send([])
+        return await self._speaks(within_s / 2)
+
+    def kill(self) -> None:
+        self._link.kill()
+
+    def give_up(self) -> None:
+        """Nothing is expected of it any more."""
+        if not self.closed.is_set():
+            self._failure = self._failure or "its process ended before it was ready"
+            for event in (self.closed, self.spent, self._spoke):
+                event.set()
+            self._on_closed(self)
+
+    async def close(self) -> None:
+        """Returns when it is gone, and its memory with it."""
+        self.give_up()
+        await self._link.close()
+
+    async def _speaks(self, within_s: float) -> bool:
+        self._spoke.clear()
+        try:
+            async with asyncio.timeout(within_s):
+                await self._spoke.wait()
+        except TimeoutError:
+            return self.closed.is_set()
+        return True
+
+    def _receive_message(self, message: api.AnyMessage) -> None:
+        if self.closed.is_set():
+            return
+        self._spoke.set()
+        match message:
+            case api.Starting():
+                pass  # to be heard is all that it is for
+            case api.Prepared():
+                self.prepared = True
+            case api.StepOutput():
+                self._on_step(message)
+            case api.Hello():
+                self._hello = message
+            case api.Failed(message=why):
+                self._failure = why
