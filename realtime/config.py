@@ -10,6 +10,7 @@ import dataclasses
 import re
 from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from ipaddress import ip_address
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -17,6 +18,8 @@ import msgspec
 
 ANY_COUNT = 2**31 - 1
 DAY_S = 86_400
+PREFIX = "MIDSTREAM_"  # of environment variables
+OF_CLIENTS = ("MIDSTREAM_API_KEY",)
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 Attention = Literal["auto", "sdpa", "triton", "flash_attn", "flashinfer"]
@@ -113,6 +116,12 @@ class Options:
         pattern=r"(https?://[^\s/]+( +|$))*",
         right="origins such as https://app.example, with spaces between",
     )
+    allowed_hosts: str = option(
+        "",
+        "names, beside addresses and localhost, by which a server without keys may be called",
+        pattern=r"([^\s/:@\[\]]+( +|$))*",
+        right="names such as llm.example, without a port, with spaces between",
+    )
     max_message_bytes: int = option(
         2**20, "bytes of the largest message a client may send", least=1024, most=2**30
     )
@@ -147,7 +156,7 @@ class _Option:
     def __init__(self, field: dataclasses.Field[Any], kind: Any) -> None:
         self.name = field.name
         self.flag = "--" + field.name.replace("_", "-")
-        self.variable = "MIDSTREAM_" + field.name.upper()
+        self.variable = PREFIX + field.name.upper()
         self.kind = kind
         self.default = field.default
         self.rule = field.metadata
@@ -216,6 +225,19 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     if problem := _contradiction(options):
         parser.error(problem)
     return options
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """A sentence for each variable that looks like one of ours and is none. It repeats no value, which may be
+    a secret."""
+    known = {row.variable for row in _OPTIONS} | {*OF_CLIENTS}
+    return [_unknown(name) for name in sorted(environ) if name.startswith(PREFIX) and name not in known]
+
+
+def _unknown(name: str) -> str:
+    near = get_close_matches(name.removeprefix(PREFIX), [row.name.upper() for row in _OPTIONS], 1)
+    right = f"is {PREFIX}{near[0]} meant?" if near else "`midstream serve --help` lists those that are"
+    return f"the environment variable {name} is none of this server's, and changes nothing: {right}"
 
 
 def _contradiction(options: Options) -> str | None:

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from realtime.config import Options, parse
+from realtime.config import Options, parse, unknown_variables
 
 NAMES = [field.name for field in dataclasses.fields(Options)]
 
@@ -49,6 +49,17 @@ def test_every_default_is_right_when_it_is_spelled_out(field: dataclasses.Field[
 
 def test_an_empty_variable_is_an_unset_one_and_foreign_variables_are_left_alone() -> None:
     assert parse([], {"MIDSTREAM_PORT": "", "MIDSTREAM_URL": "ws://elsewhere", "PORT": "1"}) == Options()
+
+
+def test_a_variable_that_is_misspelt_is_named_with_the_one_that_is_meant_and_no_value() -> None:
+    environ = {"MIDSTREAM_KEY_FILE": "secret", "MIDSTREAM_ZZZ": "secret", "PORT": "1"}
+    ours = {f"MIDSTREAM_{name.upper()}": "" for name in NAMES} | {"MIDSTREAM_API_KEY": "secret"}
+    near, far = unknown_variables(ours | environ)
+    assert "MIDSTREAM_KEY_FILE is none of this server's" in near
+    assert near.endswith("is MIDSTREAM_KEYS_FILE meant?")
+    assert "MIDSTREAM_ZZZ is none" in far
+    assert "--help" in far
+    assert "secret" not in near + far
 
 
 def test_help_documents_every_option_with_its_default_and_variable(
