@@ -64,10 +64,12 @@ class Encoder:
     """A listener that takes and encodes what there is, as a connection does, and sends it nowhere."""
 
     gone = False
+    takes_over = True
     route: Route = "websocket"
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
+        self.memory = hub.memory_account()
         self._codec = Codec(None)
         self._woken: dict[Stream, None] = {}
 

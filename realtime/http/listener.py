@@ -18,10 +18,12 @@ from realtime.stream.stream import Stream
 
 
 class HttpListener:
-    def __init__(self, hub: Hub, *, keeps_events: bool) -> None:
+    def __init__(self, hub: Hub, *, keeps_events: bool, takes_over: bool = True) -> None:
         """`keeps_events`: no event counts as read, so that whoever comes again gets as many of them as are
         kept."""
         self.gone = False
+        self.memory = hub.memory_account()
+        self.takes_over = takes_over
         self.route: Route = "http"
         self.failure: Refusal | None = None  # the first
         self.reply: Reply | None = None

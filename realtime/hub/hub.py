@@ -15,6 +15,7 @@ import asyncio
 import logging
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -34,6 +35,7 @@ from realtime.hub.stream_key import StreamKey
 from realtime.hub.subscriptions import Subscriptions
 from realtime.hub.tokenizing import start_digest, text_length, tokenize
 from realtime.refusal import Refusal
+from realtime.stream.memory import MemoryAccount
 from realtime.stream.outbox import OutgoingEvent
 from realtime.stream.stream import Stream
 from realtime.tenants.quota import Quotas, StreamQuota
@@ -65,6 +67,7 @@ class Hub:
         quotas: Quotas | None = None,
         window: int,
         max_streams: int,
+        stream_memory: int = 28 << 20,
         clock: Callable[[], float] = time.monotonic,
         call_later: Callable[[float, Callable[[], None]], Timer] | None = None,
     ) -> None:
@@ -85,6 +88,8 @@ class Hub:
         )
         self._recovery = EngineRecovery()
         self._outgoing: list[api.AnyCommand] = []
+        self._stream_memory = stream_memory
+        self._detached = defaultdict[str, MemoryAccount](self.memory_account)  # of each tenant
         self._starter = StreamStarter(
             quotas or Quotas(), self._outgoing.append, window=window, max_streams=max_streams
         )
@@ -101,6 +106,10 @@ class Hub:
     def engine_proven(self) -> bool:
         """Whether everybody whom the last engine was given moved on in it."""
         return self._recovery.proven
+
+    def memory_account(self) -> MemoryAccount:
+        """For the streams of one listener."""
+        return MemoryAccount(self._stream_memory)
 
     def is_live(self, tenant: str, request_id: str) -> bool:
         """Whether there is such a stream, and it has not ended."""
@@ -126,8 +135,8 @@ class Hub:
         self._flush_commands()
 
     def take_events(self, stream: Stream) -> list[OutgoingEvent]:
-        """What a stream has to say to its listener, who is ready for it."""
-        told = stream.outbox.take()
+        """What a stream has to say to its listener, who is ready for it. `flush` follows, once for all."""
+        told = stream.take_events()
         self._unsubscribe_if_done(stream)
         return told
 
@@ -138,7 +147,7 @@ class Hub:
         stream.acknowledge(index, seq)
 
     def flush(self) -> None:
-        """After any number of `acknowledge`."""
+        """After any number of `acknowledge` and `take_events`."""
         self._flush_commands()
 
     def detach(self, listener: Listener, cause: DisconnectCause = "closed") -> None:
@@ -150,7 +159,7 @@ class Hub:
                     continue  # it has ended
                 stream = entry.stream
                 self._observer.detached(stream, cause)
-                stream.detach(self._clock(), self.step)
+                self._let_wait(entry.key.tenant, stream)
                 if stream.on_disconnect != "cancel":
                     entry.grace = self._call_later(stream.grace_s, partial(self._abandon, stream))
                 wake(stream)
@@ -256,7 +265,7 @@ class Hub:
         frame, listener = item
         try:
             if isinstance(frame, protocol.Start) and self._registry.start_digest(key, self._clock()) is None:
-                self._check_start(key, frame)
+                self._check_start(key, frame, listener)
             tokens = await asyncio.to_thread(tokenize, frame, self._known_model())
         except Refusal as refusal:
             listener.send_refusal(refusal, frame.request_id, frame.ref)
@@ -274,9 +283,9 @@ class Hub:
     def _start(
         self, key: StreamKey, frame: protocol.Start, listener: Listener, tokens: list[int] | None
     ) -> Stream:
-        model = self._check_start(key, frame)
+        model = self._check_start(key, frame, listener)
         now = self._clock()
-        entry = self._starter.make(key, frame, tokens, model, now)
+        entry = self._starter.make(key, frame, tokens, model, listener.memory, now)
         stream = entry.stream
         if frame.timeout_ms is not None:
             entry.timeout = self._call_later(frame.timeout_ms / 1000, partial(self._time_out, stream))
@@ -300,7 +309,12 @@ class Hub:
         self, key: StreamKey, after: int, ref: str | None, listener: Listener, reason: RetryReason = "attach"
     ) -> None:
         stream = self._registry.find(key, self._clock())
-        anew = self._subscriptions.listener_of(stream.number) is not listener
+        before = self._subscriptions.listener_of(stream.number)
+        anew = before is not listener
+        if anew:
+            listener.memory.check()
+        if anew and before is not None and not listener.takes_over:
+            raise Refusal("request_taken", f'Request "{stream.request_id}" has another listener.')
         stream.attach(after, self.step, ref, anew=anew)
         self._observer.retried(stream, reason)
         self._hand_over(stream, listener)
@@ -308,12 +322,22 @@ class Hub:
         listener.flush()
 
     def _hand_over(self, stream: Stream, listener: Listener) -> None:
+        stream.use_account(listener.memory)
         before = self._subscriptions.subscribe(stream.number, listener)
         if before is not None:
             before.lose(stream)
         entry = self._registry.by_number(stream.number)
         if entry is not None:
             entry.stop_grace()
+
+    def _let_wait(self, tenant: str, stream: Stream) -> None:
+        """Nobody reads it: it waits at its tenant's expense, and where that has reached its limit it ends."""
+        account = self._detached[tenant]
+        stream.use_account(account)
+        if account.full:
+            stream.abandon(self._clock(), self.step)
+        else:
+            stream.detach(self._clock(), self.step)
 
     def _abandon(self, stream: Stream) -> None:
         """Nobody came back."""
@@ -356,12 +380,13 @@ class Hub:
             "request_finished", f'Request "{frame.request_id}" has ended: there is nothing to steer.'
         )
 
-    def _check_start(self, key: StreamKey, frame: protocol.Start) -> ServedModel:
+    def _check_start(self, key: StreamKey, frame: protocol.Start, listener: Listener) -> ServedModel:
         if self.draining:
             raise Refusal("draining", "The server is going away and starts nothing new.", retry_after_ms=1000)
         model = self._known_model()
         if not self.engine_up or self._recovery.suspicious:
             raise Refusal("overloaded", "The engine is being started.", retry_after_ms=1000)
+        listener.memory.check()
         beginning = self._queues.keys - self._registry.keys - {key}
         self._starter.check(key.tenant, frame, model, others=len(self._registry) + len(beginning))
         return model
@@ -404,6 +429,7 @@ class Hub:
         """Whoever listened to a stream that has ended is its listener until all of it is taken."""
         if stream.all_delivered:
             self._subscriptions.unsubscribe(stream.number)
+            stream.release_memory()
 
     def _note_if_empty(self) -> None:
         if not len(self._registry) and not self._queues.keys:

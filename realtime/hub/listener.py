@@ -7,6 +7,7 @@ from typing import Protocol
 
 from realtime.hub.observers import Route
 from realtime.refusal import Refusal
+from realtime.stream.memory import MemoryAccount
 from realtime.stream.pending_commands import Reply
 from realtime.stream.stream import Stream
 
@@ -15,6 +16,8 @@ class Listener(Protocol):
     """Whoever hears of streams. All of these must be quick."""
 
     gone: bool
+    memory: MemoryAccount  # of the streams that it listens to
+    takes_over: bool  # whether it may have a stream that another listens to
 
     @property
     def route(self) -> Route:

@@ -15,6 +15,7 @@ from realtime.hub.registry import LiveStream
 from realtime.hub.stream_key import StreamKey
 from realtime.hub.tokenizing import checked_params, start_digest, tokenize
 from realtime.refusal import Refusal
+from realtime.stream.memory import MemoryAccount
 from realtime.stream.stream import Stream
 from realtime.tenants.quota import Quotas
 from realtime.text.served_model import ServedModel
@@ -50,7 +51,13 @@ class StreamStarter:
         self._quotas.check(tenant, frame)
 
     def make(
-        self, key: StreamKey, frame: protocol.Start, tokens: list[int] | None, model: ServedModel, now: float
+        self,
+        key: StreamKey,
+        frame: protocol.Start,
+        tokens: list[int] | None,
+        model: ServedModel,
+        memory: MemoryAccount,
+        now: float,
     ) -> LiveStream:
         """`tokens` are the prompt, where that was tokenized before."""
         prompt = tokens if tokens is not None else tokenize(frame, model) or []
@@ -65,6 +72,7 @@ class StreamStarter:
             tenant=self._tenants.setdefault(key.tenant, len(self._tenants)),
             window=self._window,
             send=self._send,
+            memory=memory,
             now=now,
         )
         return LiveStream(key, stream, start_digest(frame), quota)

@@ -1,4 +1,5 @@
-"""The credit of one stream: how many output tokens may be sent to its reader, and how many decoded.
+"""The credit of one stream: how many output tokens may be sent to its reader, how many decoded, and how many
+the engine has been granted of those.
 
 Explicit credit is what the client grants, frame by frame; `prefetch` more may be decoded ahead of it.
 Automatic credit is a window ahead of what the reader is known to have taken. Pure: numbers alone, and they
@@ -18,6 +19,7 @@ class Credit:
         self._prefetch = 0 if asked is None else asked.prefetch
         self.limit = window if asked is None else asked.limit  # output tokens that may be sent
         self.decode_limit = self.limit + self._prefetch  # output tokens that may be decoded
+        self.granted = self.decode_limit  # output tokens that the engine may decode: no more than somebody takes
 
     def grant(self, limit: int) -> None:
         """The client is ready for output up to `limit`."""

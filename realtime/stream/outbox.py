@@ -28,9 +28,10 @@ from midstream.protocol import (
     TokenLogprob,
 )
 from realtime.stream.credit import Credit
+from realtime.stream.memory import LOGPROB_BYTES, REFERENCE_BYTES, TOKEN_BYTES, event_bytes
 
-EVENT_BYTES, LOGPROB_BYTES = 300, 130  # what one costs, as measured
 HISTORY_LIMIT = 512  # events that nobody is known to have read; whoever needs older ones gets a snapshot
+HISTORY_BYTES = 256 << 10  # and so many bytes of them
 
 
 class PendingToken(Struct):
@@ -41,6 +42,10 @@ class PendingToken(Struct):
     delta: str
     token: int | None
     logprob: TokenLogprob | None = None
+
+    @property
+    def bytes(self) -> int:
+        return TOKEN_BYTES + (LOGPROB_BYTES * (1 + len(self.logprob.top)) if self.logprob else 0)
 
 
 Item = PendingToken | StreamEvent | Error
@@ -55,12 +60,15 @@ class Outbox:
         self._listener_index = 0  # the same as the listener knows it: what is void it hears later
         self._listener_length = 0  # of the last snapshot's text, in code points
         self.seq = 0  # of the next event
-        self._history: deque[StreamEvent] = deque(maxlen=HISTORY_LIMIT)  # not known to have been read
+        self._history: deque[StreamEvent] = deque()  # not known to have been read
         self._replay: list[OutgoingEvent] = []  # to be given out before anything else
         self._interval = interval
         self.shows_tokens = tokens
         self.paused: PauseReason | None = None  # as the listener knows it
         self._waiting: deque[Item] = deque()
+        self._waiting_bytes = 0
+        self._history_bytes = 0
+        self._replay_bytes = 0
 
     @property
     def waiting(self) -> bool:
@@ -92,29 +100,47 @@ class Outbox:
 
     def put(self, item: Item) -> None:
         self._waiting.append(item)
+        self._waiting_bytes += _bytes(item)
 
     def drop_from(self, index: int) -> None:
         """Tokens from `index` on are void."""
         kept = (
             item for item in self._waiting if not (isinstance(item, PendingToken) and item.index >= index)
         )
-        self._waiting = deque(kept)
+        self._wait(deque(kept))
         self.sent = min(self.sent, index)
 
+    def _wait(self, items: deque[Item]) -> None:
+        self._waiting = items
+        self._waiting_bytes = sum(map(_bytes, items))
+
     @property
-    def history_bytes(self) -> int:
-        """About how much memory the events take that may have to be told again."""
-        logprobs = (
-            one for event in self._history if isinstance(event, Token) for one in event.logprobs or ()
-        )
-        return EVENT_BYTES * len(self._history) + LOGPROB_BYTES * sum(1 + len(one.top) for one in logprobs)
+    def unread_bytes(self) -> int:
+        """About how much memory everything takes that is still to be given out."""
+        return self._waiting_bytes + self._replay_bytes
+
+    @property
+    def bytes(self) -> int:
+        """The same, with the events that may have to be told again."""
+        return self.unread_bytes + self._history_bytes
 
     # -- again -----------------------------------------------------------------------------------
 
     def acknowledge(self, seq: int) -> None:
         """The listener has read all events up to `seq`. How it ended may be asked for again all the same."""
         while self._history and self._seq_of(0) <= seq and not isinstance(self._history[0], Final):
-            self._history.popleft()
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        self._history_bytes -= event_bytes(self._history.popleft())
+
+    def _remember(self, event: StreamEvent) -> None:
+        self._history.append(event)
+        self._history_bytes += event_bytes(event)
+        while len(self._history) > 1 and (
+            len(self._history) > HISTORY_LIMIT or self._history_bytes > HISTORY_BYTES
+        ):
+            self._forget_oldest()
 
     def since(self, after: int) -> list[StreamEvent] | None:
         """The events given out after event `after`; None where some of them are forgotten."""
@@ -140,12 +166,28 @@ class Outbox:
         return bool(self._history) and isinstance(self._history[-1], Final)
 
     def replay(self, events: list[OutgoingEvent]) -> None:
-        """Give these out next, as they are."""
-        self._replay += events
+        """Give these out next, as they are. What was to be replayed before is not, but for the replies to
+        whoever asked for it."""
+        replies = [event for event in self._replay if isinstance(event, Attached)]
+        *missed, attached = events
+        self._set_replay([*missed, *replies, attached])
+
+    def replayed_from(self, after: int) -> int:
+        """`after`, or the event before what is still to be replayed, if that is earlier."""
+        seqs = [event.seq for event in self._replay if isinstance(event, StreamEvent)]
+        return min([after, *(seq - 1 for seq in seqs[:1] if isinstance(seq, int))])
 
     def drop_replay(self) -> None:
-        """Whoever asked for them is gone."""
-        self._replay.clear()
+        """Whoever asked for it is gone."""
+        self._set_replay([])
+
+    def _set_replay(self, events: list[OutgoingEvent]) -> None:
+        """Events of the history are counted there."""
+        self._replay = events
+        self._replay_bytes = sum(
+            event_bytes(event) if isinstance(event, Snapshot | Attached) else REFERENCE_BYTES
+            for event in events
+        )
 
     def _seq_of(self, at: int) -> int:
         seq = self._history[at].seq
@@ -156,7 +198,8 @@ class Outbox:
 
     def take(self) -> list[OutgoingEvent]:
         """Everything that may go out now. What is no token passes those that wait for credit."""
-        events, self._replay = self._replay, []
+        events = self._replay
+        self.drop_replay()
         kept: deque[PendingToken] = deque()
         ready: list[PendingToken] = []
         for item in self._waiting:
@@ -171,7 +214,7 @@ class Outbox:
         whole = self._whole_intervals(ready)
         self._send_tokens(events, ready[:whole])
         kept.extendleft(reversed(ready[whole:]))
-        self._waiting = deque(kept)
+        self._wait(deque(kept))
         return events
 
     def _may_be_sent(self, pending: PendingToken) -> bool:
@@ -179,7 +222,7 @@ class Outbox:
 
     def _whole_intervals(self, ready: list[PendingToken]) -> int:
         """How many of the tokens go out now: whole intervals; all, where no more may come before a grant."""
-        if ready and ready[-1].index + 1 >= self.credit.limit:
+        if ready and ready[-1].index + 1 >= min(self.credit.limit, self.credit.granted):
             return len(ready)
         return len(ready) - len(ready) % self._interval
 
@@ -216,5 +259,9 @@ class Outbox:
         if isinstance(event, StreamEvent):  # an error answers a frame: it is no part of the stream's history
             event.seq = self.seq
             self.seq += 1
-            self._history.append(event)
+            self._remember(event)
         events.append(event)
+
+
+def _bytes(item: Item) -> int:
+    return item.bytes if isinstance(item, PendingToken) else event_bytes(item)

@@ -24,7 +24,8 @@ from midstream.protocol import FinishReason, Params, PauseReason, Usage
 from realtime.refusal import Refusal
 from realtime.stream.credit import Credit
 from realtime.stream.engine_commands import SteeringFrame, check_index, commands_for, too_long
-from realtime.stream.outbox import Outbox, PendingToken
+from realtime.stream.memory import LOGPROB_BYTES, TOKEN_BYTES, Holding, MemoryAccount, params_bytes
+from realtime.stream.outbox import Outbox, OutgoingEvent, PendingToken
 from realtime.stream.output import Output
 from realtime.stream.params import merged, sampling, stops
 from realtime.stream.pending_commands import PendingCommand, PendingCommands, Reply, SendReply
@@ -33,7 +34,10 @@ from realtime.stream.stopwatch import Stopwatch
 from realtime.text.served_model import ServedModel
 
 GRACE_MS = 30_000  # that a stream waits for somebody to attach
-STREAM_BYTES, TOKEN_BYTES = 4096, 12  # as measured; a token is an id and the end of its text
+STREAM_BYTES, PROMPT_TOKEN_BYTES, OUTPUT_TOKEN_BYTES = 4096, 4, 18  # as measured
+AHEAD_BYTES = 256 << 10  # of tokens that may be decoded ahead of what was given out, whatever was granted
+LEAST_AHEAD_BYTES = 4 << 10  # the same, where the account is full
+UNREAD_LIMIT = 512 << 10  # bytes that may wait to be given out before nothing more may be asked for
 End = tuple[FinishReason, str | None]  # why it ended, and what exactly ended it
 
 
@@ -49,6 +53,7 @@ class Stream:
         tenant: int,
         window: int,
         send: Callable[[api.AnyCommand], None],
+        memory: MemoryAccount,
         now: float,
     ) -> None:
         self.number = number
@@ -62,6 +67,7 @@ class Stream:
         self.outbox = Outbox(
             start.request_id, self.credit, interval=start.stream_interval, tokens=start.return_tokens
         )
+        self._memory = Holding(memory)
         self._prompt = array("i", prompt)
         self._cached_tokens = 0
         self._model = model
@@ -88,7 +94,9 @@ class Stream:
                 params=params,
             )
         )
+        self.credit.granted = self._grantable()
         self.submit()
+        self._memory.update(self.bytes)
 
     # -- what may be seen ------------------------------------------------------------------------
 
@@ -138,7 +146,7 @@ class Stream:
     @property
     def out_of_credit(self) -> bool:
         """Whether it lacks credit; perhaps not that alone."""
-        return len(self.output) >= self.credit.decode_limit
+        return len(self.output) >= self.credit.granted
 
     @property
     def concluded(self) -> bool:
@@ -152,9 +160,10 @@ class Stream:
 
     @property
     def bytes(self) -> int:
-        """About how much memory it takes here: its tokens, and the events that may be asked for again."""
-        tokens = self.prompt_tokens + len(self.output)
-        return STREAM_BYTES + TOKEN_BYTES * tokens + self.outbox.history_bytes
+        """About how much memory it takes here: tokens, parameters, and events, unread or to be asked for
+        again."""
+        tokens = PROMPT_TOKEN_BYTES * self.prompt_tokens + OUTPUT_TOKEN_BYTES * len(self.output)
+        return STREAM_BYTES + tokens + params_bytes(self._params) + self.outbox.bytes
 
     @property
     def prompt_tokens(self) -> int:
@@ -164,24 +173,69 @@ class Stream:
 
     def grant(self, limit: int, now: float) -> None:
         """The client is ready for output up to `limit`; no grant is too late."""
-        before = self.credit.decode_limit
         self.credit.grant(limit)
-        self._send_grant(before)
+        self._send_grant()
         if self._conclusion and not self.outbox.beyond_credit:
             self._end(*self._conclusion, now)
+            self._memory.update(self.bytes)
 
     def acknowledge(self, index: int, seq: int) -> None:
         """The reader has taken output up to `index`, and events up to `seq`."""
-        before = self.credit.decode_limit
         self.outbox.acknowledge(seq)
         if not self.ended:
             self.credit.acknowledge(index)
-            self._send_grant(before)
+            self._send_grant()
+        self._memory.update(self.bytes)
 
-    def _send_grant(self, before: int) -> None:
-        if self.credit.decode_limit > before and not self.ended:
-            self._commands.send(api.Grant(self.number, self.credit.decode_limit))
+    def take_events(self) -> list[OutgoingEvent]:
+        """Everything that may go out now."""
+        events = self.outbox.take()
+        if not self.ended:
+            self._send_grant()
+        self._memory.update(self.bytes)
+        return events
+
+    def _grantable(self) -> int:
+        """Output tokens that the engine may decode: not all that the client has granted, where it does not
+        take what was decoded."""
+        ahead = LEAST_AHEAD_BYTES if self._memory.account.full else AHEAD_BYTES
+        top = self._params.logprobs
+        token = TOKEN_BYTES + (LOGPROB_BYTES * (1 + top) if isinstance(top, int) else 0)
+        return min(self.credit.decode_limit, self.outbox.sent + max(1, ahead // token))
+
+    def _send_grant(self) -> None:
+        """Grants never shrink; and while there is enough to decode, a grant for every token would be too
+        many."""
+        limit = self._grantable()
+        if limit <= self.credit.granted or self.ended:
+            return
+        if (
+            limit == self.credit.decode_limit
+            or 2 * (self.credit.granted - self.outbox.sent) <= limit - self.credit.granted
+        ):
+            self.credit.granted = limit
+            self._commands.send(api.Grant(self.number, limit))
             self._check_transition()
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    def use_account(self, account: MemoryAccount) -> None:
+        """Whoever reads it, or nobody, holds its memory from now on."""
+        self._memory.move(account)
+
+    def release_memory(self) -> None:
+        """It has ended, and whoever keeps it now has limits of its own."""
+        self._memory.close()
+
+    def _check_unread(self) -> None:
+        """Whoever does not read what was asked for may not ask for more."""
+        if self.outbox.unread_bytes > UNREAD_LIMIT:
+            raise Refusal(
+                "rate_limited",
+                f"Request {self.request_id} has reached the limit of {UNREAD_LIMIT >> 10} KiB of events that wait "
+                "to be read: read them first.",
+                retry_after_ms=1000,
+            )
 
     # -- frames ----------------------------------------------------------------------------------
 
@@ -193,6 +247,9 @@ class Stream:
                 "request_finished", f"Request {self.request_id} has ended: there is nothing to steer."
             )
         check_index(frame, self.outbox.sent)
+        self._check_unread()
+        if not isinstance(frame, protocol.Pause | protocol.Resume):
+            self._memory.account.check()
         params = self._checked_params(frame)
         match frame:
             case protocol.Pause():
@@ -281,6 +338,9 @@ class Stream:
             )
         if anew:
             self.outbox.drop_replay()
+        else:
+            self._check_unread()
+            after = self.outbox.replayed_from(after)
         missed = self.outbox.since(after)
         if missed is None:
             missed = self.outbox.with_snapshot(self._snapshot())
@@ -289,6 +349,7 @@ class Stream:
         if self._detached:
             self._detached = False
             self._commands.request(PendingCommand(api.Resume(self.number), None, step))
+        self._memory.update(self.bytes)
 
     def _pending_refs(self) -> list[str]:
         """Refs of frames whose replies are still to come."""
@@ -318,7 +379,7 @@ class Stream:
                 self.number,
                 [*self._prompt, *self.output.context()],
                 sampling(self._params),
-                credit=self.credit.decode_limit,
+                credit=self.credit.granted,
                 priority=self._priority,
                 tenant=self._tenant,
                 prompt=self.prompt_tokens,
@@ -345,6 +406,11 @@ class Stream:
 
     def receive_news(self, news: api.News, now: float) -> list[PendingCommand]:
         """Take in a step's news; returns the commands that took effect in it."""
+        effective = self._receive_news(news, now)
+        self._memory.update(self.bytes)
+        return effective
+
+    def _receive_news(self, news: api.News, now: float) -> list[PendingCommand]:
         if self.concluded:
             self.discarded += len(news.tokens)  # decoded before the engine heard that a stop string was met
             return []

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -25,12 +26,17 @@ from realtime.hub.observers import DisconnectCause, Route
 from realtime.refusal import Refusal
 from realtime.stream.pending_commands import Reply
 from realtime.stream.stream import Stream
+from realtime.token_bucket import TokenBucket
 from realtime.transport.plain_asgi_peer import PlainAsgiPeer
 from realtime.transport.websocket_extension import PEER
 from realtime.websocket.close_causes import cause_of
 from realtime.websocket.read_acks import ReadAcks
 
-UNREAD_REPLY_LIMIT = 1_000  # errors and pongs that may wait for a peer that sends and does not read
+# Errors and pongs may wait, so many or so many bytes of them, for a peer that sends and does not read.
+UNREAD_REPLY_LIMIT, UNREAD_REPLY_BYTES = 1_000, 1 << 20
+# What its frames make the server do is paid for by the connection, in seconds of the event loop's own work: a
+# share of them in the long run, and some more at once, but never so much in one go that others wait for it.
+WORK_SHARE, WORK_BURST_S, WORK_AT_ONCE_S = 0.15, 0.2, 0.004
 
 
 class ConnectionLimits(Struct, frozen=True):
@@ -87,6 +93,8 @@ class Connection:
         open_connections: dict[str, Connection],
     ) -> None:
         self.gone = False
+        self.memory = hub.memory_account()
+        self.takes_over = True
         self.route: Route = "websocket"
         self._cause: DisconnectCause = "lost"  # of its end, if nobody says another
         self.session_id = secrets.token_hex(16)
@@ -99,9 +107,12 @@ class Connection:
         self._limits = limits
         self._open_connections = open_connections
         self._read_acks = ReadAcks(limits.ack_every)
+        self._at_once_s = 0.0  # of work, since others had their turn
         self._live: set[Stream] = set()
         self._woken: dict[Stream, None] = {}
-        self._replies: list[Event] = []  # what belongs to no stream's history
+        self._replies: list[bytes] = []  # what belongs to no stream's history
+        self._reply_bytes = 0
+        self._work = TokenBucket(rate=WORK_SHARE, burst=WORK_BURST_S, now=time.monotonic())
         peer.on_pong = self._receive_pong
         peer.on_writable = self.flush
 
@@ -128,11 +139,21 @@ class Connection:
             if self.gone:
                 return  # another stands in for it: what it says now has been said there
             data: str | bytes = message["bytes"] if message.get("text") is None else message["text"]
+            began_s = time.thread_time()
             self._receive(data)
-            if len(self._replies) > UNREAD_REPLY_LIMIT:
+            await self._pay(time.thread_time() - began_s)
+            if len(self._replies) > UNREAD_REPLY_LIMIT or self._reply_bytes > UNREAD_REPLY_BYTES:
                 self._cause = "refused"
                 await self._websocket.close(CloseCode.POLICY, "you send, and read none of the answers")
                 return
+
+    async def _pay(self, work_s: float) -> None:
+        """Meanwhile nothing more is read of this connection; everybody else goes on."""
+        self._at_once_s += work_s
+        wait_s = self._work.spend(work_s, time.monotonic())
+        if wait_s or self._at_once_s > WORK_AT_ONCE_S:
+            self._at_once_s = 0.0
+            await asyncio.sleep(wait_s)
 
     async def close_for_good(self) -> None:
         """The server goes away: everything has been said."""
@@ -226,15 +247,14 @@ class Connection:
         """Give the peer all that it is ready for, in one write."""
         if self.gone or not self._peer.writable or not (self._replies or self._woken):
             return
-        encode = self._codec.encode
-        messages = [encode(answer) for answer in self._replies]
-        self._replies.clear()
+        messages, self._replies, self._reply_bytes = self._replies, [], 0
         for stream in self._woken:
             messages += self._events_of(stream)
         self._woken.clear()
         ping = self._read_acks.due()
         if messages:
             self._peer.write(messages, text=self._codec.text, ping=ping)
+        self._hub.flush()
 
     def _events_of(self, stream: Stream) -> list[bytes]:
         events = self._hub.take_events(stream)
@@ -249,5 +269,6 @@ class Connection:
         return [self._codec.encode(event) for event in events]
 
     def _send(self, event: Event) -> None:
-        self._replies.append(event)
+        self._replies.append(self._codec.encode(event))
+        self._reply_bytes += len(self._replies[-1])
         self.flush()

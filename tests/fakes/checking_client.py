@@ -229,6 +229,8 @@ class Reader:
         self.server = server
         self.tenant = tenant
         self.gone = False
+        self.memory = server.hub.memory_account()
+        self.takes_over = True
         self.ready = True
         self.prompt = False
         self.near = True

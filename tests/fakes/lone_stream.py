@@ -9,6 +9,7 @@ from engine import api, toy_model
 from midstream import protocol
 from midstream.protocol import Credit, Params
 from realtime.stream.engine_commands import SteeringFrame
+from realtime.stream.memory import MemoryAccount
 from realtime.stream.outbox import OutgoingEvent
 from realtime.stream.params import resolved
 from realtime.stream.stream import Stream
@@ -35,6 +36,7 @@ class LoneStream:
     ) -> None:
         self.commands: list[api.AnyCommand] = []
         self.now = 1000.0
+        self.memory = MemoryAccount(1 << 30)
         start = protocol.Start(
             request_id="a",
             ref="start",
@@ -53,6 +55,7 @@ class LoneStream:
             tenant=0,
             window=WINDOW,
             send=self.commands.append,
+            memory=self.memory,
             now=self.now,
         )
         self.index = 0
@@ -115,7 +118,7 @@ class LoneStream:
         return self.take()
 
     def take(self) -> list[OutgoingEvent]:
-        return self.stream.outbox.take()
+        return self.stream.take_events()
 
     def final(self) -> protocol.Final:
         last = self.take()[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import weakref
 from typing import Any
 
@@ -14,7 +15,7 @@ from midstream import protocol
 from midstream.protocol import Params
 from realtime.hub.ended_streams import KEPT_S
 from realtime.stream.stream import Stream
-from realtime.websocket.connection import ConnectionLimits, serve
+from realtime.websocket.connection import WORK_BURST_S, ConnectionLimits, serve
 from tests.fakes.fake_websocket import FakeWebSocket
 from tests.fakes.simulated_client import SIZE, start
 from tests.fakes.simulated_server import SimulatedServer
@@ -31,10 +32,14 @@ class Client(FakeWebSocket):
         super().__init__()
         self.started: asyncio.Queue[str] = asyncio.Queue()
         self.ended: set[str] = set()
+        self.closed: int | None = None  # with which code
         self._frames: asyncio.Queue[str | None] = asyncio.Queue()
 
-    def say(self, frame: protocol.Start) -> None:
+    def say(self, frame: protocol.StreamFrame) -> None:
         self._frames.put_nowait(msgspec.json.encode(frame).decode())
+
+    async def close(self, code: int, reason: str) -> None:
+        self.closed = code
 
     def hang_up(self) -> None:
         self._frames.put_nowait(None)
@@ -77,3 +82,40 @@ async def test_a_stream_that_has_ended_is_soon_held_by_nobody(tokens: int) -> No
     assert last() is not None, "which may be attached to for a while"
     wire.hang_up()
     await serving
+
+
+async def test_what_frames_make_the_server_do_is_paid_for_by_their_connection_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each frame takes a millisecond, by a clock of the test's own."""
+    worked_ms = itertools.count()
+    monkeypatch.setattr("time.thread_time", lambda: next(worked_ms) / 1000)
+    slept: list[float] = []
+    sleep = asyncio.sleep
+
+    async def sleeping(delay_s: float) -> None:
+        slept.append(delay_s)
+        await sleep(0)
+
+    monkeypatch.setattr("asyncio.sleep", sleeping)
+    server, client = SimulatedServer(SIZE), Client()
+    for _ in range(300):
+        client.say(protocol.Grant(request_id="nobody", limit=1))
+    client.hang_up()
+    await serve(client, server.hub, "tenant", LIMITS, {})  # type: ignore[arg-type]
+    free = int(WORK_BURST_S * 1000)
+    assert not any(slept[: free // 5 - 1]), "a burst costs nothing, and others have their turn in between"
+    assert len(slept) > free // 5 + (300 - free) - 10, "what goes beyond it is waited for, frame by frame"
+    assert min(slept[-50:]) > 0
+
+
+async def test_replies_that_nobody_reads_end_the_connection_by_their_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("realtime.websocket.connection.UNREAD_REPLY_BYTES", 10_000)
+    server, client = SimulatedServer(SIZE), Client()
+    client.writable = False
+    for _ in range(100):
+        client.say(protocol.Pause(request_id="x" * 128, ref="y" * 64))
+    await serve(client, server.hub, "tenant", LIMITS, {})  # type: ignore[arg-type]
+    assert client.closed == protocol.CloseCode.POLICY

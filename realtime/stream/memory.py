@@ -1,0 +1,75 @@
+"""The memory that streams take in the gateway, in bytes: what an event weighs, and accounts with a limit.
+
+A stream is on the account of whoever reads it: its connection's, or its tenant's for streams that nobody
+reads. An account that is full stops what would add to it; nothing that was accepted is dropped. Pure: bytes
+are estimates, as measured once, and counted as they come and go.
+"""
+
+from __future__ import annotations
+
+from midstream.protocol import Adjusted, Attached, Error, Params, Snapshot, Started, StreamEvent, Token
+from realtime.refusal import Refusal
+
+EVENT_BYTES, LOGPROB_BYTES = 300, 130  # what one costs, as measured
+TOKEN_BYTES, BIAS_BYTES, CHARACTER_BYTES, TOKEN_ID_BYTES, REFERENCE_BYTES = 150, 120, 2, 36, 8
+MIB = 1 << 20
+
+
+class MemoryAccount:
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+
+    @property
+    def full(self) -> bool:
+        return self.held >= self.limit
+
+    def check(self) -> None:
+        """Raises Refusal where nothing more may be held."""
+        if self.full:
+            raise Refusal(
+                "rate_limited",
+                f"Your streams have reached the limit of {self.limit // MIB} MiB that the server holds for them: "
+                "read what waits, or end some.",
+                retry_after_ms=1000,
+            )
+
+
+class Holding:
+    """What one stream holds, on whatever account it is."""
+
+    def __init__(self, account: MemoryAccount) -> None:
+        self.account = account
+        self.bytes = 0
+
+    def update(self, size: int) -> None:
+        self.account.held += size - self.bytes
+        self.bytes = size
+
+    def move(self, account: MemoryAccount) -> None:
+        self.account.held -= self.bytes
+        self.account = account
+        account.held += self.bytes
+
+    def close(self) -> None:
+        self.update(0)
+
+
+def params_bytes(params: Params) -> int:
+    stops = [params.stop] if isinstance(params.stop, str) else params.stop or []
+    bias = params.logit_bias or {}
+    return BIAS_BYTES * len(bias) + CHARACTER_BYTES * sum(map(len, stops))
+
+
+def event_bytes(event: StreamEvent | Error | Attached) -> int:
+    size = EVENT_BYTES
+    match event:
+        case Token(logprobs=logprobs) if logprobs:
+            size += LOGPROB_BYTES * sum(1 + len(one.top) for one in logprobs)
+        case Started(params=params) | Adjusted(params=params):
+            size += params_bytes(params)
+        case Snapshot(params=params, text=text, tokens=tokens):
+            size += params_bytes(params) + CHARACTER_BYTES * len(text) + TOKEN_ID_BYTES * len(tokens or ())
+        case Attached(pending=pending):
+            size += sum(map(len, pending))
+    return size

@@ -1,0 +1,144 @@
+"""What streams hold in the gateway for readers that do not read: bounded in bytes, whatever it is, and paid for."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine import api
+from midstream import protocol
+from midstream.protocol import Credit, Params
+from realtime.refusal import Refusal
+from realtime.stream import stream as stream_module
+from realtime.stream.memory import MemoryAccount
+from realtime.stream.stream import AHEAD_BYTES, UNREAD_LIMIT
+from tests.fakes.lone_stream import LoneStream
+from tests.fakes.recording_listener import RecordingListener
+from tests.fakes.simulated_client import endless, opened, rest
+
+HUGE = 2**31 - 1
+BIAS = {token: 1.0 for token in range(256)}
+
+
+def grants(lone: LoneStream) -> list[int]:
+    return [command.credit for command in lone.commands if isinstance(command, api.Grant | api.Submit)]
+
+
+def adjusted(lone: LoneStream) -> None:
+    lone.steer(protocol.Adjust(request_id="a", params=Params(logit_bias=BIAS)))
+    lone.answer(api.Adjusted(lone.index))
+
+
+# -- one stream ----------------------------------------------------------------------------------------
+
+
+def test_who_attaches_again_and_again_and_reads_nothing_is_kept_one_replay() -> None:
+    lone = LoneStream()
+    lone.write("some text")
+    lone.take()
+    lone.stream.attach(-1, 0, "attach", anew=False)
+    before = lone.stream.bytes
+    attaches = 0
+    with pytest.raises(Refusal, match="limit of 512 KiB of events that wait"):
+        while True:
+            lone.stream.attach(-1, 0, "attach", anew=False)
+            attaches += 1
+    assert attaches > 100
+    assert lone.stream.bytes - before < UNREAD_LIMIT + 1000
+    assert lone.take()
+    lone.stream.attach(-1, 0, "attach", anew=False)
+
+
+def test_who_adjusts_again_and_again_and_reads_nothing_is_refused_in_time() -> None:
+    lone = LoneStream()
+    with pytest.raises(Refusal, match="wait to be read"):
+        while True:
+            adjusted(lone)
+            assert lone.stream.outbox.unread_bytes < UNREAD_LIMIT + 40_000
+    lone.take()
+    adjusted(lone)
+
+
+def test_however_much_was_granted_only_so_much_is_decoded_ahead_of_a_reader() -> None:
+    lone = LoneStream(credit=Credit(limit=HUGE, prefetch=5))
+    ahead = grants(lone)[0]
+    assert 1000 < ahead < AHEAD_BYTES
+    lone.write("ab")
+    assert grants(lone) == [ahead], "nothing was taken"
+    lone.take()
+    assert grants(lone) == [ahead], "there is enough to decode"
+
+
+def test_log_probabilities_weigh_and_so_fewer_tokens_are_decoded_ahead() -> None:
+    plain, told = (LoneStream(credit=Credit(limit=HUGE), logprobs=most) for most in (None, 20))
+    assert 10 * grants(told)[0] < grants(plain)[0]
+
+
+def test_a_reader_that_goes_on_reading_has_all_it_granted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "AHEAD_BYTES", 600)
+    server, _ = opened()
+    listener = RecordingListener(server)
+    listener.send(endless(credit=Credit(limit=200), stream_interval=50))
+    rest(server)
+    assert sum(event.count for event in listener.heard if isinstance(event, protocol.Token)) == 200
+
+
+# -- all streams of a listener -------------------------------------------------------------------------
+
+
+def full(lone: LoneStream) -> None:
+    lone.memory.limit = 1
+
+
+def test_a_full_account_refuses_what_would_add_to_it_and_no_stop() -> None:
+    lone = LoneStream(credit=Credit(limit=HUGE))
+    full(lone)
+    for frame in (
+        protocol.Adjust(request_id="a", params=Params(top_k=5)),
+        protocol.Inject(request_id="a", tokens=[1]),
+        protocol.Rewind(request_id="a", to=0),
+    ):
+        with pytest.raises(Refusal, match="have reached the limit of 0 MiB"):
+            lone.steer(frame)
+    lone.steer(protocol.Pause(request_id="a"))
+    lone.cancel()
+    assert isinstance(lone.commands[-1], api.Cancel)
+
+
+def test_what_is_held_is_counted_as_it_comes_and_goes() -> None:
+    lone = LoneStream()
+    idle = lone.memory.held
+    lone.write("text")
+    assert lone.memory.held > idle + 4 * 100
+    lone.take()
+    lone.stream.acknowledge(4, lone.stream.outbox.seq - 1)
+    assert lone.memory.held < idle + 4 * 100
+    other = MemoryAccount(1)
+    lone.stream.use_account(other)
+    assert (lone.memory.held, other.held, other.full) == (0, lone.stream.bytes, True)
+    lone.stream.release_memory()
+    assert other.held == 0
+
+
+def test_nothing_more_starts_and_nothing_is_attached_where_an_account_is_full() -> None:
+    server, _ = opened()
+    reader, other = RecordingListener(server), RecordingListener(server)
+    reader.send(endless("a", on_disconnect="pause"))
+    other.memory.limit = 0
+    for frame in (endless("b"), protocol.Attach(request_id="a", after=-1)):
+        other.send(frame)
+        assert other.error().code == "rate_limited"
+    assert [stream.request_id for stream in server.hub.streams] == ["a"]
+    assert reader.lost == []
+
+
+def test_streams_that_nobody_reads_are_their_tenants_and_end_where_those_are_too_many() -> None:
+    server, _ = opened()
+    listener = RecordingListener(server)
+    for name in "ab":
+        listener.send(endless(name, on_disconnect="pause"))
+    rest(server)
+    server.hub._detached["tenant"].limit = listener.memory.held // 2 + 1000
+    listener.leave()
+    rest(server)
+    assert [stream.request_id for stream in server.hub.streams] == ["a"]
+    assert listener.memory.held == 0
