@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from bench.figures import Figure, table, write
+from bench.result_tables import Figure, table, write
 
-MEASUREMENTS = ("gateway", "metrics", "control", "endpoints", "decode")
+MEASUREMENTS = ("gateway", "metrics_overhead", "control", "endpoints", "decode")
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from websockets.asyncio.client import ClientConnection
 
-from bench.figures import Figure
+from bench.result_tables import Figure
 from bench.server import ServerProcess
 
 STREAMS, CONTROLS, STALLED, WINDOW = 16, 300, 100, 64

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache, GenerationConfig
 
-from bench.figures import Figure
+from bench.result_tables import Figure
 from bench.server import ServerProcess
 from engine import api
 from engine.build.build import build

@@ -21,7 +21,7 @@ import httpx2
 from msgspec import Struct, field
 from websockets.asyncio.client import ClientConnection, connect
 
-from bench.figures import Figure
+from bench.result_tables import Figure
 from bench.server import ServerProcess
 from bench.transformers_serve import TransformersServe
 from engine.model.loading import DEFAULT_MODEL, resolve

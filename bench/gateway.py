@@ -20,7 +20,7 @@ from pathlib import Path
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import ServerConnection, serve
 
-from bench.figures import Figure
+from bench.result_tables import Figure
 from bench.server import ServerProcess
 
 CONNECTIONS, TOKENS = 50, 1000

@@ -15,11 +15,11 @@ import torch
 from transformers import PreTrainedModel
 
 from bench import gpu_peers, hardware_limits
-from bench.figures import Figure, shown, table, write
 from bench.gpu_engine import DoesNotFit, EngineBench
-from bench.gpu_host import transfers
-from bench.gpu_plan import DRY, FULL, Plan
+from bench.gpu_offload_bandwidth import transfers
+from bench.gpu_sizes import DRY, FULL, Plan
 from bench.random_models import random_model, shape_of
+from bench.result_tables import Figure, shown, table, write
 from bench.roofline import Shape, fraction_of_memory
 from engine import api, toy_model
 from engine.build.build import build_around

@@ -23,7 +23,7 @@ from msgspec import Struct, json
 from transformers import PreTrainedModel
 from transformers.generation.configuration_utils import ContinuousBatchingConfig, GenerationConfig
 
-from bench.gpu_plan import PLANS, Plan
+from bench.gpu_sizes import PLANS, Plan
 from bench.random_models import random_model
 from engine import api
 from engine.sampling.sampler import Sampler

@@ -6,7 +6,7 @@ import { AnswerText } from "./answer-text.js";
 import { button, element } from "./dom.js";
 import { announce } from "./screen-reader.js";
 
-/** @typedef {import("./answer.js").Answer} Answer @typedef {import("./answer.js").Settings} Settings */
+/** @typedef {import("./answer-state.js").Answer} Answer @typedef {import("./answer-state.js").Settings} Settings */
 
 const REASONS = /** @type {Record<string, string>} */ ({
   stop: "finished", length: "reached its limit", cancelled: "stopped", error: "broken off",

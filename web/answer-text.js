@@ -4,8 +4,8 @@
  */
 import { sanitize } from "./sanitize.js";
 
-/** @typedef {import("./transcript.js").Transcript} Transcript @typedef {import("./transcript.js").Position} Position */
-/** @typedef {import("./transcript.js").Word} Word @typedef {import("./transcript.js").Mark} Mark */
+/** @typedef {import("./answer-transcript.js").Transcript} Transcript @typedef {import("./answer-transcript.js").Position} Position */
+/** @typedef {import("./answer-transcript.js").Word} Word @typedef {import("./answer-transcript.js").Mark} Mark */
 
 const NAMES = /** @type {Record<string, string>} */ ({
   temperature: "temperature", top_p: "top-p", top_k: "top-k", min_p: "min-p", repetition_penalty: "repetition",

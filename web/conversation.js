@@ -2,15 +2,15 @@
  * The conversation: questions, each with one answer or several beside each other, and which of them it goes on
  * with. Knows answers and where they stand on the page; knows no sockets.
  *
- * @typedef {import("./transcript.js").Message} Message
+ * @typedef {import("./answer-transcript.js").Message} Message
  * @typedef {{ question: string, cards: AnswerCard[], chosen: number, element: HTMLElement }} Turn
  */
 import { AnswerCard } from "./answer-card.js";
-import { Answer } from "./answer.js";
+import { Answer } from "./answer-state.js";
 import { button, element } from "./dom.js";
 import { sanitize } from "./sanitize.js";
 
-/** @typedef {import("./answer.js").Settings} Settings @typedef {import("./connection.js").Client} Client */
+/** @typedef {import("./answer-state.js").Settings} Settings @typedef {import("./connection.js").Client} Client */
 
 const STORAGE_KEY = "midstream.conversation";
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence as Rows
 import torch
 from torch import Tensor
 
+from engine.nonblocking_transfer import upload
 from engine.schedule.batch import Row
-from engine.transfer import upload
 
 
 class BlockTables:

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from engine.forward.attention import AttentionParams, apply_sinks
 from engine.forward.block_tables import BlockTables
+from engine.nonblocking_transfer import upload
 from engine.schedule.batch import Row
-from engine.transfer import upload
 
 Varlen = Callable[..., tuple[Tensor, Tensor, object]]
 

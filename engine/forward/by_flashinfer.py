@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from engine.forward.attention import AttentionParams, apply_sinks
+from engine.nonblocking_transfer import Download, upload
 from engine.schedule.batch import Row
-from engine.transfer import Download, upload
 
 WORKSPACE_BYTES = 2**27  # what it recommends
 Wrapper = Any  # flashinfer.BatchPrefillWithPagedKVCacheWrapper, which carries no types

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from engine.forward.attention import AttentionParams, apply_sinks
 from engine.forward.kv_pool import KvPool
-from engine.forward.ragged_batch import DecodeGroup, DecodePlan, RaggedBatch, RowSpan, contiguous_runs
+from engine.forward.kv_read_plan import DecodeGroup, DecodePlan, RaggedBatch, RowSpan, contiguous_runs
+from engine.nonblocking_transfer import upload
 from engine.schedule.batch import Row
-from engine.transfer import upload
 
 MAX_SCORES = 2**26  # at once, where they have to be written down: a long context would take all memory
 Part = tuple[Tensor, Tensor]  # what attention to some keys gave, and its log-sum-exp

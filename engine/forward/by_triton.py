@@ -19,8 +19,8 @@ from triton.runtime import driver
 from engine.forward.attention import AttentionParams
 from engine.forward.block_tables import BlockTables
 from engine.forward.triton_kernels import join, read
+from engine.nonblocking_transfer import upload
 from engine.schedule.batch import Row
-from engine.transfer import upload
 
 MAX_SPLITS = 64
 _SIZES = ((128, 64), (64, 64), (64, 32), (32, 32), (16, 16))  # query rows and keys, the largest first

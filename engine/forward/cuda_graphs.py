@@ -22,8 +22,8 @@ from torch import Tensor
 
 from engine.forward.attention import AttentionPlan
 from engine.forward.by_triton import TritonBackend
+from engine.nonblocking_transfer import upload
 from engine.schedule.batch import Row
-from engine.transfer import upload
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 
 from engine.forward.attention import AttentionBackend, AttentionPlan
 from engine.forward.kv_pool import KvPool
+from engine.nonblocking_transfer import upload
 from engine.schedule.batch import Row
-from engine.transfer import upload
 
 if TYPE_CHECKING:
     from engine.forward.by_triton import TritonBackend

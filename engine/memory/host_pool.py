@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from engine.forward.kv_pool import KvPool
+from engine.nonblocking_transfer import upload
 from engine.schedule.host_cache import BlockCopy
-from engine.transfer import upload
 
 STAGING_BYTES = 2**27  # what one save gathers, and one load copies
 PIECE_BYTES = 2**30

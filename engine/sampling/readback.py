@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from engine.api import Logprob
+from engine.nonblocking_transfer import Download
 from engine.schedule.sequence import SampledToken, Sequence
-from engine.transfer import Download
 
 
 @dataclass(frozen=True, slots=True)

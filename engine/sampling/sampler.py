@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from engine.api import Sampling
-from engine.sampling import draw
+from engine.nonblocking_transfer import Download, upload
+from engine.sampling import sampling_math
 from engine.sampling.penalties import TokenCounts
 from engine.sampling.readback import LogprobsReadback, Readback, SampleRequest
 from engine.schedule.sequence import SampledToken, Sequence
-from engine.transfer import Download, upload
 
 PARAMETERS = 7  # columns of a slot's row, in the order of `_parameters_of`
 
@@ -51,11 +51,13 @@ class Sampler:
         eos: Iterable[int],
         rows: int | None = None,
         device: str | torch.device = "cpu",
-        uniform: Callable[[Tensor, Tensor], Tensor] = draw.uniform,
+        uniform: Callable[[Tensor, Tensor], Tensor] = sampling_math.uniform,
         broadcast: Callable[[Tensor], None] | None = None,
     ) -> None:
-        if vocab > draw.MAX_VOCAB:
-            raise ValueError(f"{vocab} tokens are too many to draw from; the limit is {draw.MAX_VOCAB}")
+        if vocab > sampling_math.MAX_VOCAB:
+            raise ValueError(
+                f"{vocab} tokens are too many to draw from; the limit is {sampling_math.MAX_VOCAB}"
+            )
         self._vocab = vocab
         self._device = torch.device(device)
         self._uniform = uniform
@@ -124,7 +126,7 @@ class Sampler:
             seqs = [rows[at].seq for at in drawn]
             weights = self._weights(scores[places], best[places], seqs, parameters[places])
             indices = self._integers([rows[at].index for at in drawn])
-            tokens[places] = draw.pick(weights, self._uniform(self._seeds[slots[places]], indices))
+            tokens[places] = sampling_math.pick(weights, self._uniform(self._seeds[slots[places]], indices))
         tokens = tokens.masked_fill(~sound, -1)
         if self._broadcast is not None:
             self._broadcast(tokens)
@@ -160,20 +162,20 @@ class Sampler:
     def _weights(self, scores: Tensor, best: Tensor, seqs: list[Sequence], parameters: Tensor) -> Tensor:
         """Each token's share of the draw, after temperature, top_k, top_p and min_p."""
         temperature, top_k, top_p, min_p, *_ = parameters.unbind(1)
-        weights = draw.weights(scores, best, temperature)
+        weights = sampling_math.weights(scores, best, temperature)
         by_rank = [row for row, seq in enumerate(seqs) if 0 < seq.sampling.top_k < self._vocab]
         by_mass = [row for row, seq in enumerate(seqs) if seq.sampling.top_p < 1]
         floor = torch.zeros_like(best)
         if by_rank:
             at = self._integers(by_rank)
             largest = max(seqs[row].sampling.top_k for row in by_rank)
-            floor[at] = draw.top_k_floor(weights[at], top_k[at].long(), largest)
+            floor[at] = sampling_math.top_k_floor(weights[at], top_k[at].long(), largest)
         if by_mass:  # a share of what top_k left
             at = self._integers(by_mass)
             left = weights[at]
             left.masked_fill_(left < floor[at, None], 0)
-            floor[at] = floor[at].maximum(draw.top_p_floor(left, top_p[at]))
-        floor = floor.maximum((min_p * draw.SCALE).to(floor.dtype))
+            floor[at] = floor[at].maximum(sampling_math.top_p_floor(left, top_p[at]))
+        floor = floor.maximum((min_p * sampling_math.SCALE).to(floor.dtype))
         if by_rank or by_mass or any(seq.sampling.min_p > 0 for seq in seqs):
             weights.masked_fill_(weights < floor[:, None], 0)
         return weights

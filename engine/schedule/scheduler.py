@@ -16,9 +16,9 @@ from collections import Counter
 
 from engine.schedule.batch import Batch, Row
 from engine.schedule.block_cache import BlockCache
-from engine.schedule.fairness import Fairness
 from engine.schedule.host_cache import HostCache, Load
 from engine.schedule.sequence import Sequence
+from engine.schedule.serving_order import Fairness
 from engine.schedule.victims import choose_victim
 
 

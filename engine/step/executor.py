@@ -18,11 +18,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from engine.forward.interface import Runner
+from engine.nonblocking_transfer import synchronize
 from engine.sampling.readback import Readback, SampleRequest
 from engine.sampling.sampler import Sampler
 from engine.schedule.batch import Batch, Row
 from engine.schedule.sequence import SampledToken
-from engine.transfer import synchronize
 
 log = logging.getLogger(__name__)
 

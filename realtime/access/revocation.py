@@ -12,7 +12,7 @@ from midstream.protocol import CloseCode
 from realtime.access.connection_limits import OpenConnection, OpenConnections
 from realtime.access.keyring import Keyring
 from realtime.hub.hub import Hub
-from realtime.transport.websocket_extension import PeerGone
+from realtime.transport.asgi_websocket_extension import PeerGone
 
 EVERY_S = 1.0
 

@@ -5,8 +5,8 @@ The hub knows streams by tenant and request_id, and by the number under which th
 whom to wake when a stream has something to say, but not what a listener is: a WebSocket connection, an HTTP
 response, a test. Listeners come and go, and so do engines; streams stay.
 
-It never blocks the event loop and never waits in it: long texts are tokenized in a thread, and meanwhile the
-frames for that stream, and for no other, queue up behind it.
+It never blocks the event loop and never waits in it: long texts are tokenized in threads, each client in its
+turn, and meanwhile the frames for that stream, and for no other, queue up behind it.
 """
 
 from __future__ import annotations
@@ -26,19 +26,30 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import StreamFrame
 from realtime.hub.engine_recovery import EngineRecovery
+from realtime.hub.frame_queues import SerialQueues
 from realtime.hub.listener import Listener
 from realtime.hub.observers import DisconnectCause, Observer, RetryReason, StreamOrigin
-from realtime.hub.registry import StreamRegistry, Timer
-from realtime.hub.serial_queues import SerialQueues
+from realtime.hub.registry import LiveStream, StreamRegistry, Timer
 from realtime.hub.starting import StreamStarter
 from realtime.hub.stream_key import StreamKey
 from realtime.hub.subscriptions import Subscriptions
-from realtime.hub.tokenizing import start_digest, text_length, tokenize
+from realtime.hub.tokenizing import (
+    check_length,
+    estimated_tokens,
+    start_digest,
+    text_length,
+    tokenize,
+    weight,
+)
+from realtime.hub.tokenizing_pool import TokenizingPool
+from realtime.hub.waiting_frames import WaitingFrames
 from realtime.refusal import Refusal
 from realtime.stream.memory import MemoryAccount
 from realtime.stream.outbox import OutgoingEvent
+from realtime.stream.pending_commands import SendReply
 from realtime.stream.stream import Stream
 from realtime.tenants.quota import Quotas, StreamQuota
+from realtime.text.chat_template import NotBriefError
 from realtime.text.served_model import ServedModel
 
 log = logging.getLogger(__name__)
@@ -49,8 +60,17 @@ LONG_TEXT = 2_000  # characters; fewer are tokenized in a millisecond or so, mor
 def _count(quota: StreamQuota, news: api.News) -> None:
     if news.admitted is not None:
         quota.prefill_begun()
-    if news.tokens:
-        quota.count(len(news.tokens))
+    tokens = len(news.tokens) + sum(map(_computed, news.changes))
+    if tokens:
+        quota.count(tokens)
+
+
+def _computed(change: api.AnyChange) -> int:
+    """Tokens that a command has the engine compute. What memory takes, unasked, is nobody's doing."""
+    match change:
+        case api.Appended(count=tokens) | api.Resumed(recomputed=tokens):
+            return tokens
+    return 0
 
 
 def _where(error: Exception) -> str:
@@ -86,12 +106,15 @@ class Hub:
         self._queues = SerialQueues[StreamKey, tuple[StreamFrame, Listener]](
             self._tokenize, self._note_if_empty
         )
+        self._waiting_frames = WaitingFrames()
+        self._pool = TokenizingPool()
+        self._quotas = quotas or Quotas()
         self._recovery = EngineRecovery()
         self._outgoing: list[api.AnyCommand] = []
         self._stream_memory = stream_memory
         self._detached = defaultdict[str, MemoryAccount](self.memory_account)  # of each tenant
         self._starter = StreamStarter(
-            quotas or Quotas(), self._outgoing.append, window=window, max_streams=max_streams
+            self._quotas, self._outgoing.append, window=window, max_streams=max_streams
         )
         self._empty = asyncio.Event()
         self._empty.set()
@@ -125,13 +148,13 @@ class Hub:
         """Act on a frame, behind those for the same stream that came before it. A refused one changes
         nothing."""
         key = StreamKey(tenant, frame.request_id)
-        if self._queues.enqueue(key, (frame, listener)):
-            return
-        if text_length(frame) > LONG_TEXT:
-            self._empty.clear()
-            self._queues.start(key, (frame, listener))
-        else:
-            self._receive_frame(key, frame, listener)
+        try:
+            if key in self._queues.keys or text_length(frame) > LONG_TEXT:
+                self._enqueue(key, frame, listener)
+            else:
+                self._receive_frame(key, frame, listener)
+        except NotBriefError:
+            self._enqueue(key, frame, listener)
         self._flush_commands()
 
     def take_events(self, stream: Stream) -> list[OutgoingEvent]:
@@ -260,13 +283,23 @@ class Hub:
             with self._waking() as wake:
                 wake(stream)
 
+    def _enqueue(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
+        """A frame whose text may take long, or that is behind one."""
+        try:
+            check_length(frame, self._known_model())
+            self._waiting_frames.add(key.tenant, listener, weight(frame))
+        except Refusal as refusal:
+            listener.send_refusal(refusal, frame.request_id, frame.ref)
+            return
+        self._empty.clear()
+        if not self._queues.enqueue(key, (frame, listener)):
+            self._queues.start(key, (frame, listener))
+
     async def _tokenize(self, key: StreamKey, item: tuple[StreamFrame, Listener]) -> None:
         """A frame of a serial queue: its text may be long."""
         frame, listener = item
         try:
-            if isinstance(frame, protocol.Start) and self._registry.start_digest(key, self._clock()) is None:
-                self._check_start(key, frame, listener)
-            tokens = await asyncio.to_thread(tokenize, frame, self._known_model())
+            tokens = await self._tokens(key, frame, listener) if text_length(frame) else None
         except Refusal as refusal:
             listener.send_refusal(refusal, frame.request_id, frame.ref)
         except Exception as error:  # noqa: BLE001 - what it says may quote the text: only its kind is logged
@@ -277,6 +310,28 @@ class Hub:
             if not listener.gone:
                 self._receive_frame(key, frame, listener, tokens)
                 self._flush_commands()
+        finally:
+            self._waiting_frames.remove(key.tenant, listener, weight(frame))
+
+    async def _tokens(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> list[int] | None:
+        """Of a frame's text, when it is this client's turn; or the refusal that came to be known by then."""
+        self._check_text(key, frame, listener)
+        async with self._pool.turn(key.tenant, listener, text_length(frame)):
+            if listener.gone:
+                return None
+            self._check_text(key, frame, listener)
+            try:
+                return await self._pool.run(tokenize, frame, self._known_model())
+            except Refusal:
+                self._quotas.count(key.tenant, estimated_tokens(frame))
+                raise
+
+    def _check_text(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
+        """Refuse what can be refused before the work of tokenizing."""
+        if isinstance(frame, protocol.Inject):
+            self._quotas.check_rate(key.tenant)
+        elif isinstance(frame, protocol.Start) and not self._registry.start_digest(key, self._clock()):
+            self._check_start(key, frame, listener)
 
     # -- starting and attaching ------------------------------------------------------------------
 
@@ -365,11 +420,36 @@ class Hub:
             case protocol.Cancel(ref=ref):
                 stream.cancel(self._clock(), self.step, ref, send_reply)
             case protocol.Inject():
-                made = tokens if tokens is not None else tokenize(frame, self._known_model())
-                stream.steer(replace(frame, tokens=made), self.step, self._clock(), send_reply)
-            case protocol.Pause() | protocol.Resume() | protocol.Adjust() | protocol.Rewind():
+                self._inject(entry, frame, tokens, send_reply)
+            case protocol.Pause(kv=kv):
+                stream.steer(frame, self.step, self._clock(), send_reply)
+                entry.released = entry.released or kv == "release"
+            case protocol.Resume():
+                if entry.released:
+                    entry.quota.check_rate()
+                stream.steer(frame, self.step, self._clock(), send_reply)
+                entry.released = False
+            case protocol.Adjust() | protocol.Rewind():
                 stream.steer(frame, self.step, self._clock(), send_reply)
         return stream
+
+    def _inject(
+        self,
+        entry: LiveStream,
+        frame: protocol.Inject,
+        tokens: list[int] | None,
+        send_reply: SendReply | None,
+    ) -> None:
+        """What takes effect is counted then; what was tokenized in vain, now."""
+        if tokens is None:
+            entry.quota.check_rate()
+            tokens = tokenize(frame, self._known_model(), brief=True) or []
+        try:
+            entry.stream.steer(replace(frame, tokens=tokens), self.step, self._clock(), send_reply)
+        except Refusal:
+            if text_length(frame):
+                entry.quota.count(len(tokens))
+            raise
 
     def _refuse_steering(self, key: StreamKey, frame: StreamFrame) -> None:
         if not self._registry.has_ended(key):

@@ -19,7 +19,9 @@ class Credit:
         self._prefetch = 0 if asked is None else asked.prefetch
         self.limit = window if asked is None else asked.limit  # output tokens that may be sent
         self.decode_limit = self.limit + self._prefetch  # output tokens that may be decoded
-        self.granted = self.decode_limit  # output tokens that the engine may decode: no more than somebody takes
+        self.granted = (
+            self.decode_limit
+        )  # output tokens that the engine may decode: no more than somebody takes
 
     def grant(self, limit: int) -> None:
         """The client is ready for output up to `limit`."""

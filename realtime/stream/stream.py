@@ -22,11 +22,11 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import FinishReason, Params, PauseReason, Usage
 from realtime.refusal import Refusal
+from realtime.stream.accumulated_output import Output
 from realtime.stream.credit import Credit
 from realtime.stream.engine_commands import SteeringFrame, check_index, commands_for, too_long
 from realtime.stream.memory import LOGPROB_BYTES, TOKEN_BYTES, Holding, MemoryAccount, params_bytes
 from realtime.stream.outbox import Outbox, OutgoingEvent, PendingToken
-from realtime.stream.output import Output
 from realtime.stream.params import merged, sampling, stops
 from realtime.stream.pending_commands import PendingCommand, PendingCommands, Reply, SendReply
 from realtime.stream.states import State, check_transition

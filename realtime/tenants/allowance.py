@@ -1,4 +1,4 @@
-"""The allowance of a tenant, and the holder of a key: plain values, as the key file has them.
+"""The allowance of a tenant, its fixed limits, and the holder of a key: plain values, as the key file has them.
 
 A tenant is whose streams are whose: keys of one tenant see the same streams and share one allowance. It
 knows neither files nor sockets nor streams.
@@ -43,3 +43,5 @@ class Holder(Struct, frozen=True):
     tenant: str = LOCAL
     key: str | None = None
     admin: bool = False
+    metrics: bool = False  # it opens the metrics alone
+    name: str | None = None  # of the key, in the key file

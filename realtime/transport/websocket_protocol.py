@@ -24,9 +24,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from realtime.token_bucket import TokenBucket
-from realtime.transport.flow_control import ReceiveQueue, SendBuffer, cut_off
-from realtime.transport.keepalive import Keepalive
-from realtime.transport.websocket_extension import (
+from realtime.transport.asgi_websocket_extension import (
     KEEPALIVE,
     PEER,
     TOOK_NOTHING,
@@ -34,6 +32,8 @@ from realtime.transport.websocket_extension import (
     PeerGone,
     WebSocketPeer,
 )
+from realtime.transport.flow_control import ReceiveQueue, SendBuffer, cut_off
+from realtime.transport.keepalive import Keepalive
 from realtime.transport.websocket_framing import (
     MessageAssembly,
     ProtocolViolation,

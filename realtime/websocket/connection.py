@@ -27,9 +27,9 @@ from realtime.refusal import Refusal
 from realtime.stream.pending_commands import Reply
 from realtime.stream.stream import Stream
 from realtime.token_bucket import TokenBucket
+from realtime.transport.asgi_websocket_extension import PEER
 from realtime.transport.plain_asgi_peer import PlainAsgiPeer
-from realtime.transport.websocket_extension import PEER
-from realtime.websocket.close_causes import cause_of
+from realtime.websocket.cause_by_close_code import cause_of
 from realtime.websocket.read_acks import ReadAcks
 
 # Errors and pongs may wait, so many or so many bytes of them, for a peer that sends and does not read.

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page
 
 SETUP = """async (script) => {
-    const { Transcript } = await import("/transcript.js");
+    const { Transcript } = await import("/answer-transcript.js");
     const transcript = new Transcript();
     const ids = (count) => [...Array(count).keys()];
     const say = (index, text, count = 1) =>

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from realtime.transport.websocket_extension import PEER
+from realtime.transport.asgi_websocket_extension import PEER
 
 
 class FakeWebSocket:

@@ -9,7 +9,7 @@ from midstream import protocol
 from midstream.protocol import Credit, Error, Params
 from realtime.hub.hub import LONG_TEXT
 from tests.fakes.checking_client import Account, Reader
-from tests.fakes.simulated_server import SimulatedServer, EngineSize
+from tests.fakes.simulated_server import EngineSize, SimulatedServer
 
 SIZE = EngineSize(kv_tokens=4096, block=16, step_tokens=4096, slots=3)
 LONG = "long " * LONG_TEXT

@@ -16,10 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from engine.api import Sampling
 from engine.schedule.batch import Batch
 from engine.schedule.block_cache import BlockCache
-from engine.schedule.fairness import AGING_STEPS
 from engine.schedule.host_cache import HostCache
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
+from engine.schedule.serving_order import AGING_STEPS
 from tests.fakes.instant_steps import InstantSteps
 
 EXAMPLES = os.environ.get("MIDSTREAM_EXAMPLES")

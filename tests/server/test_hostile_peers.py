@@ -9,7 +9,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.frames import Opcode
 
-from realtime.transport.websocket_extension import PEER, PeerGone, WebSocketPeer
+from realtime.transport.asgi_websocket_extension import PEER, PeerGone, WebSocketPeer
 from realtime.transport.websocket_protocol import WebSocketLimits
 from tests.server.asgi_app_server import (
     App,

@@ -115,7 +115,7 @@ DECISIONS = {
     "/v1/models/{model:name}": Access.HOLDERS,
     "/v1/streams/{request_id:name}/control": Access.HOLDERS,
     "/v1/streams/{request_id:name}": Access.HOLDERS,
-    "/metrics": Access.ADMINS,
+    "/metrics": Access.METRICS,
     "/asyncapi.json": Access.EVERYBODY,
     "/openapi.json": Access.EVERYBODY,
     "/healthz": Access.EVERYBODY,
@@ -171,6 +171,16 @@ def test_the_servers_numbers_are_for_admins_once_there_are_keys(locked: Locked) 
 # -- ways ------------------------------------------------------------------------------------------
 
 FOR_SOMEBODY = [path for path, whom in DECISIONS.items() if whom is not Access.EVERYBODY]
+
+
+@pytest.mark.parametrize("path", [path for path, whom in DECISIONS.items() if whom is Access.HOLDERS])
+def test_a_key_for_the_metrics_opens_nothing_else(locked: Locked, path: str) -> None:
+    client = TestClient(app_of(locked.credentials))
+    scraper = {"Authorization": f"Bearer {locked.add('scraper', '--metrics')}"}
+    assert client.get("/metrics", headers=scraper).status_code == 200
+    answer = _ask(client, path, scraper)
+    assert answer.status_code == 403
+    assert "/metrics" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("path", FOR_SOMEBODY)
@@ -232,7 +242,7 @@ def refused(locked: Locked, *subprotocols: str, **headers: str) -> str:
 
 
 def test_a_key_opens_the_door_as_header_or_subprotocol(locked: Locked) -> None:
-    alice = Holder("alice", digest(locked.alice))
+    alice = Holder("alice", digest(locked.alice), name="alice")
     assert locked.upgrade(authorization=f"Bearer {locked.alice}") == alice
     assert locked.upgrade(authorization=f"bearer {locked.alice}", origin=OWN) == alice
     assert locked.upgrade("midstream.v1.json", bearer(locked.alice)) == alice
@@ -263,7 +273,7 @@ def test_without_keys_everybody_is_local_whatever_they_show() -> None:
 
 
 def test_a_secret_opens_the_door_once_to_a_page_of_its_origin(locked: Locked) -> None:
-    alice = Holder("alice", digest(locked.alice))
+    alice = Holder("alice", digest(locked.alice), name="alice")
     for made_for, page in ((OWN, OWN), (APP, APP), (None, OWN)):
         secret = bearer(locked.secret(made_for))
         assert locked.upgrade(secret, origin=page) == alice

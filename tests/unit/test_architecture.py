@@ -44,21 +44,21 @@ OUR_OWN = {
     "engine": [],
     "engine.api": [],
     "engine.schedule": ["engine.api"],
-    "engine.sampling": ["engine.schedule", "engine.transfer", "engine.api"],
+    "engine.sampling": ["engine.schedule", "engine.nonblocking_transfer", "engine.api"],
     "engine.model": [],
-    "engine.forward": ["engine.schedule", "engine.model", "engine.transfer", "engine.toy_model"],
+    "engine.forward": ["engine.schedule", "engine.model", "engine.nonblocking_transfer", "engine.toy_model"],
     "engine.memory": [
         "engine.forward",
         "engine.sampling",
         "engine.schedule",
-        "engine.transfer",
+        "engine.nonblocking_transfer",
         "engine.api",
     ],
     "engine.step": [
         "engine.forward.interface",
         "engine.sampling",
         "engine.schedule",
-        "engine.transfer",
+        "engine.nonblocking_transfer",
         "engine.api",
     ],
     "engine.parallel": ["engine.step.command_queue", "engine.pipe", "engine.api"],
@@ -112,7 +112,7 @@ PURE = [
     f"realtime.{room}.{path.stem}"
     for room in ("text", "stream", "tenants", "hub")
     for path in sorted((ROOT / "realtime" / room).glob("[!_]*.py"))
-    if path.stem not in ("hub", "serial_queues", "quota")
+    if path.stem not in ("hub", "frame_queues", "quota")
 ]
 IMPURE = {"asyncio", "logging", "select", "selectors", "socket", "ssl", "threading", "time"}
 

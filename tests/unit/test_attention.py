@@ -18,7 +18,7 @@ from engine.forward.by_flash_attn import FlashAttnBackend
 from engine.forward.by_flashinfer import FlashInferBackend
 from engine.forward.by_sdpa import SdpaBackend
 from engine.forward.kv_pool import KvPool
-from engine.forward.ragged_batch import RowSpan, contiguous_runs
+from engine.forward.kv_read_plan import RowSpan, contiguous_runs
 from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
 from tests.fakes.attention_packages import BatchPrefillWithPagedKVCacheWrapper, flash_attn_varlen_func

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from bench import gpu, gpu_peers
-from bench.figures import table, write
 from bench.gpu_peers import Rate, decode_rate
-from bench.gpu_plan import DRY
+from bench.gpu_sizes import DRY
+from bench.result_tables import table, write
 from bench.roofline import Shape, fraction_of_memory, quantile, uncovered
 from engine.model.facts import ModelFacts
 

@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 from engine import toy_model
 from engine.model.default_model import GGUF_IN_WHEEL, default_folder, ensure, make
-from engine.model.from_gguf import LAYER_NAMES, NAMES, convert
+from engine.model.gguf_to_huggingface import LAYER_NAMES, NAMES, convert
 from engine.model.loading import describe, load
 from engine.model.preflight import ModelError
 from tests.fakes.tiny_models import tiny_model

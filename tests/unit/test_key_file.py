@@ -51,7 +51,7 @@ def test_add_prints_a_key_once_and_keeps_its_digest(file: Path, capsys: Capture)
     assert digest(key) in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [path.name for path in file.parent.iterdir()] == ["keys.toml"], "nothing is left lying about"
-    assert Keyring(file).holder(key) == Holder("alice", digest(key))
+    assert Keyring(file).holder(key) == Holder("alice", digest(key), name="alice")
 
 
 def test_keys_of_one_tenant_share_what_it_may_take(file: Path, capsys: Capture) -> None:
@@ -59,8 +59,8 @@ def test_keys_of_one_tenant_share_what_it_may_take(file: Path, capsys: Capture) 
     first = added(file, capsys, "alice", "--tenant", "acme", *limits.split())
     second = added(file, capsys, "bob", "--tenant", "acme", "--max-streams", "9", "--admin")
     ring = Keyring(file)
-    assert ring.holder(first) == Holder("acme", digest(first))
-    assert ring.holder(second) == Holder("acme", digest(second), admin=True)
+    assert ring.holder(first) == Holder("acme", digest(first), name="alice")
+    assert ring.holder(second) == Holder("acme", digest(second), admin=True, name="bob")
     assert ring.allowance("acme") == Allowance(
         max_streams=9, max_connections=4, tokens_per_minute=500, prefill_tokens=60, priority=(-2, 5)
     )
@@ -75,13 +75,37 @@ def test_list_names_keys_and_shows_none(file: Path, capsys: Capture) -> None:
     assert key not in said
 
 
+def test_a_key_for_the_metrics_is_that_and_no_admins(file: Path, capsys: Capture) -> None:
+    key = added(file, capsys, "scraper", "--metrics")
+    assert Keyring(file).holder(key) == Holder("scraper", digest(key), metrics=True, name="scraper")
+    assert command(file, "list") == 0
+    assert capsys.readouterr().out == "scraper  tenant=scraper  metrics\n"
+    with pytest.raises(SystemExit):
+        command(file, "add", "both", "--metrics", "--admin")
+    file.write_text(file.read_text().replace("metrics = true", "metrics = true\nadmin = true"))
+    with pytest.raises(KeyFileError, match="`admin` or `metrics`, not both"):
+        read(file)
+
+
+def test_a_key_that_is_for_the_metrics_now_holds_nothing_else_any_more(file: Path, capsys: Capture) -> None:
+    key = added(file, capsys, "alice")
+    ring = Keyring(file)
+    alice = ring.holder(key)
+    assert alice is not None
+    assert ring.holds(alice)
+    file.write_text(file.read_text() + "metrics = true\n")
+    ring.reload()
+    assert not ring.holds(alice)
+    assert not ring.has_tenant("alice")
+
+
 def test_a_revoked_key_is_gone_and_its_tenant_with_the_last(file: Path, capsys: Capture) -> None:
     key = added(file, capsys, "alice", "--tenant", "acme", "--max-streams", "3")
     other = added(file, capsys, "bob", "--tenant", "acme")
     assert command(file, "revoke", "alice") == 0
     ring = Keyring(file)
     assert ring.holder(key) is None
-    assert ring.holder(other) == Holder("acme", digest(other))
+    assert ring.holder(other) == Holder("acme", digest(other), name="bob")
     assert ring.allowance("acme").max_streams == 3
     assert command(file, "revoke", "bob") == 0
     assert (read(file).tenants, read(file).keys) == ({}, {})
@@ -169,7 +193,7 @@ def test_a_running_server_learns_of_new_and_of_revoked_keys(file: Path, capsys: 
     assert holder is not None
     assert ring.holds(holder)
     second = added(file, capsys, "bob")
-    assert ring.holder(second) == Holder("bob", digest(second))
+    assert ring.holder(second) == Holder("bob", digest(second), name="bob")
     command(file, "revoke", "alice")
     assert ring.holder(first) is None
     assert not ring.holds(holder)

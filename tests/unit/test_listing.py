@@ -137,7 +137,8 @@ def test_the_totals_are_of_the_engine_that_runs(watched: Watched) -> None:
 
 def asking(watched: Watched, credentials: Credentials) -> TestClient:
     door = listing_endpoint(watched.listings, credentials, lambda: 7)
-    return TestClient(Starlette(routes=guarded(Access.HOLDERS, credentials, Route("/v1/streams", door))))
+    app = Starlette(routes=guarded(Access.HOLDERS, credentials, Route("/v1/streams", door)))
+    return TestClient(app, base_url="http://localhost")
 
 
 def test_a_tenant_is_told_of_its_own_and_an_admin_of_all(

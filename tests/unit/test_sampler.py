@@ -20,9 +20,9 @@ from transformers import (
 )
 
 from engine.api import Logprob, Sampling
-from engine.sampling.draw import MAX_VOCAB
 from engine.sampling.readback import SampleRequest
 from engine.sampling.sampler import Sampler
+from engine.sampling.sampling_math import MAX_VOCAB
 from engine.schedule.sequence import SampledToken, Sequence
 
 VOCAB = 300

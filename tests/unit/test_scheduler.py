@@ -10,9 +10,9 @@ import pytest
 from engine.api import Sampling
 from engine.schedule.batch import Batch
 from engine.schedule.block_cache import BlockCache
-from engine.schedule.fairness import AGING_STEPS
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
+from engine.schedule.serving_order import AGING_STEPS
 
 BLOCK = 4
 

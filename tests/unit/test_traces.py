@@ -181,5 +181,6 @@ def test_where_opentelemetry_is_missing_the_server_says_what_to_install() -> Non
     done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == (
-        "midstream: --traces on needs OpenTelemetry; install it with: pip install 'midstream-server[otel]'\n"
+        "midstream: --traces on needs OpenTelemetry; in a clone of Midstream, install it with: "
+        "pip install ./clients/python '.[otel]'\n"
     )

@@ -1,7 +1,7 @@
 /**
  * The client: connecting to a server, and starting streams there.
  * @module
- * @import { Channel } from "./channel.js"
+ * @import { Channel } from "./stream-channel.js"
  * @import { ApiKey, SocketClass } from "./dial.js"
  * @import { Close } from "./errors.js"
  * @import { AttachOptions, ClientOptions, StartOptions } from "./options.js"

@@ -9,7 +9,7 @@
 import { Backoff, CAP_MS } from "./backoff.js";
 import { ConnectionLost, reconnectFailed, silenceTimedOut } from "./errors.js";
 import { watchLiveness } from "./liveness.js";
-import { retry } from "./retry.js";
+import { retry } from "./retry-loop.js";
 
 /** @typedef {"open" | "reconnecting" | "closed"} ConnectionState */
 /** @typedef {{send(text: string): void, close(code?: number): void}} Transport A socket, as far as it is used here. */

@@ -15,7 +15,7 @@
  */
 
 import { notify } from "./callbacks.js";
-import { Channel, Channels, channelFor } from "./channel.js";
+import { Channel, Channels, channelFor } from "./stream-channel.js";
 import { ConnectionLost, ProtocolError, connectionClosed, fromEvent, outcomeUnknown } from "./errors.js";
 import { streamLost } from "./errors.js";
 import { parseEvent } from "./event-parser.js";

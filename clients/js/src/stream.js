@@ -3,7 +3,7 @@
  *
  * Knows when a stream is no longer wanted. What its events mean is the core's, how frames travel the session's.
  * @module
- * @import { Channel } from "./channel.js"
+ * @import { Channel } from "./stream-channel.js"
  * @import { Final, Injection, Kv, Params, Steering } from "./protocol.js"
  * @import { Chunk } from "./stream-core.js"
  */

@@ -16,7 +16,7 @@
 
 import { abortable } from "./abortable.js";
 import { notify } from "./callbacks.js";
-import { Channels, channelFor } from "./channel.js";
+import { Channels, channelFor } from "./stream-channel.js";
 import { Client } from "./client.js";
 import { ConnectionLost, connectionClosed, deserializeError, serializeError } from "./errors.js";
 import { checkTimeouts } from "./options.js";

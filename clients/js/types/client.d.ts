@@ -161,7 +161,7 @@ import type { Params } from "./protocol.js";
 import type { ClientOptions } from "./options.js";
 import type { OpeningFrame } from "./protocol.js";
 import type { ReadOptions } from "./stream-core.js";
-import type { Channel } from "./channel.js";
+import type { Channel } from "./stream-channel.js";
 import type { Answer } from "./protocol.js";
 import type { RequestFrame } from "./protocol.js";
 import type { TokenLogprob } from "./protocol.js";

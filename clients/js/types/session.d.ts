@@ -32,7 +32,7 @@ import type { ConnectionState } from "./reconnecting.js";
 import type { Close } from "./errors.js";
 import type { OpeningFrame } from "./protocol.js";
 import type { ReadOptions } from "./stream-core.js";
-import { Channel } from "./channel.js";
+import { Channel } from "./stream-channel.js";
 import type { Answer } from "./protocol.js";
 import type { StreamCore } from "./stream-core.js";
 import type { RequestFrame } from "./protocol.js";

@@ -102,4 +102,4 @@ import type { Final } from "./protocol.js";
 import type { Chunk } from "./stream-core.js";
 import type { Kv } from "./protocol.js";
 import type { Injection } from "./protocol.js";
-import type { Channel } from "./channel.js";
+import type { Channel } from "./stream-channel.js";

@@ -10,7 +10,6 @@ from typing import Any, Literal, Self, Unpack
 
 from msgspec import Struct
 
-from midstream.channel import Channel
 from midstream.dial import Dialer, Encoding
 from midstream.options import DEFAULT_WINDOW, CreditLike, StartOptions, explicit_credit, frame, start_frame
 from midstream.protocol import (
@@ -30,6 +29,7 @@ from midstream.protocol import (
 )
 from midstream.reconnecting import ClientState, Reconnecting
 from midstream.stream import Stream
+from midstream.stream_channel import Channel
 from midstream.stream_core import StreamCore
 
 RECONNECT_S = 60.0

@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar, cast
 
 from midstream.backoff import Backoff
-from midstream.channel import Channel
 from midstream.connection import Connection
 from midstream.errors import MidstreamError, from_code, from_event, stream_lost
 from midstream.pending_frames import PendingFrame, idempotent, unknown_outcome
@@ -39,6 +38,7 @@ from midstream.protocol import (
     Started,
     StreamEvent,
 )
+from midstream.stream_channel import Channel
 
 E = TypeVar("E", bound=Event)
 Failure = Callable[[], MidstreamError]  # each who waits is given an exception, and a traceback, of his own

@@ -13,7 +13,6 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Literal, Self, Unpack
 
-from midstream.channel import Channel
 from midstream.errors import ConnectionLost, StreamFailed
 from midstream.options import MessageLike, ParamOptions, check_names, frame
 from midstream.protocol import (
@@ -33,6 +32,7 @@ from midstream.protocol import (
     Rewind,
     Rewound,
 )
+from midstream.stream_channel import Channel
 from midstream.stream_core import Chunk, State
 
 DETACHED = "the stream was cancelled, because its connection was lost and nobody came back to it in time"

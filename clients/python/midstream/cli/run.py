@@ -105,7 +105,7 @@ def _results(file: str | None) -> Iterator[Record]:
 def _display() -> Display:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return PlainTextDisplay(sys.stdout)
-    from midstream.cli.terminal.live import LiveDisplay  # brings the terminal's library with it
+    from midstream.cli.terminal.run_screen import LiveDisplay  # brings the terminal's library with it
 
     return LiveDisplay()
 

@@ -1,4 +1,4 @@
-"""Fairness: the order in which sequences are served, by priority and waiting time, then by tenant.
+"""The serving order: the order in which sequences are served, by priority and waiting time, then by tenant.
 
 It knows sequences, tenants and the number of the step. It knows no memory, no budget and no batch.
 """

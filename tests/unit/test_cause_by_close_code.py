@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from realtime.hub.observers import DisconnectCause
-from realtime.transport.websocket_extension import TOOK_NOTHING, UNANSWERED
-from realtime.websocket.close_causes import cause_of
+from realtime.transport.asgi_websocket_extension import TOOK_NOTHING, UNANSWERED
+from realtime.websocket.cause_by_close_code import cause_of
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Figures, the numbers that benchmarks measure: written as JSON for machines, as a table for people."""
+"""Result tables: figures that benchmarks measure, written as JSON for machines, as a table for people."""
 
 from __future__ import annotations
 

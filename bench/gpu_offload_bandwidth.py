@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from bench import hardware_limits
-from bench.figures import Figure
+from bench.result_tables import Figure
 from engine.engine import Engine
 from engine.forward.model_runner import ModelRunner
 from engine.memory.host_pool import STAGING_BYTES, HostPool

@@ -1,4 +1,4 @@
-"""Serial queues: frames that wait behind one for the same stream whose text takes long to tokenize.
+"""Frame queues: frames that wait behind one for the same stream whose text takes long to tokenize.
 
 A queue is one stream's frames, worked off one after the other; queues do not wait for one another, and the
 event loop waits for none of them. What is done with a frame is not known here.

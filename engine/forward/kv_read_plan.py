@@ -1,4 +1,5 @@
-"""The ragged batch: which keys and values each row reads, and which rows can be read in one call.
+"""The KV read plan of a ragged batch: which keys and values each row reads, and which rows can be read in one
+call.
 
 Pure arithmetic on positions in the pool, done once a step and used by every layer. It knows spans and where
 their tokens lie; it knows no model and computes no attention.
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from engine.transfer import upload
+from engine.nonblocking_transfer import upload
 
 PADDING = 2.0  # a group may read at most so many times what its rows really see
 SMALL = 64  # tokens of padding a row that are cheaper than another call

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.sampling import draw
-from engine.sampling.draw import (
+from engine.sampling import sampling_math
+from engine.sampling.sampling_math import (
     BINS,
     SCALE,
     TOPK_LIMIT,
@@ -177,9 +177,9 @@ def rows_of(kind: str) -> Tensor:
 @pytest.fixture(params=["as on the CPU", "as on a GPU, four rows at once"])
 def search(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param != "as on the CPU":
-        lanes = draw.LANES["cuda"]
-        monkeypatch.setitem(draw.LANES, "cpu", lanes)
-        monkeypatch.setattr(draw, "HISTOGRAM_BYTES", 4 * BINS * lanes * 8)
+        lanes = sampling_math.LANES["cuda"]
+        monkeypatch.setitem(sampling_math.LANES, "cpu", lanes)
+        monkeypatch.setattr(sampling_math, "HISTOGRAM_BYTES", 4 * BINS * lanes * 8)
 
 
 KINDS = pytest.mark.parametrize("kind", SCORES)

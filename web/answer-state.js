@@ -2,14 +2,14 @@
  * One answer and its state: read from a stream at the reader's pace, steered while it is written, and taken up again
  * after its end. Knows the SDK's stream and the transcript; knows no DOM. `onchange` tells of every change.
  *
- * @typedef {import("./transcript.js").Position} Position @typedef {import("./transcript.js").Message} Message
+ * @typedef {import("./answer-transcript.js").Position} Position @typedef {import("./answer-transcript.js").Message} Message
  * @typedef {import("./connection.js").Client} Client
  * @typedef {"waiting" | "writing" | "paused" | "ended"} State
  * @typedef {{ params: Record<string, any>, window: number, pace: number, model?: string }} Settings
  */
 import { explain, explainSteering } from "./error-messages.js";
 import { RateMeter } from "./rate-meter.js";
-import { Transcript, injection } from "./transcript.js";
+import { Transcript, injection } from "./answer-transcript.js";
 
 export class Answer {
   transcript = new Transcript();

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from statistics import median
 
-from bench.figures import Figure
 from bench.gateway import CONNECTIONS, TOKENS, read_all
+from bench.result_tables import Figure
 from bench.server import ServerProcess
 from engine import api, toy_model
 from midstream import protocol

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from realtime.stream.output import Output
+from realtime.stream.accumulated_output import Output
 from realtime.text.detokenizer import TextStream
 from tests.fakes.simulated_server import toy_tokenizer
 

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { Backoff } from "../src/backoff.js";
-import { retry } from "../src/retry.js";
+import { retry } from "../src/retry-loop.js";
 
 const WHY = new Error("the first loss");
 const never = new AbortController().signal;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from realtime.hub.serial_queues import SerialQueues
+from realtime.hub.frame_queues import SerialQueues
 
 
 class Works:

@@ -1,4 +1,4 @@
-"""The random draw: the arithmetic of sampling (random numbers, temperature, top-k, top-p), one row a stream.
+"""The arithmetic of sampling (random numbers, temperature, top-k, top-p), one row a stream.
 
 Two promises shape it. A choice is a function of (seed, token index, that row's logits) alone: there is no
 generator state, and no result depends on what else stands in the batch. And equal weights give equal tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from midstream.protocol import CloseCode
 from realtime.hub.observers import DisconnectCause
-from realtime.transport.websocket_extension import TOOK_NOTHING, UNANSWERED
+from realtime.transport.asgi_websocket_extension import TOOK_NOTHING, UNANSWERED
 
 _LOST = 1006  # RFC 6455, 7.1.5: without a close frame
 _CAUSES: dict[int, DisconnectCause] = {

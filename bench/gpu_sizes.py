@@ -1,4 +1,4 @@
-"""The GPU benchmark's plan: how large everything is, on a device, and for a dry run on the CPU."""
+"""The sizes of the GPU benchmark: how large everything is, on a device, and for a dry run on the CPU."""
 
 from __future__ import annotations
 
