@@ -55,7 +55,9 @@ def _add(path: Path, arguments: Namespace) -> None:
     with _edited(path) as key_file:
         if name in key_file.keys:
             raise KeysCommandError(f'there is a key "{name}" already: take another name, or revoke it first')
-        key_file.keys[name] = KeyEntry(tenant=tenant, digest=digest(key), admin=arguments.admin)
+        key_file.keys[name] = KeyEntry(
+            tenant=tenant, digest=digest(key), admin=arguments.admin, metrics=arguments.metrics
+        )
         if limits or tenant not in key_file.tenants:
             before = key_file.tenants.get(tenant, Allowance())
             key_file.tenants[tenant] = msgspec.structs.replace(before, **limits)
@@ -68,7 +70,8 @@ def _list(path: Path, arguments: Namespace) -> None:
     for name, entry in sorted(key_file.keys.items()):
         allowed = msgspec.to_builtins(key_file.tenants.get(entry.tenant, Allowance()))
         limits = " ".join(f"{limit}={_shown(value)}" for limit, value in allowed.items())
-        print(f"{name}  tenant={entry.tenant}{'  admin' * entry.admin}  {limits}".rstrip())
+        role = "  admin" * entry.admin + "  metrics" * entry.metrics
+        print(f"{name}  tenant={entry.tenant}{role}  {limits}".rstrip())
 
 
 def _shown(value: Any) -> str:
@@ -158,7 +161,15 @@ def _parser() -> ArgumentParser:
         type=_priorities,
         help="priorities that a start may ask for, as --priority=-8:4, or the highest alone (default -8:0)",
     )
-    add.add_argument("--admin", action="store_true", help="the key may read the server's metrics")
+    role = add.add_mutually_exclusive_group()
+    role.add_argument(
+        "--admin",
+        action="store_true",
+        help="the key may read the server's metrics, and list and cancel everybody's streams",
+    )
+    role.add_argument(
+        "--metrics", action="store_true", help="the key may read the server's metrics, and do nothing else"
+    )
     commands.add_parser(
         "list", parents=[file], help="say which keys there are; not what they are", allow_abbrev=False
     )

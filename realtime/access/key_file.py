@@ -34,6 +34,13 @@ class KeyEntry(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=T
     tenant: Name
     digest: Digest
     admin: bool = False
+    metrics: bool = False  # it may read those, and do nothing else
+
+    def __post_init__(self) -> None:
+        if self.admin and self.metrics:
+            raise ValueError(
+                "a key is `admin` or `metrics`, not both: an admin's key may read the metrics, too"
+            )
 
 
 class KeyFile(Struct, kw_only=True, forbid_unknown_fields=True):

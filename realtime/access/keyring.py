@@ -24,22 +24,22 @@ class Keyring:
         self._path = path
         self._version = _version(path)
         self._use(read(path))
-        if not self._entries:
+        if not self._holders:
             log.warning("the key file %s holds no key: nobody can connect", path)
 
     def holder(self, key: str) -> Holder | None:
         self.reload()
-        entry = self._entries.get(digest(key))
-        return None if entry is None else Holder(entry.tenant, entry.digest, entry.admin)
+        return self._holders.get(digest(key))
 
     def holds(self, holder: Holder) -> bool:
-        """Whether the key with which somebody came in is still one, and still the same tenant's."""
-        entry = self._entries.get(holder.key or "")
-        return entry is not None and entry.tenant == holder.tenant
+        """Whether the key with which somebody came in is still one, of the same tenant, and not for the metrics
+        alone."""
+        now = self._holders.get(holder.key or "")
+        return now is not None and now.tenant == holder.tenant and not now.metrics
 
     def has_tenant(self, tenant: str) -> bool:
-        """Whether any key is this tenant's."""
-        return any(entry.tenant == tenant for entry in self._entries.values())
+        """Whether any key is this tenant's, for more than the metrics."""
+        return any(holder.tenant == tenant and not holder.metrics for holder in self._holders.values())
 
     def allowance(self, tenant: str) -> Allowance:
         return self._tenants.get(tenant, Allowance())
@@ -55,11 +55,15 @@ class Keyring:
         except KeyFileError as problem:
             log.error("%s; the keys that were read before still hold", problem)
         else:
-            log.info("the key file has changed: %d keys", len(self._entries))
+            log.info("the key file has changed: %d keys", len(self._holders))
 
     def _use(self, file: KeyFile) -> None:
         self._tenants = file.tenants
-        self._entries: dict[str, KeyEntry] = {entry.digest: entry for entry in file.keys.values()}
+        self._holders = {entry.digest: _holder(name, entry) for name, entry in file.keys.items()}
+
+
+def _holder(name: str, entry: KeyEntry) -> Holder:
+    return Holder(entry.tenant, entry.digest, entry.admin, entry.metrics, name)
 
 
 def _version(path: Path) -> Version:

@@ -27,8 +27,8 @@ HOLDER = "midstream.holder"
 
 class Access(Enum):
     EVERYBODY = "everybody"
-    HOLDERS = "whoever holds a key"
-    ADMINS = "whoever holds an admin's key"
+    HOLDERS = "whoever holds a key for more than the metrics"
+    METRICS = "whoever holds an admin's key, or one for the metrics"
 
 
 def refusal_response(refusal: Refusal) -> Response:
@@ -66,9 +66,17 @@ class Guard:
             holder = self._credentials.of_upgrade(headers, scope["subprotocols"])
         else:
             holder = self._credentials.of_request(headers)
-        if self.access is Access.ADMINS and not self._credentials.are_admins(holder):
-            raise Refusal("forbidden", "This needs an admin's key: see `midstream keys add --admin`.")
+        self._check(holder)
         return holder
+
+    def _check(self, holder: Holder) -> None:
+        if self.access is Access.HOLDERS and holder.metrics:
+            raise Refusal("forbidden", "This key may read /metrics, and do nothing else.")
+        if self.access is Access.METRICS and not self._credentials.may_read_metrics(holder):
+            raise Refusal(
+                "forbidden",
+                "This needs an admin's key, or one for the metrics: see `midstream keys add --help`.",
+            )
 
     async def _deny(self, refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
