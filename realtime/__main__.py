@@ -6,9 +6,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,9 +50,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("midstream")
 
-# A crowd that connects holds up those who are connected for some ten milliseconds, and no longer.
-ACCEPTED_AT_ONCE = 64
-
 # A reader that is busy with what it has read answers no ping meanwhile. It is stalled, which costs nothing,
 # and not gone.
 PEER_SILENCE_S = 300.0
@@ -69,7 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"midstream: {problem}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        return 130
+        return 128 + signal.SIGINT
+    except asyncio.CancelledError:
+        return 128 + signal.SIGTERM
     return 0
 
 
@@ -112,7 +113,8 @@ async def serve(options: Options, listening: socket.socket) -> None:
     )
     _start_background(background, keyring, connections, hub, metrics)
     try:
-        hello = await supervisor.start()
+        with _cancelled_by_sigterm():
+            hello = await supervisor.start()
         ending = partial(let_finish, hub, supervisor, endpoints, options.shutdown_grace_s)
         server = Server(_uvicorn_config(options, endpoints), ending)
         model = f"{hello.model} ({hello.dtype}, {hello.device})"
@@ -125,6 +127,19 @@ async def serve(options: Options, listening: socket.socket) -> None:
         await supervisor.stop()
         if traces is not None:
             await asyncio.to_thread(traces.close)
+
+
+@contextmanager
+def _cancelled_by_sigterm() -> Iterator[None]:
+    """Until there is a server that can end in good order. By itself it would leave who loads a model behind,
+    and as a container's first process not even be noticed."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
 
 
 def _keyring(options: Options) -> Keyring | None:
@@ -224,7 +239,6 @@ def _uvicorn_config(options: Options, endpoints: Endpoints) -> uvicorn.Config:
         ),
         ws_max_size=options.max_message_bytes,
         ws_ping_timeout=PEER_SILENCE_S,
-        backlog=ACCEPTED_AT_ONCE,
         log_level=options.log_level,
         log_config=None,  # its loggers end where all do
         access_log=False,

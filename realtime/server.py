@@ -8,15 +8,15 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 
 from midstream.protocol import GoingAway
 from realtime.app import Endpoints
-from realtime.bind import BACKLOG
 from realtime.engines.supervisor import Supervisor
 from realtime.hub.hub import Hub
+from realtime.transport.acceptor import Acceptor
 
 log = logging.getLogger("midstream")
 
@@ -32,11 +32,23 @@ class Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         self._ending = ending
         self._end: asyncio.Task[None] | None = None
+        self._acceptors: list[Acceptor] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        for listening in sockets or []:
-            listening.listen(BACKLOG)  # uvicorn takes what is accepted in one go for what may wait, too
+        await super().startup([])  # which would accept by itself, and log each time that it cannot
+        self._acceptors = [Acceptor(listening, self._new_protocol) for listening in sockets or []]
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for acceptor in self._acceptors:
+            acceptor.close()
+        await super().shutdown(sockets)
+
+    def _new_protocol(self) -> asyncio.Protocol:
+        protocol_class = cast(Any, self.config.http_protocol_class)
+        protocol: asyncio.Protocol = protocol_class(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._loop.call_soon_threadsafe(self._asked_to_end, sig, frame)

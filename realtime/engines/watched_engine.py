@@ -119,6 +119,8 @@ class WatchedEngine:
                 pass  # to be heard is all that it is for
             case api.Prepared():
                 self.prepared = True
+                if not self.spent.is_set():
+                    log.info("a spare engine stands ready")
             case api.StepOutput():
                 self._on_step(message)
             case api.Hello():

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
+import socket
 from collections.abc import Callable
 
 from bench.reliability import deaths
@@ -91,6 +93,50 @@ async def test_a_spare_that_dies_first_is_missed_by_nobody(serve: Serve) -> None
             os.kill(process, signal.SIGKILL)
         await stream.rest()
         assert stream.text == (await whole(client, "whole")).text
+
+
+async def test_a_spare_that_dies_is_replaced_and_one_that_hangs_holds_up_nobody(serve: Serve) -> None:
+    served = serve("--engine-spare", "on")
+    first, spare = await engines(served, 2)
+    os.kill(spare, signal.SIGKILL)
+    await until_said(served, "the spare engine has died; another is prepared")
+    second = (await engines(served, 2))[1]
+    assert second != spare
+    await until_said(served, "a spare engine stands ready")
+    async with client_of(served.url) as client:
+        os.kill(second, signal.SIGSTOP)
+        os.kill(first, signal.SIGKILL)
+        await until_ready_again(served)
+        await whole(client, "on another")
+
+
+async def test_an_engine_is_replaced_while_connections_take_all_descriptors_that_they_get(
+    serve: Serve,
+) -> None:
+    served = serve("--toy-step-ms", "10", "--handshake-timeout-s", "60")
+    async with client_of(served.url) as client:
+        stream = await client.start("stalled", params=GREEDY, credit={"limit": 5})
+        await stream.until_index(5)
+        resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE, (80, 80))
+        crowd = [socket.create_connection((served.host, served.port)) for _ in range(200)]
+        await until_said(served, "whoever connects now has to wait")
+        os.kill(served.engine, signal.SIGKILL)
+        await stream.send("credit", limit=80)
+        await stream.rest()
+        for each in crowd:
+            each.close()
+        assert stream.text == (await whole(client, "whole")).text
+        assert await served.ask("/healthz") == (200, '{"status":"ok"}')
+    served.tell()
+    assert served.ended() == 0
+    assert served.log().count("whoever connects now has to wait") == 1
+    assert "Traceback" not in served.log()
+
+
+async def until_said(served: Served, words: str) -> None:
+    async with asyncio.timeout(30):
+        while words not in await asyncio.to_thread(served.log):
+            pass
 
 
 async def engines(served: Served, count: int) -> list[int]:

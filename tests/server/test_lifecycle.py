@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import select
 import shlex
+import signal
 import socket
 import subprocess
 from collections.abc import Callable
@@ -15,7 +18,7 @@ from websockets.exceptions import ConnectionClosed
 
 from tests.fakes.tiny_models import tiny_folder
 from tests.server.independent_client import Client, client_of
-from tests.server.server_process import PATIENCE_S, Served, environment, run
+from tests.server.server_process import PATIENCE_S, Served, command, environment, run
 
 LONG = {"ignore_eos": True, "temperature": 0}
 Serve = Callable[..., Served]
@@ -71,13 +74,18 @@ def little_memory(_: Path) -> list[str]:
     return ["--model", "toy", "--kv-tokens", "16"]
 
 
+def no_such_host(_: Path) -> list[str]:
+    return ["--model", "toy", "--insecure-open", "--host", "no-such-host.invalid"]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         (no_such_folder, ["no model", "nothing"]),
         (torn_folder, ["model.safetensors"]),
         (strange_folder, ["bamba", "llama"]),
-        (little_memory, ["memory", "one sequence"]),
+        (little_memory, ["--kv-tokens is 16", "at least 32", "--block-size 16"]),
+        (no_such_host, ["cannot listen on no-such-host.invalid", "no address of this machine"]),
     ],
 )
 def test_what_cannot_be_served_is_refused_in_a_line(
@@ -139,3 +147,37 @@ async def test_past_the_grace_streams_are_cancelled_with_their_final(serve: Serv
         assert await closed_with(client) == 1001
     assert server.ended() == 0
     assert "Traceback" not in server.log()
+
+
+async def test_an_engine_that_has_hung_does_not_hold_up_the_end(serve: Serve) -> None:
+    """It says nothing of what it was told to cancel; that is the end of the streams all the same."""
+    server = serve("--toy-step-ms", "10", "--shutdown-grace-s", "0.2")
+    async with client_of(server.url) as client:
+        stream = await client.start("endless", params=LONG)
+        await stream.until_index(5)
+        os.kill(server.engine, signal.SIGSTOP)
+        server.tell()
+        assert (await stream.rest())["finish_reason"] == "cancelled"
+        assert await closed_with(client) == 1001
+    assert server.ended() == 0
+    assert "Traceback" not in server.log()
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)]
+)
+def test_whoever_loads_a_model_goes_with_the_server(
+    tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    """It reads a pipe for its model's configuration, into which nothing is ever written."""
+    os.mkfifo(tmp_path / "config.json")
+    said = command("--model", str(tmp_path), "--port", "0")
+    server = subprocess.Popen(said, env=environment(), stderr=subprocess.PIPE, text=True)
+    with (tmp_path / "config.json").open("wb") as pipe:  # which waits for the reader
+        readers = select.poll()
+        readers.register(pipe, select.POLLERR)
+        assert readers.poll(0) == []
+        server.send_signal(number)
+        _, errors = server.communicate(timeout=PATIENCE_S)
+        assert (server.returncode, errors) == (status, "")
+        assert readers.poll(PATIENCE_S * 1000), "it still reads"
