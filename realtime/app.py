@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -12,6 +13,7 @@ from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
 from midstream import protocol
+from midstream.protocol import CloseCode
 from realtime.access.connection_limits import OpenConnections
 from realtime.access.credentials import Credentials
 from realtime.background_tasks import BackgroundTasks
@@ -19,7 +21,8 @@ from realtime.engines.supervisor import Supervisor
 from realtime.http import asyncapi
 from realtime.http.client_secret_endpoint import client_secret_endpoint
 from realtime.http.cors import shared_with
-from realtime.http.guard import Access, guarded, holder_of, refusal_response
+from realtime.http.guard import Access, guarded, holder_of
+from realtime.http.lasting import lasting, open_connection
 from realtime.http.listing_endpoint import listing_endpoint
 from realtime.http.openai.errors import error_response
 from realtime.http.openai.routes import routes as openai
@@ -30,7 +33,6 @@ from realtime.http.stream_endpoint import routes as streams
 from realtime.hub.hub import Hub
 from realtime.observability.listing import ListingObserver
 from realtime.observability.metrics import Metrics
-from realtime.refusal import Refusal
 from realtime.websocket.connection import Connection, ConnectionLimits, serve
 
 
@@ -55,25 +57,19 @@ class Endpoints:
         self._metrics = metrics
         self._limits = limits
         self._background = background
-        self._connections = connections
+        self.connections = connections
         self.credentials = credentials
         timeouts = timeouts or SseTimeouts()
-        self.openai = openai(hub, limits.max_message_bytes, timeouts)
-        self.streams = streams(hub, limits.max_message_bytes, timeouts)
+        self.openai = openai(hub, connections, limits.max_message_bytes, timeouts)
+        self.streams = streams(hub, connections, limits.max_message_bytes, timeouts)
         self.open: dict[str, Connection] = {}  # by session_id
         self.list_streams = listing_endpoint(listings, credentials, lambda: len(self.open))
 
     async def realtime(self, websocket: WebSocket) -> None:
-        holder = holder_of(websocket)
-        try:
-            connection = self._connections.open(websocket, holder)
-        except Refusal as refusal:
-            await websocket.send_denial_response(refusal_response(refusal))
-            return
-        try:
-            await serve(websocket, self._hub, holder.tenant, self._limits, self.open)
-        finally:
-            self._connections.close(connection)
+        open_connection(websocket.scope).revoke = partial(
+            websocket.close, CloseCode.NOT_AUTHENTICATED, "your key was revoked"
+        )
+        await serve(websocket, self._hub, holder_of(websocket).tenant, self._limits, self.open)
 
     async def healthz(self, request: Request) -> Response:
         """This process answers, and each of its tasks lives."""
@@ -112,13 +108,13 @@ def guarded_routes(endpoints: Endpoints) -> list[Route | WebSocketRoute]:
         *guarded(
             Access.HOLDERS,
             credentials,
-            WebSocketRoute("/v1/realtime", endpoints.realtime),
+            *lasting(endpoints.connections, WebSocketRoute("/v1/realtime", endpoints.realtime)),
             Route("/v1/realtime/client_secrets", client_secret_endpoint(credentials), methods=["POST"]),
             Route("/v1/streams", endpoints.list_streams),
             *endpoints.streams,
         ),
         *guarded(Access.HOLDERS, credentials, *endpoints.openai, error_response=error_response),
-        *guarded(Access.ADMINS, credentials, Route("/metrics", endpoints.metrics)),
+        *guarded(Access.METRICS, credentials, Route("/metrics", endpoints.metrics)),
         *guarded(
             Access.EVERYBODY,
             credentials,

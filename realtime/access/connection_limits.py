@@ -1,27 +1,32 @@
 """The limits of open connections: of the server, of an address and of a tenant; and which a revoked key has
 open.
 
-It counts connections that hold a key. It knows nothing of what is said on them.
+It counts whatever holds a key and lasts, WebSockets and answers over HTTP alike. It knows nothing of what is
+said on them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
-from starlette.websockets import WebSocket
 
 from realtime.refusal import Refusal
 from realtime.tenants.allowance import EVERYTHING, Allowance, Holder
+from realtime.transport.pending_requests import network_of
 
 A_WHILE_MS = 1000
 
 
-class OpenConnection(Struct, frozen=True, eq=False):
-    websocket: WebSocket
-    address: str
+async def _not_served_yet() -> None:
+    pass
+
+
+class OpenConnection(Struct, eq=False):
+    network: str  # the peer's, as addresses are counted
     holder: Holder
+    revoke: Callable[[], Awaitable[None]] = _not_served_yet  # ends it: said by whoever serves it
 
 
 class OpenConnections:
@@ -35,35 +40,39 @@ class OpenConnections:
         self._per_address = per_address
         self._allowance = allowance
         self._connections: set[OpenConnection] = set()
-        self._of_address: Counter[str] = Counter()  # counted as they come and go: there may be thousands
+        self._of_network: Counter[str] = Counter()  # counted as they come and go: there may be thousands
         self._of_tenant: Counter[str] = Counter()
 
-    def open(self, websocket: WebSocket, holder: Holder) -> OpenConnection:
-        """Whoever joins leaves again. Raises Refusal if there is no room."""
-        connection = OpenConnection(websocket, websocket.client.host if websocket.client else "", holder)
+    @property
+    def full(self) -> bool:
+        return len(self._connections) >= self._limit
+
+    def open(self, host: str, holder: Holder) -> OpenConnection:
+        """Whoever opens closes again. Raises Refusal if there is no room for another from this host."""
+        connection = OpenConnection(network_of(host), holder)
         self._check(connection)
         self._connections.add(connection)
-        self._of_address[connection.address] += 1
+        self._of_network[connection.network] += 1
         self._of_tenant[holder.tenant] += 1
         return connection
 
     def close(self, connection: OpenConnection) -> None:
         if connection in self._connections:
             self._connections.remove(connection)
-            _count_out(self._of_address, connection.address)
+            _count_out(self._of_network, connection.network)
             _count_out(self._of_tenant, connection.holder.tenant)
 
     def matching(self, unwanted: Callable[[Holder], bool]) -> list[OpenConnection]:
         return [connection for connection in self._connections if unwanted(connection.holder)]
 
     def _check(self, new: OpenConnection) -> None:
-        if len(self._connections) >= self._limit:
+        if self.full:
             raise Refusal(
                 "overloaded",
                 f"The server's limit of {self._limit} connections is reached; try again later.",
                 retry_after_ms=A_WHILE_MS,
             )
-        self._check_share(self._of_address[new.address], self._per_address, "your address")
+        self._check_share(self._of_network[new.network], self._per_address, "your address")
         self._check_share(
             self._of_tenant[new.holder.tenant],
             self._allowance(new.holder.tenant).max_connections,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from midstream.protocol import CloseCode
 from realtime.access.connection_limits import OpenConnection, OpenConnections
 from realtime.access.keyring import Keyring
 from realtime.hub.hub import Hub
@@ -33,4 +32,4 @@ async def revoke(keyring: Keyring, connections: OpenConnections, hub: Hub) -> No
 
 async def _close(connection: OpenConnection) -> None:
     with suppress(PeerGone, RuntimeError):  # it is going already
-        await connection.websocket.close(CloseCode.NOT_AUTHENTICATED, "your key was revoked")
+        await connection.revoke()

@@ -56,7 +56,7 @@ class Guard:
             try:
                 scope[HOLDER] = self._admitted(scope)
             except Refusal as refusal:
-                await self._deny(refusal, scope, receive, send)
+                await send_refusal(self._error_response(refusal), scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -78,11 +78,13 @@ class Guard:
                 "This needs an admin's key, or one for the metrics: see `midstream keys add --help`.",
             )
 
-    async def _deny(self, refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            await WebSocket(scope, receive, send).send_denial_response(self._error_response(refusal))
-        else:
-            await self._error_response(refusal)(scope, receive, send)
+
+async def send_refusal(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    """Instead of what was asked for, be that an answer or a WebSocket."""
+    if scope["type"] == "websocket":
+        await WebSocket(scope, receive, send).send_denial_response(response)
+    else:
+        await response(scope, receive, send)
 
 
 def guarded(

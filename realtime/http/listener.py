@@ -86,6 +86,10 @@ class HttpListener:
             self._hub.acknowledge(stream, index, seq)
         self._hub.flush()
 
+    async def revoke(self) -> None:
+        """Nobody holds the key any more with which this was asked for."""
+        self.fail(Refusal("unauthenticated", "Your key was revoked."))
+
     def leave(self, cause: DisconnectCause = "closed") -> None:
         """Nobody reads on. Saying so again changes nothing."""
         if not self.gone:
@@ -110,6 +114,9 @@ class ListenerSource:
 
     def accepted(self) -> None:
         self._listener.accepted()
+
+    async def revoke(self) -> None:
+        await self._listener.revoke()
 
     def leave(self, cause: DisconnectCause = "closed") -> None:
         self._listener.leave(cause)

@@ -12,14 +12,16 @@ import msgspec
 from msgspec.structs import replace
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
 from midstream import protocol
 from midstream.protocol import MAX_INDEX, StreamFrame
+from realtime.access.connection_limits import OpenConnections
 from realtime.codec import Codec
 from realtime.http import sse
 from realtime.http.guard import holder_of, refusal_response
+from realtime.http.lasting import lasting, open_connection
 from realtime.http.listener import HttpListener, ListenerSource
 from realtime.http.request_io import read_body, request_id_header
 from realtime.http.sse import TOO_SLOW, SseTimeouts
@@ -29,6 +31,8 @@ from realtime.stream.outbox import OutgoingEvent
 from realtime.stream.pending_commands import Reply
 
 NOT_STEERING = protocol.Start | protocol.Attach
+TAKEN_ID = "taken"  # of the last event for a reader whose stream another has now
+TAKEN = Refusal("request_taken", "Somebody else reads this stream: a POST to the same path takes it over.")
 
 _codec = Codec(None)
 
@@ -41,17 +45,16 @@ class StreamEndpoint:
 
     async def follow(self, request: Request) -> Response:
         if request.method == "HEAD":
-            return Response(
-                status_code=405, headers={"Allow": "GET"}
-            )  # it would take the stream from its reader
+            return Response(status_code=405, headers={"Allow": "GET, POST"})  # there is no part of it to read
+        if request.headers.get("last-event-id") == TAKEN_ID:
+            return Response(status_code=204)  # an EventSource comes again by itself, and would take it back
         tenant, request_id = holder_of(request).tenant, request.path_params["request_id"]
         try:
-            after = _after(request)
+            attach = protocol.Attach(request_id=request_id, after=_after(request))
         except Refusal as refusal:
             return refusal_response(refusal)
-        return FollowResponse(
-            self._hub, tenant, protocol.Attach(request_id=request_id, after=after), self._timeouts
-        )
+        listener = HttpListener(self._hub, keeps_events=True, takes_over=_takes_over(request))
+        return FollowResponse(self._hub, tenant, attach, listener, self._timeouts)
 
     async def control(self, request: Request) -> Response:
         tenant, request_id = holder_of(request).tenant, request.path_params["request_id"]
@@ -64,12 +67,22 @@ class StreamEndpoint:
         return ControlResponse(self._hub, tenant, frame)
 
 
-def routes(hub: Hub, most_bytes: int, timeouts: SseTimeouts) -> list[Route]:
+def routes(
+    hub: Hub, connections: OpenConnections, most_bytes: int, timeouts: SseTimeouts
+) -> list[Route | WebSocketRoute]:
     endpoint = StreamEndpoint(hub, most_bytes, timeouts)
     return [
         Route("/v1/streams/{request_id:name}/control", endpoint.control, methods=["POST"]),
-        Route("/v1/streams/{request_id:name}", endpoint.follow),
+        *lasting(
+            connections, Route("/v1/streams/{request_id:name}", endpoint.follow, methods=["GET", "POST"])
+        ),
     ]
+
+
+def _takes_over(request: Request) -> bool:
+    """Pages of other sites can have a browser GET anything, as an image, but neither POST unseen nor say what
+    they had last. An EventSource that comes again does: it may not be known here yet that it was cut off."""
+    return request.method == "POST" or bool(request.headers.get("last-event-id"))
 
 
 def _after(request: Request) -> int:
@@ -141,15 +154,24 @@ def _response(listener: HttpListener, frame: StreamFrame) -> Response:
 class FollowResponse(Response):
     """A stream's events, from one that the reader names, to its end."""
 
-    def __init__(self, hub: Hub, tenant: str, attach: protocol.Attach, timeouts: SseTimeouts) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        tenant: str,
+        attach: protocol.Attach,
+        listener: HttpListener,
+        timeouts: SseTimeouts,
+    ) -> None:
         super().__init__()
         self._hub = hub
         self._tenant = tenant
         self._attach = attach
+        self._listener = listener
         self._timeouts = timeouts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        listener = HttpListener(self._hub, keeps_events=True)
+        listener = self._listener
+        open_connection(scope).revoke = listener.revoke
         following = FollowSource(listener)
         async with sse.watched_for_disconnect(receive, listener.leave):
             self._hub.receive_frame(self._tenant, self._attach, listener)
@@ -161,8 +183,12 @@ class FollowResponse(Response):
                 )
                 return
         # 204 tells an EventSource that has had all of it to come no more.
-        none = Response(status_code=204) if listener.failure is None else refusal_response(listener.failure)
+        none = Response(status_code=204) if listener.failure is None else _refused(listener.failure)
         await none(scope, receive, send)
+
+
+def _refused(refusal: Refusal) -> Response:
+    return refusal_response(TAKEN if refusal.code == TAKEN.code else refusal)
 
 
 class FollowSource(ListenerSource):
@@ -181,7 +207,8 @@ class FollowSource(ListenerSource):
         self._take()
         if self._listener.failure is not None:
             self._ended = True
-            self._unsent += _event(self._listener.failure.event())
+            taken = self._listener.failure.code == TAKEN.code
+            self._unsent += _event(self._listener.failure.event(), TAKEN_ID if taken else None)
         said, self._unsent = self._unsent, b""
         return said
 
@@ -196,6 +223,7 @@ class FollowSource(ListenerSource):
         return event
 
 
-def _event(event: OutgoingEvent) -> bytes:
-    seq = event.seq if isinstance(event, protocol.StreamEvent) and isinstance(event.seq, int) else None
-    return sse.format_event(_codec.encode(event), seq)
+def _event(event: OutgoingEvent, event_id: int | str | None = None) -> bytes:
+    if isinstance(event, protocol.StreamEvent) and isinstance(event.seq, int):
+        event_id = event.seq
+    return sse.format_event(_codec.encode(event), event_id)

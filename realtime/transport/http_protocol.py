@@ -20,6 +20,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from realtime.transport.flow_control import SendBuffer, cut_off
+from realtime.transport.http_connections import HttpConnections
 from realtime.transport.pending_requests import PendingRequests, network_of
 from realtime.transport.request_parser import RequestParser, RequestProblem
 
@@ -45,8 +46,10 @@ class HttpLimits:
     body_timeout_s: float = 60.0
     send_timeout_s: float = 20.0  # how long a peer may take nothing of an answer
     close_timeout_s: float = 5.0  # how long the last bytes may take to leave
-    pending_limit: int = 1024
+    pending_limit: int = 1024  # connections that wait for a request, their first or another
     pending_limit_per_address: int = 512
+    open_limit: int = 2048  # connections in all, whatever they do
+    open_limit_per_address: int = 1536
     high_water_bytes: int = 16 * 1024
     head_bytes: int = 16 * 1024  # of a request
 
@@ -70,13 +73,17 @@ def protocol_class(
         limit=limits.pending_limit,
         limit_per_address=limits.pending_limit_per_address,
     )
-    own = {"limits": limits, "pending": pending, "refused": staticmethod(refused)}
+    connections = HttpConnections(
+        pending, limit=limits.open_limit, limit_per_address=limits.open_limit_per_address
+    )
+    own = {"limits": limits, "pending": pending, "open": connections, "refused": staticmethod(refused)}
     return type(TimedHttpProtocol.__name__, (TimedHttpProtocol,), own)
 
 
 class TimedHttpProtocol(H11Protocol):
     limits: ClassVar[HttpLimits]
     pending: ClassVar[PendingRequests]
+    open: ClassVar[HttpConnections]
     refused: Callable[[int, str], None]
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -97,21 +104,23 @@ class TimedHttpProtocol(H11Protocol):
             timeout_s=self.limits.send_timeout_s,
         )
         set_up(transport.get_extra_info("socket"), self.limits.unheard_timeout_s)
-        self.pending.add(self)
+        self.open.add(self)
 
     def data_received(self, data: bytes) -> None:
-        if self.conn.their_state is h11.IDLE and self not in self.pending:
-            self.pending.add(self)  # another request on a connection that was kept
+        if self._is_kept and not self.conn.trailing_data[0]:
+            self.pending.remove(self)  # the time of another request begins with its first byte
         super().data_received(data)
         if self.transport.get_protocol() is not self:
             return  # it is a WebSocket now, and no body is awaited of it
         if self.conn.their_state is not h11.IDLE:
             self.pending.remove(self)
+        elif self not in self.pending:
+            self.pending.add(self)
         self._watch_body()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._stop_waiting()
+        self._leave()
         self._send_buffer.end()
         self._unset_keepalive_if_required()
         if self._close_timer is not None:
@@ -151,7 +160,7 @@ class TimedHttpProtocol(H11Protocol):
         self.transport.write(head.encode() + body)
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        self._stop_waiting()
+        self._leave()
         super().handle_websocket_upgrade(event)
 
     def _watch_body(self) -> None:
@@ -166,15 +175,23 @@ class TimedHttpProtocol(H11Protocol):
             self._body_timer.cancel()
             self._body_timer = None
 
-    def _stop_waiting(self) -> None:
-        self.pending.remove(self)
+    def _leave(self) -> None:
+        """It is no HTTP connection any longer."""
+        self.open.remove(self)
         self._stop_watching_body()
 
     # -- the answer, and the end -----------------------------------------------------------------
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self._is_kept and not self.transport.is_closing():
+            self.pending.add(self)
         self._bound_closing()
+
+    @property
+    def _is_kept(self) -> bool:
+        """Whether it waits for another request, behind one that was answered."""
+        return self.conn.their_state is h11.IDLE and self.cycle is not None
 
     def timeout_keep_alive_handler(self) -> None:
         self._close()

@@ -1,4 +1,5 @@
-"""The connections whose request is not there yet: how long they may take, and how many they may be.
+"""The connections whose request is not there yet, their first or another: how long they may take, and how
+many they may be.
 
 Half a request costs its sender nothing, so whoever sends thousands of them must not keep others out. A good
 client's request is whole within a round trip: when there are too many, the oldest is the one to give up. This
@@ -40,9 +41,9 @@ class PendingRequests:
         """Its time begins; where there are too many, the oldest is given up for it."""
         same = self._by_address.get(request.address, {})
         if len(same) >= self._limit_per_address:
-            self._drop(next(iter(same)))
+            self.give_up_oldest(request.address)
         elif len(self._since) >= self._limit:
-            self._drop(next(iter(self._since)))
+            self.give_up_oldest()
         loop = asyncio.get_running_loop()
         self._since[request] = loop.time()
         self._by_address.setdefault(request.address, {})[request] = None
@@ -59,6 +60,12 @@ class PendingRequests:
             del self._by_address[request.address]
         if not self._since:
             self._stop()
+
+    def give_up_oldest(self, address: str | None = None) -> None:
+        """Of an address, or of all; if there is any."""
+        oldest = next(iter(self._since if address is None else self._by_address.get(address, ())), None)
+        if oldest is not None:
+            self._drop(oldest)
 
     def _drop(self, request: PendingRequest) -> None:
         self.remove(request)
@@ -81,8 +88,10 @@ class PendingRequests:
 
 
 def network_of(host: str) -> str:
-    """The address; for IPv6 the network of 64 bits, of which a single subscriber has every address."""
-    if ":" not in host:
+    """The address; for IPv6 the network of 64 bits, of which a single subscriber has every address. What is
+    no address, as a proxy may say, stands for itself."""
+    try:
+        address = IPv6Address(host)
+    except ValueError:
         return host
-    address = IPv6Address(host)
     return str(address.ipv4_mapped or IPv6Address(int(address) >> 64 << 64))

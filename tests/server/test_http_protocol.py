@@ -6,6 +6,7 @@ import asyncio
 import re
 import socket
 import sys
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -204,6 +205,92 @@ async def test_when_too_many_wait_the_oldest_goes_and_the_next_is_served() -> No
         assert await oldest.read_rest() == b""
         assert await ask(third) == b"hello"
         assert await ask(second) == b"hello"
+
+
+async def test_whoever_was_answered_and_stays_waits_like_the_others() -> None:
+    limits = HttpLimits(handshake_timeout_s=3600, pending_limit_per_address=2)
+    async with serving(hello, http_limits=limits, **KEPT) as server, AsyncExitStack() as open_:
+        peers = []
+        for _ in range(3):
+            peers.append(await open_.enter_async_context(raw_socket(server)))
+            assert await ask(peers[-1]) == b"hello"
+        oldest, *others = peers
+        assert await oldest.read_rest() == b""
+        assert [await ask(peer) for peer in others] == [b"hello", b"hello"]
+
+
+async def test_whoever_says_nothing_behind_an_answer_is_not_waited_for_any_longer_than_before_it() -> None:
+    async with serving(hello, http_limits=HASTY, **KEPT) as server, raw_socket(server) as peer:
+        assert await ask(peer) == b"hello"
+        assert await peer.read_rest() == b""
+
+
+async def test_a_body_that_comes_late_keeps_no_connection_beyond_the_next_request() -> None:
+    async with serving(hello, http_limits=HASTY, **KEPT) as server, raw_socket(server) as peer:
+        await peer.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n")
+        assert b"200 OK" in await peer.read_response()
+        await peer.read(len(b"hello"))
+        await peer.send(b"body")
+        assert await peer.read_rest() == b""
+
+
+# -- many at once ------------------------------------------------------------------------------------
+
+
+async def unfinished(peer: RawPeer, events: Events) -> None:
+    """A request whose body does not come."""
+    await peer.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nhal")
+    assert (await events.next())["body"] == b"hal"
+
+
+CROWDED = [HttpLimits(open_limit_per_address=2), HttpLimits(open_limit=2)]
+
+
+@pytest.mark.parametrize("limits", CROWDED, ids=["of an address", "of all"])
+async def test_connections_are_bounded_whatever_they_do(limits: HttpLimits) -> None:
+    events = Events()
+    async with (
+        serving(reading(events), http_limits=limits) as server,
+        raw_socket(server) as first,
+        raw_socket(server) as second,
+    ):
+        for peer in (first, second):
+            await unfinished(peer, events)
+        async with raw_socket(server) as third:
+            assert await third.read_rest() == b""
+        await first.send(b"f")
+        assert (await first.read_response()).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("limits", CROWDED, ids=["of an address", "of all"])
+async def test_one_that_waits_goes_for_one_that_comes(limits: HttpLimits) -> None:
+    events = Events()
+    async with serving(reading(events), http_limits=limits) as server, raw_socket(server) as busy:
+        await unfinished(busy, events)
+        async with raw_socket(server) as idle, raw_socket(server) as coming:
+            assert await idle.read_rest() == b""
+            await coming.send(WHOLE)
+            assert (await coming.read_response()).startswith(b"HTTP/1.1 200 ")
+        await busy.send(b"f")
+        assert (await busy.read_response()).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_what_is_closed_or_a_websocket_is_counted_no_longer() -> None:
+    async def either(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await answer(send, b"hello")
+        else:
+            await receive()
+            await send({"type": "websocket.accept"})
+            await receive()
+
+    limits = HttpLimits(open_limit_per_address=1)
+    async with serving(either, http_limits=limits) as server, raw_peer(server), raw_peer(server):
+        async with raw_socket(server) as peer:
+            assert await ask(peer) == b"hello"
+            assert len(server.http.open) == 1
+        async with raw_socket(server) as another:
+            assert await ask(another) == b"hello"
 
 
 # -- answers that are not read -----------------------------------------------------------------------

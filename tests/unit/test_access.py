@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from starlette.datastructures import Headers
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
-from starlette.websockets import WebSocket
 
 from midstream import protocol
 from midstream.protocol import Credit, Params, StreamFrame
@@ -31,7 +30,7 @@ from realtime.observability.listing import ListingObserver
 from realtime.observability.metrics import Metrics
 from realtime.refusal import Refusal
 from realtime.stream.stream import Stream
-from realtime.tenants.allowance import LOCAL, Allowance, Holder
+from realtime.tenants.allowance import LOCAL, Holder
 from realtime.websocket.connection import ConnectionLimits
 from tests.fakes.checking_client import Reader
 from tests.fakes.simulated_server import Clock, EngineSize, SimulatedServer
@@ -330,42 +329,6 @@ def test_a_request_for_a_secret_that_is_not_right_is_refused(
     headers = {"Authorization": f"Bearer {locked.alice}"}
     answer = client.post("/v1/realtime/client_secrets", content=body, headers=headers)
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
-
-
-# -- how many --------------------------------------------------------------------------------------
-
-
-def socket_from(address: str) -> WebSocket:
-    scope = {"type": "websocket", "client": (address, 1), "headers": []}
-    return WebSocket(scope, receive=_nothing, send=_nothing)
-
-
-async def _nothing(*_: object) -> Any:
-    raise AssertionError("nobody speaks here")
-
-
-def full(connections: OpenConnections, address: str, tenant: str) -> Refusal:
-    with pytest.raises(Refusal) as caught:
-        connections.open(socket_from(address), Holder(tenant))
-    return caught.value
-
-
-def test_connections_are_bounded_by_address_tenant_and_in_all() -> None:
-    allowances = {"a": Allowance(max_connections=2)}
-    connections = OpenConnections(4, 3, lambda tenant: allowances.get(tenant, Allowance()))
-    first, _ = (connections.open(socket_from("1.1.1.1"), Holder("a")) for _ in range(2))
-    assert "your key's tenant" in full(connections, "2.2.2.2", "a").message
-    connections.open(socket_from("1.1.1.1"), Holder("b"))
-    refusal = full(connections, "1.1.1.1", "c")
-    assert (refusal.status, refusal.code, refusal.retry_after_ms) == (429, "rate_limited", 1000)
-    assert "your address" in refusal.message
-    connections.open(socket_from("2.2.2.2"), Holder("b"))
-    assert (full(connections, "3.3.3.3", "c").status, full(connections, "3.3.3.3", "c").code) == (
-        503,
-        "overloaded",
-    )
-    connections.close(first)
-    connections.open(socket_from("2.2.2.2"), Holder("a"))
 
 
 # -- tenants ---------------------------------------------------------------------------------------

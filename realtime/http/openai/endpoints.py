@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from realtime.http import sse
 from realtime.http.guard import holder_of
+from realtime.http.lasting import open_connection
 from realtime.http.openai.completion import CompletionSource, Dialect
 from realtime.http.openai.errors import error_response
 from realtime.http.openai.requests import read
@@ -72,6 +73,7 @@ class CompletionResponse(Response):
         self._stream = stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        open_connection(scope).revoke = self._source.revoke
         async with sse.watched_for_disconnect(receive, self._source.leave):
             refusal = await self._source.begin()
             if refusal is None and self._stream:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 
+from realtime.access.connection_limits import OpenConnections
+from realtime.http.lasting import lasting
 from realtime.http.openai import chat, text
 from realtime.http.openai.endpoints import completions, models
+from realtime.http.openai.errors import error_response
 from realtime.http.sse import SseTimeouts
 from realtime.hub.hub import Hub
 
 
-def routes(hub: Hub, most_bytes: int, timeouts: SseTimeouts) -> list[Route]:
+def routes(
+    hub: Hub, connections: OpenConnections, most_bytes: int, timeouts: SseTimeouts
+) -> list[Route | WebSocketRoute]:
     listed, one = models(hub)
     chats = completions(chat, hub, most_bytes, timeouts)
     texts = completions(text, hub, most_bytes, timeouts)
     return [
-        Route("/v1/chat/completions", chats, methods=["POST"]),
-        Route("/v1/completions", texts, methods=["POST"]),
+        *lasting(
+            connections,
+            Route("/v1/chat/completions", chats, methods=["POST"]),
+            Route("/v1/completions", texts, methods=["POST"]),
+            error_response=error_response,
+        ),
         Route("/v1/models", listed),
         Route("/v1/models/{model:name}", one),
     ]

@@ -30,7 +30,7 @@ _REQUEST_ID = in_path("request_id", msgspec.json.schema(RequestId))
 def paths() -> dict[str, Any]:
     return {
         "/v1/streams": {"get": _streams()},
-        "/v1/streams/{request_id}": {"parameters": [_REQUEST_ID], "get": _follow()},
+        "/v1/streams/{request_id}": {"parameters": [_REQUEST_ID], "get": _follow(), "post": _take_over()},
         "/v1/streams/{request_id}/control": {"parameters": [_REQUEST_ID], "post": _control()},
     }
 
@@ -58,12 +58,27 @@ def _streams() -> dict[str, Any]:
 
 
 def _follow() -> dict[str, Any]:
-    seq = {"type": "integer", "minimum": -1, "maximum": MAX_INDEX}
     return {
         "operationId": "follow",
-        "tags": ["streams"],
         "summary": "A stream's events, from one that the reader names to its end.",
-        "description": "The stream is this reader's from then on. Each event has its `seq` as its id.",
+        "description": "The stream is this reader's from then on, if nobody else reads it, or if this is an "
+        "EventSource that comes again. Each event has its `seq` as its id.",
+        **_followed(),
+    }
+
+
+def _take_over() -> dict[str, Any]:
+    return {
+        "operationId": "takeOver",
+        "summary": "The same, and the stream is this reader's from then on, whoever reads it.",
+        **_followed(),
+    }
+
+
+def _followed() -> dict[str, Any]:
+    seq = {"type": "integer", "minimum": -1, "maximum": MAX_INDEX}
+    return {
+        "tags": ["streams"],
         "parameters": [
             {
                 "name": "after",
@@ -74,8 +89,9 @@ def _follow() -> dict[str, Any]:
             {
                 "name": "Last-Event-ID",
                 "in": "header",
-                "description": "The same, from an EventSource that comes again. It goes before `after`.",
-                "schema": seq,
+                "description": "The same, from an EventSource that comes again. It goes before `after`; "
+                "`taken` is the id of the last event for a reader whose stream another has now.",
+                "schema": {"anyOf": [seq, {"const": "taken"}]},
             },
         ],
         "responses": {
@@ -83,11 +99,15 @@ def _follow() -> dict[str, Any]:
                 "description": "The events.",
                 "headers": X_REQUEST_ID,
                 "content": {
-                    SSE: events(in_json(ref("stream.Event")), id={"type": "string", "pattern": "^[0-9]+$"})
+                    SSE: events(
+                        in_json(ref("stream.Event")), id={"type": "string", "pattern": "^([0-9]+|taken)$"}
+                    )
                 },
             },
-            "204": {"description": "The stream has ended, and this reader has had all of it."},
-            **refused(*KEY, "invalid_params", *_OLD),
+            "204": {
+                "description": "This reader has had all of it: the stream has ended, or is another's now."
+            },
+            **refused(*KEY, "invalid_params", "rate_limited", *_OLD),
         },
     }
 
