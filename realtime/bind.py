@@ -26,6 +26,9 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         listening.bind((host, port))
         listening.listen(BACKLOG)  # so that whoever reads the URL, or comes sooner, is not turned away
+    except socket.gaierror:
+        listening.close()
+        raise StartupError(f"cannot listen on {host}: no address of this machine goes by that name") from None
     except OSError as error:
         listening.close()
         why = os.strerror(error.errno or 0)
@@ -39,11 +42,12 @@ def raise_descriptor_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def welcome(listening: socket.socket, model: str) -> str:
-    """Where to go, and a line to try."""
+def welcome(listening: socket.socket, model: str, *, keyless: bool) -> str:
+    """Where to go, who else may, and a line to try."""
     url = _url(listening)
     return (
         f"\nMidstream serves {model} at {url}\n"
+        f"{_KEYLESS if keyless else ''}"
         "Try it, in another terminal:\n"
         f'  {_python()} -c "{_TRY % url}"\n'
     )
@@ -61,6 +65,7 @@ def _python() -> str:
     return shlex.quote(os.path.relpath(sys.executable) if here else sys.executable)
 
 
+_KEYLESS = "It has no keys: whoever reaches it may use it, as an admin. See --keys-file.\n"
 _TRY = (
     "import midstream; [print(chunk.text, end='', flush=True) for chunk in "
     "midstream.sync.connect('%s').start(prompt='Once upon a time', max_tokens=100)]"

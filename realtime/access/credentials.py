@@ -1,7 +1,8 @@
 """Credentials: from the headers of a request to the holder of a key, or to a refusal.
 
-It knows where a key or a one-time secret may stand (never in a URL, which ends up in logs) and which pages
-may connect. It knows no route and no answer, and repeats nothing of what it was shown.
+It knows where a key or a one-time secret may stand (never in a URL, which ends up in logs), and what is
+checked before that: which page asks, and without keys by which name and way it does. It knows no route and
+no answer, and repeats nothing of what it was shown.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable
 from starlette.datastructures import Headers
 
 from realtime.access.client_secrets import ClientSecrets
+from realtime.access.keyless import KeylessRules
 from realtime.access.keyring import Keyring
 from realtime.access.origin import allowed, own
 from realtime.refusal import Refusal
@@ -29,14 +31,16 @@ class Credentials:
         keyring: Keyring | None = None,
         origins: tuple[str, ...] = (),
         secrets: ClientSecrets | None = None,
+        keyless: KeylessRules | None = None,
     ) -> None:
+        self.origins = origins
         self._keyring = keyring
-        self._origins = origins
+        self._keyless = keyless or KeylessRules()
         self.secrets = secrets or ClientSecrets()
 
     def of_request(self, headers: Headers) -> Holder:
         """Whoever sent this, by a key in its `Authorization`."""
-        self.check_page(headers)
+        self._check_way(headers)
         if self._keyring is None:
             return Holder()
         return self._known(self._keyring.holder(_authorization(headers)))
@@ -45,25 +49,31 @@ class Credentials:
         """Whoever wants a WebSocket, by the same, or by a key or one-time secret among its subprotocols."""
         if self._keyring is None or "authorization" in headers:
             return self.of_request(headers)
-        self.check_page(headers)
+        self._check_way(headers)
         shown = _subprotocol(subprotocols)
         # A key may come this way without an `Origin`: WebSockets outside of browsers often take no headers.
         return self._known(self._keyring.holder(shown) or self._redeemed(shown, headers))
 
-    def check_page(self, headers: Headers) -> None:
-        if not allowed(headers, self._origins, any_name=self._keyring is not None):
-            raise Refusal("forbidden", "Pages of this origin may not connect here; see --allowed-origins.")
+    def _check_way(self, headers: Headers) -> None:
+        """Whether it may have been asked in this way at all, whoever asks."""
+        if self._keyring is None:
+            self._keyless.check(headers)
+        if not allowed(headers, self.origins):
+            raise Refusal("forbidden", "Pages of this origin may not ask here; see --allowed-origins.")
 
     def check_origin(self, origin: str, headers: Headers) -> None:
         """Whether a page of this origin, which is not there yet, may connect some time."""
-        if origin not in self._origins and not own(origin, headers):
-            raise Refusal("forbidden", "Pages of that origin may not connect here; see --allowed-origins.")
+        if origin not in self.origins and not own(origin, headers):
+            raise Refusal("forbidden", "Pages of that origin may not ask here; see --allowed-origins.")
 
     def still_hold(self, holder: Holder) -> bool:
         return self._keyring is None or self._keyring.holds(holder)
 
     def are_admins(self, holder: Holder) -> bool:
         return self._keyring is None or holder.admin
+
+    def may_read_metrics(self, holder: Holder) -> bool:
+        return self.are_admins(holder) or holder.metrics
 
     def _redeemed(self, secret: str, headers: Headers) -> Holder | None:
         issued = self.secrets.redeem(secret)

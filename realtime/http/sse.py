@@ -52,8 +52,10 @@ class Source(Protocol):
         """What to say last to a reader that was too slow."""
 
 
-def format_event(data: bytes, seq: int | None = None) -> bytes:
-    return b"data: %b\n\n" % data if seq is None else b"id: %d\ndata: %b\n\n" % (seq, data)
+def format_event(data: bytes, event_id: int | str | None = None) -> bytes:
+    """`event_id` is what an EventSource that comes again says that it had last."""
+    said = b"" if event_id is None else b"id: %b\n" % str(event_id).encode()
+    return b"%bdata: %b\n\n" % (said, data)
 
 
 @asynccontextmanager

@@ -18,9 +18,10 @@ from starlette.types import Receive, Scope, Send
 from midstream import protocol
 from midstream.protocol import MAX_INDEX, StreamFrame
 from realtime.access.connection_limits import OpenConnections
+from realtime.access.credentials import Credentials
 from realtime.codec import Codec
 from realtime.http import sse
-from realtime.http.guard import holder_of, refusal_response
+from realtime.http.guard import caller_of, holder_of, refusal_response
 from realtime.http.lasting import lasting, open_connection
 from realtime.http.listener import HttpListener, ListenerSource
 from realtime.http.request_io import read_body, request_id_header
@@ -29,6 +30,7 @@ from realtime.hub.hub import Hub
 from realtime.refusal import Refusal
 from realtime.stream.outbox import OutgoingEvent
 from realtime.stream.pending_commands import Reply
+from realtime.tenants.allowance import Holder
 
 NOT_STEERING = protocol.Start | protocol.Attach
 TAKEN_ID = "taken"  # of the last event for a reader whose stream another has now
@@ -38,8 +40,11 @@ _codec = Codec(None)
 
 
 class StreamEndpoint:
-    def __init__(self, hub: Hub, most_bytes: int, timeouts: SseTimeouts) -> None:
+    def __init__(
+        self, hub: Hub, credentials: Credentials, most_bytes: int, timeouts: SseTimeouts
+    ) -> None:
         self._hub = hub
+        self._credentials = credentials
         self._most_bytes = most_bytes
         self._timeouts = timeouts
 
@@ -48,29 +53,41 @@ class StreamEndpoint:
             return Response(status_code=405, headers={"Allow": "GET, POST"})  # there is no part of it to read
         if request.headers.get("last-event-id") == TAKEN_ID:
             return Response(status_code=204)  # an EventSource comes again by itself, and would take it back
-        tenant, request_id = holder_of(request).tenant, request.path_params["request_id"]
-        try:
-            attach = protocol.Attach(request_id=request_id, after=_after(request))
-        except Refusal as refusal:
-            return refusal_response(refusal)
-        listener = HttpListener(self._hub, keeps_events=True, takes_over=_takes_over(request))
-        return FollowResponse(self._hub, tenant, attach, listener, self._timeouts)
+        attach = protocol.Attach(request_id=request.path_params["request_id"], after=_after(request))
+        listener = HttpListener(
+            self._hub, caller_of(request), keeps_events=True, takes_over=_takes_over(request)
+        )
+        return FollowResponse(self._hub, holder_of(request).tenant, attach, listener, self._timeouts)
 
     async def control(self, request: Request) -> Response:
-        tenant, request_id = holder_of(request).tenant, request.path_params["request_id"]
         try:
-            frame = _frame(await read_body(request, self._most_bytes), request_id)
-        except Refusal as refusal:
-            return refusal_response(refusal)
+            body = await read_body(request, self._most_bytes)
         except ClientDisconnect:
             return Response()  # to nobody
-        return ControlResponse(self._hub, tenant, frame)
+        frame = _frame(body, request.path_params["request_id"])
+        tenant = request.query_params.get("tenant") or holder_of(request).tenant
+        self._check_tenant(tenant, holder_of(request), frame)
+        listener = HttpListener(self._hub, caller_of(request), keeps_events=False)
+        return ControlResponse(self._hub, tenant, frame, listener)
+
+    def _check_tenant(self, tenant: str, holder: Holder, frame: StreamFrame) -> None:
+        """An admin may end what another tenant runs, and neither change it nor hear what it says."""
+        if tenant == holder.tenant:
+            return
+        if not self._credentials.are_admins(holder):
+            raise Refusal("forbidden", "Streams of other tenants are for an admin's key: leave out `tenant`.")
+        if not isinstance(frame, protocol.Cancel):
+            raise Refusal("forbidden", "A stream of another tenant can be sent a `cancel`, and nothing else.")
 
 
 def routes(
-    hub: Hub, connections: OpenConnections, most_bytes: int, timeouts: SseTimeouts
+    hub: Hub,
+    credentials: Credentials,
+    connections: OpenConnections,
+    most_bytes: int,
+    timeouts: SseTimeouts,
 ) -> list[Route | WebSocketRoute]:
-    endpoint = StreamEndpoint(hub, most_bytes, timeouts)
+    endpoint = StreamEndpoint(hub, credentials, most_bytes, timeouts)
     return [
         Route("/v1/streams/{request_id:name}/control", endpoint.control, methods=["POST"]),
         *lasting(
@@ -116,14 +133,15 @@ def _frame(body: bytes, request_id: str) -> StreamFrame:
 class ControlResponse(Response):
     """What answers a frame, when that is known."""
 
-    def __init__(self, hub: Hub, tenant: str, frame: StreamFrame) -> None:
+    def __init__(self, hub: Hub, tenant: str, frame: StreamFrame, listener: HttpListener) -> None:
         super().__init__()
         self._hub = hub
         self._tenant = tenant
         self._frame = frame
+        self._listener = listener
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        listener = HttpListener(self._hub, keeps_events=False)
+        listener = self._listener
         async with sse.watched_for_disconnect(receive, listener.leave):
             replied = self._is_answered()
             # A ref of our own: those of other connections are not known here.

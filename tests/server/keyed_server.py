@@ -16,6 +16,7 @@ class Keyed:
         self.admin = self._add("root", "--admin", "--priority", "8")
         self.poor = self._add("poor", "--tokens-per-minute", "1")
         self.served = Served("--keys-file", self._file, *options)
+        self.served.key = self.admin
 
     def _add(self, *words: str) -> str:
         with redirect_stdout(StringIO()) as told:

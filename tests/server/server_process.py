@@ -21,6 +21,7 @@ class Served:
     """A server with the toy model, from its first line until `end`. `options` are the command line's."""
 
     def __init__(self, *options: str, model: str = "toy") -> None:
+        self.key = ""  # that opens `/metrics`, where there are keys
         self.errors = TemporaryFile("w+")  # noqa: SIM115 - closed in `end`
         self.process = subprocess.Popen(
             command("--model", model, "--port", "0", *options),
@@ -56,8 +57,10 @@ class Served:
     # -- over HTTP -------------------------------------------------------------------------------
 
     def get(self, path: str) -> tuple[int, str]:
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        request = urllib.request.Request(self.http + path, headers=headers)
         try:
-            with urllib.request.urlopen(self.http + path, timeout=PATIENCE_S) as response:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as refused:
             with refused:

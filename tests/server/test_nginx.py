@@ -10,12 +10,16 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2
 import pytest
 from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+from websockets.typing import Origin
 
+from tests.server.keyed_server import Keyed
 from tests.server.server_process import PATIENCE_S, Served, streams
 
 CONFIGURATION = Path(__file__).parents[2] / "ops/nginx.conf"
@@ -67,12 +71,25 @@ def debians(folder: Path) -> str | None:
 
 
 @pytest.fixture
-def served(serve: Callable[..., Served]) -> Served:
-    return serve("--toy-step-ms", "15", "--sse-heartbeat-s", "0.05")
+def keyed(tmp_path: Path) -> Iterator[Keyed]:
+    keyed = Keyed(tmp_path, "--toy-step-ms", "15", "--sse-heartbeat-s", "0.05")
+    yield keyed
+    keyed.served.end()
+
+
+@pytest.fixture
+def served(keyed: Keyed) -> Served:
+    return keyed.served
 
 
 @pytest.fixture
 def proxy(program: str, served: Served, tmp_path: Path) -> Iterator[str]:
+    with in_front_of(served, program, tmp_path) as address:
+        yield address
+
+
+@contextmanager
+def in_front_of(served: Served, program: str, tmp_path: Path) -> Iterator[str]:
     """Its address, `127.0.0.1:PORT`, in front of the server."""
     address = free_address()
     text = CONFIGURATION.read_text().replace("127.0.0.1:8000", f"{served.host}:{served.port}")
@@ -105,13 +122,15 @@ def until_open(address: str, process: subprocess.Popen[bytes]) -> None:
     raise AssertionError("nginx ended")
 
 
-def through(proxy: str) -> httpx2.AsyncClient:
-    return httpx2.AsyncClient(base_url=f"http://{proxy}", timeout=PATIENCE_S)
+@pytest.fixture
+def client(proxy: str, keyed: Keyed) -> httpx2.AsyncClient:
+    headers = {"Authorization": f"Bearer {keyed.admin}"}
+    return httpx2.AsyncClient(base_url=f"http://{proxy}", timeout=PATIENCE_S, headers=headers)
 
 
-async def test_tokens_come_one_by_one_and_heartbeats_pass(proxy: str, served: Served) -> None:
+async def test_tokens_come_one_by_one_and_heartbeats_pass(client: httpx2.AsyncClient, served: Served) -> None:
     body = ENDLESS | {"request_id": "slow"}
-    async with through(proxy) as client, client.stream("POST", "/v1/completions", json=body) as response:
+    async with client, client.stream("POST", "/v1/completions", json=body) as response:
         assert "content-encoding" not in response.headers
         lines = response.aiter_lines()
         texts = 0
@@ -123,21 +142,22 @@ async def test_tokens_come_one_by_one_and_heartbeats_pass(proxy: str, served: Se
         comments = 0
         while comments < 3:
             comments += (await anext(lines)).startswith(":")
-    await served.until(lambda now: streams(now, "paused") == 1)
-    async with through(proxy) as client:
+        await served.until(lambda now: streams(now, "paused") == 1)
         await client.post("/v1/streams/slow/control", json={"type": "cancel"})
     await served.until_idle()
 
 
-async def test_whoever_goes_away_from_the_proxy_frees_its_work(proxy: str, served: Served) -> None:
-    async with through(proxy) as client, client.stream("POST", "/v1/completions", json=ENDLESS) as response:
+async def test_whoever_goes_away_from_the_proxy_frees_its_work(
+    client: httpx2.AsyncClient, served: Served
+) -> None:
+    async with client, client.stream("POST", "/v1/completions", json=ENDLESS) as response:
         await anext(response.aiter_lines())
     after = await served.until_idle()
     assert after["midstream_tokens_total"] < 4000
 
 
-async def test_a_whole_answer_an_error_and_a_large_body_pass(proxy: str, served: Served) -> None:
-    async with through(proxy) as client:
+async def test_a_whole_answer_an_error_and_a_large_body_pass(client: httpx2.AsyncClient) -> None:
+    async with client:
         whole = await client.post("/v1/completions", json={"prompt": "a " * 100_000, "max_tokens": 2})
         assert (whole.status_code, whole.json()["error"]["code"]) == (400, "context_length_exceeded")
         large = await client.post("/v1/completions", json={"prompt": "a" * (2**20 + 1)})
@@ -148,8 +168,13 @@ async def test_a_whole_answer_an_error_and_a_large_body_pass(proxy: str, served:
         assert answer.json()["usage"]["completion_tokens"] == 3
 
 
-async def test_a_websocket_passes_both_ways_and_pages_are_known_by_their_origin(proxy: str) -> None:
-    async with connect(f"ws://{proxy}/v1/realtime", origin=f"http://{proxy}") as websocket:  # type: ignore[arg-type]
+async def test_a_websocket_passes_both_ways_and_pages_are_known_by_their_origin(
+    proxy: str, keyed: Keyed
+) -> None:
+    key = {"Authorization": f"Bearer {keyed.admin}"}
+    async with connect(
+        f"ws://{proxy}/v1/realtime", origin=Origin(f"http://{proxy}"), additional_headers=key
+    ) as websocket:
 
         async def until(kind: str) -> None:
             while json.loads(await asyncio.wait_for(websocket.recv(), PATIENCE_S))["type"] != kind:
@@ -163,3 +188,28 @@ async def test_a_websocket_passes_both_ways_and_pages_are_known_by_their_origin(
         await until("paused")
         await websocket.send(json.dumps({"type": "cancel", "request_id": "x"}))
         await until("final")
+
+
+async def test_a_server_without_keys_is_not_made_public_by_a_proxy(
+    program: str, serve: Callable[..., Served], tmp_path: Path
+) -> None:
+    served = serve()
+    with in_front_of(served, program, tmp_path) as proxy:
+        async with httpx2.AsyncClient(base_url=f"http://{proxy}", timeout=PATIENCE_S) as client:
+            for path in ("/metrics", "/v1/streams", "/v1/models"):
+                error = (refused := await client.get(path)).json()["error"]
+                assert (refused.status_code, error["code"]) == (403, "forbidden")
+                assert "--keys-file" in error["message"]
+            assert (await client.get("/healthz")).status_code == 200
+        with pytest.raises(InvalidStatus, match="403"):
+            async with connect(f"ws://{proxy}/v1/realtime"):
+                pass
+    assert "It has no keys" in served.greeting
+
+
+async def test_whoever_wants_that_says_so(program: str, serve: Callable[..., Served], tmp_path: Path) -> None:
+    served = serve("--insecure-open", "--allowed-hosts", "llm.example")
+    with in_front_of(served, program, tmp_path) as proxy:
+        async with httpx2.AsyncClient(base_url=f"http://{proxy}", timeout=PATIENCE_S) as client:
+            for host, status in (("llm.example", 200), ("evil.example", 403)):
+                assert (await client.get("/v1/models", headers={"Host": host})).status_code == status

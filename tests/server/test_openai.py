@@ -198,7 +198,7 @@ def unread(server: Served, **fields: Any) -> socket.socket:
     client.settimeout(PATIENCE_S)
     client.connect((server.host, server.port))
     body = json.dumps({"prompt": "Once", "stream": True, "ignore_eos": True} | fields).encode()
-    head = b"POST %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
     client.sendall(head % (TEXTS.encode(), len(body)) + body)
     return client
 
@@ -261,7 +261,7 @@ async def test_what_is_not_right_has_openais_error_and_status(
 
 def test_whoever_says_too_much_is_heard_out_and_then_refused(shared: Served) -> None:
     with socket.create_connection((shared.host, shared.port)) as peer:
-        head = b"POST %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+        head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
         peer.sendall(head % (TEXTS.encode(), 2**23) + b"x" * 2**23)
         assert peer.recv(20).startswith(b"HTTP/1.1 413")
 
@@ -303,7 +303,7 @@ async def test_a_request_that_breaks_off_is_no_failure_of_ours(serve: Callable[.
     for path in (TEXTS, "/v1/streams/x/control"):
         with socket.socket() as broken:
             broken.connect((server.host, server.port))
-            broken.sendall(b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{" % path.encode())
+            broken.sendall(b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{" % path.encode())
             assert (await server.ask("/healthz"))[0] == 200
     await server.until_idle()
     server.tell()

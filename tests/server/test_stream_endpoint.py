@@ -48,12 +48,18 @@ class Events:
                 return event
 
     async def rest(self) -> list[dict[str, Any]]:
-        return [json.loads(line[6:]) async for line in self._lines if line.startswith("data: ")]
+        told = []
+        async for line in self._lines:
+            if line.startswith("id: "):
+                self.last_id = line.removeprefix("id: ")
+            if line.startswith("data: "):
+                told.append(json.loads(line.removeprefix("data: ")))
+        return told
 
 
 @asynccontextmanager
-async def following(server: Served, path: str, **headers: str) -> AsyncIterator[Events]:
-    async with http(server) as client, client.stream("GET", path, headers=headers) as response:
+async def following(server: Served, path: str, method: str = "GET", **headers: str) -> AsyncIterator[Events]:
+    async with http(server) as client, client.stream(method, path, headers=headers) as response:
         yield Events(response)
 
 
@@ -174,7 +180,8 @@ async def test_a_stream_is_followed_event_by_event_and_taken_up_where_it_was_lef
             for _ in range(4):
                 last = await events.next("token")
         assert events.last_id == str(last["seq"])
-        async with following(slow, f"/v1/streams/told?after={last['seq']}") as events:
+        # Where the end of a connection was not heard yet, only who takes over is sure to come in.
+        async with following(slow, f"/v1/streams/told?after={last['seq']}", "POST") as events:
             again = await events.next("token")
             assert (again["seq"], again["index"]) == (last["seq"] + 1, last["index"] + last["count"])
         # A browser comes again with the URL that it had, and says what it has.
@@ -194,12 +201,47 @@ async def test_whoever_has_had_it_all_is_told_to_come_no_more(server: Served) ->
             assert json.loads(ended.text.split("data: ")[1])["type"] == "final"
 
 
-async def test_one_follows_at_a_time(slow: Served) -> None:
+async def test_one_follows_at_a_time_and_by_post_another_takes_over(slow: Served) -> None:
     async with running(slow, "one", params=ENDLESS), following(slow, "/v1/streams/one") as first:
         await first.next("token")
-        async with following(slow, "/v1/streams/one?after=0") as second:
+        async with following(slow, "/v1/streams/one?after=0", "POST") as second:
             await second.next("token")
             assert (await first.rest())[-1]["code"] == "request_taken"
+            # As a browser's EventSource does by itself, which would take back what was taken on purpose.
+            async with http(slow) as client:
+                again = await client.get("/v1/streams/one", headers={"last-event-id": first.last_id or ""})
+            assert (again.status_code, again.content) == (204, b"")
+            await second.next("token")
+
+
+async def test_no_get_takes_a_stream_from_its_reader(slow: Served) -> None:
+    """Pages of other sites can have a browser ask for it, as an image."""
+    start = {"type": "start", "request_id": "mine", "prompt": "Once", "params": ENDLESS}
+    async with connect(slow.url) as websocket:
+        await websocket.recv()
+        await websocket.send(json.dumps(start))
+        assert json.loads(await websocket.recv())["type"] == "started"
+        async with http(slow) as client:
+            for path in ("/v1/streams/mine", "/v1/streams/mine?after=-1"):
+                answer = await client.get(path)
+                error = answer.json()["error"]
+                assert (answer.status_code, error["code"]) == (409, "request_taken")
+                assert "POST" in error["message"]
+        assert json.loads(await websocket.recv())["type"] == "token"
+        async with following(slow, "/v1/streams/mine", "POST") as events:
+            await events.next("token")
+            while (told := json.loads(await websocket.recv()))["type"] == "token":
+                pass
+            assert told["code"] == "request_taken"
+    await control(slow, "mine", type="cancel")
+
+
+async def test_an_event_source_comes_again_also_where_its_first_connection_seems_open(slow: Served) -> None:
+    async with running(slow, "lost", params=ENDLESS), following(slow, "/v1/streams/lost") as first:
+        last = await first.next("token")
+        headers = {"last-event-id": str(last["seq"])}
+        async with following(slow, "/v1/streams/lost", **headers) as again:
+            assert (await again.next("token"))["seq"] == last["seq"] + 1
 
 
 @pytest.mark.parametrize(
@@ -219,4 +261,5 @@ async def test_what_cannot_be_followed_says_why(server: Served, path: str, statu
 
 async def test_looking_at_the_headers_takes_nothing_from_anybody(server: Served) -> None:
     async with http(server) as client:
-        assert (await client.head("/v1/streams/nothing")).status_code == 405
+        looked = await client.head("/v1/streams/nothing")
+    assert (looked.status_code, looked.headers["Allow"]) == (405, "GET, POST")

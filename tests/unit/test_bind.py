@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from realtime.bind import bind
+from realtime.bind import bind, welcome
 
 
 async def test_what_is_said_on_its_connections_leaves_at_once() -> None:
@@ -23,3 +23,10 @@ async def test_what_is_said_on_its_connections_leaves_at_once() -> None:
         assert await at_once
         writer.close()
         await writer.wait_closed()
+
+
+def test_a_server_without_keys_says_so_in_a_line() -> None:
+    with bind("127.0.0.1", 0) as listening:
+        open_to_all, locked = (welcome(listening, "toy", keyless=keyless) for keyless in (True, False))
+    (line,) = set(open_to_all.splitlines()) - set(locked.splitlines())
+    assert line == "It has no keys: whoever reaches it may use it, as an admin. See --keys-file."

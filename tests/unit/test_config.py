@@ -90,6 +90,12 @@ def test_help_documents_every_option_with_its_default_and_variable(
         ("engine", "fork", "one of process, thread"),
         ("device", "cuda:x", "auto, cpu, cuda or cuda:N"),
         ("device", "xcpu", "auto, cpu, cuda or cuda:N"),
+        (
+            "allowed_hosts",
+            "llm.example:443",
+            "names such as llm.example, without a port, with spaces between",
+        ),
+        ("allowed_hosts", "http://a b", "names such as llm.example, without a port, with spaces between"),
         ("log_level", "INFO", "one of debug, info, warning, error"),
     ],
 )

@@ -51,6 +51,33 @@ def test_who_attaches_has_the_stream_and_who_had_it_is_told() -> None:
     assert len(first.heard) == known, "and hears no more of it"
 
 
+def test_who_does_not_take_over_has_what_nobody_listens_to_and_nothing_else() -> None:
+    server, first = listened(start(on_disconnect="continue"))
+    first.hear_token()
+    second = RecordingListener(server)
+    second.takes_over = False
+    assert second.attach() == []
+    assert (second.error().code, first.lost) == ("request_taken", [])
+    first.hear_token()
+    first.leave()
+    assert second.attach()[-1] == "Attached"
+    assert second.attach(0)[-1] == "Attached", "it is its own now"
+    second.hear_token()
+
+
+def test_what_has_ended_and_was_not_taken_yet_is_not_taken_from_its_listener_either() -> None:
+    server, first = listened(start(params=SHORT))
+    first.ready = False
+    rest(server)
+    second = RecordingListener(server)
+    second.takes_over = False
+    assert (second.attach(), second.error().code, first.lost) == ([], "request_taken", [])
+    first.ready = True
+    first.flush()
+    assert first.final.finish_reason == "length"
+    assert "Final" in second.attach(), "it was taken: there is nobody left to take it from"
+
+
 def test_who_took_nothing_of_the_end_loses_it_to_whoever_attaches() -> None:
     server, first = listened(start(params=SHORT))
     first.ready = False
