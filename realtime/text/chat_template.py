@@ -16,11 +16,21 @@ from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from realtime.text.metered_environment import Budget, BudgetSpentError, MeteredEnvironment
+
+# What a rendering may do: far more than templates do that go through their messages some dozen times, and a
+# matter of a second.
+BUDGET, BUDGET_PER_CHARACTER, BUDGET_PER_MESSAGE = 10_000_000, 50, 10_000
+BRIEF_BUDGET = 200_000  # and of a millisecond or two
 
 
 class TextError(Exception):
     """A sentence for whoever sent the text, or runs the model. It carries no path."""
+
+
+class NotBriefError(TextError):
+    """A rendering that was to be brief is not."""
 
 
 class ChatTemplate:
@@ -29,17 +39,36 @@ class ChatTemplate:
     def __init__(self, source: str, variables: Mapping[str, str]) -> None:
         self._variables = dict(variables)
         try:
-            self._template = _environment().from_string(source)
+            with Budget(BUDGET).spending():  # it computes what is constant
+                self._template = _environment().metered_template(source)
         except jinja2.TemplateError:
             raise TextError("The model's chat template is not a valid Jinja template.") from None
 
-    def render(self, messages: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
-        """The template is the model's code: whatever it raises, it raises about these messages."""
+    def render(
+        self, messages: list[dict[str, str]], *, add_generation_prompt: bool, brief: bool = False
+    ) -> str:
+        """The template is the model's code: whatever it raises, it raises about these messages.
+
+        `brief`: raise `NotBriefError` rather than take long.
+        """
+        try:
+            with Budget(BRIEF_BUDGET if brief else _budget(messages)).spending():
+                return self._render(messages, add_generation_prompt)
+        except BudgetSpentError:
+            if brief:
+                raise NotBriefError("This conversation takes the model's chat template long.") from None
+            raise TextError(
+                "The model's chat template has more to do for these messages than the limit allows."
+            ) from None
+
+    def _render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
         variables: dict[str, Any] = {**self._variables, "tools": None, "documents": None}
         try:
             return self._template.render(
                 messages=messages, add_generation_prompt=add_generation_prompt, **variables
             )
+        except BudgetSpentError:
+            raise
         except jinja2.TemplateError as error:
             raise TextError(f"The model's chat template refuses these messages: {error}") from None
         except Exception:  # noqa: BLE001 - a template can raise anything
@@ -68,11 +97,13 @@ class _Generation(jinja2.ext.Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = _tojson
+def _budget(messages: list[dict[str, str]]) -> int:
+    characters = sum(len(text) for message in messages for text in message.values())
+    return BUDGET + BUDGET_PER_CHARACTER * characters + BUDGET_PER_MESSAGE * len(messages)
+
+
+def _environment() -> MeteredEnvironment:
+    environment = MeteredEnvironment([_Generation, jinja2.ext.loopcontrols], {"tojson": _tojson})
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     return environment

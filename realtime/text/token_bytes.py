@@ -69,7 +69,7 @@ def _leading_spaces(steps: list[dict[str, Any]]) -> int:
 def _byte_level(piece: str) -> bytes:
     """A piece with any character outside the alphabet is literal, as an added token may be."""
     try:
-        return bytes([_ALPHABET[char] for char in piece])
+        return bytes([BYTE_ALPHABET[char] for char in piece])
     except KeyError:
         return piece.encode()
 
@@ -86,4 +86,4 @@ def _visible_alphabet() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
 
 
-_ALPHABET = _visible_alphabet()
+BYTE_ALPHABET = _visible_alphabet()

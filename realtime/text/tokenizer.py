@@ -14,20 +14,32 @@ from typing import Any
 import tokenizers
 
 from midstream.protocol import Message
-from realtime.text.chat_template import ChatTemplate, TextError, template_source
+from realtime.text.chat_template import ChatTemplate, NotBriefError, TextError, template_source
+from realtime.text.length_bound import LengthBound
 from realtime.text.special_tokens import SpecialTokens
 from realtime.text.token_bytes import TokenBytes
 
-__all__ = ["TextError", "Tokenizer"]
+__all__ = ["NotBriefError", "TextError", "Tokenizer", "TooManyTokensError"]
 
 # The roles of special tokens that chat templates know by name.
 _ROLES = [f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]
+
+
+class TooManyTokensError(TextError):
+    """A text is certain to have at least `fewest` tokens, which are too many."""
+
+    def __init__(self, fewest: int) -> None:
+        super().__init__(f"The text has at least {fewest} tokens.")
+        self.fewest = fewest
 
 
 class Tokenizer:
     """A model's tokenizer and chat template. Immutable once loaded, and safe to share between threads.
 
     `vocab` is one more than the largest token; `special` are the tokens that are no text.
+
+    Whatever encodes takes `below`: raise `TooManyTokensError` for a text that is certain to have so many
+    tokens or more, before the work of making them.
     """
 
     def __init__(
@@ -42,6 +54,7 @@ class Tokenizer:
         vocab = self._library.get_vocab(with_added_tokens=True)
         self.vocab = max(vocab.values(), default=-1) + 1
         self.special = frozenset(vocab[name] for name in self._specials.names.values())
+        self._bound = LengthBound(definition, vocab)
         self.pieces = TokenBytes(definition.get("decoder"), vocab, self.special)
 
     @classmethod
@@ -56,47 +69,69 @@ class Tokenizer:
         except (KeyError, TypeError, AttributeError, ValueError, OSError):
             raise TextError("The model's tokenizer files do not have the shape they should have.") from None
 
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
+    def check_length(self, text: str, below: int) -> None:
+        fewest = self._bound.fewest_tokens(text)
+        if fewest >= below:
+            raise TooManyTokensError(fewest)
+
+    def encode(self, text: str, *, special: bool = True, below: int | None = None) -> list[int]:
         """The text's tokens. `special`: framed as the model expects a prompt, mostly by a first token."""
+        if below is not None:
+            self.check_length(text, below)
         # encode() keeps the interpreter lock, for seconds if the text is long. The batch call lets go of it.
         try:
             return self._library.encode_batch_fast([text], add_special_tokens=special)[0].ids
         except TypeError:
             raise TextError("The text is not valid Unicode: it contains a lone surrogate.") from None
 
-    def encode_chat(self, messages: list[Message], *, add_generation_prompt: bool = True) -> list[int]:
-        """A conversation by the model's template; the template writes its own first token."""
-        return self.encode(self._render(messages, add_generation_prompt), special=False)
+    def encode_chat(
+        self,
+        messages: list[Message],
+        *,
+        add_generation_prompt: bool = True,
+        below: int | None = None,
+        brief: bool = False,
+    ) -> list[int]:
+        """A conversation by the model's template; the template writes its own first token. `brief`: raise
+        `NotBriefError` where the template takes long."""
+        rendered = self._render(messages, add_generation_prompt, brief)
+        return self.encode(rendered, special=False, below=below)
 
-    def encode_turns(self, messages: list[Message]) -> list[int]:
+    def encode_turns(
+        self, messages: list[Message], *, below: int | None = None, brief: bool = False
+    ) -> list[int]:
         """What closes the model's open turn, stands the messages behind it, and opens a turn anew.
 
         The template is shown a conversation whose answer is a mark; what it writes after the mark is taken.
         """
         mark = self._specials.mark
         opened = [Message(role="user", content="?"), Message(role="assistant", content=mark)]
-        parts = self._render([*opened, *messages], True).split(mark)
+        parts = self._render([*opened, *messages], True, brief).split(mark)
         if len(parts) != 2:
             raise TextError("The model's chat template cannot put messages behind an unfinished answer.")
-        return self._encode_behind_text(parts[1])
+        return self._encode_behind_text(parts[1], below)
 
     def token_bytes(self, token: int) -> bytes:
         """What a token adds to the output: nothing if it is special, or unknown."""
         return self.pieces.bytes.get(token, b"")
 
-    def _encode_behind_text(self, text: str) -> list[int]:
+    def _encode_behind_text(self, text: str, below: int | None) -> list[int]:
         """SentencePiece puts a space before a text's first word, and here the text goes on from another."""
+        if below is not None:
+            self.check_length(text, below)
         before = self.encode("a", special=False)
         both = self.encode("a" + text, special=False)
         return both[len(before) :] if both[: len(before)] == before else self.encode(text, special=False)
 
-    def _render(self, messages: list[Message], add_generation_prompt: bool) -> str:
+    def _render(self, messages: list[Message], add_generation_prompt: bool, brief: bool) -> str:
         if self._template is None:
             raise TextError("This model has no chat template: send a `prompt` instead of `messages`.")
         hide = self._specials.hide
         turns = [{key: hide(value) for key, value in _turn(message).items()} for message in messages]
         try:
-            rendered = self._template.render(turns, add_generation_prompt=add_generation_prompt)
+            rendered = self._template.render(turns, add_generation_prompt=add_generation_prompt, brief=brief)
+        except NotBriefError:
+            raise
         except TextError as error:
             raise TextError(self._specials.quote(str(error))) from None
         return self._specials.name(rendered)
