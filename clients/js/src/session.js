@@ -86,7 +86,7 @@ export class Session {
 
   /** @param {string} requestId @param {StreamCore} core */
   pull(requestId, core) {
-    const limit = core.ask();
+    const limit = core.extendCredit();
     if (limit !== null && this.#channels.get(requestId)?.open) {
       this.#connection.send({ type: "credit", request_id: requestId, limit });
     }

@@ -76,7 +76,7 @@ export class Channel {
 
   /** @param {StreamEvent} event */
   receive(event) {
-    if (!this.core.on(event)) return;
+    if (!this.core.receive(event)) return;
     if (event.type === "final") this.#removeAbortListener();
     if (event.type === "snapshot") this.hadSnapshot = true;
     notify(this.onevent, event);

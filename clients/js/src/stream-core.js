@@ -97,7 +97,7 @@ export class StreamCore {
    * One more chunk is asked for: the limit to grant for it, or null where enough was granted before.
    * @returns {number | null}
    */
-  ask() {
+  extendCredit() {
     if (this.#window === null || this.final) return null;
     // Half a window at a time, so that a grant is not sent for every token; but never less than one chunk.
     const enough = Math.max(Math.floor(this.#window / 2), this.#interval - 1);
@@ -122,13 +122,13 @@ export class StreamCore {
    * @param {StreamEvent} event
    * @returns {boolean} whether it was new
    */
-  on(event) {
+  receive(event) {
     if (!this.#isNew(event)) return false;
     switch (event.type) {
-      case "token": this.#onToken(event); break;
-      case "rewound": this.#onRewound(event); break;
-      case "snapshot": this.#onSnapshot(event); break;
-      case "started": this.#onStarted(event); break;
+      case "token": this.#receiveToken(event); break;
+      case "rewound": this.#receiveRewound(event); break;
+      case "snapshot": this.#receiveSnapshot(event); break;
+      case "started": this.#receiveStarted(event); break;
       case "adjusted": this.params = { ...this.params, ...event.params }; break;
       case "paused": this.pauseReason = event.reason; break;
       case "resumed": this.pauseReason = null; break;
@@ -154,14 +154,14 @@ export class StreamCore {
   }
 
   /** @param {Started | Snapshot} event */
-  #onStarted(event) {
+  #receiveStarted(event) {
     this.model = event.model;
     this.promptTokens = event.prompt_tokens;
     this.params = event.params;
   }
 
   /** @param {Token} event */
-  #onToken(event) {
+  #receiveToken(event) {
     const { index, count, delta: text } = event;
     if (index !== this.index) {
       throw new ProtocolError(`token ${index} came where token ${this.index} was due`);
@@ -177,7 +177,7 @@ export class StreamCore {
   }
 
   /** @param {Rewound} event */
-  #onRewound(event) {
+  #receiveRewound(event) {
     const length = utf16Length(this.text, event.text_length);
     if (event.index > this.index || length === null) {
       throw new ProtocolError(`rewound to token ${event.index} of ${this.index}, which has not come yet`);
@@ -196,9 +196,9 @@ export class StreamCore {
    * The whole output anew. What was taken of it before is not given out again, if it still stands.
    * @param {Snapshot} event
    */
-  #onSnapshot(event) {
+  #receiveSnapshot(event) {
     const { index, text, tokens } = event;
-    this.#onStarted(event);
+    this.#receiveStarted(event);
     this.pauseReason = event.paused ?? null;
     const taken = this.text.slice(0, this.#consumedLength);
     if (index < this.consumed || !text.startsWith(taken)) this.consumed = this.#consumedLength = 0;

@@ -15,7 +15,7 @@ import { final, rewound, snapshot, started, token } from "./sample-events.js";
 /** Give the core events, each with the seq that is due. @param {StreamCore} core */
 function feeding(core) {
   let seq = 0;
-  return (/** @type {StreamEvent} */ event) => core.on({ ...event, seq: seq++ });
+  return (/** @type {StreamEvent} */ event) => core.receive({ ...event, seq: seq++ });
 }
 
 /** @param {StreamCore} core */
@@ -148,7 +148,7 @@ test("text is that of the tokens that stand, whatever was rewound and taken", ()
 
 test("a replayed event is passed over", () => {
   const core = new StreamCore();
-  const news = [0, 1, 0, 1, 2].map((at) => core.on({ ...token(at, "x"), seq: at }));
+  const news = [0, 1, 0, 1, 2].map((at) => core.receive({ ...token(at, "x"), seq: at }));
   assert.deepEqual(news, [true, true, false, false, true]);
   assert.equal(core.text, "xxx");
 });
@@ -170,39 +170,39 @@ for (const [what, event] of /** @type {[string, StreamEvent][]} */ ([
 ])) {
   test(`an event that cannot come here changes nothing: ${what}`, () => {
     const core = new StreamCore();
-    core.on({ ...token(0, "a"), seq: 0 });
-    assert.throws(() => core.on(event), ProtocolError);
-    core.on({ ...token(1, "b"), seq: 1 });
+    core.receive({ ...token(0, "a"), seq: 0 });
+    assert.throws(() => core.receive(event), ProtocolError);
+    core.receive({ ...token(1, "b"), seq: 1 });
     assert.deepEqual([core.text, core.index], ["ab", 2]);
   });
 }
 
 test("a snapshot gives only what was not taken", () => {
   const core = new StreamCore();
-  core.on({ ...token(0, "a", { tokens: [0] }), seq: 0 });
+  core.receive({ ...token(0, "a", { tokens: [0] }), seq: 0 });
   core.take();
-  core.on({ ...token(1, "b", { tokens: [1] }), seq: 1 });
-  core.on(snapshot(40, { index: 4, text: "abcd", tokens: [0, 1, 2, 3] }));
+  core.receive({ ...token(1, "b", { tokens: [1] }), seq: 1 });
+  core.receive(snapshot(40, { index: 4, text: "abcd", tokens: [0, 1, 2, 3] }));
   assert.deepEqual(rest(core), [chunk(1, 3, "bcd", [1, 2, 3])]);
-  core.on({ ...token(4, "e", { tokens: [4] }), seq: 41 });
+  core.receive({ ...token(4, "e", { tokens: [4] }), seq: 41 });
   assert.deepEqual([core.text, core.tokens], ["abcde", [0, 1, 2, 3, 4]]);
 });
 
 test("a snapshot tells the model, the prompt, the parameters in force and the pause", () => {
   const core = new StreamCore();
-  core.on(snapshot(9, { index: 0, text: "", params: { temperature: 0.5 }, paused: "detached" }));
+  core.receive(snapshot(9, { index: 0, text: "", params: { temperature: 0.5 }, paused: "detached" }));
   assert.deepEqual([core.model, core.promptTokens, core.params], ["m", 5, { temperature: 0.5 }]);
   assert.deepEqual([core.state, core.pauseReason, core.seq], ["paused", "detached", 9]);
-  core.on(snapshot(10, { index: 0, text: "" }));
+  core.receive(snapshot(10, { index: 0, text: "" }));
   assert.equal(core.state, "running");
 });
 
 test("a stream is gone on with from its middle, where what stood is known", () => {
   const core = new StreamCore();
   core.startAt(6, { text: "a🙂c", index: 3, tokens: [0, 1, 2] });
-  core.on({ ...token(3, "d", { tokens: [3] }), seq: 7 });
+  core.receive({ ...token(3, "d", { tokens: [3] }), seq: 7 });
   assert.deepEqual(rest(core), [chunk(3, 1, "d", [3])]);
-  core.on({ ...rewound(2, 2), seq: 8 });
+  core.receive({ ...rewound(2, 2), seq: 8 });
   assert.deepEqual([core.text, core.tokens, core.consumed], ["a🙂", [0, 1], 2]);
 });
 
@@ -213,7 +213,7 @@ test("a snapshot gives anew what was taken, and rewound", () => {
   feed(token(1, "b"));
   rest(core);
   feed(rewound(1, 1));
-  core.on(snapshot(9, { index: 3, text: "aXY" }));
+  core.receive(snapshot(9, { index: 3, text: "aXY" }));
   assert.deepEqual(rest(core), [chunk(1, 2, "XY")]);
 });
 
@@ -224,7 +224,7 @@ for (const [index, text] of /** @type {[number, string][]} */ ([[3, "aXY"], [1, 
     feed(token(0, "a"));
     feed(token(1, "b"));
     rest(core);
-    core.on(snapshot(9, { index, text }));
+    core.receive(snapshot(9, { index, text }));
     assert.deepEqual(rest(core), [chunk(0, index, text)]);
   });
 }
@@ -239,8 +239,8 @@ test("pure pull grants one token for each one asked for", () => {
   const core = credited(1);
   const feed = feeding(core);
   for (let index = 0; index < 3; index++) {
-    assert.equal(core.ask(), index + 1);
-    assert.equal(core.ask(), null, "asking again for the same chunk");
+    assert.equal(core.extendCredit(), index + 1);
+    assert.equal(core.extendCredit(), null, "asking again for the same chunk");
     feed(token(index, "x"));
     core.take();
   }
@@ -251,7 +251,7 @@ test("a wide window is refilled by halves", () => {
   const feed = feeding(core);
   const grants = [];
   for (let index = 0; index < 12; index++) {
-    grants.push(core.ask());
+    grants.push(core.extendCredit());
     feed(token(index, "x"));
     core.take();
   }
@@ -265,7 +265,7 @@ test("whoever waits is granted a whole chunk, and never more than the window", (
       const feed = feeding(core);
       let granted = explicitCredit(undefined, window, interval).limit;
       for (let index = 0; index < 10 * interval; index += interval) {
-        granted = core.ask() ?? granted;
+        granted = core.extendCredit() ?? granted;
         const ahead = granted - core.consumed;
         assert.ok(interval <= ahead && ahead <= Math.max(window, interval), `${ahead} of ${window}`);
         feed(token(index, "x", { count: interval }));
@@ -281,12 +281,12 @@ test("old grants stand after a rewind", () => {
   feed(token(0, "x"));
   feed(token(1, "x"));
   rest(core);
-  assert.equal(core.ask(), 4);
+  assert.equal(core.extendCredit(), 4);
   feed(rewound(0, 0));
-  assert.equal(core.ask(), null);
+  assert.equal(core.extendCredit(), null);
   for (let index = 0; index < 3; index++) feed(token(index, "y"));
   rest(core);
-  assert.equal(core.ask(), 5);
+  assert.equal(core.extendCredit(), 5);
 });
 
 test("nothing is granted after the end, nor where credit is the server's, nor past the last index", () => {

@@ -48,7 +48,7 @@ export class StreamCore {
      * One more chunk is asked for: the limit to grant for it, or null where enough was granted before.
      * @returns {number | null}
      */
-    ask(): number | null;
+    extendCredit(): number | null;
     /** The next chunk, if one has come. @returns {Chunk | null} */
     take(): Chunk | null;
     /**
@@ -56,7 +56,7 @@ export class StreamCore {
      * @param {StreamEvent} event
      * @returns {boolean} whether it was new
      */
-    on(event: StreamEvent): boolean;
+    receive(event: StreamEvent): boolean;
     #private;
 }
 /**
