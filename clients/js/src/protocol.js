@@ -157,6 +157,8 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @property {number} max_message_bytes
  * @property {number} streams_per_connection
  * @property {number} auto_credit_window
+ * @property {number} [max_grace_ms]
+ * @property {number} [max_timeout_ms]
  * @property {number} [context]
  */
 /**

@@ -3,7 +3,7 @@
  * are sent again. Pure: it knows frames, not how they travel.
  * @module
  * @import { PendingFrame } from "./pending-frames.js"
- * @import { OpeningFrame, RequestFrame } from "./protocol.js"
+ * @import { Limits, OpeningFrame, RequestFrame } from "./protocol.js"
  */
 
 import { Backoff } from "./backoff.js";
@@ -11,14 +11,14 @@ import { Backoff } from "./backoff.js";
 const MAX_GRACE_MS = 86_400_000; // the protocol's
 
 /**
- * The frame as it is sent: where a client comes back by itself, its streams wait for it as long as it tries,
- * unless their user said otherwise.
- * @param {OpeningFrame} frame @param {number} reconnectMs
+ * The frame as it is sent: where a client comes back by itself, its streams wait for it as long as it tries, or as
+ * long as they may there, unless their user said otherwise.
+ * @param {OpeningFrame} frame @param {number} reconnectMs @param {Pick<Limits, "max_grace_ms">} limits
  * @returns {OpeningFrame}
  */
-export function openingFrame(frame, reconnectMs) {
+export function openingFrame(frame, reconnectMs, { max_grace_ms = MAX_GRACE_MS }) {
   if (frame.type !== "start" || !reconnectMs || frame.on_disconnect) return { ...frame };
-  const grace_ms = Math.min(Math.ceil(reconnectMs), MAX_GRACE_MS);
+  const grace_ms = Math.min(Math.ceil(reconnectMs), max_grace_ms);
   return { on_disconnect: "pause", grace_ms, ...frame };
 }
 

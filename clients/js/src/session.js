@@ -78,7 +78,7 @@ export class Session {
   begin(frame, readOptions, signal) {
     if (this.#lost) throw this.#lost;
     const channel = this.#channels.add(channelFor(frame, readOptions, this, signal));
-    const pending = this.#pending.add(openingFrame(frame, this.#reconnectMs));
+    const pending = this.#pending.add(openingFrame(frame, this.#reconnectMs, this.ready.limits));
     pending.answered.catch((why) => this.#channels.drop(channel, why));
     if (this.#connection.transport) this.#open(channel, pending);
     return { channel, started: pending.answered };

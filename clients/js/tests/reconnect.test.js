@@ -333,6 +333,14 @@ test("a stream waits for its client as long as that tries to come back, unless i
   assert.deepEqual(fates(off.socket)[0], [undefined, undefined]);
 });
 
+test("it waits no longer than the server lets any stream wait", async (t) => {
+  const ready = { ...READY, limits: { ...READY.limits, max_grace_ms: 2000 } };
+  const { client, socket } = await connected(t, { reconnectMs: 7000 }, ready);
+  client.start({ prompt: "Hi" }).catch(() => {});
+  client.start({ prompt: "Hi", grace_ms: 3000 }).catch(() => {});
+  assert.deepEqual(socket.sent.map(({ grace_ms }) => grace_ms), [2000, 3000]);
+});
+
 test("closing cancels the streams of which nobody said what is to become of them", async (t) => {
   const { client, socket } = await connected(t);
   for (const on_disconnect of /** @type {const} */ ([undefined, "pause", "continue"])) {

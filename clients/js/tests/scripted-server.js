@@ -9,10 +9,10 @@ import { FakeSocket, READY } from "./fake-socket.js";
 import { started } from "./sample-events.js";
 
 /** @param {import("node:test").TestContext} t @param {object} [options] */
-export async function connected(t, options) {
+export async function connected(t, options, ready = READY) {
   const connecting = connect("http://host", { WebSocket: FakeSocket, ...options });
   const socket = FakeSocket.last;
-  socket.receive({ ...READY, session_id: "s1" });
+  socket.receive({ ...ready, session_id: "s1" });
   const client = await connecting;
   t.after(() => client.close());
   return { client, socket };

@@ -292,9 +292,9 @@ test("old grants stand after a rewind", () => {
 test("nothing is granted after the end, nor where credit is the server's, nor past the last index", () => {
   const ended = credited(1);
   feeding(ended)(final("stop"));
-  assert.equal(ended.ask(), null);
-  assert.equal(new StreamCore(null).ask(), null);
-  assert.equal(new StreamCore(2 ** 31, 1, { limit: 0 }).ask(), 2 ** 31 - 1);
+  assert.equal(ended.extendCredit(), null);
+  assert.equal(new StreamCore(null).extendCredit(), null);
+  assert.equal(new StreamCore(2 ** 31, 1, { limit: 0 }).extendCredit(), 2 ** 31 - 1);
 });
 
 /** Numbers that look random, and are the same each time. @param {number} seed */
