@@ -55,14 +55,20 @@ def find_browser(playwright: Playwright) -> str:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def flags() -> list[str]:
+    """What the module's browser is started with."""
+    return FLAGS
+
+
+@pytest.fixture(scope="module")
+def browser(flags: list[str]) -> Iterator[Browser]:
     """One browser for a module's tests, with a fresh profile; each test has a context of its own in it.
 
     It is gone behind them: while Playwright is there, no other test could run an event loop of its own.
     """
     with sync_playwright() as playwright:
         expect.set_options(timeout=TIMEOUT_MS)
-        browser = playwright.chromium.launch(executable_path=find_browser(playwright), args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=find_browser(playwright), args=flags)
         yield browser
         browser.close()
 

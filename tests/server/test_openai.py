@@ -303,7 +303,8 @@ async def test_a_request_that_breaks_off_is_no_failure_of_ours(serve: Callable[.
     for path in (TEXTS, "/v1/streams/x/control"):
         with socket.socket() as broken:
             broken.connect((server.host, server.port))
-            broken.sendall(b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{" % path.encode())
+            head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n"
+            broken.sendall(head % path.encode() + b"{")
             assert (await server.ask("/healthz"))[0] == 200
     await server.until_idle()
     server.tell()
