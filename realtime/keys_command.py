@@ -95,7 +95,8 @@ def _edited(path: Path, *, must_be: bool = False) -> Iterator[KeyFile]:
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
-        key_file = read(path) if must_be or path.exists() else KeyFile()
+        there = path.exists() and path.stat().st_size > 0
+        key_file = read(path) if must_be or there else KeyFile()
         yield key_file
         _replace(path, text(key_file))
     finally:

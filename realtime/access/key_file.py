@@ -11,7 +11,7 @@ import secrets
 import string
 import tomllib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
@@ -27,7 +27,9 @@ Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 HEADER = """\
 # The keys of a Midstream server, as digests (SHA-256). A running server notices when this file changes.
 # `midstream keys` writes it anew: edit values as you like, but comments of yours would be lost.
+# Cut short, it would revoke keys: a server believes it only while its last line is there.
 """
+END = "# The end of the keys."
 
 
 class KeyEntry(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -54,6 +56,10 @@ class KeyFileError(Exception):
     """The key file cannot be used; the message is a sentence that says which and why, and quotes nothing."""
 
 
+class KeyFileUnreadableError(KeyFileError):
+    """It cannot be opened now, which says nothing of what is in it."""
+
+
 def new_key() -> str:
     return "ms_" + random_text(KEY_LENGTH)
 
@@ -71,13 +77,25 @@ def digest(key: str) -> str:
 
 def read(path: Path) -> KeyFile:
     try:
-        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), KeyFile)
+        content = path.read_text(encoding="utf-8")
+        tables = tomllib.loads(content)
+        file = msgspec.convert(tables, KeyFile)
     except OSError as error:
-        raise KeyFileError(f"the key file {path} cannot be read: {error.strerror}") from None
+        raise KeyFileUnreadableError(f"the key file {path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError):
         raise KeyFileError(f"the key file {path} is not TOML") from None
     except msgspec.ValidationError as error:
         raise KeyFileError(f"the key file {path} is not right: {error}") from None
+    _check_whole(path, content, tables)
+    return file
+
+
+def _check_whole(path: Path, content: str, tables: dict[str, Any]) -> None:
+    """A file that is being written, or of which a full disk kept a part, has lost keys and revokes none."""
+    if HEADER in content and END not in content.splitlines():
+        raise KeyFileError(f"the key file {path} was cut short: it lacks its last line, `{END}`")
+    if "keys" not in tables:
+        raise KeyFileError(f"the key file {path} is empty: one that is to hold no key says so by `[keys]`")
 
 
 def text(file: KeyFile) -> str:
@@ -87,4 +105,6 @@ def text(file: KeyFile) -> str:
             fields = msgspec.to_builtins(row).items()
             lines = [f"{field} = {msgspec.json.encode(value).decode()}" for field, value in fields]
             sections.append("\n".join([f"[{kind}.{name}]", *lines, ""]))
-    return "\n".join(sections)
+    if not file.keys:
+        sections.append("[keys]\n")
+    return "\n".join([*sections, f"{END}\n"])

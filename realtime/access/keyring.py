@@ -1,8 +1,8 @@
 """The keyring of the running server: who holds a key, and what a tenant may take, by the key file as it is
 now.
 
-It looks at the file whenever a key is shown, and when it is asked to. A file that has become unreadable
-changes nothing: it is reported once, and what was last read holds.
+It looks at the file whenever a key is shown, and when it is asked to. A file that has become unreadable, or
+is not whole, changes nothing: it is reported once, and what was last read holds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from realtime.access.key_file import KeyEntry, KeyFile, KeyFileError, digest, read
+from realtime.access.key_file import KeyEntry, KeyFile, KeyFileError, KeyFileUnreadableError, digest, read
 from realtime.tenants.allowance import Allowance, Holder
 
 log = logging.getLogger(__name__)
@@ -19,9 +19,12 @@ Version = tuple[int, int, int] | None  # of a file: which, when written, how lar
 
 
 class Keyring:
-    def __init__(self, path: Path) -> None:
-        """Raises KeyFileError: a server does not start with keys that it cannot read."""
+    def __init__(self, path: Path, default: Allowance = Allowance()) -> None:
+        """`default` holds for what the file does not say of a tenant. Raises KeyFileError: a server does not
+        start with keys that it cannot read."""
+        self._default = default
         self._path = path
+        self._reported: tuple[Version, str] | None = None
         self._version = _version(path)
         self._use(read(path))
         if not self._holders:
@@ -42,23 +45,33 @@ class Keyring:
         return any(holder.tenant == tenant and not holder.metrics for holder in self._holders.values())
 
     def allowance(self, tenant: str) -> Allowance:
-        return self._tenants.get(tenant, Allowance())
+        return self._tenants.get(tenant, self._default)
 
     def reload(self) -> None:
         """Read the file again, if it is another than the one that was read."""
         version = _version(self._path)
         if version == self._version:
             return
-        self._version = version
         try:
             self._use(read(self._path))
         except KeyFileError as problem:
-            log.error("%s; the keys that were read before still hold", problem)
+            self._report(version, problem)
+            if isinstance(problem, KeyFileUnreadableError):
+                return  # there may be no more to it than that descriptors were used up
         else:
+            self._reported = None
             log.info("the key file has changed: %d keys", len(self._holders))
+        self._version = version
+
+    def _report(self, version: Version, problem: KeyFileError) -> None:
+        if (version, str(problem)) != self._reported:
+            log.error("%s; the keys that were read before still hold", problem)
+        self._reported = version, str(problem)
 
     def _use(self, file: KeyFile) -> None:
-        self._tenants = file.tenants
+        self._tenants = {
+            name: allowance.with_defaults(self._default) for name, allowance in file.tenants.items()
+        }
         self._holders = {entry.digest: _holder(name, entry) for name, entry in file.keys.items()}
 
 

@@ -24,10 +24,10 @@ async def enforce_revocations(keyring: Keyring, connections: OpenConnections, hu
 
 
 async def revoke(keyring: Keyring, connections: OpenConnections, hub: Hub) -> None:
-    """Whoever holds no key any more, and the streams of tenants that have none."""
+    """The streams of tenants that have no key any more, and whoever holds none."""
+    hub.cancel_all(lambda tenant: not keyring.has_tenant(tenant))
     revoked = connections.matching(lambda holder: not keyring.holds(holder))
     await asyncio.gather(*map(_close, revoked))
-    hub.cancel_all(lambda tenant: not keyring.has_tenant(tenant))
 
 
 async def _close(connection: OpenConnection) -> None:

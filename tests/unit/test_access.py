@@ -24,7 +24,7 @@ from realtime.app import Endpoints, application, guarded_routes
 from realtime.background_tasks import BackgroundTasks
 from realtime.engines.supervisor import Supervisor
 from realtime.http.guard import Access, Guard
-from realtime.hub.observers import Route
+from realtime.hub.observers import Caller
 from realtime.keys_command import main
 from realtime.observability.listing import ListingObserver
 from realtime.observability.metrics import Metrics
@@ -99,6 +99,7 @@ def endpoints_of(credentials: Credentials) -> Endpoints:
         connections=OpenConnections(10),
         listings=ListingObserver(),
         background=background,
+        observer=metrics,
     )
 
 
@@ -120,6 +121,7 @@ DECISIONS = {
     "/healthz": Access.EVERYBODY,
     "/readyz": Access.EVERYBODY,
     "/sdk/{path:path}": Access.EVERYBODY,
+    "/{path:page}": Access.EVERYBODY,
     "/{path:path}": Access.EVERYBODY,
 }
 
@@ -357,7 +359,7 @@ class Stranger:
 
     gone = False
     takes_over = True
-    route: Route = "websocket"
+    caller = Caller("websocket", tenant="stranger")
 
     def __init__(self, server: SimulatedServer) -> None:
         self._server = server
@@ -438,3 +440,20 @@ async def test_streams_of_a_tenant_whose_last_key_was_revoked_end_and_others_go_
     assert finals["bob"] is None
     assert finals["alice"] is not None
     assert finals["alice"].finish_reason == "cancelled"
+
+
+async def test_a_connection_that_fails_to_end_keeps_no_stream_of_a_revoked_key_alive(locked: Locked) -> None:
+    async def fail() -> None:
+        raise OSError("of the transport")
+
+    server, connections = SimulatedServer(ROOM), OpenConnections(10)
+    reader = Reader(server, "alice")
+    reader.send(start(params=Params(ignore_eos=True), credit=Credit(limit=2)))
+    server.tick()
+    connections.open("", Holder("alice", digest(locked.alice))).revoke = fail
+    locked.revoke("alice")
+    locked.ring.reload()
+    with pytest.raises(OSError, match="of the transport"):  # which the log has then
+        await revoke(locked.ring, connections, server.hub)
+    server.tick()
+    assert reader.accounts[0].final is not None

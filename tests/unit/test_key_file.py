@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import re
 import stat
 import subprocess
@@ -11,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from realtime.access.key_file import KeyFileError, digest, new_key, read
+from realtime.access.key_file import HEADER, KeyFileError, digest, new_key, read
 from realtime.access.keyring import Keyring
 from realtime.keys_command import main
-from realtime.tenants.allowance import Allowance, Holder
+from realtime.tenants.allowance import Allowance, Holder, default_share
 
 Capture = pytest.CaptureFixture[str]
 DIGEST = "0" * 64
@@ -65,6 +67,17 @@ def test_keys_of_one_tenant_share_what_it_may_take(file: Path, capsys: Capture) 
         max_streams=9, max_connections=4, tokens_per_minute=500, prefill_tokens=60, priority=(-2, 5)
     )
     assert ring.allowance("nobody") == Allowance()
+
+
+def test_what_the_file_does_not_say_of_a_tenant_is_what_the_server_leaves_to_each(
+    file: Path, capsys: Capture
+) -> None:
+    added(file, capsys, "alice", "--max-streams", "9")
+    added(file, capsys, "bob", "--tokens-per-minute", "5")
+    ring = Keyring(file, Allowance(max_streams=default_share(7), max_connections=default_share(1)))
+    assert ring.allowance("alice") == Allowance(max_streams=9, max_connections=1)
+    assert ring.allowance("bob") == Allowance(max_streams=3, max_connections=1, tokens_per_minute=5)
+    assert ring.allowance("nobody") == Allowance(max_streams=3, max_connections=1)
 
 
 def test_list_names_keys_and_shows_none(file: Path, capsys: Capture) -> None:
@@ -229,8 +242,54 @@ def test_a_file_that_became_unreadable_is_reported_once_and_changes_nothing(
     assert ring.holder(key) is not None
 
 
+def test_a_file_that_was_cut_short_anywhere_revokes_nobody(
+    file: Path, capsys: Capture, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = [added(file, capsys, name) for name in ("alice", "bob", "carol")]
+    whole = file.read_text()
+    ring = Keyring(file)
+    for length in range(len(whole) - 1):
+        file.write_text(whole[:length])
+        assert all(map(ring.holder, keys)), f"of its first {length} characters"
+    assert "still hold" in caplog.text
+    file.write_text(whole)
+    assert all(map(ring.holder, keys))
+
+
+def test_the_last_key_can_be_revoked_and_others_added_after_it(file: Path, capsys: Capture) -> None:
+    key = added(file, capsys, "alice")
+    ring = Keyring(file)
+    assert command(file, "revoke", "alice") == 0
+    assert ring.holder(key) is None
+    assert not ring.has_tenant("alice")
+    assert ring.holder(added(file, capsys, "bob")) is not None
+
+
+def test_an_empty_file_can_be_begun_with(file: Path, capsys: Capture) -> None:
+    file.touch()
+    key = added(file, capsys, "alice")
+    assert Keyring(file).holder(key) is not None
+
+
+def test_a_file_that_could_not_be_opened_for_a_moment_is_read_when_it_can(
+    file: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the file descriptors were used up while a key was revoked."""
+    key = added(file, capsys, "alice")
+    ring = Keyring(file)
+    command(file, "revoke", "alice")
+
+    def no_descriptor(*_: object, **__: object) -> str:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_text", no_descriptor)
+        assert ring.holder(key) is not None
+    assert ring.holder(key) is None
+
+
 def test_a_file_without_keys_lets_nobody_in_and_says_so(file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    file.write_text("")
+    file.write_text("[keys]\n")
     ring = Keyring(file)
     assert ring.holder("") is None
     assert "holds no key: nobody can connect" in caplog.text
@@ -250,6 +309,9 @@ def test_a_file_without_keys_lets_nobody_in_and_says_so(file: Path, caplog: pyte
         ("[tenants.a]\npriority = [0, 9]", "priority"),
         ("[tenants.a]\npriority = [1, 0]", "priority"),
         ("[tenant.a]\n", "tenant"),
+        ("", "one that is to hold no key says so by `[keys]`"),
+        ("[tenants.a]\nmax_streams = 3", "one that is to hold no key says so by `[keys]`"),
+        (f"{HEADER}[keys]", "it lacks its last line, `# The end of the keys.`"),
     ],
 )
 def test_a_file_that_is_not_right_is_refused_where_it_is_wrong(file: Path, content: str, says: str) -> None:
