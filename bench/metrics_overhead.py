@@ -23,7 +23,7 @@ from midstream import protocol
 from midstream.protocol import MAX_INDEX, Credit, Params
 from realtime.codec import Codec
 from realtime.hub.hub import Hub
-from realtime.hub.observers import Observer, Observers, Route
+from realtime.hub.observers import Caller, Observer, Observers
 from realtime.observability.listing import ListingObserver
 from realtime.observability.metrics import Metrics
 from realtime.observability.request_log import RequestLog
@@ -65,7 +65,7 @@ class Encoder:
 
     gone = False
     takes_over = True
-    route: Route = "websocket"
+    caller = Caller("websocket")
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub

@@ -32,15 +32,17 @@ from realtime.engines.process_link import ProcessLink
 from realtime.engines.supervisor import Supervisor
 from realtime.engines.thread_link import ThreadLink
 from realtime.engines.watched_engine import Connect, EngineFailed
+from realtime.http.no_endpoint import no_request
 from realtime.http.sse import SseTimeouts
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Observers
 from realtime.observability import logs, loop_lag
 from realtime.observability.listing import ListingObserver
 from realtime.observability.metrics import Metrics
+from realtime.observability.refusal_log import RefusalLog
 from realtime.observability.request_log import RequestLog
 from realtime.server import Server, let_finish
-from realtime.tenants.allowance import EVERYTHING, Allowance
+from realtime.tenants.allowance import EVERYTHING, Allowance, default_share
 from realtime.tenants.quota import Quotas
 from realtime.transport import http_protocol, websocket_protocol
 from realtime.websocket.connection import ConnectionLimits
@@ -79,7 +81,10 @@ async def serve(options: Options, listening: socket.socket) -> None:
     traces = _traces() if options.traces == "on" else None
     listings = ListingObserver()
     observers = Observers(
-        listings, RequestLog(), *(observer for observer in (metrics, traces) if observer is not None)
+        listings,
+        RequestLog(),
+        RefusalLog(),
+        *(observer for observer in (metrics, traces) if observer is not None),
     )
     background = BackgroundTasks()
     supervisor = Supervisor(
@@ -96,6 +101,10 @@ async def serve(options: Options, listening: socket.socket) -> None:
         observers,
         window=options.auto_credit_window,
         max_streams=options.max_streams,
+        max_detached=default_share(options.max_streams),
+        max_grace_ms=int(options.max_grace_s * 1000),
+        max_timeout_ms=int(options.max_timeout_s * 1000),
+        stream_memory=options.stream_memory_mib << 20,
         quotas=Quotas(allowance),
     )
     supervisor.hub = hub
@@ -109,6 +118,7 @@ async def serve(options: Options, listening: socket.socket) -> None:
         connections=connections,
         listings=listings,
         background=background,
+        observer=observers,
         timeouts=_sse_timeouts(options),
     )
     _start_background(background, keyring, connections, hub, metrics)
@@ -144,7 +154,7 @@ def _cancelled_by_sigterm() -> Iterator[None]:
 
 def _keyring(options: Options) -> Keyring | None:
     try:
-        return Keyring(Path(options.keys_file)) if options.keys_file else None
+        return Keyring(Path(options.keys_file), _tenants_share(options)) if options.keys_file else None
     except KeyFileError as problem:
         raise StartupError(str(problem)) from None
 
@@ -153,6 +163,13 @@ def _credentials(options: Options, keyring: Keyring | None) -> Credentials:
     names = (options.host, *options.allowed_hosts.split())
     rules = KeylessRules(tuple(name.lower() for name in names), options.insecure_open)
     return Credentials(keyring, tuple(options.allowed_origins.split()), keyless=rules)
+
+
+def _tenants_share(options: Options) -> Allowance:
+    return Allowance(
+        max_streams=default_share(options.max_streams),
+        max_connections=default_share(options.max_connections),
+    )
 
 
 def _everything(tenant: str) -> Allowance:
@@ -216,6 +233,8 @@ def _limits(options: Options) -> ConnectionLimits:
         streams_per_connection=options.streams_per_connection,
         auto_credit_window=options.auto_credit_window,
         ack_every=options.ack_every,
+        max_grace_ms=int(options.max_grace_s * 1000),
+        max_timeout_ms=int(options.max_timeout_s * 1000),
     )
 
 
@@ -226,14 +245,17 @@ def _sse_timeouts(options: Options) -> SseTimeouts:
 
 def _http_limits(options: Options) -> http_protocol.HttpLimits:
     return http_protocol.HttpLimits(
-        handshake_timeout_s=options.handshake_timeout_s, send_timeout_s=options.send_timeout_s
+        handshake_timeout_s=options.handshake_timeout_s,
+        send_timeout_s=options.send_timeout_s,
+        open_limit=options.max_connections + http_protocol.HttpLimits.pending_limit,
+        open_limit_per_address=options.max_connections + http_protocol.HttpLimits.pending_limit_per_address,
     )
 
 
 def _uvicorn_config(options: Options, endpoints: Endpoints) -> uvicorn.Config:
     return uvicorn.Config(
         application(endpoints),
-        http=http_protocol.protocol_class(_http_limits(options)),
+        http=http_protocol.protocol_class(_http_limits(options), no_request(endpoints.observer)),
         ws=websocket_protocol.protocol_class(
             websocket_protocol.WebSocketLimits(send_timeout_s=options.send_timeout_s)
         ),

@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
@@ -21,9 +22,10 @@ from realtime.engines.supervisor import Supervisor
 from realtime.http import asyncapi
 from realtime.http.client_secret_endpoint import client_secret_endpoint
 from realtime.http.cors import shared_with
-from realtime.http.guard import Access, guarded, holder_of
+from realtime.http.guard import Access, caller_of, guarded
 from realtime.http.lasting import lasting, open_connection
 from realtime.http.listing_endpoint import listing_endpoint
+from realtime.http.no_endpoint import no_endpoint, no_websocket
 from realtime.http.openai.errors import error_response
 from realtime.http.openai.routes import routes as openai
 from realtime.http.openapi import document as openapi
@@ -31,6 +33,7 @@ from realtime.http.pages import routes as pages
 from realtime.http.sse import SseTimeouts
 from realtime.http.stream_endpoint import routes as streams
 from realtime.hub.hub import Hub
+from realtime.hub.observers import Observer
 from realtime.observability.listing import ListingObserver
 from realtime.observability.metrics import Metrics
 from realtime.websocket.connection import Connection, ConnectionLimits, serve
@@ -50,6 +53,7 @@ class Endpoints:
         connections: OpenConnections,
         listings: ListingObserver,
         background: BackgroundTasks,
+        observer: Observer,
         timeouts: SseTimeouts | None = None,
     ) -> None:
         self._hub = hub
@@ -57,11 +61,12 @@ class Endpoints:
         self._metrics = metrics
         self._limits = limits
         self._background = background
+        self.observer = observer
         self.connections = connections
         self.credentials = credentials
         timeouts = timeouts or SseTimeouts()
         self.openai = openai(hub, connections, limits.max_message_bytes, timeouts)
-        self.streams = streams(hub, connections, limits.max_message_bytes, timeouts)
+        self.streams = streams(hub, credentials, connections, limits.max_message_bytes, timeouts)
         self.open: dict[str, Connection] = {}  # by session_id
         self.list_streams = listing_endpoint(listings, credentials, lambda: len(self.open))
 
@@ -69,7 +74,7 @@ class Endpoints:
         open_connection(websocket.scope).revoke = partial(
             websocket.close, CloseCode.NOT_AUTHENTICATED, "your key was revoked"
         )
-        await serve(websocket, self._hub, holder_of(websocket).tenant, self._limits, self.open)
+        await serve(websocket, self._hub, caller_of(websocket), self._limits, self.open, self.observer)
 
     async def healthz(self, request: Request) -> Response:
         """This process answers, and each of its tasks lives."""
@@ -78,11 +83,15 @@ class Endpoints:
         return JSONResponse({"status": "ok"})
 
     async def readyz(self, request: Request) -> Response:
-        """A stream started now would run."""
+        """A stream that somebody started now would run."""
         if self._hub.draining:
             return JSONResponse({"status": "draining"}, 503)
-        if not self._supervisor.ready:
+        if not (self._supervisor.ready and self._hub.engine_takes_starts):
             return JSONResponse({"status": "engine not ready"}, 503)
+        if self._hub.full:
+            return JSONResponse({"status": "at its limit of streams"}, 503)
+        if self.connections.full:
+            return JSONResponse({"status": "at its limit of connections"}, 503)
         return JSONResponse({"status": "ready"})
 
     async def asyncapi(self, request: Request) -> Response:
@@ -99,11 +108,14 @@ class Endpoints:
 
 
 def application(endpoints: Endpoints) -> ASGIApp:
-    return shared_with(endpoints.credentials.origins, Starlette(routes=guarded_routes(endpoints)))
+    app = Starlette(
+        routes=guarded_routes(endpoints), exception_handlers={HTTPException: no_endpoint(endpoints.observer)}
+    )
+    return shared_with(endpoints.credentials.origins, app)
 
 
 def guarded_routes(endpoints: Endpoints) -> list[Route | WebSocketRoute]:
-    credentials = endpoints.credentials
+    credentials, observer = endpoints.credentials, endpoints.observer
     return [
         *guarded(
             Access.HOLDERS,
@@ -112,9 +124,16 @@ def guarded_routes(endpoints: Endpoints) -> list[Route | WebSocketRoute]:
             Route("/v1/realtime/client_secrets", client_secret_endpoint(credentials), methods=["POST"]),
             Route("/v1/streams", endpoints.list_streams),
             *endpoints.streams,
+            observer=observer,
         ),
-        *guarded(Access.HOLDERS, credentials, *endpoints.openai, error_response=error_response),
-        *guarded(Access.METRICS, credentials, Route("/metrics", endpoints.metrics)),
+        *guarded(
+            Access.HOLDERS,
+            credentials,
+            *endpoints.openai,
+            observer=observer,
+            error_response=error_response,
+        ),
+        *guarded(Access.METRICS, credentials, Route("/metrics", endpoints.metrics), observer=observer),
         *guarded(
             Access.EVERYBODY,
             credentials,
@@ -122,6 +141,8 @@ def guarded_routes(endpoints: Endpoints) -> list[Route | WebSocketRoute]:
             Route("/readyz", endpoints.readyz),
             Route("/asyncapi.json", endpoints.asyncapi),
             Route("/openapi.json", endpoints.openapi),
+            WebSocketRoute("/{path:path}", no_websocket),
             *pages(),  # they hold no secret
+            observer=observer,
         ),
     ]

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from midstream.protocol import ERRORS, Error
 
+# What is refused by HTTP alone, where there is no frame yet: (status, whether the same may succeed later).
+HTTP_ERRORS = {
+    "bad_request": (400, False),
+    "not_found": (404, False),
+    "method_not_allowed": (405, False),
+    "request_timeout": (408, True),
+    "head_too_large": (431, False),
+    "not_implemented": (501, False),
+}
+_ERRORS = ERRORS | HTTP_ERRORS
+
 
 class Refusal(Exception):
     """A peer's mistake, or a limit it met: `message` says what is wrong, where, and what would be right.
@@ -19,10 +30,10 @@ class Refusal(Exception):
 
     @property
     def status(self) -> int:
-        return ERRORS[self.code][0]
+        return _ERRORS[self.code][0]
 
     def event(self, request_id: str | None = None, ref: str | None = None) -> Error:
-        status, retryable = ERRORS[self.code]
+        status, retryable = _ERRORS[self.code]
         return Error(
             status=status,
             code=self.code,

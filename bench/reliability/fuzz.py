@@ -22,6 +22,7 @@ from bench.reliability import socket_fuzz
 from bench.reliability.mutated_frames import mutants
 from bench.reliability.process_memory import resident_mib, slope
 from midstream.protocol import MSGPACK_SUBPROTOCOL, Params, Start
+from realtime.hub.observers import Caller, Observer
 from realtime.websocket.connection import ConnectionLimits, serve
 from tests.fakes.checking_client import Account, Reader
 from tests.fakes.fake_websocket import FakeWebSocket
@@ -34,6 +35,7 @@ A_CONNECTION = 500  # frames; then another: streams left behind are cancelled, o
 A_TICK = 100  # frames between two steps of the engine
 MOST_MIB_A_MILLION = 1.0
 ROOM = EngineSize(kv_tokens=8192, block=16, step_tokens=256, batch_rows=64, slots=512)
+CALLER = Caller("websocket", tenant="hostile")
 LIMITS = ConnectionLimits(
     max_message_bytes=2**20, streams_per_connection=24, auto_credit_window=64, ack_every=16
 )
@@ -86,7 +88,8 @@ async def feeding(seed: int, count: int, packed: bool) -> Fed:
     done, until = 0, time.perf_counter() + MOST_S
     while done < count and time.perf_counter() < until and not wrong:
         try:
-            await serve(Fake(server, good, stray, packed), server.hub, "hostile", LIMITS, {})  # type: ignore[arg-type]
+            fake = Fake(server, good, stray, packed)
+            await serve(fake, server.hub, CALLER, LIMITS, {}, Observer())  # type: ignore[arg-type]
         except Exception:  # noqa: BLE001 - whatever it is, it must not be
             wrong.append(f"seed {seed}, frame {done} and on: {traceback.format_exc(-4)}")
         done += A_CONNECTION

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from realtime.access.client_secrets import LIFE_S
 from realtime.access.credentials import Credentials
-from realtime.http.guard import holder_of, refusal_response
+from realtime.http.guard import holder_of
 from realtime.refusal import Refusal
 
 BODY_LIMIT = 4096
@@ -34,14 +34,11 @@ class ClientSecretResponse(Struct):
 
 def client_secret_endpoint(credentials: Credentials) -> Callable[[Request], Awaitable[Response]]:
     async def issue(request: Request) -> Response:
-        try:
-            asked = _asked(await _body(request))
-            origin = asked.origin or request.headers.get("origin")
-            if origin is not None:
-                credentials.check_origin(origin, request.headers)
-            secret = credentials.secrets.issue(holder_of(request), origin)
-        except Refusal as refusal:
-            return refusal_response(refusal)
+        asked = _asked(await _body(request))
+        origin = asked.origin or request.headers.get("origin")
+        if origin is not None:
+            credentials.check_origin(origin, request.headers)
+        secret = credentials.secrets.issue(holder_of(request), origin)
         body = msgspec.json.encode(ClientSecretResponse(secret, int(time.time()) + LIFE_S, LIFE_S))
         return Response(body, media_type="application/json", headers={"Cache-Control": "no-store"})
 

@@ -1,7 +1,8 @@
 """The guard of a route: who may use it. Every route has one; keys are asked for here and nowhere else.
 
 A `Guard` stands before the app of one route: it lets nobody in but those for whom the route is, and tells
-the app who came (`holder_of`). What it refuses it answers by itself, in the form that is used behind it.
+the app who came (`holder_of`, `caller_of`). What it refuses, and what the app refuses by raising a `Refusal`
+before it has answered, is told to the observer and answered here, in the form that is used at that route.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from collections.abc import Callable
 from enum import Enum
 
 import msgspec
+from msgspec.structs import replace
 from starlette.datastructures import Headers
-from starlette.requests import HTTPConnection
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -19,10 +21,13 @@ from starlette.websockets import WebSocket
 
 from realtime.access.credentials import Credentials
 from realtime.http.request_io import retry_headers
+from realtime.hub.observers import Caller, Observer
 from realtime.refusal import Refusal
 from realtime.tenants.allowance import Holder
 
-HOLDER = "midstream.holder"
+HOLDER, CALLER, HEADERS = "midstream.holder", "midstream.caller", "midstream.refusal_headers"
+
+ErrorResponse = Callable[[Refusal, dict[str, str]], Response]
 
 
 class Access(Enum):
@@ -31,11 +36,11 @@ class Access(Enum):
     METRICS = "whoever holds an admin's key, or one for the metrics"
 
 
-def refusal_response(refusal: Refusal) -> Response:
+def refusal_response(refusal: Refusal, headers: dict[str, str] | None = None) -> Response:
     """A refusal over HTTP: the protocol's `error`, its status, and the headers that say the same."""
     error = msgspec.to_builtins(refusal.event())
     del error["type"]
-    return JSONResponse({"error": error}, refusal.status, retry_headers(refusal))
+    return JSONResponse({"error": error}, refusal.status, (headers or {}) | retry_headers(refusal))
 
 
 class Guard:
@@ -44,21 +49,27 @@ class Guard:
         app: ASGIApp,
         access: Access,
         credentials: Credentials,
-        error_response: Callable[[Refusal], Response] = refusal_response,
+        endpoint: str,
+        observer: Observer,
+        error_response: ErrorResponse,
     ) -> None:
         self._app = app
         self._credentials = credentials
+        self._endpoint = endpoint
+        self._observer = observer
         self._error_response = error_response
         self.access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.access is not Access.EVERYBODY:
-            try:
-                scope[HOLDER] = self._admitted(scope)
-            except Refusal as refusal:
-                await send_refusal(self._error_response(refusal), scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        scope[CALLER] = caller_from(scope, self._endpoint)
+        try:
+            if self.access is not Access.EVERYBODY:
+                scope[HOLDER] = holder = self._admitted(scope)
+                scope[CALLER] = replace(scope[CALLER], tenant=holder.tenant, key=holder.name)
+            await self._app(scope, receive, send)
+        except Refusal as refusal:
+            self._observer.refused(refusal.code, scope[CALLER])
+            await self._deny(self._error_response(refusal, scope.get(HEADERS, {})), scope, receive, send)
 
     def _admitted(self, scope: Scope) -> Holder:
         headers = Headers(scope=scope)
@@ -78,24 +89,41 @@ class Guard:
                 "This needs an admin's key, or one for the metrics: see `midstream keys add --help`.",
             )
 
-
-async def send_refusal(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
-    """Instead of what was asked for, be that an answer or a WebSocket."""
-    if scope["type"] == "websocket":
-        await WebSocket(scope, receive, send).send_denial_response(response)
-    else:
-        await response(scope, receive, send)
+    async def _deny(self, response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await WebSocket(scope, receive, send).send_denial_response(response)
+        else:
+            await response(scope, receive, send)
 
 
 def guarded(
     access: Access,
     credentials: Credentials,
     *routes: Route | WebSocketRoute,
-    error_response: Callable[[Refusal], Response] = refusal_response,
+    observer: Observer,
+    error_response: ErrorResponse = refusal_response,
 ) -> list[Route | WebSocketRoute]:
     for route in routes:
-        route.app = Guard(route.app, access, credentials, error_response)
+        route.app = Guard(route.app, access, credentials, route.path_format, observer, error_response)
     return list(routes)
+
+
+def caller_from(scope: Scope, endpoint: str) -> Caller:
+    """Of whom no more is known yet than the address."""
+    address = scope["client"][0] if scope.get("client") else ""
+    return Caller("websocket" if scope["type"] == "websocket" else "http", endpoint, address)
+
+
+def caller_of(connection: HTTPConnection) -> Caller:
+    """Who came through the guard, and where."""
+    caller = connection.scope[CALLER]
+    assert isinstance(caller, Caller)
+    return caller
+
+
+def set_refusal_headers(request: Request, headers: dict[str, str]) -> None:
+    """What a refusal of this request is to have beside its own headers."""
+    request.scope[HEADERS] = headers
 
 
 def holder_of(connection: HTTPConnection) -> Holder:

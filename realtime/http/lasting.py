@@ -2,42 +2,29 @@
 as its answer takes.
 
 `Lasting` stands between a route's guard, which says who came, and its endpoint. It knows nothing of what is
-answered; where there is no room it refuses by itself, in the form that is used behind it.
+answered; that there is no room is the guard's to say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from starlette.requests import HTTPConnection
-from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from realtime.access.connection_limits import OpenConnection, OpenConnections
-from realtime.http.guard import holder_of, refusal_response, send_refusal
-from realtime.refusal import Refusal
+from realtime.http.guard import caller_of, holder_of
 
 OPEN = "midstream.open_connection"
 
 
 class Lasting:
-    def __init__(
-        self, app: ASGIApp, connections: OpenConnections, error_response: Callable[[Refusal], Response]
-    ) -> None:
+    def __init__(self, app: ASGIApp, connections: OpenConnections) -> None:
         self._app = app
         self._connections = connections
-        self._error_response = error_response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         asking = HTTPConnection(scope)
-        try:
-            connection = self._connections.open(
-                asking.client.host if asking.client else "", holder_of(asking)
-            )
-        except Refusal as refusal:
-            await send_refusal(self._error_response(refusal), scope, receive, send)
-            return
+        connection = self._connections.open(caller_of(asking).address, holder_of(asking))
         scope[OPEN] = connection
         try:
             await self._app(scope, receive, send)
@@ -45,13 +32,9 @@ class Lasting:
             self._connections.close(connection)
 
 
-def lasting(
-    connections: OpenConnections,
-    *routes: Route | WebSocketRoute,
-    error_response: Callable[[Refusal], Response] = refusal_response,
-) -> list[Route | WebSocketRoute]:
+def lasting(connections: OpenConnections, *routes: Route | WebSocketRoute) -> list[Route | WebSocketRoute]:
     for route in routes:
-        route.app = Lasting(route.app, connections, error_response)
+        route.app = Lasting(route.app, connections)
     return list(routes)
 
 

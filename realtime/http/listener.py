@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from realtime.hub.hub import Hub
-from realtime.hub.observers import DisconnectCause, Route
+from realtime.hub.observers import Caller, DisconnectCause
 from realtime.refusal import Refusal
 from realtime.stream.outbox import OutgoingEvent
 from realtime.stream.pending_commands import Reply
@@ -18,13 +18,13 @@ from realtime.stream.stream import Stream
 
 
 class HttpListener:
-    def __init__(self, hub: Hub, *, keeps_events: bool, takes_over: bool = True) -> None:
+    def __init__(self, hub: Hub, caller: Caller, *, keeps_events: bool, takes_over: bool = True) -> None:
         """`keeps_events`: no event counts as read, so that whoever comes again gets as many of them as are
         kept."""
         self.gone = False
         self.memory = hub.memory_account()
         self.takes_over = takes_over
-        self.route: Route = "http"
+        self.caller = caller
         self.failure: Refusal | None = None  # the first
         self.reply: Reply | None = None
         self._hub = hub

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from realtime.access.credentials import Credentials
-from realtime.http.guard import holder_of, refusal_response
+from realtime.http.guard import holder_of
 from realtime.observability.listing import STATES, ListingObserver
 from realtime.refusal import Refusal
 from realtime.stream.states import State
@@ -26,10 +26,7 @@ def listing_endpoint(
 ) -> Callable[[Request], Awaitable[Response]]:
     async def listed(request: Request) -> Response:
         holder = holder_of(request)
-        try:
-            most, state = _limit(request), _state(request)
-        except Refusal as refusal:
-            return refusal_response(refusal)
+        most, state = _limit(request), _state(request)
         if credentials.are_admins(holder):
             listing = listings.of_all(most=most, state=state, connections=connections())
         else:

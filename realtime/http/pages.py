@@ -11,6 +11,7 @@ import os
 import sys
 from pathlib import Path
 
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
@@ -38,14 +39,26 @@ HEADERS = {
 }
 
 
+class PageConvertor(PathConvertor):
+    """A path that may be a page's: below /v1 there are none, and what is missing there is no page."""
+
+    regex = r"(?!v1(?:/|$)).*"
+
+
+register_url_convertor("page", PageConvertor())
+
+
 def routes() -> list[Route]:
-    """To stand behind all others: the last one matches every path."""
+    """To stand behind all others: the last one matches every path but the API's."""
     checkout = Path(__file__).parents[2]
     installed = Path(sys.prefix) / "share" / "midstream"
     places = [(checkout / "web", checkout / "clients" / "js" / "src"), (installed / "web", installed / "sdk")]
     for web, sdk in places:
         if (web / "index.html").is_file():
-            return [Route("/sdk/{path:path}", Folder(sdk)), Route("/{path:path}", Folder(web))]
+            return [
+                Route("/sdk/{path:path}", Folder(sdk), methods=["GET"]),
+                Route("/{path:page}", Folder(web), methods=["GET"]),
+            ]
     return []
 
 

@@ -40,9 +40,7 @@ _codec = Codec(None)
 
 
 class StreamEndpoint:
-    def __init__(
-        self, hub: Hub, credentials: Credentials, most_bytes: int, timeouts: SseTimeouts
-    ) -> None:
+    def __init__(self, hub: Hub, credentials: Credentials, most_bytes: int, timeouts: SseTimeouts) -> None:
         self._hub = hub
         self._credentials = credentials
         self._most_bytes = most_bytes

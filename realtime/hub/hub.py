@@ -16,7 +16,7 @@ import logging
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from engine import api
 from midstream import protocol
-from midstream.protocol import StreamFrame
+from midstream.protocol import MAX_MILLISECONDS, StreamFrame
 from realtime.hub.engine_recovery import EngineRecovery
 from realtime.hub.frame_queues import SerialQueues
 from realtime.hub.listener import Listener
@@ -34,6 +34,7 @@ from realtime.hub.starting import StreamStarter
 from realtime.hub.stream_key import StreamKey
 from realtime.hub.subscriptions import Subscriptions
 from realtime.hub.tokenizing import (
+    brings_text,
     check_length,
     estimated_tokens,
     start_digest,
@@ -46,7 +47,7 @@ from realtime.hub.waiting_frames import WaitingFrames
 from realtime.refusal import Refusal
 from realtime.stream.memory import MemoryAccount
 from realtime.stream.outbox import OutgoingEvent
-from realtime.stream.pending_commands import SendReply
+from realtime.stream.pending_commands import Reply, SendReply
 from realtime.stream.stream import Stream
 from realtime.tenants.quota import Quotas, StreamQuota
 from realtime.text.chat_template import NotBriefError
@@ -87,6 +88,9 @@ class Hub:
         quotas: Quotas | None = None,
         window: int,
         max_streams: int,
+        max_detached: int | None = None,
+        max_grace_ms: int = MAX_MILLISECONDS,
+        max_timeout_ms: int = MAX_MILLISECONDS,
         stream_memory: int = 28 << 20,
         clock: Callable[[], float] = time.monotonic,
         call_later: Callable[[float, Callable[[], None]], Timer] | None = None,
@@ -94,6 +98,7 @@ class Hub:
         self.model: ServedModel | None = None  # until the first engine is there
         self.engine_up = False  # whether there is an engine now
         self.draining = False
+        self.max_grace_ms = max_grace_ms
         self.step = 0
         self._send = send
         self._observer = observer
@@ -101,7 +106,7 @@ class Hub:
         self._call_later = call_later or (
             lambda delay, call: asyncio.get_running_loop().call_later(delay, call)
         )
-        self._registry = StreamRegistry()
+        self._registry = StreamRegistry(max_streams if max_detached is None else max_detached)
         self._subscriptions = Subscriptions[Listener]()
         self._queues = SerialQueues[StreamKey, tuple[StreamFrame, Listener]](
             self._tokenize, self._note_if_empty
@@ -114,7 +119,12 @@ class Hub:
         self._stream_memory = stream_memory
         self._detached = defaultdict[str, MemoryAccount](self.memory_account)  # of each tenant
         self._starter = StreamStarter(
-            self._quotas, self._outgoing.append, window=window, max_streams=max_streams
+            self._quotas,
+            self._outgoing.append,
+            window=window,
+            max_streams=max_streams,
+            max_grace_ms=max_grace_ms,
+            max_timeout_ms=max_timeout_ms,
         )
         self._empty = asyncio.Event()
         self._empty.set()
@@ -129,6 +139,16 @@ class Hub:
     def engine_proven(self) -> bool:
         """Whether everybody whom the last engine was given moved on in it."""
         return self._recovery.proven
+
+    @property
+    def engine_takes_starts(self) -> bool:
+        """Whether there is an engine, and no doubt about which stream killed the last."""
+        return self.engine_up and not self._recovery.suspicious
+
+    @property
+    def full(self) -> bool:
+        """Whether there are as many streams as there may be."""
+        return self._starter.is_full(self._taken_places())
 
     def memory_account(self) -> MemoryAccount:
         """For the streams of one listener."""
@@ -148,18 +168,19 @@ class Hub:
         """Act on a frame, behind those for the same stream that came before it. A refused one changes
         nothing."""
         key = StreamKey(tenant, frame.request_id)
-        try:
-            if key in self._queues.keys or text_length(frame) > LONG_TEXT:
-                self._enqueue(key, frame, listener)
-            else:
-                self._receive_frame(key, frame, listener)
-        except NotBriefError:
+        if key in self._queues.keys or text_length(frame) > LONG_TEXT:
             self._enqueue(key, frame, listener)
+        else:
+            try:
+                self._receive_frame(key, frame, listener)
+            except NotBriefError:
+                self._enqueue(key, frame, listener)
         self._flush_commands()
 
     def take_events(self, stream: Stream) -> list[OutgoingEvent]:
         """What a stream has to say to its listener, who is ready for it. `flush` follows, once for all."""
         told = stream.take_events()
+        self._note_errors(told, self._subscriptions.listener_of(stream.number))
         self._unsubscribe_if_done(stream)
         return told
 
@@ -175,17 +196,15 @@ class Hub:
 
     def detach(self, listener: Listener, cause: DisconnectCause = "closed") -> None:
         """The listener is gone; each of its streams does what its start said."""
+        found = map(self._registry.by_number, self._subscriptions.remove(listener))
+        left = [entry for entry in found if entry is not None]  # others have ended
         with self._waking() as wake:
-            for number in self._subscriptions.remove(listener):
-                entry = self._registry.by_number(number)
-                if entry is None:
-                    continue  # it has ended
-                stream = entry.stream
-                self._observer.detached(stream, cause)
-                self._let_wait(entry.key.tenant, stream)
-                if stream.on_disconnect != "cancel":
-                    entry.grace = self._call_later(stream.grace_s, partial(self._abandon, stream))
-                wake(stream)
+            for entry in left:
+                self._observer.detached(entry.stream, cause)
+                self._let_wait(entry.key.tenant, entry.stream)
+            crowded_out = self._begin_graces([e for e in left if e.stream.on_disconnect != "cancel"])
+            for entry in (*left, *crowded_out):
+                wake(entry.stream)
 
     # -- from the engine -------------------------------------------------------------------------
 
@@ -277,7 +296,7 @@ class Hub:
                 case _:
                     stream = self._steer(key, frame, listener, tokens)
         except Refusal as refusal:
-            listener.send_refusal(refusal, frame.request_id, frame.ref)
+            self._refuse(listener, frame, refusal)
             return
         if stream is not None:
             with self._waking() as wake:
@@ -289,7 +308,7 @@ class Hub:
             check_length(frame, self._known_model())
             self._waiting_frames.add(key.tenant, listener, weight(frame))
         except Refusal as refusal:
-            listener.send_refusal(refusal, frame.request_id, frame.ref)
+            self._refuse(listener, frame, refusal)
             return
         self._empty.clear()
         if not self._queues.enqueue(key, (frame, listener)):
@@ -299,13 +318,13 @@ class Hub:
         """A frame of a serial queue: its text may be long."""
         frame, listener = item
         try:
-            tokens = await self._tokens(key, frame, listener) if text_length(frame) else None
+            tokens = await self._tokens(key, frame, listener)
         except Refusal as refusal:
-            listener.send_refusal(refusal, frame.request_id, frame.ref)
+            self._refuse(listener, frame, refusal)
         except Exception as error:  # noqa: BLE001 - what it says may quote the text: only its kind is logged
             log.error("a frame could not be tokenized: %s in %s", type(error).__name__, _where(error))
             failure = Refusal("engine_error", "The server failed to tokenize this frame's text.")
-            listener.send_refusal(failure, frame.request_id, frame.ref)
+            self._refuse(listener, frame, failure)
         else:
             if not listener.gone:
                 self._receive_frame(key, frame, listener, tokens)
@@ -314,24 +333,29 @@ class Hub:
             self._waiting_frames.remove(key.tenant, listener, weight(frame))
 
     async def _tokens(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> list[int] | None:
-        """Of a frame's text, when it is this client's turn; or the refusal that came to be known by then."""
-        self._check_text(key, frame, listener)
+        """Of a frame's text, if it needs any, when it is this client's turn."""
+        if not self._needs_tokens(key, frame, listener):
+            return None
         async with self._pool.turn(key.tenant, listener, text_length(frame)):
-            if listener.gone:
+            if listener.gone or not self._needs_tokens(key, frame, listener):
                 return None
-            self._check_text(key, frame, listener)
             try:
                 return await self._pool.run(tokenize, frame, self._known_model())
             except Refusal:
                 self._quotas.count(key.tenant, estimated_tokens(frame))
                 raise
 
-    def _check_text(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
-        """Refuse what can be refused before the work of tokenizing."""
+    def _needs_tokens(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
+        """Or the refusal of what need not be tokenized to be refused."""
+        if not brings_text(frame):
+            return False
         if isinstance(frame, protocol.Inject):
             self._quotas.check_rate(key.tenant)
-        elif isinstance(frame, protocol.Start) and not self._registry.start_digest(key, self._clock()):
+        elif isinstance(frame, protocol.Start):
+            if self._registry.start_digest(key, self._clock()) is not None:
+                return False  # it was started before
             self._check_start(key, frame, listener)
+        return True
 
     # -- starting and attaching ------------------------------------------------------------------
 
@@ -339,16 +363,17 @@ class Hub:
         self, key: StreamKey, frame: protocol.Start, listener: Listener, tokens: list[int] | None
     ) -> Stream:
         model = self._check_start(key, frame, listener)
-        now = self._clock()
+        now, caller = self._clock(), listener.caller
         entry = self._starter.make(key, frame, tokens, model, listener.memory, now)
         stream = entry.stream
-        if frame.timeout_ms is not None:
-            entry.timeout = self._call_later(frame.timeout_ms / 1000, partial(self._time_out, stream))
+        entry.timeout = self._call_later(self._starter.timeout_s(frame), partial(self._time_out, stream))
         self._registry.add(entry)
         self._subscriptions.subscribe(stream.number, listener)
         self._empty.clear()
         self._observer.started(
-            stream, StreamOrigin(key.tenant, model.name, listener.route, frame.traceparent), now
+            stream,
+            StreamOrigin(key.tenant, model.name, caller.route, frame.traceparent, caller.key),
+            now,
         )
         return stream
 
@@ -381,9 +406,10 @@ class Hub:
         before = self._subscriptions.subscribe(stream.number, listener)
         if before is not None:
             before.lose(stream)
+            self._observer.refused("request_taken", before.caller)
         entry = self._registry.by_number(stream.number)
         if entry is not None:
-            entry.stop_grace()
+            self._registry.attach(entry)
 
     def _let_wait(self, tenant: str, stream: Stream) -> None:
         """Nobody reads it: it waits at its tenant's expense, and where that has reached its limit it ends."""
@@ -393,6 +419,18 @@ class Hub:
             stream.abandon(self._clock(), self.step)
         else:
             stream.detach(self._clock(), self.step)
+
+    def _begin_graces(self, entries: list[LiveStream]) -> list[LiveStream]:
+        """They wait for somebody who comes back; returns those that must not, and end, since too many do."""
+        if not entries:
+            return []
+        for entry in entries:
+            grace_s = min(entry.stream.grace_s, self.max_grace_ms / 1000)
+            entry.grace = self._call_later(grace_s, partial(self._abandon, entry.stream))
+        crowded_out = self._registry.detach(entries[0].key.tenant, entries)
+        for entry in crowded_out:
+            entry.stream.abandon(self._clock(), self.step)
+        return crowded_out
 
     def _abandon(self, stream: Stream) -> None:
         """Nobody came back."""
@@ -411,7 +449,7 @@ class Hub:
             return None
         stream = entry.stream
         elsewhere = self._subscriptions.listener_of(stream.number) is not listener
-        send_reply = listener.send_reply if elsewhere and frame.ref is not None else None
+        send_reply = partial(self._send_reply, listener) if elsewhere and frame.ref is not None else None
         match frame:
             case protocol.Grant(limit=limit):
                 if stream.out_of_credit:
@@ -451,6 +489,20 @@ class Hub:
                 entry.quota.count(len(tokens))
             raise
 
+    def _refuse(self, listener: Listener, frame: StreamFrame, refusal: Refusal) -> None:
+        self._observer.refused(refusal.code, listener.caller)
+        listener.send_refusal(refusal, frame.request_id, frame.ref)
+
+    def _send_reply(self, listener: Listener, event: Reply) -> None:
+        self._note_errors([event], listener)
+        listener.send_reply(event)
+
+    def _note_errors(self, told: Sequence[OutgoingEvent], listener: Listener | None) -> None:
+        """What could be refused only when its turn came is told among the stream's own events."""
+        for event in told:
+            if isinstance(event, protocol.Error) and listener is not None:
+                self._observer.refused(event.code, listener.caller)
+
     def _refuse_steering(self, key: StreamKey, frame: StreamFrame) -> None:
         if not self._registry.has_ended(key):
             raise Refusal("unknown_request", f'There is no request "{frame.request_id}": start it first.')
@@ -464,12 +516,15 @@ class Hub:
         if self.draining:
             raise Refusal("draining", "The server is going away and starts nothing new.", retry_after_ms=1000)
         model = self._known_model()
-        if not self.engine_up or self._recovery.suspicious:
+        if not self.engine_takes_starts:
             raise Refusal("overloaded", "The engine is being started.", retry_after_ms=1000)
         listener.memory.check()
-        beginning = self._queues.keys - self._registry.keys - {key}
-        self._starter.check(key.tenant, frame, model, others=len(self._registry) + len(beginning))
+        self._starter.check(key.tenant, frame, model, others=self._taken_places(besides=key))
         return model
+
+    def _taken_places(self, besides: StreamKey | None = None) -> int:
+        """By the streams that live, and by those whose start waits to be tokenized."""
+        return len(self._registry) + len(self._queues.keys - self._registry.keys - {besides})
 
     def _known_model(self) -> ServedModel:
         if self.model is None:

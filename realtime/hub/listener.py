@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from realtime.hub.observers import Route
+from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
 from realtime.stream.memory import MemoryAccount
 from realtime.stream.pending_commands import Reply
@@ -20,8 +20,8 @@ class Listener(Protocol):
     takes_over: bool  # whether it may have a stream that another listens to
 
     @property
-    def route(self) -> Route:
-        """By which protocol it came."""
+    def caller(self) -> Caller:
+        """Who it is."""
 
     def wake(self, stream: Stream) -> None:
         """The stream has something to say; `flush` will follow, once for all that were woken together."""

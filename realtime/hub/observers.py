@@ -1,7 +1,8 @@
-"""The interface of observers: metrics, the log of requests, traces. They are told, and change nothing.
+"""The interface of observers: metrics, the logs of requests and refusals, traces. They are told, and change
+nothing.
 
-What they are told of is moments in the life of a stream, and steps; nobody's text is among it. Each observer
-takes what it wants: the others are empty.
+What they are told of is moments in the life of a stream, steps, and refusals; nobody's text is among it. Each
+observer takes what it wants: the others are empty.
 """
 
 from __future__ import annotations
@@ -31,6 +32,16 @@ DISCONNECT_CAUSES: tuple[DisconnectCause, ...] = (
 )
 
 
+class Caller(Struct, frozen=True):
+    """Who asks for something, and where: as much of it as is known."""
+
+    route: Route
+    endpoint: str = ""  # the pattern of its path
+    address: str = ""
+    tenant: str = ""
+    key: str | None = None  # its name, where the server has keys
+
+
 class StreamOrigin(Struct, frozen=True):
     """Where a stream came from."""
 
@@ -38,6 +49,7 @@ class StreamOrigin(Struct, frozen=True):
     model: str
     route: Route
     traceparent: str | None = None
+    key: str | None = None  # the name of the key that it was started with
 
 
 class Observer:
@@ -60,6 +72,9 @@ class Observer:
 
     def granted(self, stream: Stream) -> None:
         """It had used up its credit, and has been given more."""
+
+    def refused(self, code: str, caller: Caller) -> None:
+        """Somebody was told no."""
 
     def retried(self, stream: Stream, reason: RetryReason) -> None: ...
 
@@ -105,6 +120,10 @@ class Observers(Observer):
     def granted(self, stream: Stream) -> None:
         for observer in self._observers:
             observer.granted(stream)
+
+    def refused(self, code: str, caller: Caller) -> None:
+        for observer in self._observers:
+            observer.refused(code, caller)
 
     def retried(self, stream: Stream, reason: RetryReason) -> None:
         for observer in self._observers:

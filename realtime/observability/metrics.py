@@ -20,6 +20,7 @@ from midstream.protocol import FinishReason
 from realtime.hub.observers import (
     DISCONNECT_CAUSES,
     RETRY_REASONS,
+    Caller,
     DisconnectCause,
     Observer,
     RetryReason,
@@ -58,6 +59,7 @@ class Metrics(Observer, Collector):
         self._discarded = 0
         self._finished = Counter[str](dict.fromkeys(get_args(FinishReason), 0))
         self._left = Counter[str](dict.fromkeys(DISCONNECT_CAUSES, 0))
+        self._refused = Counter[tuple[str, str]]()  # by code and endpoint
         self._retried = Counter[str](dict.fromkeys(RETRY_REASONS, 0))
         for kind in STEERING:
             self._steps.of(kind)
@@ -90,6 +92,9 @@ class Metrics(Observer, Collector):
 
     def granted(self, stream: Stream) -> None:
         self._times.granted(stream.number)
+
+    def refused(self, code: str, caller: Caller) -> None:
+        self._refused[code, caller.endpoint] += 1
 
     def retried(self, stream: Stream, reason: RetryReason) -> None:
         self._retried[reason] += 1
@@ -127,10 +132,19 @@ class Metrics(Observer, Collector):
         yield GaugeMetricFamily("midstream_tasks", "Tasks of the gateway's event loop", value=self.tasks)
         yield GaugeMetricFamily("midstream_connections", "Open WebSocket connections", value=self.connections)
         yield _counter("midstream_streams_finished", "Streams that ended", "finish_reason", self._finished)
+        yield self._refusals()
         yield _counter("stream_disconnects", "Streams whose listener went", "cause", self._left)
         yield _counter(
             "stream_retries", "Streams that were asked for or origin with again", "reason", self._retried
         )
+
+    def _refusals(self) -> Metric:
+        refused = CounterMetricFamily(
+            "midstream_refusals", "What clients were told no to", labels=["code", "endpoint"]
+        )
+        for kind, count in self._refused.items():
+            refused.add_metric(kind, count)
+        return refused
 
     def _streams(self) -> Metric:
         tally = Counter[str](stream.state for stream, _ in self._live.values())

@@ -48,6 +48,7 @@ class RequestLog(Observer):
             "request",
             request_id=stream.request_id,
             tenant=tracked_stream.origin.tenant,
+            key=tracked_stream.origin.key,
             model=tracked_stream.origin.model,
             route=tracked_stream.origin.route,
             finish_reason=stream.final.finish_reason,

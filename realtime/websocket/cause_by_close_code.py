@@ -1,4 +1,5 @@
-"""The cause of a connection's end, one of few, from the code that it was closed with."""
+"""The cause of a connection's end, one of few, from the code that it was closed with; and what it was refused
+for."""
 
 from __future__ import annotations
 
@@ -16,6 +17,15 @@ _CAUSES: dict[int, DisconnectCause] = {
     CloseCode.NOT_AUTHENTICATED: "revoked",
     CloseCode.TAKEN_OVER: "replaced",
 }
+
+
+# With which error an HTTP request that did the same would be refused.
+_CODES = {CloseCode.POLICY: "rate_limited", CloseCode.TOO_LARGE: "too_large"}
+
+
+def refusal_code(code: int | None) -> str:
+    """Of a connection that was closed for what its peer did."""
+    return _CODES.get(code or _LOST, "invalid_frame")
 
 
 def cause_of(code: int | None, reason: str | None) -> DisconnectCause:

@@ -19,17 +19,17 @@ from msgspec import Struct
 from starlette.websockets import WebSocket
 
 from midstream import protocol
-from midstream.protocol import SUBPROTOCOLS, CloseCode, Event
+from midstream.protocol import MAX_MILLISECONDS, SUBPROTOCOLS, CloseCode, Event
 from realtime.codec import Codec
 from realtime.hub.hub import Hub
-from realtime.hub.observers import DisconnectCause, Route
+from realtime.hub.observers import Caller, DisconnectCause, Observer
 from realtime.refusal import Refusal
 from realtime.stream.pending_commands import Reply
 from realtime.stream.stream import Stream
 from realtime.token_bucket import TokenBucket
 from realtime.transport.asgi_websocket_extension import PEER
 from realtime.transport.plain_asgi_peer import PlainAsgiPeer
-from realtime.websocket.cause_by_close_code import cause_of
+from realtime.websocket.cause_by_close_code import cause_of, refusal_code
 from realtime.websocket.read_acks import ReadAcks
 
 # Errors and pongs may wait, so many or so many bytes of them, for a peer that sends and does not read.
@@ -46,6 +46,8 @@ class ConnectionLimits(Struct, frozen=True):
     streams_per_connection: int
     auto_credit_window: int
     ack_every: int
+    max_grace_ms: int = MAX_MILLISECONDS
+    max_timeout_ms: int = MAX_MILLISECONDS
 
 
 class Peer(Protocol):
@@ -60,16 +62,17 @@ class Peer(Protocol):
 async def serve(
     websocket: WebSocket,
     hub: Hub,
-    tenant: str,
+    caller: Caller,
     limits: ConnectionLimits,
     open_connections: dict[str, Connection],
+    observer: Observer,
 ) -> None:
     """The whole life of one connection, which is in `open_connections` for as long as it lasts."""
     subprotocol = next((known for known in SUBPROTOCOLS if known in websocket.scope["subprotocols"]), None)
     await websocket.accept(subprotocol)
     codec = Codec(subprotocol)
     peer: Peer = websocket.scope.get("extensions", {}).get(PEER) or PlainAsgiPeer(websocket, text=codec.text)
-    connection = Connection(websocket, peer, hub, codec, tenant, limits, open_connections)
+    connection = Connection(websocket, peer, hub, codec, caller, limits, open_connections, observer)
     open_connections[connection.session_id] = connection
     try:
         connection.greet()
@@ -88,17 +91,17 @@ class Connection:
         peer: Peer,
         hub: Hub,
         codec: Codec,
-        tenant: str,
+        caller: Caller,
         limits: ConnectionLimits,
         open_connections: dict[str, Connection],
+        observer: Observer,
     ) -> None:
         self.gone = False
         self.memory = hub.memory_account()
         self.takes_over = True
-        self.route: Route = "websocket"
+        self.caller = caller
         self._cause: DisconnectCause = "lost"  # of its end, if nobody says another
         self.session_id = secrets.token_hex(16)
-        self.tenant = tenant
         self._traceparent = websocket.headers.get("traceparent")
         self._websocket = websocket
         self._peer = peer
@@ -106,6 +109,7 @@ class Connection:
         self._codec = codec
         self._limits = limits
         self._open_connections = open_connections
+        self._observer = observer
         self._read_acks = ReadAcks(limits.ack_every)
         self._at_once_s = 0.0  # of work, since others had their turn
         self._live: set[Stream] = set()
@@ -135,6 +139,8 @@ class Connection:
             message = await self._websocket.receive()
             if message["type"] == "websocket.disconnect":
                 self._cause = cause_of(message.get("code"), message.get("reason"))
+                if self._cause == "refused":
+                    self._observer.refused(refusal_code(message.get("code")), self.caller)
                 return
             if self.gone:
                 return  # another stands in for it: what it says now has been said there
@@ -144,6 +150,7 @@ class Connection:
             await self._pay(time.thread_time() - began_s)
             if len(self._replies) > UNREAD_REPLY_LIMIT or self._reply_bytes > UNREAD_REPLY_BYTES:
                 self._cause = "refused"
+                self._observer.refused(refusal_code(CloseCode.POLICY), self.caller)
                 await self._websocket.close(CloseCode.POLICY, "you send, and read none of the answers")
                 return
 
@@ -167,7 +174,7 @@ class Connection:
     def _replace(self, session_id: str) -> None:
         """What this client said on its old connection, and was not read yet, must not be heard any more."""
         other = self._open_connections.get(session_id)
-        if other is not None and other is not self and other.tenant == self.tenant:
+        if other is not None and other is not self and other.caller.tenant == self.caller.tenant:
             other._cause = "replaced"
             other.leave()
             other.end(CloseCode.TAKEN_OVER, "another connection stands in for this one")
@@ -190,6 +197,7 @@ class Connection:
             frame = self._codec.decode(data)
             self._check_stream_limit(frame)
         except Refusal as refusal:
+            self._observer.refused(refusal.code, self.caller)
             self._send(refusal.event(*self._codec.ids_of(data)))
             return
         match frame:
@@ -200,7 +208,7 @@ class Connection:
             case _:
                 if isinstance(frame, protocol.Start) and frame.traceparent is None:
                     frame.traceparent = self._traceparent
-                self._hub.receive_frame(self.tenant, frame, self)
+                self._hub.receive_frame(self.caller.tenant, frame, self)
 
     def _check_stream_limit(self, frame: protocol.ClientFrame) -> None:
         most = self._limits.streams_per_connection

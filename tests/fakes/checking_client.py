@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from midstream import protocol
 from midstream.protocol import Event, Frame, Params, StreamFrame
-from realtime.hub.observers import Route
+from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
 from realtime.stream.outbox import OutgoingEvent
 from realtime.stream.pending_commands import Reply
@@ -325,8 +325,8 @@ class Reader:
     # -- as the hub's listener -------------------------------------------------------------------
 
     @property
-    def route(self) -> Route:
-        return "websocket"
+    def caller(self) -> Caller:
+        return Caller("websocket", tenant=self.tenant)
 
     def wake(self, stream: Stream) -> None:
         self._woken[stream] = None

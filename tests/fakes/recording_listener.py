@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from midstream import protocol
-from realtime.hub.observers import Route
+from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
 from realtime.stream.outbox import OutgoingEvent
 from realtime.stream.pending_commands import Reply
@@ -60,8 +60,8 @@ class RecordingListener:
     # -- as the hub's listener -------------------------------------------------------------------
 
     @property
-    def route(self) -> Route:
-        return "http"
+    def caller(self) -> Caller:
+        return Caller("http", tenant=self._tenant)
 
     def wake(self, stream: Stream) -> None:
         self._woken[stream] = None

@@ -51,6 +51,7 @@ async def test_all_of_it_is_documented_and_nothing_else_is(served: Served) -> No
     async with client_of(served.url) as client:
         stream = await client.start("a", params=GREEDY | {"max_tokens": 3})
         await stream.rest()
+    assert served.get("/v1/nothing")[0] == 404
     assert {family.name: shape(family) for family in told(served)} == documented()
 
 

@@ -47,6 +47,7 @@ async def served_by_uvicorn() -> AsyncIterator[str]:
         connections=OpenConnections(10),
         listings=ListingObserver(),
         background=background,
+        observer=metrics,
     )
     app = application(doors)
     with socket.create_server(("127.0.0.1", 0)) as listening:

@@ -17,6 +17,7 @@ from realtime.access.credentials import Credentials
 from realtime.access.keyring import Keyring
 from realtime.http.guard import Access, guarded
 from realtime.http.listing_endpoint import listing_endpoint
+from realtime.hub.observers import Observer
 from realtime.keys_command import main
 from realtime.observability.listing import Listed, Listing, ListingObserver
 from tests.fakes.checking_client import Reader
@@ -137,8 +138,8 @@ def test_the_totals_are_of_the_engine_that_runs(watched: Watched) -> None:
 
 def asking(watched: Watched, credentials: Credentials) -> TestClient:
     door = listing_endpoint(watched.listings, credentials, lambda: 7)
-    app = Starlette(routes=guarded(Access.HOLDERS, credentials, Route("/v1/streams", door)))
-    return TestClient(app, base_url="http://localhost")
+    routes = guarded(Access.HOLDERS, credentials, Route("/v1/streams", door), observer=Observer())
+    return TestClient(Starlette(routes=routes), base_url="http://localhost")
 
 
 def test_a_tenant_is_told_of_its_own_and_an_admin_of_all(

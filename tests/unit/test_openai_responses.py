@@ -14,10 +14,12 @@ from midstream.protocol import Params, Start, StreamFrame
 from realtime.http.openai import chat, text
 from realtime.http.openai.completion import CompletionSource, Dialect
 from realtime.http.openai.responses import ChatChoice, CompletionObject
+from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
 from tests.fakes.checking_client import Reader
 from tests.fakes.simulated_server import EngineSize, SimulatedServer
 
+CALLER = Caller("http", tenant="tenant")
 PROMPT = "Once upon a time there was a little engine, and a server by the sea"
 
 
@@ -36,7 +38,7 @@ class Asked:
             for seed, name in enumerate(names)
         ]
         self.answering = CompletionSource(
-            self.server.hub, "tenant", dialect, [self.starts], include_usage=usage
+            self.server.hub, CALLER, dialect, [self.starts], include_usage=usage
         )
         self.said = b""
 
@@ -191,7 +193,7 @@ async def test_what_is_rewound_is_said_in_chunks_and_not_there_in_a_whole_answer
 async def test_whoever_asks_again_by_the_same_name_has_the_same_answer_once_computed() -> None:
     completion = await Asked().begin()
     completion.listen(3)
-    again = CompletionSource(completion.server.hub, "tenant", chat, [completion.starts], include_usage=False)
+    again = CompletionSource(completion.server.hub, CALLER, chat, [completion.starts], include_usage=False)
     assert await again.begin() is None
     completion.said += completion.answering.take()
     assert json.loads(completion.data[-1])["error"]["code"] == "request_taken"
@@ -199,7 +201,7 @@ async def test_whoever_asks_again_by_the_same_name_has_the_same_answer_once_comp
     first, completion.answering, completion.said = completion.written(), again, b""
     completion.to_the_end()
     assert completion.written().startswith(first)
-    late = CompletionSource(completion.server.hub, "tenant", chat, [completion.starts], include_usage=False)
+    late = CompletionSource(completion.server.hub, CALLER, chat, [completion.starts], include_usage=False)
     assert await late.begin() is None
     answer = await late.whole()
     assert isinstance(answer, CompletionObject)
@@ -211,7 +213,7 @@ async def test_whoever_asks_again_by_the_same_name_has_the_same_answer_once_comp
 async def test_an_answer_that_is_asked_for_again_has_its_log_probabilities_too() -> None:
     completion = await Asked(logprobs=1).begin()
     first = await completion.whole()
-    again = CompletionSource(completion.server.hub, "tenant", chat, [completion.starts], include_usage=False)
+    again = CompletionSource(completion.server.hub, CALLER, chat, [completion.starts], include_usage=False)
     assert await again.begin() is None
     second = await again.whole()
     assert isinstance(first, CompletionObject)
@@ -222,7 +224,7 @@ async def test_an_answer_that_is_asked_for_again_has_its_log_probabilities_too()
 async def test_other_content_under_the_same_name_is_a_conflict() -> None:
     completion = await Asked().begin()
     completion.starts[0].params.seed = 9
-    again = CompletionSource(completion.server.hub, "tenant", chat, [completion.starts], include_usage=False)
+    again = CompletionSource(completion.server.hub, CALLER, chat, [completion.starts], include_usage=False)
     refusal = await again.begin()
     assert refusal is not None
     assert (refusal.status, refusal.code) == (409, "request_conflict")

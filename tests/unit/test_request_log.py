@@ -58,6 +58,7 @@ def test_a_request_leaves_one_line_when_it_has_ended(logged: Logged) -> None:
         "log_level": "info",
         "request_id": "a",
         "tenant": TENANT,
+        "key": None,
         "model": "toy",
         "route": "websocket",
         "finish_reason": "length",

@@ -14,12 +14,14 @@ import pytest
 from midstream import protocol
 from midstream.protocol import Params
 from realtime.hub.ended_streams import KEPT_S
+from realtime.hub.observers import Caller, Observer
 from realtime.stream.stream import Stream
 from realtime.websocket.connection import WORK_BURST_S, ConnectionLimits, serve
 from tests.fakes.fake_websocket import FakeWebSocket
 from tests.fakes.simulated_client import SIZE, start
 from tests.fakes.simulated_server import SimulatedServer
 
+CALLER = Caller("websocket", tenant="tenant")
 LIMITS = ConnectionLimits(
     max_message_bytes=2**20, streams_per_connection=10, auto_credit_window=64, ack_every=16
 )
@@ -71,7 +73,7 @@ async def play(server: SimulatedServer, wire: Client, frame: protocol.Start) -> 
 @pytest.mark.parametrize("tokens", [1, 15, 16, 40])
 async def test_a_stream_that_has_ended_is_soon_held_by_nobody(tokens: int) -> None:
     server, wire = SimulatedServer(SIZE, window=64), Client()
-    serving = asyncio.create_task(serve(wire, server.hub, "tenant", LIMITS, {}))  # type: ignore[arg-type]
+    serving = asyncio.create_task(serve(wire, server.hub, CALLER, LIMITS, {}, Observer()))  # type: ignore[arg-type]
     params = Params(max_tokens=tokens, ignore_eos=True)
     played = [await play(server, wire, start(f"number {number}", params=params)) for number in range(3)]
     server.clock.advance(KEPT_S + 1)
@@ -102,7 +104,7 @@ async def test_what_frames_make_the_server_do_is_paid_for_by_their_connection_al
     for _ in range(300):
         client.say(protocol.Grant(request_id="nobody", limit=1))
     client.hang_up()
-    await serve(client, server.hub, "tenant", LIMITS, {})  # type: ignore[arg-type]
+    await serve(client, server.hub, CALLER, LIMITS, {}, Observer())  # type: ignore[arg-type]
     free = int(WORK_BURST_S * 1000)
     assert not any(slept[: free // 5 - 1]), "a burst costs nothing, and others have their turn in between"
     assert len(slept) > free // 5 + (300 - free) - 10, "what goes beyond it is waited for, frame by frame"
@@ -117,5 +119,5 @@ async def test_replies_that_nobody_reads_end_the_connection_by_their_bytes(
     client.writable = False
     for _ in range(100):
         client.say(protocol.Pause(request_id="x" * 128, ref="y" * 64))
-    await serve(client, server.hub, "tenant", LIMITS, {})  # type: ignore[arg-type]
+    await serve(client, server.hub, CALLER, LIMITS, {}, Observer())  # type: ignore[arg-type]
     assert client.closed == protocol.CloseCode.POLICY

@@ -23,6 +23,7 @@ from realtime.http.openai.requests import Body
 from realtime.http.openai.responses import AnyChoice, CompletionObject, PromptDetails, Usage
 from realtime.http.sse import TOO_SLOW, format_event
 from realtime.hub.hub import Hub
+from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
 from realtime.stream.outbox import OutgoingEvent
 from realtime.text.tokenizer import Tokenizer
@@ -51,10 +52,10 @@ class Dialect(Protocol):
 
 class CompletionSource(ListenerSource):
     def __init__(
-        self, hub: Hub, tenant: str, dialect: Dialect, prompts: list[list[Start]], *, include_usage: bool
+        self, hub: Hub, caller: Caller, dialect: Dialect, prompts: list[list[Start]], *, include_usage: bool
     ) -> None:
         self._hub = hub
-        self._tenant = tenant
+        self._tenant = caller.tenant
         self._dialect = dialect
         self._include_usage = include_usage
         self._id = prompts[0][0].request_id
@@ -69,9 +70,8 @@ class CompletionSource(ListenerSource):
         }
         self._opened = False
         # A snapshot stands in for text that was sent before, and not for its log probabilities.
-        super().__init__(
-            HttpListener(hub, keeps_events=any(choice.shows_logprobs for choice in self._choices.values()))
-        )
+        keeps_events = any(choice.shows_logprobs for choice in self._choices.values())
+        super().__init__(HttpListener(hub, caller, keeps_events=keeps_events))
 
     # -- its life --------------------------------------------------------------------------------
 

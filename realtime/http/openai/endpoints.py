@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from realtime.http import sse
-from realtime.http.guard import holder_of
+from realtime.http.guard import caller_of, set_refusal_headers
 from realtime.http.lasting import open_connection
 from realtime.http.openai.completion import CompletionSource, Dialect
 from realtime.http.openai.errors import error_response
@@ -32,25 +32,24 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 def completions(dialect: Dialect, hub: Hub, most_bytes: int, timeouts: SseTimeouts) -> Endpoint:
     async def complete(request: Request) -> Response:
-        request_id = request.headers.get("x-request-id")
+        named, new_id = request.headers.get("x-request-id"), dialect.PREFIX + secrets.token_hex(12)
+        set_refusal_headers(request, request_id_header(named or new_id))
         try:
             body = read(dialect.BODY, await read_body(request, most_bytes))
-            body.request_id = body.request_id or request_id
-            request_id = body.request_id or dialect.PREFIX + secrets.token_hex(12)
-            source = CompletionSource(
-                hub,
-                holder_of(request).tenant,
-                dialect,
-                starts(body, request_id, request.headers.get("traceparent")),
-                include_usage=body.stream and body.stream_options.include_usage,
-            )
-        except Refusal as refusal:
-            return error_response(
-                refusal, request_id_header(request_id or dialect.PREFIX + secrets.token_hex(12))
-            )
         except ClientDisconnect:
             return Response()  # to nobody
-        return CompletionResponse(source, request_id_header(request_id), timeouts, stream=body.stream)
+        body.request_id = body.request_id or named
+        request_id = body.request_id or new_id
+        id_header = request_id_header(request_id)
+        set_refusal_headers(request, id_header)
+        source = CompletionSource(
+            hub,
+            caller_of(request),
+            dialect,
+            starts(body, request_id, request.headers.get("traceparent"), max_grace_ms=hub.max_grace_ms),
+            include_usage=body.stream and body.stream_options.include_usage,
+        )
+        return CompletionResponse(source, id_header, timeouts, stream=body.stream)
 
     return complete
 
@@ -103,7 +102,7 @@ def models(hub: Hub) -> tuple[Endpoint, Endpoint]:
         name = request.path_params["model"]
         found = next((model for model in known() if model.id == name), None)
         if found is None:
-            return error_response(Refusal("unknown_model", f'There is no model "{name}".'))
+            raise Refusal("unknown_model", f'There is no model "{name}".')
         return _json(found)
 
     return listed, one

@@ -8,7 +8,6 @@ from realtime.access.connection_limits import OpenConnections
 from realtime.http.lasting import lasting
 from realtime.http.openai import chat, text
 from realtime.http.openai.endpoints import completions, models
-from realtime.http.openai.errors import error_response
 from realtime.http.sse import SseTimeouts
 from realtime.hub.hub import Hub
 
@@ -24,7 +23,6 @@ def routes(
             connections,
             Route("/v1/chat/completions", chats, methods=["POST"]),
             Route("/v1/completions", texts, methods=["POST"]),
-            error_response=error_response,
         ),
         Route("/v1/models", listed),
         Route("/v1/models/{model:name}", one),

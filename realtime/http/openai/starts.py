@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from midstream.protocol import Message, Params, Start
+from midstream.protocol import MAX_MILLISECONDS, Message, Params, Start
 from realtime.http.openai.errors import FieldRefusal
 from realtime.http.openai.requests import CHOICE_LIMIT, Body, ChatBody, TextBody
 
@@ -15,8 +15,11 @@ TEXT_MAX_TOKENS = 16  # OpenAI's own default for completions, and for them alone
 GRACE_MS = 10_000  # that a request with a name of its own waits for a retry
 
 
-def starts(body: Body, request_id: str, traceparent: str | None = None) -> list[list[Start]]:
-    """For each prompt its choices, in the order of their indices. The first has the request's own id."""
+def starts(
+    body: Body, request_id: str, traceparent: str | None = None, *, max_grace_ms: int = MAX_MILLISECONDS
+) -> list[list[Start]]:
+    """For each prompt its choices, in the order of their indices. The first has the request's own id.
+    `max_grace_ms` bounds what is not asked for; what is, and is too much, will be refused."""
     prompts, params = _asked(body)
     if len(prompts) * body.n > CHOICE_LIMIT:
         raise FieldRefusal("n", f"`n` times the number of prompts must be at most {CHOICE_LIMIT}.")
@@ -35,7 +38,7 @@ def starts(body: Body, request_id: str, traceparent: str | None = None) -> list[
                 priority=body.priority,
                 timeout_ms=body.timeout_ms,
                 on_disconnect=body.on_disconnect or ("pause" if body.request_id else "cancel"),
-                grace_ms=GRACE_MS if body.grace_ms is None else body.grace_ms,
+                grace_ms=min(GRACE_MS, max_grace_ms) if body.grace_ms is None else body.grace_ms,
                 traceparent=traceparent,
             )
             for choice in range(body.n)

@@ -49,7 +49,7 @@ def _metrics() -> dict[str, Any]:
     return {
         "operationId": "metrics",
         "tags": ["operations"],
-        "summary": "The server's numbers, for Prometheus. With keys, for admins, and for keys that open nothing else.",
+        "summary": "The server's numbers, for Prometheus. With keys, for admins and keys that open nothing else.",
         "responses": {
             "200": {"description": "The numbers.", "content": {TEXT: {"schema": {"type": "string"}}}},
             "404": status("this server counts nothing: see --metrics"),
@@ -60,7 +60,9 @@ def _metrics() -> dict[str, Any]:
 
 def _readiness() -> dict[str, Any]:
     ready = _open("readiness", "Whether a stream started now would run.", status("ready"))
-    ready["responses"]["503"] = status("draining", "engine not ready")
+    ready["responses"]["503"] = status(
+        "draining", "engine not ready", "at its limit of streams", "at its limit of connections"
+    )
     return ready
 
 

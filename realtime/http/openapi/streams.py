@@ -118,6 +118,14 @@ def _control() -> dict[str, Any]:
         "tags": ["streams"],
         "summary": "Steer a stream: one control frame, and what answers it.",
         "description": "The frame says no `request_id`, or that of the path.",
+        "parameters": [
+            {
+                "name": "tenant",
+                "in": "query",
+                "description": "Whose stream it is, if not one's own: for an admin's key, and a `cancel` alone.",
+                "schema": {"type": "string"},
+            }
+        ],
         "requestBody": {"required": True, "content": {JSON: {"schema": ref("stream.Frame")}}},
         "responses": {
             "200": as_json("The event that answers the frame.", ref("stream.Reply"))

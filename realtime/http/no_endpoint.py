@@ -1,0 +1,55 @@
+"""The refusal of what reaches no endpoint: a path where there is nothing, a method that a path does not take,
+or what is no request.
+
+It has the form of OpenAI's errors, which holds the protocol's own fields: whoever asks for what is not there
+mostly speaks that API. It knows no route; the router says what it did not find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.websockets import WebSocket
+
+from realtime.http.guard import caller_from
+from realtime.http.openai.errors import error_response
+from realtime.hub.observers import Caller, Observer
+from realtime.refusal import HTTP_ERRORS, Refusal
+
+NO_ENDPOINT = "none"  # where an observer is told which endpoint refused
+_CODES = {status: code for code, (status, _) in HTTP_ERRORS.items()}
+
+
+def no_endpoint(observer: Observer) -> Callable[[Request, Exception], Awaitable[Response]]:
+    """What answers when the router has found none."""
+
+    async def refuse(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
+        refusal = _refusal(error.status_code, allowed)
+        observer.refused(refusal.code, caller_from(request.scope, NO_ENDPOINT))
+        return error_response(refusal, {"Allow": allowed} if allowed else {})
+
+    return refuse
+
+
+def _refusal(status: int, allowed: str) -> Refusal:
+    if status == 405:
+        return Refusal("method_not_allowed", f"What is at this path takes {allowed} alone.")
+    return Refusal("not_found", "There is nothing at this path: GET /openapi.json lists what there is.")
+
+
+def no_request(observer: Observer) -> Callable[[int, str], None]:
+    """Tells the observer what was refused with which status, to which address, before it was a request."""
+
+    def refused(status: int, address: str) -> None:
+        observer.refused(_CODES[status], Caller("http", NO_ENDPOINT, address))
+
+    return refused
+
+
+async def no_websocket(websocket: WebSocket) -> None:
+    raise Refusal("not_found", "There is no WebSocket at this path: it is at /v1/realtime.")
