@@ -101,6 +101,20 @@ class Options:
         0, "most open connections from one address; 0 sets no bound beside --max-connections"
     )
     streams_per_connection: int = option(1000, "most unfinished streams of one connection", least=1)
+    max_grace_s: float = option(
+        3600.0,
+        "most seconds that a stream may wait for a listener; a start that asks for more is refused",
+        most=DAY_S,
+    )
+    max_timeout_s: float = option(
+        float(DAY_S),
+        "seconds after which any stream ends; a start may ask for fewer, and is refused if it asks for more",
+        least=1,
+        most=DAY_S,
+    )
+    stream_memory_mib: int = option(
+        28, "MiB that the server holds for the streams of one connection, or of a tenant without one", least=1
+    )
     keys_file: str = option(
         "",
         "file of the keys that may connect, made by `midstream keys`; without one nobody needs a key",

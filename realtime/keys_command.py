@@ -148,8 +148,18 @@ def _parser() -> ArgumentParser:
         type=_name,
         help="whose key it is (default NAME); its keys see the same streams, and share what follows",
     )
-    add.add_argument("--max-streams", metavar="N", type=_count, help="most unfinished streams")
-    add.add_argument("--max-connections", metavar="N", type=_count, help="most open connections")
+    add.add_argument(
+        "--max-streams",
+        metavar="N",
+        type=_count,
+        help="most unfinished streams (default half of the server's)",
+    )
+    add.add_argument(
+        "--max-connections",
+        metavar="N",
+        type=_count,
+        help="most open connections (default half of the server's)",
+    )
     add.add_argument(
         "--tokens-per-minute", metavar="N", type=_count, help="tokens of prompt and output together"
     )

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from realtime.hub.detached_streams import DetachedStreams
 from realtime.hub.ended_streams import EndedStreams
 from realtime.hub.stream_key import StreamKey
 from realtime.refusal import Refusal
@@ -31,17 +32,15 @@ class LiveStream(Struct, eq=False):
     quota: StreamQuota
     timeout: Timer | None = None
     grace: Timer | None = None  # until nobody need come back to it
-
-    def stop_grace(self) -> None:
-        if self.grace is not None:
-            self.grace.cancel()
-            self.grace = None
+    released: bool = False  # whether what was computed of it was given up, and is to be computed again
 
 
 class StreamRegistry:
-    def __init__(self) -> None:
+    def __init__(self, detached_limit: int) -> None:
+        """`detached_limit`: how many streams of a tenant may live that nobody listens to."""
         self._by_key: dict[StreamKey, LiveStream] = {}
         self._by_number: dict[int, LiveStream] = {}
+        self._detached = DetachedStreams(detached_limit)
         self._ended_streams = EndedStreams()
 
     def __len__(self) -> int:
@@ -65,12 +64,24 @@ class StreamRegistry:
     def by_number(self, number: int) -> LiveStream | None:
         return self._by_number.get(number)
 
+    def detach(self, tenant: str, entries: list[LiveStream]) -> list[LiveStream]:
+        """A listener is gone, and these wait for another; returns those for which there is no room."""
+        gone = self._detached.add(tenant, [entry.stream.number for entry in entries])
+        return [self._by_number[number] for number in gone]
+
+    def attach(self, entry: LiveStream) -> None:
+        """It waits for nobody, or no longer."""
+        self._detached.remove(entry.key.tenant, entry.stream.number)
+        if entry.grace is not None:
+            entry.grace.cancel()
+            entry.grace = None
+
     def end(self, entry: LiveStream, now: float) -> None:
         """Its stream has ended."""
         del self._by_key[entry.key], self._by_number[entry.stream.number]
         if entry.timeout is not None:
             entry.timeout.cancel()
-        entry.stop_grace()
+        self.attach(entry)
         entry.quota.end()
         self._ended_streams.add(entry.key, entry.stream, entry.start_digest, now)
 

@@ -13,7 +13,7 @@ from engine import api
 from midstream import protocol
 from realtime.hub.registry import LiveStream
 from realtime.hub.stream_key import StreamKey
-from realtime.hub.tokenizing import checked_params, start_digest, tokenize
+from realtime.hub.tokenizing import checked_params, start_digest, text_length, tokenize
 from realtime.refusal import Refusal
 from realtime.stream.memory import MemoryAccount
 from realtime.stream.stream import Stream
@@ -23,12 +23,21 @@ from realtime.text.served_model import ServedModel
 
 class StreamStarter:
     def __init__(
-        self, quotas: Quotas, send: Callable[[api.AnyCommand], None], *, window: int, max_streams: int
+        self,
+        quotas: Quotas,
+        send: Callable[[api.AnyCommand], None],
+        *,
+        window: int,
+        max_streams: int,
+        max_grace_ms: int,
+        max_timeout_ms: int,
     ) -> None:
         self._quotas = quotas
         self._send = send
         self._window = window
         self._max_streams = max_streams
+        self._max_grace_ms = max_grace_ms
+        self._max_timeout_ms = max_timeout_ms
         self._numbers = itertools.count()
         self._tenants: dict[str, int] = {}
 
@@ -42,13 +51,22 @@ class StreamStarter:
             raise Refusal(
                 "invalid_frame", "A start has either `messages` or `prompt`, not both and not neither."
             )
-        if others >= self._max_streams:
+        _check_limit("grace_ms", frame.grace_ms, self._max_grace_ms)
+        _check_limit("timeout_ms", frame.timeout_ms, self._max_timeout_ms)
+        if self.is_full(others):
             raise Refusal(
                 "overloaded",
                 f"The server's limit of {self._max_streams} streams is reached.",
                 retry_after_ms=1000,
             )
         self._quotas.check(tenant, frame)
+
+    def is_full(self, streams: int) -> bool:
+        return streams >= self._max_streams
+
+    def timeout_s(self, frame: protocol.Start) -> float:
+        """How long a stream may live. None lives for ever, whatever its start says or does not say."""
+        return (self._max_timeout_ms if frame.timeout_ms is None else frame.timeout_ms) / 1000
 
     def make(
         self,
@@ -60,9 +78,14 @@ class StreamStarter:
         now: float,
     ) -> LiveStream:
         """`tokens` are the prompt, where that was tokenized before."""
-        prompt = tokens if tokens is not None else tokenize(frame, model) or []
-        params = checked_params(frame, prompt, model)
-        quota = self._quotas.admit(key.tenant, frame, len(prompt))
+        prompt = tokens if tokens is not None else tokenize(frame, model, brief=True) or []
+        try:
+            params = checked_params(frame, prompt, model)
+            quota = self._quotas.admit(key.tenant, frame, len(prompt))
+        except Refusal:
+            if text_length(frame):
+                self._quotas.count(key.tenant, len(prompt))
+            raise
         stream = Stream(
             next(self._numbers),
             frame,
@@ -76,3 +99,11 @@ class StreamStarter:
             now=now,
         )
         return LiveStream(key, stream, start_digest(frame), quota)
+
+
+def _check_limit(field: str, asked_ms: int | None, limit_ms: int) -> None:
+    if asked_ms is not None and asked_ms > limit_ms:
+        raise Refusal(
+            "invalid_params",
+            f"`{field}` is {asked_ms}; this server's limit is {limit_ms} (`max_{field}` in `ready.limits`).",
+        )

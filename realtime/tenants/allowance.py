@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 LOCAL = "local"  # everybody, while the server has no keys
 LOWEST, HIGHEST = -8, 8  # of a start's `priority`
@@ -18,7 +19,8 @@ Priority = Annotated[int, Meta(ge=LOWEST, le=HIGHEST)]
 
 
 class Allowance(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What one tenant may take, all its keys together; None is without bounds.
+    """What one tenant may take, all its keys together; None is what the server leaves to each tenant, or else
+    without bounds.
 
     Nobody outranks other tenants unless that was allowed: priorities above 0 are not, by default.
     """
@@ -32,6 +34,19 @@ class Allowance(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
     def __post_init__(self) -> None:
         if self.priority[0] > self.priority[1]:
             raise ValueError("`priority` is its lowest value and then its highest")
+
+    def with_defaults(self, defaults: Allowance) -> Allowance:
+        """With another's number of streams and of connections where this says none."""
+        return replace(
+            self,
+            max_streams=self.max_streams or defaults.max_streams,
+            max_connections=self.max_connections or defaults.max_connections,
+        )
+
+
+def default_share(limit: int) -> int:
+    """What one tenant may take of what all share, if nobody says how much: it must not shut others out."""
+    return max(1, limit // 2)
 
 
 EVERYTHING = Allowance(priority=(LOWEST, HIGHEST))

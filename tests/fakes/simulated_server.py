@@ -12,6 +12,7 @@ import itertools
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from engine import api, toy_model
 from engine.engine import Engine
@@ -137,7 +138,9 @@ class SimulatedServer:
         window: int = 8,
         clock: Clock | None = None,
         observer: Observer | None = None,
+        **limits: Any,
     ) -> None:
+        """`limits` are the hub's."""
         self.clock = clock or Clock()
         self.engine: Engine = toy_engine(size)
         self.alive = True  # the engine
@@ -151,9 +154,9 @@ class SimulatedServer:
             self.down.append,
             Observers(self.counts, observer or Observer()),
             window=window,
-            max_streams=size.slots,
             clock=self.clock,
             call_later=self.clock.call_later,
+            **({"max_streams": size.slots} | limits),
         )
         self.frames: dict[str, StreamFrame] = {}  # all that were ever sent, by ref
         self.foreign: set[str | None] = set()  # refs of frames about a stream that another listens to

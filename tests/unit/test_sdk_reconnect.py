@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 import midstream
 from midstream.protocol import (
@@ -36,7 +37,7 @@ from midstream.protocol import (
 )
 from midstream.reconnecting import ClientState
 from tests.fakes.cutting_proxy import CuttingProxy
-from tests.fakes.scripted_server import FakeServer, Peer, Responder, final, responder_text, started
+from tests.fakes.scripted_server import READY, FakeServer, Peer, Responder, final, responder_text, started
 
 T = TypeVar("T")
 
@@ -629,6 +630,17 @@ async def test_a_stream_waits_for_its_client_as_long_as_that_tries(server: FakeS
         await asyncio.gather(default, named, graced)
     asked = [(start.on_disconnect, start.grace_ms) for start in starts]
     assert asked == [("pause", 12300), ("continue", None), ("pause", 5)]
+
+
+async def test_it_waits_no_longer_than_the_server_lets_any_stream_wait() -> None:
+    ready = replace(READY, limits={"max_grace_ms": 2000})
+    async with FakeServer(first_event=ready) as server, midstream.connect(server.url) as client:
+        peer = await server.peer()
+        default = asyncio.create_task(client.start(prompt="Hi"))
+        graced = asyncio.create_task(client.start(prompt="Hi", grace_ms=3000))
+        starts = [await peer.accept_start() for _ in range(2)]
+        await asyncio.gather(default, graced)
+    assert [start.grace_ms for start in starts] == [2000, 3000], "what is asked for is asked for"
 
 
 async def test_a_client_that_does_not_come_back_asks_for_nothing(server: FakeServer) -> None:

@@ -105,11 +105,12 @@ class Client:
         return await self._open(channel, start, Started)
 
     def _with_grace(self, start: Start, options: StartOptions) -> Start:
-        """Where we come back after a loss, the stream waits for us as long as we try."""
+        """Where we come back after a loss, the stream waits for us as long as we try, or as it may there."""
         if self._reconnect_s > 0 and "on_disconnect" not in options:
             start.on_disconnect = "pause"
             if start.grace_ms is None:
-                start.grace_ms = min(math.ceil(self._reconnect_s * 1000), MAX_MILLISECONDS)
+                limit_ms = self.ready.limits.get("max_grace_ms", MAX_MILLISECONDS)
+                start.grace_ms = min(math.ceil(self._reconnect_s * 1000), limit_ms)
         return start
 
     async def attach(

@@ -1,0 +1,157 @@
+"""The hub's limits: what a start may ask for, how many streams may wait for a listener, when it is full."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from midstream import protocol
+from midstream.protocol import Params
+from realtime.hub.detached_streams import DetachedStreams
+from tests.fakes.recording_listener import RecordingListener
+from tests.fakes.simulated_client import endless, rest, start
+from tests.fakes.simulated_server import EngineSize, SimulatedServer
+
+SIZE = EngineSize(kv_tokens=8192, block=16, step_tokens=4096, slots=8)
+
+
+def served(**limits: Any) -> SimulatedServer:
+    return SimulatedServer(SIZE, **limits)
+
+
+def waiting(server: SimulatedServer, *request_ids: str, tenant: str = "tenant") -> None:
+    """Streams of a connection that has left them."""
+    listener = RecordingListener(server, tenant)
+    for request_id in request_ids:
+        listener.send(endless(request_id, on_disconnect="pause", credit=protocol.Credit()))
+    assert listener.errors == []
+    rest(server)
+    listener.leave()
+    rest(server)
+
+
+def live(server: SimulatedServer) -> list[str]:
+    return [stream.request_id for stream in server.hub.streams]
+
+
+# -- what a start may ask for ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", ["grace_ms", "timeout_ms"])
+def test_a_start_that_asks_for_more_time_than_there_is_is_told_the_limit(field: str) -> None:
+    listener = RecordingListener(served(**{f"max_{field}": 5000}))
+    asked: dict[str, Any] = {field: 5001}
+    listener.send(start(**asked))
+    error = listener.error()
+    assert error.code == "invalid_params"
+    for word in (f"`{field}` is 5001", "limit is 5000", f"`max_{field}`"):
+        assert word in error.message
+    asked[field] = 5000
+    listener.send(start(**asked))
+    assert listener.errors == []
+
+
+def test_no_stream_lives_longer_than_any_may_whatever_its_start_leaves_out() -> None:
+    server = served(max_timeout_ms=5000)
+    listener = RecordingListener(server)
+    listener.send(endless(credit=protocol.Credit()))
+    rest(server)
+    server.clock.advance(4.9)
+    rest(server)
+    assert live(server) == ["a"]
+    server.clock.advance(0.2)
+    rest(server)
+    assert (listener.final.finish_reason, listener.final.stop_reason) == ("length", "timeout")
+
+
+def test_the_grace_of_a_start_that_says_none_is_within_the_limit_too() -> None:
+    server = served(max_grace_ms=5000)
+    waiting(server, "a")
+    server.clock.advance(4.9)
+    rest(server)
+    assert live(server) == ["a"]
+    server.clock.advance(0.2)
+    rest(server)
+    assert live(server) == []
+
+
+# -- streams that nobody listens to ----------------------------------------------------------------
+
+
+def test_where_too_many_wait_the_oldest_of_whoever_left_most_ends() -> None:
+    server = served(max_detached=4)
+    waiting(server, "mine")
+    waiting(server, "1", "2", "3")
+    waiting(server, "4", "5", "6")
+    assert live(server) == ["mine", "3", "5", "6"]
+    late = RecordingListener(server)
+    late.send(protocol.Attach(request_id="1", after=-1))
+    assert (late.final.finish_reason, late.final.stop_reason) == ("cancelled", "detached")
+
+
+def test_one_tenants_waiting_streams_are_no_concern_of_anothers() -> None:
+    server = served(max_detached=2)
+    waiting(server, "a", "b", tenant="first")
+    waiting(server, "c", "d", tenant="second")
+    assert live(server) == ["a", "b", "c", "d"]
+
+
+def test_whoever_comes_back_or_ends_makes_room() -> None:
+    server = served(max_detached=2)
+    waiting(server, "a", "b")
+    back = RecordingListener(server)
+    back.send(protocol.Attach(request_id="a", after=-1))
+    waiting(server, "c")
+    assert live(server) == ["a", "b", "c"]
+    back.send(protocol.Cancel(request_id="b"))
+    rest(server)
+    waiting(server, "d")
+    assert live(server) == ["a", "c", "d"]
+    back.leave()
+    rest(server)
+    assert live(server) == ["a", "d"], "of those who left as many, it is the one who left before the others"
+
+
+def test_it_is_bounded_without_an_engine_too() -> None:
+    server = served(max_detached=1)
+    listener = RecordingListener(server)
+    for request_id in ("a", "b"):
+        listener.send(endless(request_id, on_disconnect="continue"))
+    rest(server)
+    server.kill_engine()
+    listener.leave()
+    assert live(server) == ["b"]
+
+
+def test_of_tenants_of_whom_nothing_waits_nothing_is_kept() -> None:
+    streams = DetachedStreams(2)
+    for tenant in ("a", "b"):
+        streams.add(tenant, [1, 2])
+        streams.remove(tenant, 1)
+        streams.remove(tenant, 2)
+        streams.remove(tenant, 2)
+    assert not streams._of_tenant
+
+
+# -- full ------------------------------------------------------------------------------------------
+
+
+def test_it_is_full_while_another_start_would_be_refused() -> None:
+    server = served(max_streams=2)
+    listener = RecordingListener(server)
+    for request_id in ("a", "b"):
+        assert not server.hub.full
+        listener.send(start(request_id, params=Params(max_tokens=1)))
+    assert server.hub.full
+    listener.send(start("c"))
+    assert listener.error().code == "overloaded"
+    rest(server)
+    assert not server.hub.full
+
+
+def test_without_an_engine_it_takes_no_start() -> None:
+    server = served()
+    assert server.hub.engine_takes_starts
+    server.kill_engine()
+    assert not server.hub.engine_takes_starts
