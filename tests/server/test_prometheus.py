@@ -181,6 +181,7 @@ async def visit(served: Served) -> None:
         unheard = f"{secrets.token_hex(8)} {prompt}"
         body = {"model": "toy", "prompt": unheard, "max_tokens": 30, "ignore_eos": True}
         assert (await http.post("/v1/completions", json=body)).status_code == 200
+        assert (await http.get("/v1/nothing")).status_code == 404
 
 
 async def lose(client: Client, prompt: str) -> None:
