@@ -109,7 +109,7 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 def _shapes(file: Path) -> list[list[int]]:
     try:
-        file.open("rb").close()  # for the reason: safetensors says of all that it cannot open that it is missing
+        file.open("rb").close()  # safetensors says of whatever it cannot open that it is missing
     except FileNotFoundError:
         raise ModelError(f"the weights are incomplete: {file} is missing") from None
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import select
@@ -97,6 +98,22 @@ def test_what_cannot_be_served_is_refused_in_a_line(
     assert all(word in failed.stderr for word in words), failed.stderr
 
 
+def test_a_misspelt_variable_is_named_before_anything_else_is_said() -> None:
+    failed = subprocess.run(
+        command("--model", "toy", "--insecure-open", "--host", "no-such-host.invalid"),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env=environment() | {"MIDSTREAM_KEY_FILE": "CANARY"},
+    )
+    first, last = failed.stderr.splitlines()
+    assert "MIDSTREAM_KEY_FILE is none of this server's" in first
+    assert "MIDSTREAM_KEYS_FILE" in first
+    assert "CANARY" not in failed.stderr
+    assert last.startswith("midstream: cannot listen on no-such-host.invalid")
+
+
 def test_an_option_that_is_not_right_ends_it_with_status_2() -> None:
     failed = run("--port", "70000")
     assert failed.returncode == 2
@@ -172,12 +189,19 @@ def test_whoever_loads_a_model_goes_with_the_server(
     """It reads a pipe for its model's configuration, into which nothing is ever written."""
     os.mkfifo(tmp_path / "config.json")
     said = command("--model", str(tmp_path), "--port", "0")
-    server = subprocess.Popen(said, env=environment(), stderr=subprocess.PIPE, text=True)
-    with (tmp_path / "config.json").open("wb") as pipe:  # which waits for the reader
-        readers = select.poll()
-        readers.register(pipe, select.POLLERR)
-        assert readers.poll(0) == []
-        server.send_signal(number)
-        _, errors = server.communicate(timeout=PATIENCE_S)
-        assert (server.returncode, errors) == (status, "")
-        assert readers.poll(PATIENCE_S * 1000), "it still reads"
+    server = subprocess.Popen(
+        said, env=environment(), stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        with (tmp_path / "config.json").open("wb") as pipe:  # which waits for the reader
+            readers = select.poll()
+            readers.register(pipe, select.POLLERR)
+            assert readers.poll(0) == []
+            server.send_signal(number)
+            _, errors = server.communicate(timeout=PATIENCE_S)
+            assert (server.returncode, errors) == (status, "")
+            assert readers.poll(PATIENCE_S * 1000), "it still reads"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+        server.communicate()
