@@ -21,6 +21,7 @@ from typing import Any
 EXPERIMENTS = (
     "conformance",
     "fuzz",
+    "abuse",
     "deaths",
     "hangs",
     "cuts",

@@ -1,0 +1,119 @@
+"""Abuse: one connection says valid frames of every kind, alone and in pairs, as fast as it can, with the
+dearest parameters that may stand, and reads nothing, little or all. Others' answers, others' tokens and the
+gateway's memory are looked at meanwhile; and random sequences of frames are ranked by what they cost."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import statistics
+import sys
+import time
+import urllib.request
+from typing import Any, NamedTuple
+
+import midstream
+from bench.reliability.abuse_attack import READS
+from bench.reliability.abuse_search import search, top_ten
+from bench.reliability.abusive_frames import KINDS, SEED
+from bench.reliability.process_memory import own_mib
+from bench.reliability.trial_server import complaints, serving
+from tests.server.server_process import Served
+
+ATTACK_S, QUIET_S = 4.0, 8.0
+SEQUENCES = 300
+MOST_HEALTH_MS, MOST_GAP, MOST_MIB = 50.0, 1.5, 32.0
+
+
+class Seen(NamedTuple):
+    health_ms: float  # p99
+    gap_ms: float  # p99
+    mib: float  # the most
+
+
+def p99(values: list[float]) -> float:
+    return statistics.quantiles(values, n=100)[98] if len(values) > 1 else float("inf")
+
+
+async def look(served: Served, seconds: float) -> Seen:
+    """Ask `/healthz` and read a stream, for so long."""
+    health: list[float] = []
+    gaps: list[float] = []
+    mib = [own_mib(served.process.pid)]
+
+    def ask() -> None:
+        urllib.request.urlopen(served.http + "/healthz").read()
+
+    async def probe() -> None:
+        while True:
+            since = time.perf_counter()
+            await asyncio.to_thread(ask)
+            health.append((time.perf_counter() - since) * 1000)
+            mib.append(own_mib(served.process.pid))
+            await asyncio.sleep(0.01)
+
+    async def read() -> None:
+        async with midstream.connect(served.http) as client:
+            stream = await client.start(prompt="Once", ignore_eos=True, max_tokens=8000)
+            last = None
+            async for _ in stream:
+                now = time.perf_counter()
+                if last is not None:
+                    gaps.append((now - last) * 1000)
+                last = now
+
+    tasks = [asyncio.create_task(work()) for work in (probe, read)]
+    await asyncio.wait(tasks, timeout=seconds)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return Seen(p99(health), p99(gaps), max(mib))
+
+
+async def attacked(served: Served, kinds: tuple[str, ...], reads: str) -> Seen:
+    host = served.http.removeprefix("http://")
+    command = ["-m", "bench.reliability.abuse_attack", host, "+".join(kinds), reads, str(ATTACK_S)]
+    attacker = await asyncio.create_subprocess_exec(sys.executable, *command)
+    seen = await look(served, ATTACK_S)
+    await attacker.wait()
+    return seen
+
+
+def cases(scale: float) -> list[tuple[tuple[str, ...], str]]:
+    """Each kind alone and each pair, with each way of reading; a part of them, always the same."""
+    kinds = [*((kind,) for kind in KINDS), *itertools.combinations(KINDS, 2)]
+    every = [(kind, reads) for kind in kinds for reads in READS]
+    return random.Random(SEED).sample(every, max(3, int(len(every) * scale)))
+
+
+async def measure(scale: float) -> dict[str, Any]:
+    found = top_ten(await search(int(SEQUENCES * scale)))
+    print("\n".join(["the dearest frames:", *(f"  {one}" for one in found)]), file=sys.stderr)
+    async with serving("--toy-step-ms", "20") as served:
+        await look(served, 1.0)
+        quiet = await look(served, QUIET_S)
+        seen = {}
+        for kinds, reads in cases(scale):
+            seen[kinds, reads] = await attacked(served, kinds, reads)
+        said = complaints(served)
+    worst = {name: max(seen.items(), key=lambda item: getattr(item[1], name)) for name in Seen._fields}
+    health = worst["health_ms"][1].health_ms
+    gap, mib = worst["gap_ms"][1].gap_ms / quiet.gap_ms, worst["mib"][1].mib - quiet.mib
+    return {
+        "name": "abuse",
+        "attacks": len(seen),
+        "others' /healthz, quiet, p99 ms": round(quiet.health_ms, 1),
+        "others' /healthz, worst p99 ms": f"{health:.1f} ({said_of(*worst['health_ms'][0])})",
+        "others' gap between tokens, worst p99, times quiet": f"{gap:.2f} ({said_of(*worst['gap_ms'][0])})",
+        "gateway's memory above quiet, MiB": f"{mib:.1f} ({said_of(*worst['mib'][0])})",
+        "the dearest frame": str(found[0]),
+        "what holds most": str(max(found, key=lambda one: one.held_bytes)),
+        "complaints": len(said),
+        "goal": f"p99 at most {MOST_HEALTH_MS:g} ms, {MOST_GAP:g} x quiet, {MOST_MIB:g} MiB",
+        "met": health <= MOST_HEALTH_MS and gap <= MOST_GAP and mib <= MOST_MIB and not said,
+    }
+
+
+def said_of(kinds: tuple[str, ...], reads: str) -> str:
+    return f"{' + '.join(kinds)}, reading {reads}"
