@@ -6,6 +6,8 @@ refuses what has none or does not fit the model; it knows no stream.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 
 import msgspec
@@ -14,8 +16,12 @@ from midstream import protocol
 from midstream.protocol import Params, StreamFrame
 from realtime.refusal import Refusal
 from realtime.stream.params import resolved
-from realtime.text.chat_template import TextError
+from realtime.text.chat_template import NotBriefError, TextError
 from realtime.text.served_model import ServedModel
+from realtime.text.tokenizer import TooManyTokensError
+
+CHARACTERS_A_TOKEN = 4  # about, where a text's tokens were not counted
+TOKEN_CHARACTERS = 8  # that one token of a list weighs as much as
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -38,31 +44,77 @@ def text_length(frame: StreamFrame) -> int:
     return 0
 
 
-def tokenize(frame: StreamFrame, model: ServedModel) -> list[int] | None:
-    """The tokens of whatever text a frame brings."""
-    try:
+def brings_text(frame: StreamFrame) -> bool:
+    match frame:
+        case protocol.Start(prompt=str()) | protocol.Start(messages=list()):
+            return True
+        case protocol.Inject(text=str()) | protocol.Inject(messages=list()):
+            return True
+    return False
+
+
+def weight(frame: StreamFrame) -> int:
+    """About how much a frame takes while it waits, in characters."""
+    match frame:
+        case protocol.Start(prompt=list() as tokens) | protocol.Inject(tokens=list() as tokens):
+            return TOKEN_CHARACTERS * len(tokens)
+    return text_length(frame)
+
+
+def estimated_tokens(frame: StreamFrame) -> int:
+    """What a text is charged as that was worked at in vain."""
+    return 1 + text_length(frame) // CHARACTERS_A_TOKEN
+
+
+def check_length(frame: StreamFrame, model: ServedModel) -> None:
+    """Refuse a text whose tokens cannot fit, whichever they are, without making them: this is quick."""
+    match frame:
+        case protocol.Start(prompt=str() as text) | protocol.Inject(text=str() as text):
+            with _refusing(frame, model):
+                model.tokenizer.check_length(text, below=model.context)
+
+
+def tokenize(frame: StreamFrame, model: ServedModel, *, brief: bool = False) -> list[int] | None:
+    """The tokens of whatever text a frame brings. `brief`: raise `NotBriefError` where a chat takes long."""
+    with _refusing(frame, model):
         match frame:
             case protocol.Start(prompt=str() as text):
-                return model.tokenizer.encode(text)
+                return model.tokenizer.encode(text, below=model.context)
             case protocol.Start(prompt=list() as tokens):
                 return _known(tokens, "prompt", model)
             case protocol.Start(messages=list() as messages):
-                return model.tokenizer.encode_chat(messages)
+                return model.tokenizer.encode_chat(messages, below=model.context, brief=brief)
             case protocol.Inject():
-                return _injection(frame, model)
-    except TextError as error:
-        raise Refusal("invalid_frame", str(error)) from None
+                return _injection(frame, model, brief)
     return None
 
 
-def _injection(frame: protocol.Inject, model: ServedModel) -> list[int]:
+@contextmanager
+def _refusing(frame: StreamFrame, model: ServedModel) -> Iterator[None]:
+    """What is wrong with a text, as a refusal of the frame that brought it."""
+    try:
+        yield
+    except NotBriefError:
+        raise
+    except TooManyTokensError as error:
+        kind = "prompt" if isinstance(frame, protocol.Start) else "inject"
+        raise Refusal(
+            "context_too_long",
+            f"The {kind} has at least {error.fewest} tokens; the model's context holds {model.context}, "
+            "with output.",
+        ) from None
+    except TextError as error:
+        raise Refusal("invalid_frame", str(error)) from None
+
+
+def _injection(frame: protocol.Inject, model: ServedModel, brief: bool) -> list[int]:
     if sum(given is not None for given in (frame.text, frame.messages, frame.tokens)) != 1:
         raise Refusal("invalid_frame", "An inject has one of `text`, `messages` and `tokens`.")
     if frame.tokens is not None:
         return _known(frame.tokens, "tokens", model)
     if frame.messages is not None:
-        return model.tokenizer.encode_turns(frame.messages)
-    tokens = model.tokenizer.encode(frame.text or "", special=False)
+        return model.tokenizer.encode_turns(frame.messages, below=model.context, brief=brief)
+    tokens = model.tokenizer.encode(frame.text or "", special=False, below=model.context)
     if not tokens:
         raise Refusal("invalid_frame", "The `text` of the inject is empty: there is nothing to inject.")
     return tokens

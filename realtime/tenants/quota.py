@@ -1,8 +1,10 @@
-"""The quotas of tenants: what each takes, held against what it may, whenever a stream is to start.
+"""The quotas of tenants: what each takes, held against what it may, whenever it asks for more.
 
-Quotas only ever refuse a start. What runs goes on, and is counted: whoever has taken more than a minute's
-tokens pays by waiting until a next start. It knows tenants by name and their allowances, and no stream, no
-socket and no other tenant's affairs: a refusal speaks of the tenant's own.
+Counted are the tokens that are read, put in, decoded and computed again for a tenant, and those that were
+made of its texts in vain. What runs goes on: whoever has taken more than a minute's tokens pays by waiting
+until it may ask for more, by a start, an inject, or a resume of what was released. It knows tenants by name
+and their allowances, and no stream, no socket and no other tenant's affairs: a refusal speaks of the tenant's
+own.
 
 Where there are no keys everything is the same, with an allowance that has no bounds.
 """
@@ -46,8 +48,12 @@ class StreamQuota:
         self._waiting = 0
 
     def count(self, tokens: int) -> None:
-        """Tokens were decoded, or put in."""
+        """Tokens were decoded, put in, or computed again."""
         self._quotas.count(self._tenant, tokens)
+
+    def check_rate(self) -> None:
+        """Refuse what would have more tokens computed."""
+        self._quotas.check_rate(self._tenant)
 
     def end(self) -> None:
         """Saying so again changes nothing."""
@@ -77,12 +83,16 @@ class Quotas:
                 f"Your limit of {allowance.max_streams} unfinished streams is reached.",
                 retry_after_ms=A_WHILE_MS,
             )
+        self.check_rate(tenant)
+
+    def check_rate(self, tenant: str) -> None:
+        """Refuse where a minute's tokens are taken."""
         bucket = self._bucket(tenant)
         wait_s = bucket.wait_s(1, self._clock()) if bucket else 0.0
         if wait_s:
             raise Refusal(
                 "rate_limited",
-                f"Your limit of {allowance.tokens_per_minute} tokens a minute is reached.",
+                f"Your limit of {self._allowance(tenant).tokens_per_minute} tokens a minute is reached.",
                 retry_after_ms=math.ceil(wait_s * 1000),
             )
 

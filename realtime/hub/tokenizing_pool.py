@@ -1,0 +1,53 @@
+"""The tokenizing pool: the threads that make tokens of long texts, and whose turn it is to use one.
+
+Nothing else runs in these threads, and nothing that a client asks for runs in others: what the server itself
+does beside its event loop, such as loading a tokenizer, never waits for a crowd of texts. Nobody's turn waits
+for more of another's texts than are being worked at. This knows no frame and no stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import ParamSpec, TypeVar
+
+from realtime.hub.fair_queue import FairQueue
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+THREADS = 2
+
+
+class TokenizingPool:
+    def __init__(self, threads: int = THREADS) -> None:
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="tokenizing")
+        self._free = threads
+        self._queue = FairQueue[asyncio.Future[None]]()
+
+    @asynccontextmanager
+    async def turn(self, tenant: str, client: object, size: int) -> AsyncIterator[None]:
+        """Wait for a thread, and have it for as long as the context lasts."""
+        turn = asyncio.get_running_loop().create_future()
+        self._queue.put(tenant, client, size, turn)
+        self._give_turns()
+        try:
+            await turn
+            yield
+        finally:
+            if not turn.cancelled():  # while it waited
+                self._free += 1
+                self._give_turns()
+
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """In a thread: whoever calls has a turn."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: work(*args, **kwargs))
+
+    def _give_turns(self) -> None:
+        while self._free and self._queue:
+            turn = self._queue.take()
+            if not turn.done():
+                turn.set_result(None)
+                self._free -= 1

@@ -1,0 +1,63 @@
+"""The waiting frames: how much of each tenant and client waits to be tokenized, or behind what does. Pure.
+
+It counts, and refuses what is beyond the limits: no more than half of what its tenant may have waiting is any
+one client's. It knows no frame and no queue.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from msgspec import Struct
+
+from realtime.refusal import Refusal
+
+A_WHILE_MS = 1000
+
+
+class WaitingLimits(Struct, frozen=True):
+    """Characters, and frames, which take something even if they hold no text."""
+
+    tenant_characters: int = 16 << 20
+    tenant_frames: int = 2048
+    characters: int = 64 << 20  # of everybody
+    frames: int = 8192
+
+
+class WaitingFrames:
+    def __init__(self, limits: WaitingLimits | None = None) -> None:
+        self._limits = limits or WaitingLimits()
+        self._characters = Counter[object]()
+        self._frames = Counter[object]()
+
+    def add(self, tenant: str, client: object, size: int) -> None:
+        """One frame more, of so many characters; or the refusal that says why not."""
+        limits, mine = self._limits, (tenant, client)
+        self._check(
+            mine, size, limits.tenant_characters // 2, limits.tenant_frames // 2, "on this connection"
+        )
+        self._check(tenant, size, limits.tenant_characters, limits.tenant_frames, "of yours")
+        self._check(None, size, limits.characters, limits.frames, "")
+        self._count(tenant, client, size, 1)
+
+    def remove(self, tenant: str, client: object, size: int) -> None:
+        self._count(tenant, client, -size, -1)
+
+    def _count(self, tenant: str, client: object, size: int, frames: int) -> None:
+        for whose in ((tenant, client), tenant, None):
+            self._characters[whose] += size
+            self._frames[whose] += frames
+            if not self._frames[whose]:
+                del self._characters[whose], self._frames[whose]
+
+    def _check(self, whose: object, size: int, characters: int, frames: int, which: str) -> None:
+        # What is longer than all that may wait can only wait alone; else it never could.
+        crowded = self._characters[whose] and self._characters[whose] + size > characters
+        if not crowded and self._frames[whose] < frames:
+            return
+        raise Refusal(
+            "overloaded" if whose is None else "rate_limited",
+            f"{self._frames[whose]} frames {which} of {self._characters[whose]} characters wait to be "
+            f"tokenized; the limit is {frames} frames and {characters} characters.",
+            retry_after_ms=A_WHILE_MS,
+        )

@@ -1,0 +1,111 @@
+"""The tokenizing pool: so many at once, everybody in turn, in threads of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from realtime.hub.tokenizing_pool import TokenizingPool
+
+
+class Crowd:
+    """Those who want turns, which end when the test says so."""
+
+    def __init__(self, threads: int = 1) -> None:
+        self.pool = TokenizingPool(threads)
+        self.begun: list[str] = []
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self._ends: dict[str, asyncio.Event] = {}
+        self._moved = asyncio.Event()
+
+    def ask(self, name: str, *, tenant: str = "t", client: str = "c", size: int = 10) -> None:
+        self._ends[name] = asyncio.Event()
+        self.tasks[name] = asyncio.create_task(self._turn(name, tenant, client, size))
+
+    async def _turn(self, name: str, tenant: str, client: str, size: int) -> None:
+        async with self.pool.turn(tenant, client, size):
+            self.begun.append(name)
+            self._moved.set()
+            await self._ends[name].wait()
+
+    async def finish(self, *names: str) -> None:
+        for name in names:
+            self._ends[name].set()
+        await asyncio.gather(*(self.tasks[name] for name in names))
+
+    async def until_begun(self, *names: str) -> None:
+        async with asyncio.timeout(10):
+            while set(names) - set(self.begun):
+                self._moved.clear()
+                await self._moved.wait()
+
+
+async def test_there_are_never_more_turns_than_threads_and_the_smaller_crowd_is_next() -> None:
+    crowd = Crowd(threads=2)
+    for name in "abcde":
+        crowd.ask(name)
+    crowd.ask("other", client="another")
+    await crowd.until_begun("a", "b")
+    assert crowd.begun == ["a", "b"]
+    await crowd.finish("a")
+    await crowd.until_begun("c")
+    await crowd.finish("b", "c", "other", "d", "e")
+    assert crowd.begun == ["a", "b", "c", "other", "d", "e"]
+
+
+async def test_who_goes_while_it_waits_is_passed_over_and_who_fails_gives_its_turn_back() -> None:
+    crowd = Crowd()
+    for name in "abc":
+        crowd.ask(name)
+    await crowd.until_begun("a")
+    crowd.tasks["b"].cancel()
+    crowd.tasks["a"].cancel()
+    await asyncio.wait([crowd.tasks["a"], crowd.tasks["b"]])
+    await crowd.until_begun("c")
+    assert crowd.begun == ["a", "c"]
+    await crowd.finish("c")
+    with pytest.raises(ZeroDivisionError):
+        async with crowd.pool.turn("t", "c", 1):
+            await crowd.pool.run(lambda: 1 // 0)
+    crowd.ask("d")
+    await crowd.until_begun("d")
+    await crowd.finish("d")
+
+
+async def test_who_goes_just_as_its_turn_comes_gives_it_back() -> None:
+    crowd = Crowd()
+    crowd.ask("a")
+    crowd.ask("b")
+    await crowd.until_begun("a")
+    crowd._ends["a"].set()
+    await crowd.tasks["a"]  # and with its end the turn was b's, who has not heard of it
+    crowd.tasks["b"].cancel()
+    await asyncio.wait([crowd.tasks["b"]])
+    crowd.ask("c")
+    await crowd.until_begun("c")
+    await crowd.finish("c")
+
+
+async def test_the_server_s_own_work_beside_its_event_loop_waits_for_no_text() -> None:
+    """Loading a tokenizer, for one: it is done by `asyncio.to_thread`."""
+    pool, released = TokenizingPool(1), threading.Event()
+
+    def name_of_thread() -> str:
+        released.wait()
+        return threading.current_thread().name
+
+    async def work() -> str:
+        async with pool.turn("t", "c", 1):
+            return await pool.run(name_of_thread)
+
+    crowd = [asyncio.create_task(work()) for _ in range(50)]
+    try:
+        theirs = await asyncio.to_thread(lambda: threading.current_thread().name)
+        assert not any(task.done() for task in crowd)
+    finally:
+        released.set()
+    ours = set(await asyncio.gather(*crowd))
+    assert len(ours) == 1
+    assert theirs not in ours
