@@ -35,8 +35,8 @@ class Keyring:
         return self._holders.get(digest(key))
 
     def holds(self, holder: Holder) -> bool:
-        """Whether the key with which somebody came in is still one, of the same tenant, and not for the metrics
-        alone."""
+        """Whether the key with which somebody came in is still one, of the same tenant, and for more than the
+        metrics."""
         now = self._holders.get(holder.key or "")
         return now is not None and now.tenant == holder.tenant and not now.metrics
 

@@ -1,4 +1,4 @@
-"""The log of refusals: a line a second at most of each kind, that says who, where and how often; never what."""
+"""The log of refusals: a line a second at most of each kind, that says who, where, how often; never what."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def _metrics() -> dict[str, Any]:
     return {
         "operationId": "metrics",
         "tags": ["operations"],
-        "summary": "The server's numbers, for Prometheus. With keys, for admins and keys that open nothing else.",
+        "summary": "The server's numbers, for Prometheus. With keys, for admins and for keys of their own.",
         "responses": {
             "200": {"description": "The numbers.", "content": {TEXT: {"schema": {"type": "string"}}}},
             "404": status("this server counts nothing: see --metrics"),

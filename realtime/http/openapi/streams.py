@@ -122,7 +122,7 @@ def _control() -> dict[str, Any]:
             {
                 "name": "tenant",
                 "in": "query",
-                "description": "Whose stream it is, if not one's own: for an admin's key, and a `cancel` alone.",
+                "description": "Whose stream it is: with an admin's key and a `cancel`, anybody's.",
                 "schema": {"type": "string"},
             }
         ],
