@@ -28,6 +28,8 @@ async def test_the_first_message_says_what_is_served(server: Served) -> None:
                 "streams_per_connection": 1000,
                 "auto_credit_window": 64,
                 "ack_every": 16,
+                "max_grace_ms": 3_600_000,
+                "max_timeout_ms": 86_400_000,
                 "context": 8192,
             },
         }
