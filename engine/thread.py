@@ -39,8 +39,9 @@ class EngineThread:
         if self._engine is not None:
             self._engine.stop()
 
-    def join(self) -> None:
-        self._thread.join()
+    def join(self, most_s: float) -> None:
+        """Wait for its end; no longer than that, for a thread cannot be ended by force."""
+        self._thread.join(most_s)
 
     def _run(self) -> None:
         try:

@@ -12,6 +12,8 @@ from engine import api
 
 log = logging.getLogger("midstream")
 
+CLOSE_S = 5.0
+
 
 class ThreadLink:
     def __init__(
@@ -46,4 +48,4 @@ class ThreadLink:
 
     async def close(self) -> None:
         self._thread.stop()
-        await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self._thread.join, CLOSE_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from pathlib import Path
 from typing import Any, get_args
@@ -84,9 +85,9 @@ def app_of(credentials: Credentials) -> ASGIApp:
     return application(endpoints_of(credentials))
 
 
-def endpoints_of(credentials: Credentials) -> Endpoints:
+def endpoints_of(credentials: Credentials, background: BackgroundTasks | None = None) -> Endpoints:
     metrics = Metrics()
-    background = BackgroundTasks()
+    background = background or BackgroundTasks()
     supervisor = Supervisor(
         lambda hear, closed: pytest.fail("there is no engine here"), metrics, background, silence_s=1
     )
@@ -221,6 +222,23 @@ def test_probes_come_by_whatever_name_and_way(path: str) -> None:
     client = TestClient(app_of(Credentials()), base_url="http://midstream.default.svc:8000")
     answer = client.get(path, headers={"X-Forwarded-For": "10.0.0.1", "Sec-Fetch-Site": "cross-site"})
     assert answer.json()["status"] in ("ok", "engine not ready")
+
+
+async def test_the_server_is_not_well_while_one_of_its_tasks_is_dead() -> None:
+    async def die() -> None:
+        raise OSError
+
+    background = BackgroundTasks()
+    client = TestClient(application(endpoints_of(Credentials(), background)), base_url=LOOPBACK)
+    assert client.get("/healthz").status_code == 200
+    background.start("the watch", die)
+    await asyncio.sleep(0)
+    answer = client.get("/healthz")
+    assert (answer.status_code, answer.json()["status"]) == (
+        503,
+        "the watch has died and is being started anew",
+    )
+    await background.stop()
 
 
 @pytest.mark.parametrize("path", DECISIONS)
