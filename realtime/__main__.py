@@ -41,7 +41,7 @@ from realtime.observability.listing import ListingObserver
 from realtime.observability.metrics import Metrics
 from realtime.observability.refusal_log import RefusalLog
 from realtime.observability.request_log import RequestLog
-from realtime.server import Server, let_finish
+from realtime.server import CLOSE_S, Server, let_finish
 from realtime.tenants.allowance import EVERYTHING, Allowance, default_share
 from realtime.tenants.quota import Quotas
 from realtime.transport import http_protocol, websocket_protocol
@@ -265,7 +265,7 @@ def _uvicorn_config(options: Options, endpoints: Endpoints) -> uvicorn.Config:
         log_config=None,  # its loggers end where all do
         access_log=False,
         lifespan="off",
-        timeout_graceful_shutdown=5,
+        timeout_graceful_shutdown=int(CLOSE_S),
     )
 
 

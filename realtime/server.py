@@ -21,7 +21,7 @@ from realtime.transport.acceptor import Acceptor
 log = logging.getLogger("midstream")
 
 CANCEL_S = 2.0  # behind the grace: an engine that answers cancels with its next step
-CLOSE_S = 5.0
+CLOSE_S = 5.0  # for WebSockets, and for answers over HTTP
 
 
 class Server(uvicorn.Server):

@@ -15,6 +15,8 @@ import msgspec
 
 from engine import api
 
+CLOSE_S = 5.0
+
 
 class ProcessLink(asyncio.Protocol):
     """One engine process. `on_message` is called for each message, `on_closed` when there will be no more."""
@@ -78,7 +80,7 @@ class ProcessLink(asyncio.Protocol):
         if not self._loaded:
             self.kill()
         try:
-            await asyncio.wait_for(self._process.wait(), timeout=5)
+            await asyncio.wait_for(self._process.wait(), CLOSE_S)
         except TimeoutError:
             self.kill()
             await self._process.wait()

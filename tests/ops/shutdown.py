@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from realtime.config import parse
+from realtime.engines import process_link
+from realtime.observability import trace_export
+from realtime.server import CANCEL_S, CLOSE_S
 
-# Behind the grace what is left is cancelled, told and closed, and the engines' processes end.
-AFTER_GRACE_S = 20.0
+# Behind the grace: what is left is cancelled, WebSockets and then HTTP are closed, engines end, traces are sent.
+AFTER_GRACE_S = CANCEL_S + CLOSE_S + CLOSE_S + process_link.CLOSE_S + trace_export.LAST_WORDS_S
 
 
 def longest_s(environ: Mapping[str, str]) -> float:

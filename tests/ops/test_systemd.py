@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -85,6 +86,7 @@ def test_its_command_and_variables_are_the_servers() -> None:
 def test_an_end_is_waited_for_and_the_engine_is_left_to_the_server() -> None:
     assert float(setting("TimeoutStopSec")) == longest_s(environment())
     assert setting("KillMode") == "mixed", "else the engine would have the signal first"
+    assert int(setting("SuccessExitStatus")) == 128 + signal.SIGTERM, "while it starts"
 
 
 def test_what_cannot_become_right_is_not_tried_again(capsys: pytest.CaptureFixture[str]) -> None:
