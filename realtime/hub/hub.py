@@ -350,6 +350,8 @@ class Hub:
         if not brings_text(frame):
             return False
         if isinstance(frame, protocol.Inject):
+            if self._registry.by_key(key) is None:
+                return False  # it will be refused for that
             self._quotas.check_rate(key.tenant)
         elif isinstance(frame, protocol.Start):
             if self._registry.start_digest(key, self._clock()) is not None:
@@ -362,7 +364,11 @@ class Hub:
     def _start(
         self, key: StreamKey, frame: protocol.Start, listener: Listener, tokens: list[int] | None
     ) -> Stream:
-        model = self._check_start(key, frame, listener)
+        try:
+            model = self._check_start(key, frame, listener)
+        except Refusal:
+            self._quotas.count(key.tenant, len(tokens or ()))
+            raise
         now, caller = self._clock(), listener.caller
         entry = self._starter.make(key, frame, tokens, model, listener.memory, now)
         stream = entry.stream

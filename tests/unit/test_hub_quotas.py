@@ -1,0 +1,147 @@
+"""What the engine computes for a tenant is counted, whichever frame asks for it, and paid for before more."""
+
+from __future__ import annotations
+
+import itertools
+
+from midstream import protocol
+from midstream.protocol import Params
+from realtime.stream.outbox import OutgoingEvent
+from realtime.tenants.allowance import Allowance
+from realtime.tenants.quota import Quotas
+from tests.fakes.recording_listener import RecordingListener
+from tests.fakes.simulated_client import SIZE, rest, start
+from tests.fakes.simulated_server import Clock, SimulatedServer
+
+TEXT = 200 * "x"  # as many tokens
+STILL = Params(ignore_eos=True)
+
+
+class Tenant:
+    """A client of a tenant that may have so many tokens a minute, with a stream `a` that waits for credit."""
+
+    def __init__(self, tokens_per_minute: int) -> None:
+        clock, allowance = Clock(), Allowance(tokens_per_minute=tokens_per_minute)
+        self.server = SimulatedServer(SIZE, clock=clock, quotas=Quotas(lambda tenant: allowance, clock))
+        self.listener = RecordingListener(self.server)
+        self._names = map(str, itertools.count())
+        self.send(start(credit=protocol.Credit(limit=2), params=STILL))
+
+    def send(self, frame: protocol.StreamFrame) -> str | None:
+        """The code of its refusal, if it was refused; what was not has taken effect."""
+        self.listener.send(frame)
+        rest(self.server)
+        return self.listener.errors.pop().code if self.listener.errors else None
+
+    def last(self) -> OutgoingEvent:
+        return self.listener.heard[-1]
+
+    def limit_reached(self) -> bool:
+        probe = start(next(self._names), prompt=[1], params=Params(max_tokens=1))
+        return self.send(probe) == "rate_limited"
+
+
+def inject(text: str = TEXT, at: int | None = None) -> protocol.Inject:
+    return protocol.Inject(request_id="a", text=text, at=at)
+
+
+def test_what_is_injected_counts() -> None:
+    tenant = Tenant(300)
+    assert tenant.send(inject()) is None
+    assert not tenant.limit_reached()
+    assert tenant.send(inject()) is None
+    assert tenant.limit_reached()
+
+
+def test_what_is_injected_again_and_again_at_one_token_counts_each_time() -> None:
+    tenant = Tenant(1000)
+    injected = 0
+    while tenant.send(inject(at=0)) is None:
+        injected += len(TEXT)
+        assert injected <= 1000
+    assert injected >= 800
+
+
+def test_an_inject_beyond_the_limit_is_refused_and_harms_nothing() -> None:
+    tenant = Tenant(300)
+    tenant.send(inject())
+    tenant.send(inject())
+    before = list(tenant.listener.heard)
+    assert tenant.send(inject("y")) == "rate_limited"
+    assert tenant.send(protocol.Inject(request_id="a", tokens=[1])) == "rate_limited"
+    assert tenant.listener.heard == before
+    tenant.server.clock.advance(60)
+    assert tenant.send(inject("y")) is None
+    assert isinstance(tenant.last(), protocol.Injected)
+
+
+def test_an_inject_that_is_refused_is_charged_for_its_text_alone() -> None:
+    tenant = Tenant(300)
+    for _ in range(3):
+        assert tenant.send(protocol.Inject(request_id="a", tokens=200 * [1], at=9)) == "invalid_params"
+    assert not tenant.limit_reached()
+    for _ in range(2):
+        assert tenant.send(inject(at=9)) == "invalid_params"
+    assert tenant.limit_reached()
+
+
+def released(tenant: Tenant) -> None:
+    assert tenant.send(protocol.Pause(request_id="a", kv="release")) is None
+
+
+def resumed(tenant: Tenant) -> str | None:
+    return tenant.send(protocol.Resume(request_id="a"))
+
+
+def forget_cache(tenant: Tenant) -> None:
+    """Another stream takes all memory, for nothing."""
+    cache = tenant.server.engine.cache
+    everything = start("large", prompt=[2] * 4090, params=Params(max_tokens=1, ignore_eos=True))
+    other = RecordingListener(tenant.server, "other")
+    other.send(everything)
+    rest(tenant.server)
+    assert not other.errors
+    assert cache.used == 0
+
+
+def test_what_is_computed_again_because_it_was_released_counts() -> None:
+    tenant = Tenant(1000)
+    tenant.send(inject())
+    recomputed = 0
+    while not tenant.limit_reached():
+        released(tenant)
+        forget_cache(tenant)
+        assert resumed(tenant) is None
+        event = tenant.last()
+        assert isinstance(event, protocol.Resumed)
+        assert event.recomputed_tokens > 200
+        recomputed += event.recomputed_tokens
+        assert recomputed <= 1300
+
+
+def test_a_resume_of_what_was_released_is_refused_beyond_the_limit_and_loses_nothing() -> None:
+    tenant = Tenant(300)
+    tenant.send(inject())
+    released(tenant)
+    assert tenant.send(inject()) is None, "it is paused, and takes what it is given"
+    assert resumed(tenant) == "rate_limited"
+    assert tenant.send(protocol.Pause(request_id="a")) is None, "which does not take its memory back"
+    assert resumed(tenant) == "rate_limited"
+    tenant.server.clock.advance(60)
+    assert resumed(tenant) is None
+    assert isinstance(tenant.last(), protocol.Resumed)
+
+
+def test_a_resume_of_what_was_kept_is_never_refused() -> None:
+    tenant = Tenant(300)
+    tenant.send(inject())
+    tenant.send(inject())
+    assert tenant.send(protocol.Pause(request_id="a")) is None
+    assert resumed(tenant) is None
+    tenant.server.clock.advance(120)
+    released(tenant)
+    assert resumed(tenant) is None
+    tenant.send(inject())
+    tenant.send(inject())
+    assert tenant.send(protocol.Pause(request_id="a")) is None, "it has been computed since"
+    assert resumed(tenant) is None

@@ -1,0 +1,240 @@
+"""Texts in the hub: what is refused before it is tokenized, whose turn it is, and what was done in vain."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from engine import toy_model
+from midstream import protocol
+from midstream.protocol import Message
+from realtime.hub.hub import LONG_TEXT
+from realtime.tenants.allowance import Allowance
+from realtime.tenants.quota import Quotas
+from realtime.text.served_model import ServedModel
+from realtime.text.tokenizer import Tokenizer
+from tests.fakes.recording_listener import RecordingListener
+from tests.fakes.simulated_client import LONG, SIZE, settled, start
+from tests.fakes.simulated_server import Clock, EngineSize, SimulatedServer, toy_tokenizer
+
+WIDE = EngineSize(kv_tokens=4096, block=16, step_tokens=4096, slots=100)
+CERTAIN = "word " * 50_000
+TOO_LONG = 3 * LONG  # which is known only when it is tokenized
+ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+HI = [Message(role="user", content="Hi")]
+
+
+def looping(server: SimulatedServer, template: str = ENDLESS) -> SimulatedServer:
+    """A server whose model brings such a template."""
+    definition = json.loads((toy_model.FOLDER / "tokenizer.json").read_text())
+    model = ServedModel("toy", Tokenizer(definition, template), vocab=toy_model.VOCAB, context=4096)
+    server.hub.model = model
+    return server
+
+
+def limited(tokens_per_minute: int) -> SimulatedServer:
+    clock, allowance = Clock(), Allowance(tokens_per_minute=tokens_per_minute)
+    return SimulatedServer(SIZE, clock=clock, quotas=Quotas(lambda tenant: allowance, clock))
+
+
+def heard(listener: RecordingListener) -> list[str]:
+    return [type(event).__name__ for event in listener.heard]
+
+
+# -- before anything is tokenized ------------------------------------------------------------------
+
+
+def test_a_prompt_that_is_certain_to_be_too_long_is_refused_at_once() -> None:
+    """There is no event loop here: nothing could wait for anything."""
+    server = SimulatedServer(SIZE)
+    listener = RecordingListener(server)
+    listener.send(start(prompt=CERTAIN))
+    error = listener.error()
+    assert error.code == "context_too_long"
+    assert "The prompt has at least" in error.message
+    assert "the model's context holds 4096" in error.message
+    listener.send(start())
+    listener.send(protocol.Inject(request_id="a", text=CERTAIN))
+    error = listener.error()
+    assert error.code == "context_too_long"
+    assert "The inject has at least" in error.message
+    listener.hear_token()
+
+
+async def test_a_conversation_that_is_certain_to_be_too_long_is_rendered_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(toy_tokenizer(), "_library", None)
+    listener = RecordingListener(SimulatedServer(SIZE))
+    listener.send(start(prompt=None, messages=[Message(role="user", content=CERTAIN)]))
+    await settled()
+    assert listener.error().code == "context_too_long"
+
+
+async def test_what_needs_no_tokens_is_not_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = SimulatedServer(SIZE)
+    listener = RecordingListener(server)
+    listener.send(start(prompt=LONG[: LONG_TEXT + 1]))
+    await settled()
+    monkeypatch.setattr(toy_tokenizer(), "_library", None)
+    listener.send(start(prompt=LONG[: LONG_TEXT + 1]))
+    listener.send(protocol.Inject(request_id="nobody", text=LONG))
+    await settled()
+    assert heard(listener).count("Attached") == 1, "it was started before"
+    assert listener.error().code == "unknown_request"
+    assert listener.errors == []
+
+
+# -- whose turn it is ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tenant", ["tenant", "other"])
+async def test_a_client_s_prompt_waits_for_no_crowd_of_another_s(tenant: str) -> None:
+    server = SimulatedServer(WIDE)
+    crowd, other = RecordingListener(server), RecordingListener(server, tenant)
+    refused_before: list[int] = []
+    other.flush = lambda: refused_before.append(len(crowd.errors))  # type: ignore[method-assign]
+    for n in range(50):
+        crowd.send(start(f"crowd{n}", prompt=TOO_LONG))
+    other.send(start(prompt=LONG[: LONG_TEXT + 1]))
+    await settled()
+    assert [error.code for error in crowd.errors] == 50 * ["context_too_long"]
+    assert refused_before[0] <= 3, "those that were begun with, and one more that was done at the same time"
+
+
+async def test_who_has_gone_leaves_no_work_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = RecordingListener(SimulatedServer(WIDE))
+    for n in range(20):
+        listener.send(start(str(n), prompt=TOO_LONG))
+    listener.leave()
+    monkeypatch.setattr(toy_tokenizer(), "_library", None)
+    await settled()
+    assert listener.errors == []
+
+
+async def test_what_waits_is_bounded_and_what_is_beyond_is_refused_at_once() -> None:
+    server = SimulatedServer(WIDE)
+    listener, other = RecordingListener(server), RecordingListener(server)
+    texts = 0
+    while not listener.errors:
+        listener.send(protocol.Inject(request_id="none", text=TOO_LONG))
+        texts += 1
+        assert texts * len(TOO_LONG) <= 9 << 20
+    error = listener.error()
+    assert (error.code, error.retry_after_ms) == ("rate_limited", 1000)
+    other.send(start(prompt=LONG[: LONG_TEXT + 1]))
+    await settled()
+    assert heard(other) == ["Started"]
+    assert len(listener.errors) == texts - 1, "each has its answer"
+
+
+async def test_the_threads_are_not_those_that_the_server_uses_itself() -> None:
+    """As it does when it loads a tokenizer."""
+    executor = ThreadPoolExecutor()
+    executor.shutdown()
+    asyncio.get_running_loop().set_default_executor(executor)
+    listener = RecordingListener(SimulatedServer(SIZE))
+    listener.send(start(prompt=LONG[: LONG_TEXT + 1]))
+    await settled()
+    assert heard(listener) == ["Started"]
+
+
+# -- templates -------------------------------------------------------------------------------------
+
+
+async def test_a_template_that_loops_delays_nobody_and_is_refused() -> None:
+    server = looping(SimulatedServer(SIZE))
+    listener, other = RecordingListener(server), RecordingListener(server)
+    listener.send(start(prompt=None, messages=HI))
+    assert listener.errors == [], "it is not rendered here"
+    other.send(start("b"))
+    assert heard(other) == ["Started"]
+    await settled()
+    error = listener.error()
+    assert error.code == "invalid_frame"
+    assert "more to do for these messages than the limit allows" in error.message
+
+
+async def test_templates_that_loop_keep_nobody_from_tokenizing() -> None:
+    server = looping(SimulatedServer(WIDE))
+    crowd, other = RecordingListener(server), RecordingListener(server)
+    for n in range(6):
+        crowd.send(start(str(n), prompt=None, messages=HI))
+    other.send(start("b", prompt=LONG[: LONG_TEXT + 1]))
+    await settled()
+    assert heard(other) == ["Started"]
+    assert [error.code for error in crowd.errors] == 6 * ["invalid_frame"]
+
+
+async def test_a_short_conversation_that_takes_long_is_rendered_behind_what_came_before_it() -> None:
+    template = "{% for i in range(20000) %}{% endfor %}{{ messages[0].content }}"
+    server = looping(SimulatedServer(SIZE), template)
+    listener = RecordingListener(server)
+    listener.send(start(prompt=None, messages=HI))
+    listener.send(protocol.Pause(request_id="a", ref="1"))
+    assert heard(listener) == []
+    await settled()
+    server.tick()
+    assert heard(listener)[0] == "Started"
+    assert "Paused" in heard(listener)
+    assert listener.errors == []
+
+
+async def test_a_conversation_without_a_character_can_take_long_too() -> None:
+    server = looping(SimulatedServer(SIZE))
+    listener = RecordingListener(server)
+    listener.send(start(prompt=None, messages=[Message(role="user", content="")]))
+    await settled()
+    assert listener.error().code == "invalid_frame"
+    listener.send(start())
+    assert heard(listener) == ["Started"]
+
+
+# -- what is done in vain --------------------------------------------------------------------------
+
+
+async def test_a_long_text_that_is_refused_is_charged_to_its_tenant() -> None:
+    server = limited(1000)
+    listener = RecordingListener(server)
+    listener.send(start(prompt=TOO_LONG))
+    await settled()
+    assert listener.error().code == "context_too_long"
+    listener.send(start())
+    assert listener.error().code == "rate_limited"
+
+
+async def test_of_many_texts_those_that_wait_behind_the_limit_are_not_tokenized() -> None:
+    listener = RecordingListener(limited(1000))
+    for n in range(20):
+        listener.send(start(str(n), prompt=TOO_LONG))
+    await settled()
+    codes = [error.code for error in listener.errors]
+    assert len(codes) == 20
+    assert codes.count("context_too_long") <= 3
+
+
+async def test_a_conversation_that_the_template_refuses_is_charged() -> None:
+    server = looping(limited(1000))
+    listener = RecordingListener(server)
+    listener.send(start(prompt=None, messages=[Message(role="user", content=LONG)]))
+    await settled()
+    assert listener.error().code == "invalid_frame"
+    listener.send(start())
+    assert listener.error().code == "rate_limited"
+
+
+def test_a_short_text_that_is_refused_is_charged_and_tokens_are_not() -> None:
+    listener = RecordingListener(limited(100))
+    bad = protocol.Params(logit_bias={9999: 1.0})
+    for _ in range(10):
+        listener.send(start(prompt=[1] * 90, params=bad))
+        assert listener.error().code == "invalid_params"
+    listener.send(start(prompt="x" * 90, params=bad))
+    assert listener.error().code == "invalid_params"
+    listener.send(start(prompt="x" * 90, params=bad))
+    assert listener.error().code == "invalid_params"
+    listener.send(start())
+    assert listener.error().code == "rate_limited"
