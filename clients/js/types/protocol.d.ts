@@ -288,6 +288,8 @@ export type Limits = {
     max_message_bytes: number;
     streams_per_connection: number;
     auto_credit_window: number;
+    max_grace_ms?: number | undefined;
+    max_timeout_ms?: number | undefined;
     context?: number | undefined;
 };
 export type Ready = {

@@ -1,10 +1,10 @@
 /**
- * The frame as it is sent: where a client comes back by itself, its streams wait for it as long as it tries,
- * unless their user said otherwise.
- * @param {OpeningFrame} frame @param {number} reconnectMs
+ * The frame as it is sent: where a client comes back by itself, its streams wait for it as long as it tries, or as
+ * long as they may there, unless their user said otherwise.
+ * @param {OpeningFrame} frame @param {number} reconnectMs @param {Pick<Limits, "max_grace_ms">} limits
  * @returns {OpeningFrame}
  */
-export function openingFrame(frame: OpeningFrame, reconnectMs: number): OpeningFrame;
+export function openingFrame(frame: OpeningFrame, reconnectMs: number, { max_grace_ms }: Pick<Limits, "max_grace_ms">): OpeningFrame;
 /**
  * A start is sent again as it was; an attach asks for what came after event `seq`.
  * @param {PendingFrame} pending @param {number} seq @param {number} reconnectMs
@@ -46,5 +46,6 @@ export type DeliveryState = {
     snapshot: boolean;
 };
 import type { OpeningFrame } from "./protocol.js";
+import type { Limits } from "./protocol.js";
 import type { PendingFrame } from "./pending-frames.js";
 import type { RequestFrame } from "./protocol.js";
