@@ -9,7 +9,7 @@ from realtime.engines import process_link
 from realtime.observability import trace_export
 from realtime.server import CANCEL_S, CLOSE_S
 
-# Behind the grace: what is left is cancelled, WebSockets and then HTTP are closed, engines end, traces are sent.
+# What is left is cancelled, WebSockets and then HTTP are closed, engines end, and traces are sent.
 AFTER_GRACE_S = CANCEL_S + CLOSE_S + CLOSE_S + process_link.CLOSE_S + trace_export.LAST_WORDS_S
 
 
