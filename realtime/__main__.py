@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from engine import api
+from realtime.access.authentication import Credentials
 from realtime.access.connection_limits import OpenConnections
-from realtime.access.credentials import Credentials
 from realtime.access.key_file import KeyFileError
 from realtime.access.keyless import KeylessRules
 from realtime.access.keyring import Keyring
@@ -32,8 +32,8 @@ from realtime.engines.process_link import ProcessLink
 from realtime.engines.supervisor import Supervisor
 from realtime.engines.thread_link import ThreadLink
 from realtime.engines.watched_engine import Connect, EngineFailed
-from realtime.http.no_endpoint import no_request
 from realtime.http.sse import SseTimeouts
+from realtime.http.unknown_routes import no_request
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Observers
 from realtime.observability import logs, loop_lag

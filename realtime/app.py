@@ -15,23 +15,23 @@ from starlette.websockets import WebSocket
 
 from midstream import protocol
 from midstream.protocol import CloseCode
+from realtime.access.authentication import Credentials
 from realtime.access.connection_limits import OpenConnections
-from realtime.access.credentials import Credentials
 from realtime.background_tasks import BackgroundTasks
 from realtime.engines.supervisor import Supervisor
 from realtime.http import asyncapi
 from realtime.http.client_secret_endpoint import client_secret_endpoint
 from realtime.http.cors import shared_with
+from realtime.http.follow_and_steer_endpoint import routes as streams
 from realtime.http.guard import Access, caller_of, guarded
-from realtime.http.lasting import lasting, open_connection
 from realtime.http.listing_endpoint import listing_endpoint
-from realtime.http.no_endpoint import no_endpoint, no_websocket
+from realtime.http.long_lived_routes import lasting, open_connection
 from realtime.http.openai.errors import error_response
 from realtime.http.openai.routes import routes as openai
 from realtime.http.openapi import document as openapi
 from realtime.http.pages import routes as pages
 from realtime.http.sse import SseTimeouts
-from realtime.http.stream_endpoint import routes as streams
+from realtime.http.unknown_routes import no_endpoint, no_websocket
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Observer
 from realtime.observability.listing import ListingObserver

@@ -14,8 +14,8 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from realtime.access.authentication import Credentials
 from realtime.access.client_secrets import LIFE_S
-from realtime.access.credentials import Credentials
 from realtime.http.guard import holder_of
 from realtime.refusal import Refusal
 

@@ -19,8 +19,8 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from realtime.access.credentials import Credentials
-from realtime.http.request_io import retry_headers
+from realtime.access.authentication import Credentials
+from realtime.http.bodies_and_headers import retry_headers
 from realtime.hub.observers import Caller, Observer
 from realtime.refusal import Refusal
 from realtime.tenants.allowance import Holder

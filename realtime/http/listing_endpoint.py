@@ -12,7 +12,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from realtime.access.credentials import Credentials
+from realtime.access.authentication import Credentials
 from realtime.http.guard import holder_of
 from realtime.observability.listing import STATES, ListingObserver
 from realtime.refusal import Refusal

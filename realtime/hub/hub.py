@@ -27,13 +27,7 @@ from midstream import protocol
 from midstream.protocol import MAX_MILLISECONDS, StreamFrame
 from realtime.hub.engine_recovery import EngineRecovery
 from realtime.hub.frame_queues import SerialQueues
-from realtime.hub.listener import Listener
-from realtime.hub.observers import DisconnectCause, Observer, RetryReason, StreamOrigin
-from realtime.hub.registry import LiveStream, StreamRegistry, Timer
-from realtime.hub.starting import StreamStarter
-from realtime.hub.stream_key import StreamKey
-from realtime.hub.subscriptions import Subscriptions
-from realtime.hub.tokenizing import (
+from realtime.hub.frame_tokenizing import (
     brings_text,
     check_length,
     estimated_tokens,
@@ -42,6 +36,12 @@ from realtime.hub.tokenizing import (
     tokenize,
     weight,
 )
+from realtime.hub.listener import Listener
+from realtime.hub.observers import DisconnectCause, Observer, RetryReason, StreamOrigin
+from realtime.hub.registry import LiveStream, StreamRegistry, Timer
+from realtime.hub.starting import StreamStarter
+from realtime.hub.stream_key import StreamKey
+from realtime.hub.subscriptions import Subscriptions
 from realtime.hub.tokenizing_pool import TokenizingPool
 from realtime.hub.waiting_frames import WaitingFrames
 from realtime.refusal import Refusal

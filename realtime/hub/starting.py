@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from engine import api
 from midstream import protocol
+from realtime.hub.frame_tokenizing import checked_params, start_digest, text_length, tokenize
 from realtime.hub.registry import LiveStream
 from realtime.hub.stream_key import StreamKey
-from realtime.hub.tokenizing import checked_params, start_digest, text_length, tokenize
 from realtime.refusal import Refusal
 from realtime.stream.memory import MemoryAccount
 from realtime.stream.stream import Stream

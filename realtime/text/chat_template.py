@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import jinja2
 import jinja2.ext
 
-from realtime.text.metered_environment import Budget, BudgetSpentError, MeteredEnvironment
+from realtime.text.template_sandbox import Budget, BudgetSpentError, MeteredEnvironment
 
 # What a rendering may do: far more than templates do that go through their messages some dozen times, and a
 # matter of a second.

@@ -21,8 +21,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from realtime.transport.flow_control import SendBuffer, cut_off
 from realtime.transport.http_connections import HttpConnections
-from realtime.transport.pending_requests import PendingRequests, network_of
 from realtime.transport.request_parser import RequestParser, RequestProblem
+from realtime.transport.unfinished_requests import PendingRequests, network_of
 
 # Whoever sends rubbish is told so; it is no news for the log. Failures of the app are.
 _logger = logging.getLogger("midstream.http")

@@ -6,11 +6,12 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 
 from websockets.frames import Opcode
 
 from tests.server.asgi_app_server import masked, upgrade
-from tests.server.independent_client import client_of
+from tests.server.independent_client import Client, client_of
 from tests.server.server_process import Served, decoded, streams, used
 
 LONG = {"ignore_eos": True, "temperature": 0}
@@ -104,6 +105,29 @@ async def test_a_pause_holds_a_stream_in_its_prefill(slow: Served) -> None:
         assert client.heard("held") == []
         await stream.ask("resume", "resumed")
         assert (await stream.rest())["index"] == 2
+
+
+async def test_texts_that_are_refused_keep_no_other_client_s_waiting(server: Served) -> None:
+    async with AsyncExitStack() as stack:
+        client, *crowd = [await stack.enter_async_context(client_of(server.url)) for _ in range(5)]
+        # Half as much again would be refused by its length. This is refused when it is tokenized.
+        long = "a1" * 7 * client.limits["context"]
+        await asyncio.gather(*(throw(each, long, 24) for each in crowd))
+        stream = await client.start("prompt", prompt=600 * "word ", params=LONG | {"max_tokens": 5})
+        await asyncio.gather(*(each.roundtrip() for each in crowd))
+        refused = [event for each in crowd for n in range(24) for event in each.heard(f"refused {n}")]
+        assert {event["code"] for event in refused} <= {"context_too_long"}
+        assert len(refused) < 24, "the others still wait"
+        assert (await stream.rest())["index"] == 5
+        certain = await client.start_blindly("certain", prompt=2 * long)
+        assert "has at least" in (await client.next(certain.request_id))["message"]
+
+
+async def throw(client: Client, prompt: str, count: int) -> None:
+    """So many starts, which the server has read in the end."""
+    for number in range(count):
+        await client.start_blindly(f"refused {number}", prompt=prompt)
+    await client.roundtrip()
 
 
 async def test_a_timeout_ends_a_stream_that_runs(slow: Served) -> None:

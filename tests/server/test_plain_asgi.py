@@ -11,8 +11,8 @@ import pytest
 import uvicorn
 
 from engine import api
+from realtime.access.authentication import Credentials
 from realtime.access.connection_limits import OpenConnections
-from realtime.access.credentials import Credentials
 from realtime.app import Endpoints, application
 from realtime.background_tasks import BackgroundTasks
 from realtime.engines.supervisor import Supervisor

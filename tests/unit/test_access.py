@@ -15,9 +15,9 @@ from starlette.types import ASGIApp
 
 from midstream import protocol
 from midstream.protocol import Credit, Params, StreamFrame
+from realtime.access.authentication import Credentials
 from realtime.access.client_secrets import LIFE_S, ClientSecrets
 from realtime.access.connection_limits import OpenConnections
-from realtime.access.credentials import Credentials
 from realtime.access.key_file import digest
 from realtime.access.keyring import Keyring
 from realtime.access.revocation import revoke

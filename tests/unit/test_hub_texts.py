@@ -37,7 +37,7 @@ def looping(server: SimulatedServer, template: str = ENDLESS) -> SimulatedServer
 
 def limited(tokens_per_minute: int) -> SimulatedServer:
     clock, allowance = Clock(), Allowance(tokens_per_minute=tokens_per_minute)
-    return SimulatedServer(SIZE, clock=clock, quotas=Quotas(lambda tenant: allowance, clock))
+    return SimulatedServer(WIDE, clock=clock, quotas=Quotas(lambda tenant: allowance, clock))
 
 
 def heard(listener: RecordingListener) -> list[str]:

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from engine import api, toy_model
 from midstream import protocol
 from midstream.protocol import Credit, Params
-from realtime.access.credentials import Credentials
+from realtime.access.authentication import Credentials
 from realtime.access.keyring import Keyring
 from realtime.http.guard import Access, guarded
 from realtime.http.listing_endpoint import listing_endpoint

@@ -11,9 +11,9 @@ import pytest
 
 from midstream import protocol
 from midstream.protocol import Params, Start, StreamFrame
-from realtime.http.openai import chat, text
-from realtime.http.openai.completion import CompletionSource, Dialect
-from realtime.http.openai.responses import ChatChoice, CompletionObject
+from realtime.http.openai import chat_dialect, text_dialect
+from realtime.http.openai.completion_in_progress import CompletionSource, Dialect
+from realtime.http.openai.response_types import ChatChoice, CompletionObject
 from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
 from tests.fakes.checking_client import Reader
@@ -26,7 +26,9 @@ PROMPT = "Once upon a time there was a little engine, and a server by the sea"
 class Asked:
     """A server with one request in it."""
 
-    def __init__(self, dialect: Dialect = chat, *, n: int = 1, usage: bool = False, **params: Any) -> None:
+    def __init__(
+        self, dialect: Dialect = chat_dialect, *, n: int = 1, usage: bool = False, **params: Any
+    ) -> None:
         self.server = SimulatedServer(EngineSize(kv_tokens=4096, block=4, step_tokens=4096))
         names = ["x", *(f"x:{index}" for index in range(1, n))]
         self.starts = [
@@ -99,7 +101,7 @@ async def test_a_chat_begins_with_its_role_and_ends_with_reason_usage_and_done()
     }
 
 
-@pytest.mark.parametrize("dialect", [chat, text])
+@pytest.mark.parametrize("dialect", [chat_dialect, text_dialect])
 async def test_whole_and_in_chunks_is_the_same_text(dialect: Dialect) -> None:
     completion = await Asked(dialect, n=2).begin()
     completion.to_the_end()
@@ -148,7 +150,7 @@ async def test_the_words_of_log_probabilities() -> None:
     assert all(bytes(told.bytes).decode() == told.token for told in choice.logprobs.content)
     assert [len(told.top_logprobs) for told in choice.logprobs.content] == [2] * 6
 
-    pieces = await Asked(text, logprobs=2).begin()
+    pieces = await Asked(text_dialect, logprobs=2).begin()
     pieces.to_the_end()
     told = [chunk["choices"][0]["logprobs"] for chunk in pieces.chunks if chunk["choices"][0]["logprobs"]]
     assert [token for piece in told for token in piece["tokens"]] == [
@@ -193,7 +195,9 @@ async def test_what_is_rewound_is_said_in_chunks_and_not_there_in_a_whole_answer
 async def test_whoever_asks_again_by_the_same_name_has_the_same_answer_once_computed() -> None:
     completion = await Asked().begin()
     completion.listen(3)
-    again = CompletionSource(completion.server.hub, CALLER, chat, [completion.starts], include_usage=False)
+    again = CompletionSource(
+        completion.server.hub, CALLER, chat_dialect, [completion.starts], include_usage=False
+    )
     assert await again.begin() is None
     completion.said += completion.answering.take()
     assert json.loads(completion.data[-1])["error"]["code"] == "request_taken"
@@ -201,7 +205,9 @@ async def test_whoever_asks_again_by_the_same_name_has_the_same_answer_once_comp
     first, completion.answering, completion.said = completion.written(), again, b""
     completion.to_the_end()
     assert completion.written().startswith(first)
-    late = CompletionSource(completion.server.hub, CALLER, chat, [completion.starts], include_usage=False)
+    late = CompletionSource(
+        completion.server.hub, CALLER, chat_dialect, [completion.starts], include_usage=False
+    )
     assert await late.begin() is None
     answer = await late.whole()
     assert isinstance(answer, CompletionObject)
@@ -213,7 +219,9 @@ async def test_whoever_asks_again_by_the_same_name_has_the_same_answer_once_comp
 async def test_an_answer_that_is_asked_for_again_has_its_log_probabilities_too() -> None:
     completion = await Asked(logprobs=1).begin()
     first = await completion.whole()
-    again = CompletionSource(completion.server.hub, CALLER, chat, [completion.starts], include_usage=False)
+    again = CompletionSource(
+        completion.server.hub, CALLER, chat_dialect, [completion.starts], include_usage=False
+    )
     assert await again.begin() is None
     second = await again.whole()
     assert isinstance(first, CompletionObject)
@@ -224,7 +232,9 @@ async def test_an_answer_that_is_asked_for_again_has_its_log_probabilities_too()
 async def test_other_content_under_the_same_name_is_a_conflict() -> None:
     completion = await Asked().begin()
     completion.starts[0].params.seed = 9
-    again = CompletionSource(completion.server.hub, CALLER, chat, [completion.starts], include_usage=False)
+    again = CompletionSource(
+        completion.server.hub, CALLER, chat_dialect, [completion.starts], include_usage=False
+    )
     refusal = await again.begin()
     assert refusal is not None
     assert (refusal.status, refusal.code) == (409, "request_conflict")

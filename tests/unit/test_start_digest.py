@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from midstream.protocol import Start
-from realtime.hub.tokenizing import start_digest
+from realtime.hub.frame_tokenizing import start_digest
 
 
 def test_under_another_ref_it_is_the_same_content() -> None:

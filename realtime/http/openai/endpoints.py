@@ -15,14 +15,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from realtime.http import sse
+from realtime.http.bodies_and_headers import read_body, request_id_header
 from realtime.http.guard import caller_of, set_refusal_headers
-from realtime.http.lasting import open_connection
-from realtime.http.openai.completion import CompletionSource, Dialect
+from realtime.http.long_lived_routes import open_connection
+from realtime.http.openai.completion_in_progress import CompletionSource, Dialect
 from realtime.http.openai.errors import error_response
 from realtime.http.openai.requests import read
-from realtime.http.openai.responses import Model, ModelList
+from realtime.http.openai.response_types import Model, ModelList
 from realtime.http.openai.starts import starts
-from realtime.http.request_io import read_body, request_id_header
 from realtime.http.sse import SseTimeouts
 from realtime.hub.hub import Hub
 from realtime.refusal import Refusal

@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from realtime.http.request_io import retry_headers
+from realtime.http.bodies_and_headers import retry_headers
 from realtime.refusal import Refusal
 
 # Codes that OpenAI's clients look for by name; all others keep ours.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from midstream.protocol import TokenLogprob
-from realtime.http.openai.responses import ChatLogprob, ChatLogprobs, TextLogprobs, TopLogprob
+from realtime.http.openai.response_types import ChatLogprob, ChatLogprobs, TextLogprobs, TopLogprob
 from realtime.text.tokenizer import Tokenizer
 
 LEAST = -9999.0  # what never happens; JSON has no infinity

@@ -5,8 +5,8 @@ from __future__ import annotations
 from starlette.routing import Route, WebSocketRoute
 
 from realtime.access.connection_limits import OpenConnections
-from realtime.http.lasting import lasting
-from realtime.http.openai import chat, text
+from realtime.http.long_lived_routes import lasting
+from realtime.http.openai import chat_dialect, text_dialect
 from realtime.http.openai.endpoints import completions, models
 from realtime.http.sse import SseTimeouts
 from realtime.hub.hub import Hub
@@ -16,8 +16,8 @@ def routes(
     hub: Hub, connections: OpenConnections, most_bytes: int, timeouts: SseTimeouts
 ) -> list[Route | WebSocketRoute]:
     listed, one = models(hub)
-    chats = completions(chat, hub, most_bytes, timeouts)
-    texts = completions(text, hub, most_bytes, timeouts)
+    chats = completions(chat_dialect, hub, most_bytes, timeouts)
+    texts = completions(text_dialect, hub, most_bytes, timeouts)
     return [
         *lasting(
             connections,

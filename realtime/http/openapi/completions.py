@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from midstream.protocol import RequestId
-from realtime.http.openapi.parts import JSON, KEY, SSE, X_REQUEST_ID, as_json, events, in_json, in_path
 from realtime.http.openapi.refusals import SHOULD_RETRY, refused
 from realtime.http.openapi.schemas import ref
+from realtime.http.openapi.shared_parts import JSON, KEY, SSE, X_REQUEST_ID, as_json, events, in_json, in_path
 
 _NEW = (
     *("invalid_frame", "invalid_params", "context_too_long", "unknown_model"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from realtime.http.openapi import refusals, schemas
-from realtime.http.openapi.operations import paths
+from realtime.http.openapi.path_items import paths
 
 _ABOUT = (
     "What OpenAI's clients ask for, by HTTP, and what this server adds to it: any stream can be followed and "

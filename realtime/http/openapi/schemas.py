@@ -15,8 +15,9 @@ import msgspec
 
 from midstream import protocol
 from realtime.http.client_secret_endpoint import ClientSecretRequest, ClientSecretResponse
+from realtime.http.follow_and_steer_endpoint import NOT_STEERING
 from realtime.http.openai.requests import ChatBody, TextBody
-from realtime.http.openai.responses import (
+from realtime.http.openai.response_types import (
     ChatChoice,
     ChatChunkChoice,
     CompletionObject,
@@ -24,7 +25,6 @@ from realtime.http.openai.responses import (
     ModelList,
     TextChoice,
 )
-from realtime.http.stream_endpoint import NOT_STEERING
 from realtime.observability.listing import Listing
 from realtime.stream.outbox import OutgoingEvent
 

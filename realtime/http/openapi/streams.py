@@ -8,7 +8,9 @@ import msgspec
 
 from midstream.protocol import MAX_INDEX, RequestId
 from realtime.http.listing_endpoint import DEFAULT_LIMIT, LARGEST_LIMIT
-from realtime.http.openapi.parts import (
+from realtime.http.openapi.refusals import refused
+from realtime.http.openapi.schemas import ref
+from realtime.http.openapi.shared_parts import (
     JSON,
     KEY,
     NOT_KEPT,
@@ -19,8 +21,6 @@ from realtime.http.openapi.parts import (
     in_json,
     in_path,
 )
-from realtime.http.openapi.refusals import refused
-from realtime.http.openapi.schemas import ref
 from realtime.observability.listing import STATES
 
 _OLD = ("unknown_request", "request_finished", "request_taken", "request_expired", "overloaded", "draining")

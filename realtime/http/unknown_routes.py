@@ -1,4 +1,4 @@
-"""The refusal of what reaches no endpoint: a path where there is nothing, a method that a path does not take,
+"""Unknown routes: the refusal of what reaches no endpoint: a path where there is nothing, a method that a path does not take,
 or what is no request.
 
 It has the form of OpenAI's errors, which holds the protocol's own fields: whoever asks for what is not there

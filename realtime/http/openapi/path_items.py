@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from realtime.http.openapi import completions, streams
-from realtime.http.openapi.parts import JSON, KEY, NOT_KEPT, TEXT, as_json, status
 from realtime.http.openapi.refusals import refused
 from realtime.http.openapi.schemas import ref
+from realtime.http.openapi.shared_parts import JSON, KEY, NOT_KEPT, TEXT, as_json, status
 
 _DOCUMENT: dict[str, Any] = {
     "description": "The document.",

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from realtime.transport.pending_requests import PendingRequests, network_of
+from realtime.transport.unfinished_requests import PendingRequests, network_of
 
 
 class Knocking:

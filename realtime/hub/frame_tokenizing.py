@@ -1,4 +1,4 @@
-"""The tokenizing of frames: what a frame says, in the model's tokens.
+"""Frame tokenizing: what a frame says, in the model's tokens.
 
 Pure, and safe to call from any thread: long texts take their time. It knows what forms text comes in, and
 refuses what has none or does not fit the model; it knows no stream.

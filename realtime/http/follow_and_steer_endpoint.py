@@ -17,14 +17,14 @@ from starlette.types import Receive, Scope, Send
 
 from midstream import protocol
 from midstream.protocol import MAX_INDEX, StreamFrame
+from realtime.access.authentication import Credentials
 from realtime.access.connection_limits import OpenConnections
-from realtime.access.credentials import Credentials
 from realtime.codec import Codec
 from realtime.http import sse
+from realtime.http.bodies_and_headers import read_body, request_id_header
 from realtime.http.guard import caller_of, holder_of, refusal_response
-from realtime.http.lasting import lasting, open_connection
 from realtime.http.listener import HttpListener, ListenerSource
-from realtime.http.request_io import read_body, request_id_header
+from realtime.http.long_lived_routes import lasting, open_connection
 from realtime.http.sse import TOO_SLOW, SseTimeouts
 from realtime.hub.hub import Hub
 from realtime.refusal import Refusal

@@ -1,4 +1,4 @@
-"""Credentials: from the headers of a request to the holder of a key, or to a refusal.
+"""Authentication: from the headers of a request to the holder of a key, or to a refusal.
 
 It knows where a key or a one-time secret may stand (never in a URL, which ends up in logs), and what is
 checked before that: which page asks, and without keys by which name and way it does. It knows no route and

@@ -1,4 +1,4 @@
-"""The choices of a completion while they are written: text and log probabilities, from a stream's events.
+"""The accumulation of choices while they are written: text and log probabilities, from a stream's events.
 
 Pure. It keeps what stands: what is rewound is cut away. It knows the protocol's events and no dialect.
 """

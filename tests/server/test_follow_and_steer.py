@@ -237,7 +237,10 @@ async def test_no_get_takes_a_stream_from_its_reader(slow: Served) -> None:
 
 
 async def test_an_event_source_comes_again_also_where_its_first_connection_seems_open(slow: Served) -> None:
-    async with running(slow, "seems lost", params=ENDLESS), following(slow, "/v1/streams/seems%20lost") as first:
+    async with (
+        running(slow, "seems lost", params=ENDLESS),
+        following(slow, "/v1/streams/seems%20lost") as first,
+    ):
         last = await first.next("token")
         headers = {"last-event-id": str(last["seq"])}
         async with following(slow, "/v1/streams/seems%20lost", **headers) as again:

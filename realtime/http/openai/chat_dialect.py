@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from midstream.protocol import Rewound, Token
-from realtime.http.openai.choices import Choice
+from realtime.http.openai.choice_accumulator import Choice
 from realtime.http.openai.logprobs import chat_logprobs
 from realtime.http.openai.requests import ChatBody
-from realtime.http.openai.responses import (
+from realtime.http.openai.response_types import (
     AnyChoice,
     ChatChoice,
     ChatChunkChoice,

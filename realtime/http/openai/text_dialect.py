@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from midstream.protocol import Rewound, Token
-from realtime.http.openai.choices import Choice
+from realtime.http.openai.choice_accumulator import Choice
 from realtime.http.openai.logprobs import text_logprobs
 from realtime.http.openai.requests import TextBody
-from realtime.http.openai.responses import AnyChoice, Rewinding, TextChoice
+from realtime.http.openai.response_types import AnyChoice, Rewinding, TextChoice
 from realtime.text.tokenizer import Tokenizer
 
 BODY = TextBody

@@ -8,7 +8,7 @@ import pytest
 
 from midstream.protocol import Message
 from realtime.text.chat_template import BUDGET, ChatTemplate, NotBriefError, TextError
-from realtime.text.metered_environment import Budget, BudgetSpentError, MeteredEnvironment
+from realtime.text.template_sandbox import Budget, BudgetSpentError, MeteredEnvironment
 from tests.fakes import small_tokenizers as small
 
 LONG = "x" * 100_000

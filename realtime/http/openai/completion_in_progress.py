@@ -17,10 +17,10 @@ from msgspec import UNSET
 from midstream import protocol
 from midstream.protocol import Start
 from realtime.http.listener import HttpListener, ListenerSource
-from realtime.http.openai.choices import Choice
+from realtime.http.openai.choice_accumulator import Choice
 from realtime.http.openai.errors import error_object
 from realtime.http.openai.requests import Body
-from realtime.http.openai.responses import AnyChoice, CompletionObject, PromptDetails, Usage
+from realtime.http.openai.response_types import AnyChoice, CompletionObject, PromptDetails, Usage
 from realtime.http.sse import TOO_SLOW, format_event
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Caller

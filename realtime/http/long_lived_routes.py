@@ -1,4 +1,4 @@
-"""Routes that last: each request to one counts as an open connection of its holder and address, for as long
+"""Long-lived routes: each request to one counts as an open connection of its holder and address, for as long
 as its answer takes.
 
 `Lasting` stands between a route's guard, which says who came, and its endpoint. It knows nothing of what is
