@@ -25,6 +25,7 @@ import pytest
 from realtime.config import parse
 from realtime.keys_command import main as keys
 from tests.ops import containerfile
+from tests.ops.shutdown import longest_s
 from tests.server.server_process import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -56,6 +57,14 @@ def test_it_is_never_open_and_its_port_is_the_servers() -> None:
     options = parse(containerfile.one(FINAL, "ENTRYPOINT").command[2:], ENVIRONMENT)
     assert options.keys_file == "/etc/midstream/keys.toml"
     assert containerfile.one(FINAL, "EXPOSE").text == str(options.port)
+
+
+def test_its_end_is_waited_for_where_the_documents_start_it() -> None:
+    commands = (ROOT / "docs/operations.md").read_text().partition("## In a container")[2].split("```")[1]
+    assert f"--stop-timeout {longest_s(ENVIRONMENT):g} " in commands
+    assert f"-v midstream-cache:{CACHE} " in commands
+    assert f":{Path(ENVIRONMENT['MIDSTREAM_KEYS_FILE']).parent}:ro " in commands
+    assert f"-f {containerfile.FILE.relative_to(ROOT)} " in commands
 
 
 def test_no_tool_is_installed_into_the_final_stage() -> None:

@@ -19,6 +19,7 @@ from tests.ops.shutdown import longest_s
 
 ROOT = Path(__file__).parents[2]
 UNIT, USERS = ROOT / "ops/systemd/midstream.service", ROOT / "ops/systemd/midstream.sysusers.conf"
+OPERATIONS = (ROOT / "docs/operations.md").read_text()
 INSTALLED = "/opt/midstream/bin/midstream"
 EXPOSURE = 15  # in tenths: 1.5 of 10. Most units of a distribution have 9, and systemd calls 1.9 "OK"
 KEYS = "/etc/midstream/keys.toml"
@@ -99,3 +100,12 @@ def test_what_cannot_become_right_is_not_tried_again(capsys: pytest.CaptureFixtu
 def test_there_are_descriptors_for_all_connections() -> None:
     limits = HttpLimits(handshake_timeout_s=1, send_timeout_s=1)
     assert int(setting("LimitNOFILE")) > 10 * (parse([], {}).max_connections + limits.pending_limit)
+
+
+def test_the_documents_install_what_is_there() -> None:
+    commands = OPERATIONS.partition("## As a service of systemd")[2].split("```")[1]
+    named = re.findall(r"ops/\S+", commands)
+    assert {UNIT, USERS} == {ROOT / name for name in named}
+    assert f"--file {KEYS}" in commands
+    assert f"chown root:{setting('User')} {KEYS}" in commands
+    assert setting("EnvironmentFile").removeprefix("-") in OPERATIONS
