@@ -14,10 +14,9 @@ import socket
 import subprocess
 import sys
 import sysconfig
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -121,8 +120,9 @@ class Container:
         self._log = (folder / "log").open("w+")
         self._process = subprocess.Popen(
             [*UNSHARED, "--mount-proc", "--kill-child", "sh", "-c", script(folder, self.environment)],
-            stdout=self._log,
+            stdout=subprocess.PIPE,
             stderr=self._log,
+            text=True,
         )
 
     @property
@@ -138,21 +138,17 @@ class Container:
         return subprocess.run([*inside, *command], capture_output=True, check=False).returncode
 
     def status(self, path: str) -> int:
-        """Of an answer over HTTP; 0 while nobody listens."""
+        """Of an answer over HTTP."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=PATIENCE_S) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as refused:
             with refused:
                 return refused.code
-        except OSError:
-            return 0
 
-    def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert self._process.poll() is None, self.log()
-            assert time.monotonic() < deadline, self.log()
+    def until_it_serves(self) -> None:
+        assert self._process.stdout is not None
+        assert any("Midstream serves" in line for line in self._process.stdout), self.log()
 
     def log(self) -> str:
         self._log.flush()
@@ -166,6 +162,8 @@ class Container:
         if self._process.poll() is None:
             self._process.kill()  # and what it has begun, by --kill-child
             self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
         self._log.close()
 
 
@@ -208,7 +206,8 @@ def container(tmp_path: Path) -> Iterator[Container]:
 
 
 def test_what_was_built_serves_as_nobody_and_ends_when_it_is_told(container: Container) -> None:
-    container.until(lambda: container.status("/readyz") == 200)
+    container.until_it_serves()
+    assert container.status("/readyz") == 200
     assert container.status("/") == 200, "the page came along"
     assert container.status("/v1/streams") == 401, "keys are asked for"
     health = containerfile.one(FINAL, "HEALTHCHECK").arguments.removeprefix("CMD ")
