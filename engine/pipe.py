@@ -21,11 +21,14 @@ class Pipe:
         self._socket.sendall(api.framed(self._encoder.encode(message)))
 
     def receive(self) -> bytes | None:
-        """None once the other end is closed."""
-        head = self._file.read(api.LENGTH_BYTES)
-        if len(head) < api.LENGTH_BYTES:
+        """None once the other end is closed, in whatever manner."""
+        try:
+            head = self._file.read(api.LENGTH_BYTES)
+            length = int.from_bytes(head, "big")
+            message = self._file.read(length)
+        except ConnectionResetError:  # it was, with something of ours unread
             return None
-        return self._file.read(int.from_bytes(head, "big"))
+        return message if len(head) == api.LENGTH_BYTES and len(message) == length else None
 
     def commands(self) -> Iterator[list[api.AnyCommand]]:
         """One list after the other, until the other end is closed."""

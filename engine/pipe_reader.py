@@ -25,7 +25,7 @@ class PipeReader:
         self._pipe = pipe
         self._options: SimpleQueue[bytes] = SimpleQueue()
         self._engine: tuple[Callable[[list[api.AnyCommand]], None], Callable[[], None]] | None = None
-        threading.Thread(target=self._read, name="pipe reader", daemon=True).start()
+        threading.Thread(target=self._run, name="pipe reader", daemon=True).start()
 
     def options(self) -> api.EngineOptions:
         """Wait for the first message."""
@@ -35,14 +35,20 @@ class PipeReader:
         """There is an engine now, that takes commands and can end in good order."""
         self._engine = send, stop
 
+    def _run(self) -> None:
+        try:
+            self._read()
+        finally:
+            self._end()
+
     def _read(self) -> None:
         options = self._pipe.receive()
-        if options is not None:
-            self._options.put(options)
-            for commands in self._pipe.commands():
-                assert self._engine is not None, "nothing is sent before Hello"
-                self._engine[0](commands)
-        self._end()
+        if options is None:
+            return
+        self._options.put(options)
+        for commands in self._pipe.commands():
+            assert self._engine is not None, "nothing is sent before Hello"
+            self._engine[0](commands)
 
     def _end(self) -> None:
         if self._engine is not None:
