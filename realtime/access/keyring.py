@@ -19,10 +19,10 @@ Version = tuple[int, int, int] | None  # of a file: which, when written, how lar
 
 
 class Keyring:
-    def __init__(self, path: Path, default: Allowance = Allowance()) -> None:
+    def __init__(self, path: Path, default: Allowance | None = None) -> None:
         """`default` holds for what the file does not say of a tenant. Raises KeyFileError: a server does not
         start with keys that it cannot read."""
-        self._default = default
+        self._default = default or Allowance()
         self._path = path
         self._reported: tuple[Version, str] | None = None
         self._version = _version(path)

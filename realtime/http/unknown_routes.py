@@ -1,5 +1,5 @@
-"""Unknown routes: the refusal of what reaches no endpoint: a path where there is nothing, a method that a path does not take,
-or what is no request.
+"""Unknown routes: the refusal of what reaches no endpoint: a path where there is nothing, a method that a
+path does not take, or what is no request.
 
 It has the form of OpenAI's errors, which holds the protocol's own fields: whoever asks for what is not there
 mostly speaks that API. It knows no route; the router says what it did not find.

@@ -29,8 +29,8 @@ class MemoryAccount:
         if self.full:
             raise Refusal(
                 "rate_limited",
-                f"Your streams have reached the limit of {self.limit // MIB} MiB that the server holds for them: "
-                "read what waits, or end some.",
+                f"Your streams have reached the limit of {self.limit // MIB} MiB that the server holds for "
+                "them: read what waits, or end some.",
                 retry_after_ms=1000,
             )
 

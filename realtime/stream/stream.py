@@ -232,8 +232,8 @@ class Stream:
         if self.outbox.unread_bytes > UNREAD_LIMIT:
             raise Refusal(
                 "rate_limited",
-                f"Request {self.request_id} has reached the limit of {UNREAD_LIMIT >> 10} KiB of events that wait "
-                "to be read: read them first.",
+                f"Request {self.request_id} has reached the limit of {UNREAD_LIMIT >> 10} KiB of events that "
+                "wait to be read: read them first.",
                 retry_after_ms=1000,
             )
 

@@ -1,7 +1,8 @@
-"""The allowance of a tenant, its fixed limits, and the holder of a key: plain values, as the key file has them.
+"""The allowance of a tenant, its fixed limits, and the holder of a key: plain values, as the key file has
+them.
 
-A tenant is whose streams are whose: keys of one tenant see the same streams and share one allowance. It
-knows neither files nor sockets nor streams.
+A tenant is whose streams are whose: keys of one tenant see the same streams and share one allowance. It knows
+neither files nor sockets nor streams.
 """
 
 from __future__ import annotations

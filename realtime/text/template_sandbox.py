@@ -1,4 +1,5 @@
-"""The sandbox of chat templates: Jinja's sandbox, in which a template's work is counted and has a limit. Pure.
+"""The sandbox of chat templates: Jinja's sandbox, in which a template's work is counted and has a limit.
+Pure.
 
 A template is the model's code, and runs over what strangers write: it may loop for ever, and a thread cannot
 be stopped from outside. So everything that can be repeated, or can grow, asks the budget first: turns of

@@ -2,8 +2,8 @@
 unfinished, read nothing of an answer, or ask nothing more, and has its time for each of these, but meanwhile
 it takes a file descriptor.
 
-It counts, and knows who waits for a request (`unfinished_requests`): where there are too many, one that waits is
-given up. It knows nothing of what is asked and answered.
+It counts, and knows who waits for a request (`unfinished_requests`): where there are too many, one that waits
+is given up. It knows nothing of what is asked and answered.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The transport against slow, silent and hostile peers, and the `WebSocketPeer` by which an app meets them."""
+"""The transport against slow, silent and hostile peers, and the `WebSocketPeer` by which an app meets
+them."""
 
 from __future__ import annotations
 
