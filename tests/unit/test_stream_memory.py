@@ -36,8 +36,9 @@ def until_refused(act: Callable[[], None]) -> int:
     """How often it was done before the stream's unread events were too many."""
     times = 0
     with suppress(Refusal):
-        for times in range(100_000):
+        while times < 100_000:
             act()
+            times += 1
     with pytest.raises(Refusal, match="limit of 512 KiB of events that wait to be read"):
         act()
     return times
