@@ -306,10 +306,12 @@ class Hub:
         """A frame whose text may take long, or that is behind one."""
         try:
             check_length(frame, self._known_model())
-            self._waiting_frames.add(key.tenant, listener, weight(frame))
+            if not isinstance(frame, protocol.Pause | protocol.Cancel):  # what stops is never refused
+                self._waiting_frames.check(key.tenant, listener, weight(frame))
         except Refusal as refusal:
             self._refuse(listener, frame, refusal)
             return
+        self._waiting_frames.add(key.tenant, listener, weight(frame))
         self._empty.clear()
         if not self._queues.enqueue(key, (frame, listener)):
             self._queues.start(key, (frame, listener))

@@ -30,14 +30,17 @@ class WaitingFrames:
         self._characters = Counter[object]()
         self._frames = Counter[object]()
 
-    def add(self, tenant: str, client: object, size: int) -> None:
-        """One frame more, of so many characters; or the refusal that says why not."""
+    def check(self, tenant: str, client: object, size: int) -> None:
+        """Refuse one frame more, of so many characters, where that is beyond a limit."""
         limits, mine = self._limits, (tenant, client)
         self._check(
             mine, size, limits.tenant_characters // 2, limits.tenant_frames // 2, "on this connection"
         )
         self._check(tenant, size, limits.tenant_characters, limits.tenant_frames, "of yours")
         self._check(None, size, limits.characters, limits.frames, "")
+
+    def add(self, tenant: str, client: object, size: int) -> None:
+        """One frame more, which was checked, or must not be refused."""
         self._count(tenant, client, size, 1)
 
     def remove(self, tenant: str, client: object, size: int) -> None:

@@ -17,7 +17,7 @@ from realtime.tenants.quota import Quotas
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
 from tests.fakes.recording_listener import RecordingListener
-from tests.fakes.simulated_client import LONG, SIZE, settled, start
+from tests.fakes.simulated_client import LONG, SIZE, rest, settled, start
 from tests.fakes.simulated_server import Clock, EngineSize, SimulatedServer, toy_tokenizer
 
 WIDE = EngineSize(kv_tokens=4096, block=16, step_tokens=4096, slots=100)
@@ -140,6 +140,22 @@ async def test_the_threads_are_not_those_that_the_server_uses_itself() -> None:
     listener.send(start(prompt=LONG[: LONG_TEXT + 1]))
     await settled()
     assert heard(listener) == ["Started"]
+
+
+async def test_what_stops_is_never_refused() -> None:
+    server = SimulatedServer(WIDE)
+    listener = RecordingListener(server)
+    listener.send(start(prompt=LONG[: LONG_TEXT + 1]))
+    while not listener.errors:
+        listener.send(protocol.Grant(request_id="a", limit=1))
+    listener.send(protocol.Pause(request_id="a", ref="pause"))
+    listener.send(protocol.Cancel(request_id="a", ref="cancel"))
+    assert listener.error().code == "rate_limited"
+    assert listener.errors == []
+    await settled()
+    rest(server)
+    assert (heard(listener)[0], heard(listener)[-1]) == ("Started", "Final")
+    assert listener.errors == []
 
 
 # -- templates -------------------------------------------------------------------------------------

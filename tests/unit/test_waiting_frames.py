@@ -12,20 +12,25 @@ LIMITS = WaitingLimits(tenant_characters=100, tenant_frames=10, characters=150, 
 
 def refused(frames: WaitingFrames, tenant: str, client: str, size: int) -> Refusal:
     with pytest.raises(Refusal) as caught:
-        frames.add(tenant, client, size)
+        frames.check(tenant, client, size)
     return caught.value
+
+
+def add(frames: WaitingFrames, tenant: str, client: str, size: int) -> None:
+    frames.check(tenant, client, size)
+    frames.add(tenant, client, size)
 
 
 def test_one_client_may_have_half_of_what_its_tenant_may() -> None:
     frames = WaitingFrames(LIMITS)
-    frames.add("a", "x", 50)
+    add(frames, "a", "x", 50)
     refusal = refused(frames, "a", "x", 1)
     assert (refusal.code, refusal.status, refusal.retry_after_ms) == ("rate_limited", 429, 1000)
     assert "on this connection" in refusal.message
     assert "5 frames and 50 characters" in refusal.message
-    frames.add("a", "y", 50)
+    add(frames, "a", "y", 50)
     assert "of yours" in refused(frames, "a", "z", 1).message
-    frames.add("b", "x", 50)
+    add(frames, "b", "x", 50)
     refusal = refused(frames, "c", "x", 1)
     assert (refusal.code, refusal.retry_after_ms) == ("overloaded", 1000)
 
@@ -33,24 +38,24 @@ def test_one_client_may_have_half_of_what_its_tenant_may() -> None:
 def test_frames_without_text_are_counted_too() -> None:
     frames = WaitingFrames(LIMITS)
     for _ in range(5):
-        frames.add("a", "x", 0)
+        add(frames, "a", "x", 0)
     assert refused(frames, "a", "x", 0).code == "rate_limited"
     for _ in range(5):
-        frames.add("a", "y", 0)
+        add(frames, "a", "y", 0)
     assert refused(frames, "a", "z", 0).code == "rate_limited"
 
 
 def test_what_waits_no_more_makes_room_and_what_was_refused_took_none() -> None:
     frames = WaitingFrames(LIMITS)
-    frames.add("a", "x", 50)
+    add(frames, "a", "x", 50)
     for _ in range(5):
         refused(frames, "a", "x", 50)
     frames.remove("a", "x", 50)
     for client in ("x", "y"):
-        frames.add("a", client, 50)
+        add(frames, "a", client, 50)
 
 
 def test_a_frame_larger_than_all_that_may_wait_waits_alone() -> None:
     frames = WaitingFrames(LIMITS)
-    frames.add("a", "x", 1000)
+    add(frames, "a", "x", 1000)
     assert refused(frames, "a", "x", 1).code == "rate_limited"
