@@ -37,8 +37,10 @@ class LengthBound:
         self._composes = any(step["type"] == "NFC" for step in normalizers)
         tokens = definition["added_tokens"]
         self._swallows_blanks = any(token["lstrip"] or token["rstrip"] for token in tokens)
-        # A SentencePiece vocabulary writes a space as three bytes, and a text may do so too.
-        self._longest = max((len(piece.replace(" ", "▁").encode()) for piece in vocabulary), default=1)
+        spelled = vocabulary - {token["content"] for token in tokens} if _by_bytes(splitters) else set()
+        # Others are literal; and SentencePiece writes a space as three bytes, and a text may do so too.
+        literal = (len(piece.replace(" ", "▁").encode()) for piece in vocabulary - spelled)
+        self._longest = max([1, *map(len, spelled), *literal])
 
     def fewest_tokens(self, text: str) -> int:
         if not self._holds:
@@ -65,13 +67,18 @@ def _keeps_length(normalizer: Mapping[str, Any]) -> bool:
     return normalizer["type"] in ("NFC", "Prepend")
 
 
+def _by_bytes(splitters: list[Mapping[str, Any]]) -> bool:
+    """Whether the vocabulary writes each byte as one character."""
+    return any(step["type"] == "ByteLevel" for step in splitters)
+
+
 def _dropped_bytes(
     model: Mapping[str, Any], splitters: list[Mapping[str, Any]], vocabulary: set[str]
 ) -> bytes:
     """Those without a token: they are skipped, or many of them are one unknown."""
     if model["type"] != "BPE" or model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
         spelled: Mapping[str, int] = {}
-    elif any(step["type"] == "ByteLevel" for step in splitters):
+    elif _by_bytes(splitters):
         spelled = BYTE_ALPHABET
     else:  # and where one is missing, its whole character is unknown
         names = {f"<0x{byte:02X}>": byte for byte in range(256)}

@@ -162,6 +162,14 @@ def test_a_text_that_is_too_long_is_not_encoded(monkeypatch: pytest.MonkeyPatch)
         assert refusal.value.fewest >= 100
 
 
+def test_a_byte_level_vocabulary_s_pieces_count_by_their_bytes_and_added_tokens_by_their_text() -> None:
+    definition = json.loads(small.byte_level_json())
+    vocabulary = [*small.library(small.byte_level_json()).get_vocab(), 500 * "Ġ"]
+    assert LengthBound(definition, vocabulary).fewest_tokens(1000 * " ") == 2
+    definition["added_tokens"][0]["content"] = 500 * "é"
+    assert LengthBound(definition, [*vocabulary, 500 * "é"]).fewest_tokens(1000 * " ") == 1
+
+
 @pytest.mark.skipif(not SMOLLM2.is_dir(), reason="the default model is not in the cache folder")
 def test_the_default_model_s_longest_texts() -> None:
     tokenizer = Tokenizer.load(SMOLLM2)
