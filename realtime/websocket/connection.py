@@ -26,17 +26,23 @@ from realtime.hub.observers import Caller, DisconnectCause, Observer
 from realtime.refusal import Refusal
 from realtime.stream.pending_commands import Reply
 from realtime.stream.stream import Stream
-from realtime.token_bucket import TokenBucket
 from realtime.transport.asgi_websocket_extension import PEER
 from realtime.transport.plain_asgi_peer import PlainAsgiPeer
 from realtime.websocket.cause_by_close_code import cause_of, refusal_code
 from realtime.websocket.read_acks import ReadAcks
+from realtime.websocket.work_budget import ENGINE_S, WorkBudget
 
 # Errors and pongs may wait, so many or so many bytes of them, for a peer that sends and does not read.
 UNREAD_REPLY_LIMIT, UNREAD_REPLY_BYTES = 1_000, 1 << 20
-# What its frames make the server do is paid for by the connection, in seconds of the event loop's own work: a
-# share of them in the long run, and some more at once, but never so much in one go that others wait for it.
-WORK_SHARE, WORK_BURST_S, WORK_AT_ONCE_S = 0.15, 0.2, 0.004
+STEERS_ENGINE = (
+    protocol.Start
+    | protocol.Pause
+    | protocol.Resume
+    | protocol.Adjust
+    | protocol.Inject
+    | protocol.Rewind
+    | protocol.Cancel
+)
 
 
 class ConnectionLimits(Struct, frozen=True):
@@ -111,12 +117,11 @@ class Connection:
         self._open_connections = open_connections
         self._observer = observer
         self._read_acks = ReadAcks(limits.ack_every)
-        self._at_once_s = 0.0  # of work, since others had their turn
         self._live: set[Stream] = set()
         self._woken: dict[Stream, None] = {}
         self._replies: list[bytes] = []  # what belongs to no stream's history
         self._reply_bytes = 0
-        self._work = TokenBucket(rate=WORK_SHARE, burst=WORK_BURST_S, now=time.monotonic())
+        self._work = WorkBudget(time.monotonic())
         peer.on_pong = self._receive_pong
         peer.on_writable = self.flush
 
@@ -145,9 +150,7 @@ class Connection:
             if self.gone:
                 return  # another stands in for it: what it says now has been said there
             data: str | bytes = message["bytes"] if message.get("text") is None else message["text"]
-            began_s = time.thread_time()
-            self._receive(data)
-            await self._pay(time.thread_time() - began_s)
+            await self._pay(self._timed(data))
             if len(self._replies) > UNREAD_REPLY_LIMIT or self._reply_bytes > UNREAD_REPLY_BYTES:
                 self._cause = "refused"
                 self._observer.refused(refusal_code(CloseCode.POLICY), self.caller)
@@ -156,11 +159,16 @@ class Connection:
 
     async def _pay(self, work_s: float) -> None:
         """Meanwhile nothing more is read of this connection; everybody else goes on."""
-        self._at_once_s += work_s
-        wait_s = self._work.spend(work_s, time.monotonic())
-        if wait_s or self._at_once_s > WORK_AT_ONCE_S:
-            self._at_once_s = 0.0
+        wait_s = self._work.pay(work_s, time.monotonic())
+        if wait_s is not None:
             await asyncio.sleep(wait_s)
+
+    def _timed(self, data: str | bytes) -> float:
+        """Receive a message; how many seconds of work that was, here and in the engine."""
+        began_s = time.thread_time()
+        frame = self._receive(data)
+        work_s = time.thread_time() - began_s
+        return work_s + ENGINE_S if isinstance(frame, STEERS_ENGINE) else work_s
 
     async def close_for_good(self) -> None:
         """The server goes away: everything has been said."""
@@ -187,7 +195,7 @@ class Connection:
         with suppress(RuntimeError, ConnectionError):  # it is closed already
             await self._websocket.close(code, reason)
 
-    def _receive(self, data: bytes | str) -> None:
+    def _receive(self, data: bytes | str) -> protocol.ClientFrame | None:
         try:
             if isinstance(data, str) != self._codec.text:
                 kind = "text" if self._codec.text else "binary"
@@ -199,7 +207,7 @@ class Connection:
         except Refusal as refusal:
             self._observer.refused(refusal.code, self.caller)
             self._send(refusal.event(*self._codec.ids_of(data)))
-            return
+            return None
         match frame:
             case protocol.Ping():
                 self._send(protocol.Pong(ref=frame.ref))
@@ -209,6 +217,7 @@ class Connection:
                 if isinstance(frame, protocol.Start) and frame.traceparent is None:
                     frame.traceparent = self._traceparent
                 self._hub.receive_frame(self.caller.tenant, frame, self)
+        return frame
 
     def _check_stream_limit(self, frame: protocol.ClientFrame) -> None:
         most = self._limits.streams_per_connection

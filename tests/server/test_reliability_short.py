@@ -12,7 +12,19 @@ from collections.abc import Callable
 import httpx2
 import pytest
 
-from bench.reliability import connections, cuts, drains, fuzz, handshakes, poison, readers, soak, socket_fuzz
+from bench.reliability import (
+    abuse_search,
+    abusive_frames,
+    connections,
+    cuts,
+    drains,
+    fuzz,
+    handshakes,
+    poison,
+    readers,
+    soak,
+    socket_fuzz,
+)
 from bench.reliability.scoring import quiet_run
 from bench.reliability.trial_server import complaints
 from tests.fakes.cutting_proxy import CutKind
@@ -36,6 +48,12 @@ async def test_mutated_frames_and_bodies_over_sockets_are_refused_in_words(serve
     frames, bodies = await socket_fuzz.batter(served, score, 800, 7)
     assert (frames >= 800, bodies) == (True, 16)
     assert score.wrong + complaints(served) == []
+
+
+async def test_whatever_valid_frames_are_said_little_is_held_for_who_does_not_read() -> None:
+    found = await abuse_search.search(3)
+    assert len(found) == len(abusive_frames.KINDS) + 3
+    assert max(one.held_bytes for one in found) < 1 << 20
 
 
 @pytest.mark.parametrize("path", socket_fuzz.PATHS)

@@ -16,7 +16,8 @@ from midstream.protocol import Params
 from realtime.hub.ended_streams import KEPT_S
 from realtime.hub.observers import Caller, Observer
 from realtime.stream.stream import Stream
-from realtime.websocket.connection import WORK_BURST_S, ConnectionLimits, serve
+from realtime.websocket.connection import ConnectionLimits, serve
+from realtime.websocket.work_budget import BURST_S
 from tests.fakes.fake_websocket import FakeWebSocket
 from tests.fakes.simulated_client import SIZE, start
 from tests.fakes.simulated_server import SimulatedServer
@@ -105,7 +106,7 @@ async def test_what_frames_make_the_server_do_is_paid_for_by_their_connection_al
         client.say(protocol.Grant(request_id="nobody", limit=1))
     client.hang_up()
     await serve(client, server.hub, CALLER, LIMITS, {}, Observer())  # type: ignore[arg-type]
-    free = int(WORK_BURST_S * 1000)
+    free = int(BURST_S * 1000)
     assert not any(slept[: free // 5 - 1]), "a burst costs nothing, and others have their turn in between"
     assert len(slept) > free // 5 + (300 - free) - 10, "what goes beyond it is waited for, frame by frame"
     assert min(slept[-50:]) > 0

@@ -1,0 +1,29 @@
+"""The work budget of one connection: what its frames make the server do is paid for by that connection, in
+time.
+
+It knows seconds of work, and of a clock that it is told. It does not know what a frame means, nor who else
+there is.
+"""
+
+from __future__ import annotations
+
+from realtime.token_bucket import TokenBucket
+
+SHARE, BURST_S = 0.15, 0.2  # of the event loop's time in the long run, and at once
+TURN_S = 0.004  # never so much in one go that others wait for it
+ENGINE_S = 0.0003  # what a frame costs that the engine has to act on, in another process
+
+
+class WorkBudget:
+    def __init__(self, now: float) -> None:
+        self._bucket = TokenBucket(rate=SHARE, burst=BURST_S, now=now)
+        self._turn_s = 0.0  # of work since others had their turn
+
+    def pay(self, work_s: float, now: float) -> float | None:
+        """How long nothing more may be done for the connection, if others are to have their turn now."""
+        wait_s = self._bucket.spend(work_s, now)
+        self._turn_s += work_s
+        if not wait_s and self._turn_s < TURN_S:
+            return None
+        self._turn_s = 0.0
+        return wait_s
