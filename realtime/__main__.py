@@ -105,6 +105,7 @@ async def serve(options: Options, listening: socket.socket) -> None:
         max_grace_ms=int(options.max_grace_s * 1000),
         max_timeout_ms=int(options.max_timeout_s * 1000),
         stream_memory=options.stream_memory_mib << 20,
+        total_stream_memory=options.total_stream_memory_mib << 20,
         quotas=Quotas(allowance),
     )
     supervisor.hub = hub

@@ -112,6 +112,9 @@ class Options:
         least=1,
         most=DAY_S,
     )
+    total_stream_memory_mib: int = option(
+        2048, "MiB that the server holds for the streams of all connections together", least=1
+    )
     stream_memory_mib: int = option(
         28, "MiB that the server holds for the streams of one connection, or of a tenant without one", least=1
     )

@@ -92,6 +92,7 @@ class Hub:
         max_grace_ms: int = MAX_MILLISECONDS,
         max_timeout_ms: int = MAX_MILLISECONDS,
         stream_memory: int = 28 << 20,
+        total_stream_memory: int = 2 << 30,
         clock: Callable[[], float] = time.monotonic,
         call_later: Callable[[float, Callable[[], None]], Timer] | None = None,
     ) -> None:
@@ -117,6 +118,7 @@ class Hub:
         self._recovery = EngineRecovery()
         self._outgoing: list[api.AnyCommand] = []
         self._stream_memory = stream_memory
+        self._total_memory = MemoryAccount(total_stream_memory)
         self._detached = defaultdict[str, MemoryAccount](self.memory_account)  # of each tenant
         self._starter = StreamStarter(
             self._quotas,
@@ -152,7 +154,7 @@ class Hub:
 
     def memory_account(self) -> MemoryAccount:
         """For the streams of one listener."""
-        return MemoryAccount(self._stream_memory)
+        return MemoryAccount(self._stream_memory, self._total_memory)
 
     def is_live(self, tenant: str, request_id: str) -> bool:
         """Whether there is such a stream, and it has not ended."""

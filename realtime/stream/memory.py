@@ -16,16 +16,30 @@ MIB = 1 << 20
 
 
 class MemoryAccount:
-    def __init__(self, limit: int) -> None:
+    """`total` is the account of which this is a part."""
+
+    def __init__(self, limit: int, total: MemoryAccount | None = None) -> None:
         self.limit = limit
         self.held = 0
+        self._total = total
 
     @property
     def full(self) -> bool:
-        return self.held >= self.limit
+        return self.held >= self.limit or (self._total is not None and self._total.full)
+
+    def add(self, size: int) -> None:
+        self.held += size
+        if self._total is not None:
+            self._total.add(size)
 
     def check(self) -> None:
         """Raises Refusal where nothing more may be held."""
+        if self._total is not None and self._total.full:
+            raise Refusal(
+                "overloaded",
+                f"The server's limit of {self._total.limit // MIB} MiB for all streams is reached.",
+                retry_after_ms=1000,
+            )
         if self.full:
             raise Refusal(
                 "rate_limited",
@@ -43,13 +57,13 @@ class Holding:
         self.bytes = 0
 
     def update(self, size: int) -> None:
-        self.account.held += size - self.bytes
+        self.account.add(size - self.bytes)
         self.bytes = size
 
     def move(self, account: MemoryAccount) -> None:
-        self.account.held -= self.bytes
+        self.account.add(-self.bytes)
         self.account = account
-        account.held += self.bytes
+        account.add(self.bytes)
 
     def close(self) -> None:
         self.update(0)

@@ -57,13 +57,17 @@ def test_the_options_take_what_is_proposed(size: str, tmp_path: Path) -> None:
 def test_the_sums_are_right(size: str) -> None:
     given = options(size)
     connections = given["max-connections"]
-    a_hostile_one = given["stream-memory-mib"] + (parse([], {}).max_message_bytes + UNREAD_REPLY_BYTES) / MIB
+    each = (parse([], {}).max_message_bytes + UNREAD_REPLY_BYTES) / MIB
+
+    def hostile(count: float) -> float:
+        streams = min(count * given["stream-memory-mib"], given["total-stream-memory-mib"])
+        return streams + count * each
+
     assert said("gateway, every connection idle", size) == round(connections * IDLE_KIB / 1024)
-    assert said("gateway, one key's connections all hostile", size) == a_hostile_one * int(
-        of_a_key(size)["--max-connections"]
-    )
+    of_one_key = hostile(int(of_a_key(size)["--max-connections"]))
+    assert said("gateway, one key's connections all hostile", size) == of_one_key
     everybody = said("gateway, every connection hostile", size) / 1024
-    assert everybody == round(connections * a_hostile_one / 1024, 1)
+    assert everybody == round(hostile(connections) / 1024, 1)
     descriptors = said("descriptors (`ulimit -n`) at least", size)
     pending = HttpLimits(handshake_timeout_s=1, send_timeout_s=1).pending_limit
     assert descriptors == 2 * connections + pending + KEPT_DESCRIPTORS

@@ -152,3 +152,16 @@ def test_streams_that_nobody_reads_are_their_tenants_and_end_where_those_are_too
     rest(server)
     assert [stream.request_id for stream in server.hub.streams] == ["a"]
     assert listener.memory.held == 0
+
+
+def test_accounts_are_parts_of_one_that_has_a_limit_too() -> None:
+    total = MemoryAccount(10_000)
+    one, other = MemoryAccount(1 << 20, total), MemoryAccount(1 << 20, total)
+    one.add(9_999)
+    other.check()
+    other.add(1)
+    with pytest.raises(Refusal, match="The server's limit of 0 MiB for all streams") as refused:
+        one.check()
+    assert refused.value.code == "overloaded"
+    one.add(-9_999)
+    assert (total.held, one.full, other.full) == (1, False, False)
