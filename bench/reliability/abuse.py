@@ -97,6 +97,7 @@ async def measure(scale: float) -> dict[str, Any]:
         for kinds, reads in cases(scale):
             seen[kinds, reads] = await attacked(served, kinds, reads)
         said = complaints(served)
+        print("\n".join(said), file=sys.stderr)
     worst = {name: max(seen.items(), key=lambda item: getattr(item[1], name)) for name in Seen._fields}
     health = worst["health_ms"][1].health_ms
     gap, mib = worst["gap_ms"][1].gap_ms / quiet.gap_ms, worst["mib"][1].mib - quiet.mib

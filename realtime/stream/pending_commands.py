@@ -16,6 +16,7 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import Params
 from realtime.stream.engine_commands import SteeringFrame
+from realtime.text.stop_strings import StopMatcher
 
 Reply = protocol.StreamEvent | protocol.Error
 SendReply = Callable[[Reply], None]
@@ -29,6 +30,7 @@ class PendingCommand(Struct):
     step: int  # the engine's last step when the frame came
     params: Params | None = None
     received_s: float = 0.0
+    stop_matcher: StopMatcher | None = None  # of `params`: built when it is asked for, by whoever asks
     preliminary: bool = False  # the rewind that `at` asks for: the frame itself has its reply by what follows
     send_reply: SendReply | None = None  # to whoever steers a stream that another listens to
 

@@ -32,6 +32,7 @@ from realtime.stream.pending_commands import PendingCommand, PendingCommands, Re
 from realtime.stream.states import State, check_transition
 from realtime.stream.stopwatch import Stopwatch
 from realtime.text.served_model import ServedModel
+from realtime.text.stop_strings import matcher_for
 
 GRACE_MS = 30_000  # that a stream waits for somebody to attach
 STREAM_BYTES, PROMPT_TOKEN_BYTES, OUTPUT_TOKEN_BYTES = 4096, 4, 18  # as measured
@@ -259,6 +260,7 @@ class Stream:
             case protocol.Adjust():
                 assert params is not None
                 self._requested_params = params
+        matcher = None if params is None else matcher_for(stops(params))
         commands = commands_for(self.number, frame, params)
         for command in commands:
             preliminary = command is not commands[-1]
@@ -268,6 +270,7 @@ class Stream:
                     frame,
                     step,
                     params,
+                    stop_matcher=matcher,
                     received_s=now,
                     preliminary=preliminary,
                     send_reply=send_reply,

@@ -35,13 +35,7 @@ from realtime.websocket.work_budget import ENGINE_S, WorkBudget
 # Errors and pongs may wait, so many or so many bytes of them, for a peer that sends and does not read.
 UNREAD_REPLY_LIMIT, UNREAD_REPLY_BYTES = 1_000, 1 << 20
 STEERS_ENGINE = (
-    protocol.Start
-    | protocol.Pause
-    | protocol.Resume
-    | protocol.Adjust
-    | protocol.Inject
-    | protocol.Rewind
-    | protocol.Cancel
+    protocol.Start | protocol.Pause | protocol.Resume | protocol.Adjust | protocol.Inject | protocol.Rewind
 )
 
 

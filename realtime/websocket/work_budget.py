@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from realtime.token_bucket import TokenBucket
 
-SHARE, BURST_S = 0.15, 0.2  # of the event loop's time in the long run, and at once
+SHARE, BURST_S = 0.15, 0.08  # of the event loop's time in the long run, and at once
 TURN_S = 0.004  # never so much in one go that others wait for it
 ENGINE_S = 0.0003  # what a frame costs that the engine has to act on, in another process
 

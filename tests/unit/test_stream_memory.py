@@ -15,6 +15,7 @@ from realtime.refusal import Refusal
 from realtime.stream import stream as stream_module
 from realtime.stream.memory import MemoryAccount
 from realtime.stream.stream import AHEAD_BYTES, UNREAD_LIMIT
+from realtime.text.stop_strings import StopMatcher
 from tests.fakes.lone_stream import LoneStream
 from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import endless, opened, rest
@@ -90,6 +91,15 @@ def test_a_reader_that_goes_on_reading_has_all_it_granted(monkeypatch: pytest.Mo
     listener.send(endless(credit=Credit(limit=200), stream_interval=50))
     rest(server)
     assert sum(event.count for event in listener.heard if isinstance(event, protocol.Token)) == 200
+
+
+def test_a_matcher_of_stop_strings_is_built_when_it_is_asked_for_and_not_when_it_takes_effect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lone = LoneStream()
+    lone.steer(protocol.Adjust(request_id="a", params=Params(stop=["never built again"])))
+    monkeypatch.setattr(StopMatcher, "__init__", None)
+    lone.answer(api.Adjusted(0))
 
 
 # -- all streams of a listener -------------------------------------------------------------------------
