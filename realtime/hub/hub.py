@@ -207,6 +207,7 @@ class Hub:
             crowded_out = self._begin_graces([e for e in left if e.stream.on_disconnect != "cancel"])
             for entry in (*left, *crowded_out):
                 wake(entry.stream)
+        listener.memory.close()
 
     # -- from the engine -------------------------------------------------------------------------
 
@@ -566,6 +567,8 @@ class Hub:
             return
         self._registry.end(entry, self._clock())
         self._unsubscribe_if_done(stream)
+        if self._subscriptions.listener_of(stream.number) is None:
+            stream.release_memory()
         self._progressed(stream)
         self._observer.finished(stream, self._clock())
         self._note_if_empty()

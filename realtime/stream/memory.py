@@ -32,6 +32,12 @@ class MemoryAccount:
         if self._total is not None:
             self._total.add(size)
 
+    def close(self) -> None:
+        """Whoever read its streams is gone: what is still on it has ended, and is kept elsewhere."""
+        if self._total is not None:
+            self._total.add(-self.held)
+            self._total = None
+
     def check(self) -> None:
         """Raises Refusal where nothing more may be held."""
         if self._total is not None and self._total.full:
@@ -55,18 +61,23 @@ class Holding:
     def __init__(self, account: MemoryAccount) -> None:
         self.account = account
         self.bytes = 0
+        self._closed = False
 
     def update(self, size: int) -> None:
-        self.account.add(size - self.bytes)
-        self.bytes = size
+        if not self._closed:
+            self.account.add(size - self.bytes)
+            self.bytes = size
 
     def move(self, account: MemoryAccount) -> None:
         self.account.add(-self.bytes)
         self.account = account
+        self._closed = False
         account.add(self.bytes)
 
     def close(self) -> None:
+        """It is on no account, until it is moved to one."""
         self.update(0)
+        self._closed = True
 
 
 def params_bytes(params: Params) -> int:

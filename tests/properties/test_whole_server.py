@@ -357,6 +357,8 @@ class Everything(RuleBasedStateMachine):
             for account in reader.accounts:
                 if account.whole and account.final and account.final.finish_reason != "error":
                     assert retold(account) == account.tokens
+            self.server.hub.detach(reader)
+        assert self.server.hub._total_memory.held == 0, "nothing is held for streams of the past"
 
     def finish(self, readers: list[Reader]) -> None:
         """Read, resume, and grant by what was read, and see all of it end."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,8 @@ from realtime.stream.stream import AHEAD_BYTES, UNREAD_LIMIT
 from realtime.text.stop_strings import StopMatcher
 from tests.fakes.lone_stream import LoneStream
 from tests.fakes.recording_listener import RecordingListener
-from tests.fakes.simulated_client import endless, opened, rest
+from tests.fakes.simulated_client import endless, opened, rest, start
+from tests.fakes.simulated_server import SimulatedServer
 
 HUGE = 2**31 - 1
 BIAS = dict.fromkeys(range(256), 1.0)
@@ -175,3 +177,43 @@ def test_accounts_are_parts_of_one_that_has_a_limit_too() -> None:
     assert refused.value.code == "overloaded"
     one.add(-9_999)
     assert (total.held, one.full, other.full) == (1, False, False)
+
+
+# -- when all is over ----------------------------------------------------------------------------------
+
+
+def held(server: SimulatedServer) -> int:
+    return server.hub._total_memory.held
+
+
+def test_a_stream_that_has_ended_and_was_read_is_on_no_account() -> None:
+    server, _ = opened()
+    listener = RecordingListener(server)
+    listener.send(start(params=Params(max_tokens=3, ignore_eos=True)))
+    (stream,) = server.hub.streams
+    rest(server)
+    assert (held(server), listener.memory.held) == (0, 0)
+    server.hub.acknowledge(stream, 3, 99)
+    assert held(server) == 0, "whoever acknowledges it late adds nothing"
+    listener.attach()
+    assert held(server) == 0
+
+
+@pytest.mark.parametrize("on_disconnect", ["cancel", "continue"])
+def test_what_its_reader_left_unread_is_on_no_account_once_both_are_gone(on_disconnect: Any) -> None:
+    server, _ = opened()
+    listener = RecordingListener(server)
+    listener.ready = False
+    for name in "ab":
+        params = Params(max_tokens=2 if name == "a" else 8, ignore_eos=True)
+        listener.send(start(name, params=params, on_disconnect=on_disconnect))
+    for _ in range(5):
+        server.tick()
+    assert held(server) > 0
+    listener.leave()
+    rest(server)
+    assert server.hub.streams == []
+    assert held(server) == 0
+    late = RecordingListener(server)
+    late.attach()
+    assert held(server) == 0
