@@ -113,7 +113,9 @@ def told_to_install() -> list[str]:
 def test_what_is_to_be_installed_lies_in_a_clone_and_asks_no_index_for_what_it_does_not_have(
     said: str,
 ) -> None:
-    places = [word.strip("'").partition("[") for word in said.split()]
+    _, constraint, wanted_here = said.rpartition("-c requirements.lock")
+    assert not constraint or (ROOT / "requirements.lock").exists()
+    places = [word.strip("'").partition("[") for word in wanted_here.split()]
     projects = [
         tomllib.loads((ROOT / place / "pyproject.toml").read_text())["project"] for place, _, _ in places
     ]

@@ -55,7 +55,7 @@ test("an error in the midst of a stream is told", async () => {
     return part;
   };
   await next("text-delta");
-  const second = await fetch(`${SLOW}/v1/streams/ai-taken?after=-1`);
+  const second = await fetch(`${SLOW}/v1/streams/ai-taken?after=-1`, { method: "POST" });
   assert.match((await next("error")).error.message ?? "", /another connection's/);
   await fetch(`${SLOW}/v1/streams/ai-taken/control`, { method: "POST", body: '{"type": "cancel"}' });
   assert.match(await second.text(), /cancelled/);
