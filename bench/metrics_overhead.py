@@ -69,7 +69,7 @@ class Encoder:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self.memory = hub.memory_account()
+        self.memory = hub.memory_account("tenant")
         self._codec = Codec(None)
         self._woken: dict[Stream, None] = {}
 

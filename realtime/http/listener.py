@@ -22,7 +22,7 @@ class HttpListener:
         """`keeps_events`: no event counts as read, so that whoever comes again gets as many of them as are
         kept."""
         self.gone = False
-        self.memory = hub.memory_account()
+        self.memory = hub.memory_account(caller.tenant)
         self.takes_over = takes_over
         self.caller = caller
         self.failure: Refusal | None = None  # the first
@@ -94,6 +94,8 @@ class HttpListener:
         """Nobody reads on. Saying so again changes nothing."""
         if not self.gone:
             self.gone = True
+            self._woken.clear()  # they may be another's soon
+            self._taken.clear()
             self._hub.detach(self, cause)
             self._news.set()
 

@@ -43,8 +43,10 @@ class SerialQueues(Generic[K, F]):
 
     async def _work_off(self, key: K) -> None:
         queue = self._queues[key]
-        while queue:
-            await self._work(key, queue[0])
-            queue.popleft()
-        del self._queues[key]
-        self._emptied()
+        try:
+            while queue:
+                await self._work(key, queue[0])
+                queue.popleft()
+        finally:  # a bug must not keep others of this name waiting for ever
+            del self._queues[key]
+            self._emptied()

@@ -15,6 +15,7 @@ import msgspec
 from midstream import protocol
 from midstream.protocol import Params, StreamFrame
 from realtime.refusal import Refusal
+from realtime.stream.memory import params_bytes
 from realtime.stream.params import resolved
 from realtime.text.chat_template import NotBriefError, TextError
 from realtime.text.served_model import ServedModel
@@ -22,6 +23,7 @@ from realtime.text.tokenizer import TooManyTokensError
 
 CHARACTERS_A_TOKEN = 4  # about, where a text's tokens were not counted
 TOKEN_CHARACTERS = 8  # that one token of a list weighs as much as
+FRAME_CHARACTERS, PART_CHARACTERS = 200, 50  # of what is no text
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -40,7 +42,7 @@ def text_length(frame: StreamFrame) -> int:
         case protocol.Start(prompt=str() as text) | protocol.Inject(text=str() as text):
             return len(text)
         case protocol.Start(messages=list() as messages) | protocol.Inject(messages=list() as messages):
-            return sum(len(part) for message in messages for part in message.texts)
+            return sum(len(message.name or "") + sum(map(len, message.texts)) for message in messages)
     return 0
 
 
@@ -55,10 +57,15 @@ def brings_text(frame: StreamFrame) -> bool:
 
 def weight(frame: StreamFrame) -> int:
     """About how much a frame takes while it waits, in characters."""
+    size = FRAME_CHARACTERS + text_length(frame)
     match frame:
         case protocol.Start(prompt=list() as tokens) | protocol.Inject(tokens=list() as tokens):
-            return TOKEN_CHARACTERS * len(tokens)
-    return text_length(frame)
+            size += TOKEN_CHARACTERS * len(tokens)
+        case protocol.Start(messages=list() as messages) | protocol.Inject(messages=list() as messages):
+            size += PART_CHARACTERS * sum(1 + len(message.texts) for message in messages)
+    if isinstance(frame, protocol.Start | protocol.Adjust):
+        size += params_bytes(frame.params)
+    return size + len(frame.model or "") if isinstance(frame, protocol.Start) else size
 
 
 def estimated_tokens(frame: StreamFrame) -> int:

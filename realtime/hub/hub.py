@@ -119,7 +119,10 @@ class Hub:
         self._outgoing: list[api.AnyCommand] = []
         self._stream_memory = stream_memory
         self._total_memory = MemoryAccount(total_stream_memory)
-        self._detached = defaultdict[str, MemoryAccount](self.memory_account)  # of each tenant
+        self._tenant_memory = defaultdict[str, MemoryAccount](
+            lambda: MemoryAccount(total_stream_memory // 2, self._total_memory, "your key's tenant")
+        )
+        self._detached_memory: dict[str, MemoryAccount] = {}  # of each tenant
         self._starter = StreamStarter(
             self._quotas,
             self._outgoing.append,
@@ -152,9 +155,10 @@ class Hub:
         """Whether there are as many streams as there may be."""
         return self._starter.is_full(self._taken_places())
 
-    def memory_account(self) -> MemoryAccount:
-        """For the streams of one listener."""
-        return MemoryAccount(self._stream_memory, self._total_memory)
+    def memory_account(self, tenant: str, whose: str = "this connection") -> MemoryAccount:
+        """For the streams of one listener: a part of its tenant's, which may have half of what the server
+        has."""
+        return MemoryAccount(self._stream_memory, self._tenant_memory[tenant], whose)
 
     def is_live(self, tenant: str, request_id: str) -> bool:
         """Whether there is such a stream, and it has not ended."""
@@ -168,7 +172,9 @@ class Hub:
 
     def receive_frame(self, tenant: str, frame: StreamFrame, listener: Listener) -> None:
         """Act on a frame, behind those for the same stream that came before it. A refused one changes
-        nothing."""
+        nothing, and whoever is gone asks for nothing."""
+        if listener.gone:
+            return
         key = StreamKey(tenant, frame.request_id)
         if key in self._queues.keys or text_length(frame) > LONG_TEXT:
             self._enqueue(key, frame, listener)
@@ -424,9 +430,12 @@ class Hub:
 
     def _let_wait(self, tenant: str, stream: Stream) -> None:
         """Nobody reads it: it waits at its tenant's expense, and where that has reached its limit it ends."""
-        account = self._detached[tenant]
+        account = self._detached_memory.get(tenant)
+        if account is None:
+            account = self.memory_account(tenant, "your tenant that nobody reads")
+            self._detached_memory[tenant] = account
         stream.use_account(account)
-        if account.full:
+        if account.over_limit:
             stream.abandon(self._clock(), self.step)
         else:
             stream.detach(self._clock(), self.step)

@@ -11,11 +11,14 @@ from array import array
 from realtime.text.detokenizer import TextStream
 from realtime.text.tokenizer import Tokenizer
 
+INJECTION_BYTES = 150  # each, beside its tokens
+
 
 class Output:
     def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...], min_tokens: int) -> None:
         self.tokens = array("i")  # a number in four bytes: there are many, and streams stay long
         self.injections: list[tuple[int, array[int]]] = []  # (index of the output token behind it, tokens)
+        self._injected = 0  # tokens of all of them
         self._ends = array("q")  # code points released up to and with each token
         self._min_tokens = min_tokens
         self._text = TextStream(tokenizer, stop, min_tokens)
@@ -51,10 +54,17 @@ class Output:
     def inject(self, tokens: list[int]) -> None:
         """These context tokens now stand before the next output token."""
         self.injections.append((len(self.tokens), array("i", tokens)))
+        self._injected += len(tokens)
 
     def injected(self, before: int | None = None) -> int:
         """Tokens injected; with `before`, only those that stand there or earlier."""
-        return sum(len(tokens) for index, tokens in self.injections if before is None or index <= before)
+        if before is None:
+            return self._injected
+        return sum(len(tokens) for index, tokens in self.injections if index <= before)
+
+    @property
+    def injection_bytes(self) -> int:
+        return INJECTION_BYTES * len(self.injections) + 4 * self._injected
 
     def text(self, count: int, *, flushed: bool) -> str:
         """What was released with the first `count` tokens; `flushed`: and with the stream's end."""
@@ -78,6 +88,7 @@ class Output:
         self._text = self._text.rewound(self.tokens, index, sent, stop, self._min_tokens)
         del self.tokens[index:], self._ends[index:]
         self.injections = [(before, tokens) for before, tokens in self.injections if before <= index]
+        self._injected = sum(len(tokens) for _, tokens in self.injections)
         for at in range(index - 1, -1, -1):  # what is held once more was released with the last of them
             if self._ends[at] <= self._text.released:
                 break

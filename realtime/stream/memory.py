@@ -7,52 +7,57 @@ are estimates, as measured once, and counted as they come and go.
 
 from __future__ import annotations
 
+from engine import api
 from midstream.protocol import Adjusted, Attached, Error, Params, Snapshot, Started, StreamEvent, Token
 from realtime.refusal import Refusal
 
 EVENT_BYTES, LOGPROB_BYTES = 300, 130  # what one costs, as measured
 TOKEN_BYTES, BIAS_BYTES, CHARACTER_BYTES, TOKEN_ID_BYTES, REFERENCE_BYTES = 150, 120, 2, 36, 8
+STOP_BYTES = 40  # a character of a stop string, with its state in a matcher
+COMMAND_BYTES = 300
 MIB = 1 << 20
 
 
 class MemoryAccount:
-    """`total` is the account of which this is a part."""
+    """`whole` is the account of which this is a part, and `whose` says in words whose streams it is for."""
 
-    def __init__(self, limit: int, total: MemoryAccount | None = None) -> None:
+    def __init__(self, limit: int, whole: MemoryAccount | None = None, whose: str = "all") -> None:
         self.limit = limit
         self.held = 0
-        self._total = total
+        self._whole = whole
+        self._whose = whose
 
     @property
     def full(self) -> bool:
-        return self.held >= self.limit or (self._total is not None and self._total.full)
+        return self.over_limit or (self._whole is not None and self._whole.full)
+
+    @property
+    def over_limit(self) -> bool:
+        """By itself, whatever the whole holds."""
+        return self.held >= self.limit
 
     def add(self, size: int) -> None:
         self.held += size
-        if self._total is not None:
-            self._total.add(size)
+        if self._whole is not None:
+            self._whole.add(size)
 
     def close(self) -> None:
         """Whoever read its streams is gone: what is still on it has ended, and is kept elsewhere."""
-        if self._total is not None:
-            self._total.add(-self.held)
-            self._total = None
+        if self._whole is not None:
+            self._whole.add(-self.held)
+            self._whole = None
 
     def check(self) -> None:
         """Raises Refusal where nothing more may be held."""
-        if self._total is not None and self._total.full:
+        if self.over_limit:
             raise Refusal(
-                "overloaded",
-                f"The server's limit of {self._total.limit // MIB} MiB for all streams is reached.",
+                "overloaded" if self._whole is None else "rate_limited",
+                f"The limit of {self.limit // MIB} MiB that is held for the streams of {self._whose} is "
+                "reached: read what waits, or end some.",
                 retry_after_ms=1000,
             )
-        if self.full:
-            raise Refusal(
-                "rate_limited",
-                f"Your streams have reached the limit of {self.limit // MIB} MiB that the server holds for "
-                "them: read what waits, or end some.",
-                retry_after_ms=1000,
-            )
+        if self._whole is not None:
+            self._whole.check()
 
 
 class Holding:
@@ -83,14 +88,15 @@ class Holding:
 def params_bytes(params: Params) -> int:
     stops = [params.stop] if isinstance(params.stop, str) else params.stop or []
     bias = params.logit_bias or {}
-    return BIAS_BYTES * len(bias) + CHARACTER_BYTES * sum(map(len, stops))
+    return BIAS_BYTES * len(bias) + STOP_BYTES * sum(map(len, stops))
 
 
 def event_bytes(event: StreamEvent | Error | Attached) -> int:
     size = EVENT_BYTES
     match event:
-        case Token(logprobs=logprobs) if logprobs:
-            size += LOGPROB_BYTES * sum(1 + len(one.top) for one in logprobs)
+        case Token(delta=delta, tokens=tokens, logprobs=logprobs):
+            size += CHARACTER_BYTES * len(delta) + TOKEN_ID_BYTES * len(tokens or ())
+            size += LOGPROB_BYTES * sum(1 + len(one.top) for one in logprobs or ())
         case Started(params=params) | Adjusted(params=params):
             size += params_bytes(params)
         case Snapshot(params=params, text=text, tokens=tokens):
@@ -98,3 +104,9 @@ def event_bytes(event: StreamEvent | Error | Attached) -> int:
         case Attached(pending=pending):
             size += sum(map(len, pending))
     return size
+
+
+def command_bytes(command: api.AnyCommand, params: Params | None) -> int:
+    """Of one that waits for the engine."""
+    tokens = command.tokens if isinstance(command, api.Append) else ()
+    return COMMAND_BYTES + TOKEN_ID_BYTES * len(tokens) + (0 if params is None else params_bytes(params))

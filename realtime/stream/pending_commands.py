@@ -16,6 +16,7 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import Params
 from realtime.stream.engine_commands import SteeringFrame
+from realtime.stream.memory import command_bytes
 from realtime.text.stop_strings import StopMatcher
 
 Reply = protocol.StreamEvent | protocol.Error
@@ -51,6 +52,7 @@ class PendingCommand(Struct):
 class PendingCommands:
     def __init__(self, send: Callable[[api.AnyCommand], None]) -> None:
         self.has_engine = False  # whether there is an engine that knows the stream
+        self.bytes = 0  # of those that wait
         self._pending: deque[PendingCommand] = deque()
         self._send = send
 
@@ -67,11 +69,14 @@ class PendingCommands:
 
     def request(self, pending: PendingCommand) -> None:
         self._pending.append(pending)
+        self.bytes += command_bytes(pending.command, pending.params)
         self.send(pending.command)
 
     def pop_replied(self) -> PendingCommand:
         """The command that the next reply is to: the engine replies in the order of the commands."""
-        return self._pending.popleft()
+        replied = self._pending.popleft()
+        self.bytes -= command_bytes(replied.command, replied.params)
+        return replied
 
     def send(self, command: api.AnyCommand) -> None:
         """A command that has no reply. Without an engine there is nobody who need hear it."""
@@ -82,4 +87,5 @@ class PendingCommands:
         """The stream has ended: the commands that will have no reply any more."""
         left = list(self._pending)
         self._pending.clear()
+        self.bytes = 0
         return left

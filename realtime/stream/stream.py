@@ -164,7 +164,8 @@ class Stream:
         """About how much memory it takes here: tokens, parameters, and events, unread or to be asked for
         again."""
         tokens = PROMPT_TOKEN_BYTES * self.prompt_tokens + OUTPUT_TOKEN_BYTES * len(self.output)
-        return STREAM_BYTES + tokens + params_bytes(self._params) + self.outbox.bytes
+        steering = self._commands.bytes + self.output.injection_bytes
+        return STREAM_BYTES + tokens + params_bytes(self._params) + self.outbox.bytes + steering
 
     @property
     def prompt_tokens(self) -> int:
@@ -223,6 +224,7 @@ class Stream:
     def use_account(self, account: MemoryAccount) -> None:
         """Whoever reads it, or nobody, holds its memory from now on."""
         self._memory.move(account)
+        self._memory.update(self.bytes)
 
     def release_memory(self) -> None:
         """It has ended, and whoever keeps it now has limits of its own."""
@@ -230,7 +232,7 @@ class Stream:
 
     def _check_unread(self) -> None:
         """Whoever does not read what was asked for may not ask for more."""
-        if self.outbox.unread_bytes > UNREAD_LIMIT:
+        if self.outbox.unread_bytes + self._commands.bytes > UNREAD_LIMIT:
             raise Refusal(
                 "rate_limited",
                 f"Request {self.request_id} has reached the limit of {UNREAD_LIMIT >> 10} KiB of events that "
@@ -276,6 +278,7 @@ class Stream:
                     send_reply=send_reply,
                 )
             )
+        self._memory.update(self.bytes)
 
     def _checked_params(self, frame: SteeringFrame) -> Params | None:
         """An adjust's parameters, complete; raises Refusal where the frame cannot be done."""
@@ -570,7 +573,8 @@ class Stream:
         )
         self._emit(self.final)
         self._check_transition()
-        for ref, send_reply in self._cancel_replies:
+        replies, self._cancel_replies = self._cancel_replies, []
+        for ref, send_reply in replies:
             send_reply(replace(self.final, ref=ref))
 
     def _refuse_pending(self) -> None:

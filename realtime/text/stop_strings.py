@@ -34,7 +34,7 @@ class StopMatcher:
     def __init__(self, stops: tuple[str, ...]) -> None:
         self.longest = max(map(len, stops), default=0)
         self.held = array("H", [0])
-        self._chars = [""]  # by which a state is reached
+        self._codes = array("I", [0])  # of the character by which a state is reached
         self._child = array("i", [0])  # of a state, the first; 0 for none
         self._sibling = array("i", [0])  # of a state, the next child of its parent
         self._fallback = array("i", [0])
@@ -44,30 +44,33 @@ class StopMatcher:
         self._link()
 
     def step(self, state: int, char: str) -> int:
-        following = self._following(state, char)
+        return self._step(state, ord(char))
+
+    def _step(self, state: int, code: int) -> int:
+        following = self._following(state, code)
         while state and not following:
             state = self._fallback[state]
-            following = self._following(state, char)
+            following = self._following(state, code)
         return following
 
     def met(self, state: int) -> str | None:
         return self._met.get(state)
 
-    def _following(self, state: int, char: str) -> int:
+    def _following(self, state: int, code: int) -> int:
         child = self._child[state]
-        while child and self._chars[child] != char:
+        while child and self._codes[child] != code:
             child = self._sibling[child]
         return child
 
     def _insert(self, stop: str) -> None:
         state = 0
         for depth, char in enumerate(stop, 1):
-            state = self._following(state, char) or self._add(state, char, depth)
+            state = self._following(state, ord(char)) or self._add(state, ord(char), depth)
         self._met[state] = stop
 
-    def _add(self, parent: int, char: str, depth: int) -> int:
-        state = len(self._chars)
-        self._chars.append(char)
+    def _add(self, parent: int, code: int, depth: int) -> int:
+        state = len(self._codes)
+        self._codes.append(code)
         self._sibling.append(self._child[parent])
         self._child[parent] = state
         self._child.append(0)
@@ -86,7 +89,7 @@ class StopMatcher:
             if not self._child[state]:  # nothing longer begins like this; what it ends in may still
                 self.held[state] = self.held[fallback]
             for child in self._children(state):
-                self._fallback[child] = self.step(fallback, self._chars[child])
+                self._fallback[child] = self._step(fallback, self._codes[child])
                 queue.append(child)
 
     def _children(self, state: int) -> list[int]:

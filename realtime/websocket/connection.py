@@ -97,7 +97,7 @@ class Connection:
         observer: Observer,
     ) -> None:
         self.gone = False
-        self.memory = hub.memory_account()
+        self.memory = hub.memory_account(caller.tenant)
         self.takes_over = True
         self.caller = caller
         self._cause: DisconnectCause = "lost"  # of its end, if nobody says another
@@ -112,6 +112,7 @@ class Connection:
         self._observer = observer
         self._read_acks = ReadAcks(limits.ack_every)
         self._live: set[Stream] = set()
+        self._starting: set[str] = set()  # by request_id, while their text is tokenized
         self._woken: dict[Stream, None] = {}
         self._replies: list[bytes] = []  # what belongs to no stream's history
         self._reply_bytes = 0
@@ -208,14 +209,17 @@ class Connection:
             case protocol.Replace(session_id=session_id):
                 self._replace(session_id)
             case _:
-                if isinstance(frame, protocol.Start) and frame.traceparent is None:
-                    frame.traceparent = self._traceparent
+                if isinstance(frame, protocol.Start):
+                    frame.traceparent = frame.traceparent or self._traceparent
+                    self._starting.add(frame.request_id)
                 self._hub.receive_frame(self.caller.tenant, frame, self)
         return frame
 
     def _check_stream_limit(self, frame: protocol.ClientFrame) -> None:
         most = self._limits.streams_per_connection
-        if not isinstance(frame, protocol.Start | protocol.Attach) or len(self._live) < most:
+        if not isinstance(frame, protocol.Start | protocol.Attach):
+            return
+        if len(self._live) + len(self._starting - {frame.request_id}) < most:
             return
         if all(stream.request_id != frame.request_id for stream in self._live):
             raise Refusal(
@@ -235,6 +239,7 @@ class Connection:
 
     def wake(self, stream: Stream) -> None:
         self._live.add(stream)
+        self._starting.discard(stream.request_id)
         self._woken[stream] = None
 
     def lose(self, stream: Stream) -> None:
@@ -248,6 +253,7 @@ class Connection:
         self._send(event)
 
     def send_refusal(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
+        self._starting.discard(request_id)
         self._send(refusal.event(request_id, ref))
 
     def send_event(self, event: Event) -> None:

@@ -12,6 +12,8 @@ from msgspec import Struct
 
 from realtime.stream.stream import Stream
 
+OPEN_LIMIT = 64  # pings that wait for their pongs
+
 
 class ReadPosition(Struct, frozen=True):
     """How much of a stream was sent: output up to an index, events up to a seq."""
@@ -47,6 +49,8 @@ class ReadAcks:
         """The payload of the ping that should follow what was just sent, if one should."""
         if not any(tokens >= self._every for tokens in self._behind.values()):
             return None
+        if len(self._open) >= OPEN_LIMIT:
+            return None  # what was sent since goes with the next that is answered
         self._count += 1
         behind = [ReadPosition(stream, stream.outbox.sent, stream.outbox.seq - 1) for stream in self._behind]
         self._open.append((self._count, behind))

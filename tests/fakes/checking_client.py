@@ -229,7 +229,7 @@ class Reader:
         self.server = server
         self.tenant = tenant
         self.gone = False
-        self.memory = server.hub.memory_account()
+        self.memory = server.hub.memory_account(tenant)
         self.takes_over = True
         self.ready = True
         self.prompt = False

@@ -17,7 +17,7 @@ class RecordingListener:
 
     def __init__(self, server: SimulatedServer, tenant: str = TENANT) -> None:
         self.gone = False
-        self.memory = server.hub.memory_account()
+        self.memory = server.hub.memory_account(tenant)
         self.takes_over = True
         self.ready = True  # whether it takes what it is woken for
         self.heard: list[OutgoingEvent] = []

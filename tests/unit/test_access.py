@@ -381,7 +381,7 @@ class Stranger:
 
     def __init__(self, server: SimulatedServer) -> None:
         self._server = server
-        self.memory = server.hub.memory_account()
+        self.memory = server.hub.memory_account("stranger")
         self.refusals: list[protocol.Error] = []
 
     def send(self, frame: StreamFrame) -> None:

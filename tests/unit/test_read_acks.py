@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from realtime.stream.outbox import PendingToken
 from realtime.stream.stream import Stream
-from realtime.websocket.read_acks import ReadAcks, ReadPosition
+from realtime.websocket.read_acks import OPEN_LIMIT, ReadAcks, ReadPosition
 from tests.fakes.lone_stream import LoneStream
 
 
@@ -118,3 +118,16 @@ def test_forgetting_what_was_never_sent_is_nothing() -> None:
     payload = asked(positions)
     positions.forget(other)
     assert positions.receive_pong(payload) == [ReadPosition(one, 4, 1)]
+
+
+def test_who_answers_no_ping_is_asked_no_more_and_what_it_was_sent_goes_with_the_next() -> None:
+    acks, stream = ReadAcks(1), LoneStream().stream
+    payloads = []
+    while True:
+        acks.ask(stream)
+        if (payload := acks.due()) is None:
+            break
+        payloads.append(payload)
+    assert len(payloads) == OPEN_LIMIT
+    assert acks.receive_pong(payloads[-1])
+    assert acks.due() is not None

@@ -14,7 +14,7 @@ from midstream import protocol
 from midstream.protocol import Credit, Params
 from realtime.refusal import Refusal
 from realtime.stream import stream as stream_module
-from realtime.stream.memory import MemoryAccount
+from realtime.stream.memory import MemoryAccount, event_bytes
 from realtime.stream.stream import AHEAD_BYTES, UNREAD_LIMIT
 from realtime.text.stop_strings import StopMatcher
 from tests.fakes.lone_stream import LoneStream
@@ -119,7 +119,7 @@ def test_a_full_account_refuses_what_would_add_to_it_and_no_stop() -> None:
         protocol.Inject(request_id="a", tokens=[1]),
         protocol.Rewind(request_id="a", to=0),
     ):
-        with pytest.raises(Refusal, match="have reached the limit of 0 MiB"):
+        with pytest.raises(Refusal, match="The limit of 0 MiB that is held for the streams of all"):
             lone.steer(frame)
     lone.steer(protocol.Pause(request_id="a"))
     lone.cancel()
@@ -159,7 +159,7 @@ def test_streams_that_nobody_reads_are_their_tenants_and_end_where_those_are_too
     for name in "ab":
         listener.send(endless(name, on_disconnect="pause"))
     rest(server)
-    server.hub._detached["tenant"].limit = listener.memory.held // 2 + 1000
+    server.hub._stream_memory = listener.memory.held // 2 + 1000
     listener.leave()
     rest(server)
     assert [stream.request_id for stream in server.hub.streams] == ["a"]
@@ -172,7 +172,7 @@ def test_accounts_are_parts_of_one_that_has_a_limit_too() -> None:
     one.add(9_999)
     other.check()
     other.add(1)
-    with pytest.raises(Refusal, match="The server's limit of 0 MiB for all streams") as refused:
+    with pytest.raises(Refusal, match="The limit of 0 MiB that is held for the streams of all") as refused:
         one.check()
     assert refused.value.code == "overloaded"
     one.add(-9_999)
@@ -217,3 +217,67 @@ def test_what_its_reader_left_unread_is_on_no_account_once_both_are_gone(on_disc
     late = RecordingListener(server)
     late.attach()
     assert held(server) == 0
+
+
+def test_who_attaches_to_what_has_ended_holds_it() -> None:
+    server, _ = opened()
+    first, late = RecordingListener(server), RecordingListener(server)
+    first.send(start(params=Params(max_tokens=3, ignore_eos=True)))
+    rest(server)
+    late.ready = False
+    late.attach()
+    assert late.memory.held > 1000
+
+
+def test_one_tenant_leaves_others_their_half() -> None:
+    server, _ = opened()
+    one, other = RecordingListener(server, "one"), RecordingListener(server, "other")
+    server.hub._tenant_memory["one"].limit = 1
+    one.send(endless("a"))
+    one.send(endless("b"))
+    assert one.error().code == "rate_limited"
+    other.send(endless("c", on_disconnect="pause"))
+    other.leave()
+    rest(server)
+    assert [stream.request_id for stream in server.hub.streams] == ["a", "c"]
+
+
+def test_whoever_is_gone_starts_nothing() -> None:
+    server, _ = opened()
+    listener = RecordingListener(server)
+    listener.leave()
+    listener.send(endless(on_disconnect="continue"))
+    assert server.hub.streams == []
+
+
+# -- what weighs ---------------------------------------------------------------------------------------
+
+
+def test_a_token_event_weighs_what_it_carries() -> None:
+    light = protocol.Token(request_id="a", index=0, count=1, delta="x")
+    heavy = protocol.Token(request_id="a", index=0, count=1, delta="x" * 1000, tokens=[1] * 1000)
+    assert event_bytes(heavy) > event_bytes(light) + 30_000
+
+
+def test_what_waits_for_an_engine_weighs_and_has_a_limit() -> None:
+    lone = LoneStream()
+    lone.lose_engine()
+    before = lone.stream.bytes
+    adjust = protocol.Adjust(request_id="a", params=Params(logit_bias=BIAS))
+    times = until_refused(lambda: lone.steer(adjust))
+    assert times > 5
+    assert lone.stream.bytes > before + UNREAD_LIMIT
+    assert lone.memory.held == lone.stream.bytes
+
+
+def test_injections_weigh() -> None:
+    lone = LoneStream()
+    lone.take()
+    lone.stream.acknowledge(0, lone.stream.outbox.seq - 1)
+    before = lone.stream.bytes
+    for _ in range(3):
+        lone.steer(protocol.Inject(request_id="a", tokens=[1, 2]))
+        lone.answer(api.Appended(0, 2))
+    lone.take()
+    lone.stream.acknowledge(0, lone.stream.outbox.seq - 1)
+    assert lone.stream.bytes >= before + 3 * 150
