@@ -59,12 +59,12 @@ def test_the_sums_are_right(size: str) -> None:
     connections = given["max-connections"]
     each = (parse([], {}).max_message_bytes + UNREAD_REPLY_BYTES) / MIB
 
-    def hostile(count: float) -> float:
-        streams = min(count * given["stream-memory-mib"], given["total-stream-memory-mib"])
+    def hostile(count: float, share: float = 1) -> float:
+        streams = min(count * given["stream-memory-mib"], share * given["total-stream-memory-mib"])
         return streams + count * each
 
     assert said("gateway, every connection idle", size) == round(connections * IDLE_KIB / 1024)
-    of_one_key = hostile(int(of_a_key(size)["--max-connections"]))
+    of_one_key = hostile(int(of_a_key(size)["--max-connections"]), share=0.5)
     assert said("gateway, one key's connections all hostile", size) == of_one_key
     everybody = said("gateway, every connection hostile", size) / 1024
     assert everybody == round(hostile(connections) / 1024, 1)
