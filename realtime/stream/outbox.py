@@ -67,6 +67,7 @@ class Outbox:
         self.paused: PauseReason | None = None  # as the listener knows it
         self._waiting: deque[Item] = deque()
         self._waiting_bytes = 0
+        self._only_tokens = True  # whether nothing else waits
         self._history_bytes = 0
         self._replay_bytes = 0
 
@@ -101,6 +102,7 @@ class Outbox:
     def put(self, item: Item) -> None:
         self._waiting.append(item)
         self._waiting_bytes += _bytes(item)
+        self._only_tokens = self._only_tokens and _is_token(item)
 
     def drop_from(self, index: int) -> None:
         """Tokens from `index` on are void."""
@@ -113,6 +115,7 @@ class Outbox:
     def _wait(self, items: deque[Item]) -> None:
         self._waiting = items
         self._waiting_bytes = sum(map(_bytes, items))
+        self._only_tokens = all(map(_is_token, items))
 
     @property
     def unread_bytes(self) -> int:
@@ -198,6 +201,8 @@ class Outbox:
 
     def take(self) -> list[OutgoingEvent]:
         """Everything that may go out now. What is no token passes those that wait for credit."""
+        if self._must_wait():
+            return []
         events = self._replay
         self.drop_replay()
         kept: deque[PendingToken] = deque()
@@ -216,6 +221,17 @@ class Outbox:
         kept.extendleft(reversed(ready[whole:]))
         self._wait(deque(kept))
         return events
+
+    def _must_wait(self) -> bool:
+        """Whether it is plain, without a look at all of them, that none of the tokens that wait may go out."""
+        if self._replay or not self._waiting or not self._only_tokens:
+            return False
+        first = self._waiting[0]
+        assert isinstance(first, PendingToken)
+        last = min(first.index + len(self._waiting), self.credit.limit)  # behind the last that might
+        if self.paused is not None or last <= first.index:
+            return True
+        return last - first.index < self._interval and last < min(self.credit.limit, self.credit.granted)
 
     def _may_be_sent(self, pending: PendingToken) -> bool:
         return pending.token is None or (self.paused is None and pending.index < self.credit.limit)
@@ -265,3 +281,8 @@ class Outbox:
 
 def _bytes(item: Item) -> int:
     return item.bytes if isinstance(item, PendingToken) else event_bytes(item)
+
+
+def _is_token(item: Item) -> bool:
+    """And not the text that is left in the end, which has none."""
+    return isinstance(item, PendingToken) and item.token is not None

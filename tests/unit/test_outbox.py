@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from midstream import protocol
 from midstream.protocol import Adjusted, Error, Params, Paused, Resumed, Rewound, Token
 from realtime.refusal import Refusal
@@ -168,3 +170,14 @@ def test_stuck_is_what_an_end_would_leave_behind() -> None:
     assert [piece.index for piece in box.undeliverable] == [2, 3]
     box.put(resumed(2))
     assert [piece.index for piece in box.undeliverable] == [3]
+
+
+def test_tokens_that_must_wait_are_not_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    held, ahead = outbox(interval=4000), outbox(limit=1)
+    for box in (held, ahead):
+        for index in range(1000):
+            put_tokens(box, index)
+    ahead.take()
+    monkeypatch.setattr(Outbox, "_may_be_sent", None)
+    assert held.take() == []
+    assert ahead.take() == []
