@@ -223,7 +223,7 @@ class Outbox:
         return events
 
     def _must_wait(self) -> bool:
-        """Whether it is plain, without a look at all of them, that none of the tokens that wait may go out."""
+        """Whether none of the tokens that wait may go out: told without a look at all of them."""
         if self._replay or not self._waiting or not self._only_tokens:
             return False
         first = self._waiting[0]
