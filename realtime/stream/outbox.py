@@ -216,7 +216,7 @@ class Outbox:
                 self._send_event(events, item)
                 while kept and self._may_be_sent(kept[0]):  # it has just been resumed
                     ready.append(kept.popleft())
-        whole = self._whole_intervals(ready)
+        whole = self._whole_intervals(len(ready), ready[-1].index + 1 if ready else 0)
         self._send_tokens(events, ready[:whole])
         kept.extendleft(reversed(ready[whole:]))
         self._wait(deque(kept))
@@ -231,16 +231,17 @@ class Outbox:
         last = min(first.index + len(self._waiting), self.credit.limit)  # behind the last that might
         if self.paused is not None or last <= first.index:
             return True
-        return last - first.index < self._interval and last < min(self.credit.limit, self.credit.granted)
+        return self._whole_intervals(last - first.index, last) == 0
 
     def _may_be_sent(self, pending: PendingToken) -> bool:
         return pending.token is None or (self.paused is None and pending.index < self.credit.limit)
 
-    def _whole_intervals(self, ready: list[PendingToken]) -> int:
-        """How many of the tokens go out now: whole intervals; all, where no more may come before a grant."""
-        if ready and ready[-1].index + 1 >= min(self.credit.limit, self.credit.granted):
-            return len(ready)
-        return len(ready) - len(ready) % self._interval
+    def _whole_intervals(self, count: int, end: int) -> int:
+        """How many of `count` tokens before index `end` go out now: whole intervals; all, where no more may
+        come before a grant."""
+        if end >= min(self.credit.limit, self.credit.granted):
+            return count
+        return count - count % self._interval
 
     def _send_tokens(self, events: list[OutgoingEvent], batch: list[PendingToken]) -> None:
         if not batch:
