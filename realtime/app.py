@@ -30,6 +30,7 @@ from realtime.http.openai.errors import error_response
 from realtime.http.openai.routes import routes as openai
 from realtime.http.openapi import document as openapi
 from realtime.http.pages import routes as pages
+from realtime.http.request_work import RequestWork
 from realtime.http.sse import SseTimeouts
 from realtime.http.unknown_routes import no_endpoint, no_websocket
 from realtime.hub.hub import Hub
@@ -65,10 +66,11 @@ class Endpoints:
         self.connections = connections
         self.credentials = credentials
         timeouts = timeouts or SseTimeouts()
-        self.openai = openai(hub, connections, limits.max_message_bytes, timeouts)
-        self.streams = streams(hub, credentials, connections, limits.max_message_bytes, timeouts)
+        work = RequestWork()
+        self.openai = openai(hub, connections, work, limits.max_message_bytes, timeouts)
+        self.streams = streams(hub, credentials, connections, work, limits.max_message_bytes, timeouts)
         self.open: dict[str, Connection] = {}  # by session_id
-        self.list_streams = listing_endpoint(listings, credentials, lambda: len(self.open))
+        self.list_streams = listing_endpoint(listings, credentials, work, lambda: len(self.open))
 
     async def realtime(self, websocket: WebSocket) -> None:
         open_connection(websocket.scope).revoke = partial(

@@ -25,12 +25,14 @@ from realtime.http.bodies_and_headers import read_body, request_id_header
 from realtime.http.guard import caller_of, holder_of, refusal_response
 from realtime.http.listener import HttpListener, ListenerSource
 from realtime.http.long_lived_routes import lasting, open_connection
+from realtime.http.request_work import CallerWork, RequestWork
 from realtime.http.sse import TOO_SLOW, SseTimeouts
 from realtime.hub.hub import Hub
 from realtime.refusal import Refusal
 from realtime.stream.outbox import OutgoingEvent
 from realtime.stream.pending_commands import Reply
 from realtime.tenants.allowance import Holder
+from realtime.work_budget import ENGINE_S
 
 NOT_STEERING = protocol.Start | protocol.Attach
 TAKEN_ID = "taken"  # of the last event for a reader whose stream another has now
@@ -40,9 +42,17 @@ _codec = Codec(None)
 
 
 class StreamEndpoint:
-    def __init__(self, hub: Hub, credentials: Credentials, most_bytes: int, timeouts: SseTimeouts) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        credentials: Credentials,
+        work: RequestWork,
+        most_bytes: int,
+        timeouts: SseTimeouts,
+    ) -> None:
         self._hub = hub
         self._credentials = credentials
+        self._work = work
         self._most_bytes = most_bytes
         self._timeouts = timeouts
 
@@ -55,18 +65,20 @@ class StreamEndpoint:
         listener = HttpListener(
             self._hub, caller_of(request), keeps_events=True, takes_over=_takes_over(request)
         )
-        return FollowResponse(self._hub, holder_of(request).tenant, attach, listener, self._timeouts)
+        work = self._work.of(caller_of(request))
+        return FollowResponse(self._hub, holder_of(request).tenant, attach, listener, work, self._timeouts)
 
     async def control(self, request: Request) -> Response:
         try:
             body = await read_body(request, self._most_bytes)
         except ClientDisconnect:
             return Response()  # to nobody
-        frame = _frame(body, request.path_params["request_id"])
+        work = self._work.of(caller_of(request))
+        frame = await work.do(lambda: _frame(body, request.path_params["request_id"]))
         tenant = request.query_params.get("tenant") or holder_of(request).tenant
         self._check_tenant(tenant, holder_of(request), frame)
         listener = HttpListener(self._hub, caller_of(request), keeps_events=False)
-        return ControlResponse(self._hub, tenant, frame, listener)
+        return ControlResponse(self._hub, tenant, frame, listener, work)
 
     def _check_tenant(self, tenant: str, holder: Holder, frame: StreamFrame) -> None:
         """An admin may end what another tenant runs, and neither change it nor hear what it says."""
@@ -82,10 +94,11 @@ def routes(
     hub: Hub,
     credentials: Credentials,
     connections: OpenConnections,
+    work: RequestWork,
     most_bytes: int,
     timeouts: SseTimeouts,
 ) -> list[Route | WebSocketRoute]:
-    endpoint = StreamEndpoint(hub, credentials, most_bytes, timeouts)
+    endpoint = StreamEndpoint(hub, credentials, work, most_bytes, timeouts)
     return [
         Route("/v1/streams/{request_id:name}/control", endpoint.control, methods=["POST"]),
         *lasting(
@@ -131,22 +144,31 @@ def _frame(body: bytes, request_id: str) -> StreamFrame:
 class ControlResponse(Response):
     """What answers a frame, when that is known."""
 
-    def __init__(self, hub: Hub, tenant: str, frame: StreamFrame, listener: HttpListener) -> None:
+    def __init__(
+        self, hub: Hub, tenant: str, frame: StreamFrame, listener: HttpListener, work: CallerWork
+    ) -> None:
         super().__init__()
         self._hub = hub
         self._tenant = tenant
         self._frame = frame
         self._listener = listener
+        self._work = work
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         listener = self._listener
         async with sse.watched_for_disconnect(receive, listener.leave):
-            replied = self._is_answered()
-            # A ref of our own: those of other connections are not known here.
-            self._hub.receive_frame(self._tenant, replace(self._frame, ref=secrets.token_hex(8)), listener)
+            replied = await self._work.do(self._say, ENGINE_S)
             while replied and not (listener.reply or listener.failure or listener.gone):
                 await listener.wait_for_news()
         await _response(listener, self._frame)(scope, receive, send)
+
+    def _say(self) -> bool:
+        """And whether an answer will come."""
+        replied = self._is_answered()
+        # A ref of our own: those of other connections are not known here.
+        frame = replace(self._frame, ref=secrets.token_hex(8))
+        self._hub.receive_frame(self._tenant, frame, self._listener)
+        return replied
 
     def _is_answered(self) -> bool:
         """Grants never are, nor is the cancelling of what has ended."""
@@ -176,6 +198,7 @@ class FollowResponse(Response):
         tenant: str,
         attach: protocol.Attach,
         listener: HttpListener,
+        work: CallerWork,
         timeouts: SseTimeouts,
     ) -> None:
         super().__init__()
@@ -183,6 +206,7 @@ class FollowResponse(Response):
         self._tenant = tenant
         self._attach = attach
         self._listener = listener
+        self._work = work
         self._timeouts = timeouts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -190,10 +214,10 @@ class FollowResponse(Response):
         open_connection(scope).revoke = listener.revoke
         following = FollowSource(listener)
         async with sse.watched_for_disconnect(receive, listener.leave):
-            self._hub.receive_frame(self._tenant, self._attach, listener)
+            await self._work.do(lambda: self._hub.receive_frame(self._tenant, self._attach, listener))
             while not (listener.failure or listener.waiting or listener.gone):
                 await listener.wait_for_news()
-            if listener.failure is None and following.begin():
+            if listener.failure is None and await self._work.do(following.begin):
                 await sse.stream_events(
                     following, send, request_id_header(self._attach.request_id), self._timeouts
                 )

@@ -13,7 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from realtime.access.authentication import Credentials
-from realtime.http.guard import holder_of
+from realtime.http.guard import caller_of, holder_of
+from realtime.http.request_work import RequestWork
 from realtime.observability.listing import STATES, ListingObserver
 from realtime.refusal import Refusal
 from realtime.stream.states import State
@@ -22,20 +23,21 @@ LARGEST_LIMIT, DEFAULT_LIMIT = 1000, 100
 
 
 def listing_endpoint(
-    listings: ListingObserver, credentials: Credentials, connections: Callable[[], int]
+    listings: ListingObserver, credentials: Credentials, work: RequestWork, connections: Callable[[], int]
 ) -> Callable[[Request], Awaitable[Response]]:
     async def listed(request: Request) -> Response:
         holder = holder_of(request)
         most, state = _limit(request), _state(request)
-        if credentials.are_admins(holder):
-            listing = listings.of_all(most=most, state=state, connections=connections())
-        else:
-            listing = listings.of_tenant(holder.tenant, most=most, state=state)
-        return Response(
-            msgspec.json.encode(listing),
-            media_type="application/json",
-            headers={"Cache-Control": "no-store"},
-        )
+
+        def listing() -> bytes:
+            if credentials.are_admins(holder):
+                told = listings.of_all(most=most, state=state, connections=connections())
+            else:
+                told = listings.of_tenant(holder.tenant, most=most, state=state)
+            return msgspec.json.encode(told)
+
+        body = await work.of(caller_of(request)).do(listing)
+        return Response(body, media_type="application/json", headers={"Cache-Control": "no-store"})
 
     return listed
 

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
+from sys import getsizeof
 
 import msgspec
 
 from midstream import protocol
 from midstream.protocol import Params, StreamFrame
 from realtime.refusal import Refusal
-from realtime.stream.memory import params_bytes
+from realtime.stream.memory import TOKEN_ID_BYTES, params_bytes
 from realtime.stream.params import resolved
 from realtime.text.chat_template import NotBriefError, TextError
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import TooManyTokensError
 
 CHARACTERS_A_TOKEN = 4  # about, where a text's tokens were not counted
-TOKEN_CHARACTERS = 8  # that one token of a list weighs as much as
-FRAME_CHARACTERS, PART_CHARACTERS = 200, 50  # of what is no text
+FRAME_BYTES, MESSAGE_BYTES, PART_BYTES = 200, 50, 50  # of what is no text
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -56,16 +56,24 @@ def brings_text(frame: StreamFrame) -> bool:
 
 
 def weight(frame: StreamFrame) -> int:
-    """About how much a frame takes while it waits, in characters."""
-    size = FRAME_CHARACTERS + text_length(frame)
+    """About how many bytes a frame takes while it waits."""
+    size = FRAME_BYTES
     match frame:
         case protocol.Start(prompt=list() as tokens) | protocol.Inject(tokens=list() as tokens):
-            size += TOKEN_CHARACTERS * len(tokens)
+            size += TOKEN_ID_BYTES * len(tokens)
         case protocol.Start(messages=list() as messages) | protocol.Inject(messages=list() as messages):
-            size += PART_CHARACTERS * sum(1 + len(message.texts) for message in messages)
+            size += sum(map(_message_bytes, messages))
+        case protocol.Start(prompt=str() as text) | protocol.Inject(text=str() as text):
+            size += getsizeof(text)
     if isinstance(frame, protocol.Start | protocol.Adjust):
         size += params_bytes(frame.params)
-    return size + len(frame.model or "") if isinstance(frame, protocol.Start) else size
+    return size + getsizeof(frame.model) if isinstance(frame, protocol.Start) else size
+
+
+def _message_bytes(message: protocol.Message) -> int:
+    return (
+        MESSAGE_BYTES + getsizeof(message.name) + sum(PART_BYTES + getsizeof(text) for text in message.texts)
+    )
 
 
 def estimated_tokens(frame: StreamFrame) -> int:

@@ -109,7 +109,7 @@ class Hub:
         )
         self._registry = StreamRegistry(max_streams if max_detached is None else max_detached)
         self._subscriptions = Subscriptions[Listener]()
-        self._queues = SerialQueues[StreamKey, tuple[StreamFrame, Listener]](
+        self._queues = SerialQueues[StreamKey, tuple[StreamFrame, Listener, int]](  # and its weight
             self._tokenize, self._note_if_empty
         )
         self._waiting_frames = WaitingFrames()
@@ -313,21 +313,22 @@ class Hub:
 
     def _enqueue(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
         """A frame whose text may take long, or that is behind one."""
+        size = weight(frame)
         try:
             check_length(frame, self._known_model())
             if not isinstance(frame, protocol.Pause | protocol.Cancel):  # what stops is never refused
-                self._waiting_frames.check(key.tenant, listener, weight(frame))
+                self._waiting_frames.check(key.tenant, listener, size)
         except Refusal as refusal:
             self._refuse(listener, frame, refusal)
             return
-        self._waiting_frames.add(key.tenant, listener, weight(frame))
+        self._waiting_frames.add(key.tenant, listener, size)
         self._empty.clear()
-        if not self._queues.enqueue(key, (frame, listener)):
-            self._queues.start(key, (frame, listener))
+        if not self._queues.enqueue(key, (frame, listener, size)):
+            self._queues.start(key, (frame, listener, size))
 
-    async def _tokenize(self, key: StreamKey, item: tuple[StreamFrame, Listener]) -> None:
+    async def _tokenize(self, key: StreamKey, item: tuple[StreamFrame, Listener, int]) -> None:
         """A frame of a serial queue: its text may be long."""
-        frame, listener = item
+        frame, listener, size = item
         try:
             tokens = await self._tokens(key, frame, listener)
         except Refusal as refusal:
@@ -341,7 +342,7 @@ class Hub:
                 self._receive_frame(key, frame, listener, tokens)
                 self._flush_commands()
         finally:
-            self._waiting_frames.remove(key.tenant, listener, weight(frame))
+            self._waiting_frames.remove(key.tenant, listener, size)
 
     async def _tokens(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> list[int] | None:
         """Of a frame's text, if it needs any, when it is this client's turn."""

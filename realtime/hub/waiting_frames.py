@@ -16,28 +16,26 @@ A_WHILE_MS = 1000
 
 
 class WaitingLimits(Struct, frozen=True):
-    """Characters, and frames, which take something even if they hold no text."""
+    """Bytes, and frames, each of which takes more than its bytes."""
 
-    tenant_characters: int = 16 << 20
+    tenant_bytes: int = 16 << 20
     tenant_frames: int = 2048
-    characters: int = 64 << 20  # of everybody
+    bytes: int = 64 << 20  # of everybody
     frames: int = 8192
 
 
 class WaitingFrames:
     def __init__(self, limits: WaitingLimits | None = None) -> None:
         self._limits = limits or WaitingLimits()
-        self._characters = Counter[object]()
+        self._bytes = Counter[object]()
         self._frames = Counter[object]()
 
     def check(self, tenant: str, client: object, size: int) -> None:
-        """Refuse one frame more, of so many characters, where that is beyond a limit."""
+        """Refuse one frame more, of so many bytes, where that is beyond a limit."""
         limits, mine = self._limits, (tenant, client)
-        self._check(
-            mine, size, limits.tenant_characters // 2, limits.tenant_frames // 2, "on this connection"
-        )
-        self._check(tenant, size, limits.tenant_characters, limits.tenant_frames, "of yours")
-        self._check(None, size, limits.characters, limits.frames, "")
+        self._check(mine, size, limits.tenant_bytes // 2, limits.tenant_frames // 2, "on this connection")
+        self._check(tenant, size, limits.tenant_bytes, limits.tenant_frames, "of yours")
+        self._check(None, size, limits.bytes, limits.frames, "")
 
     def add(self, tenant: str, client: object, size: int) -> None:
         """One frame more, which was checked, or must not be refused."""
@@ -48,19 +46,19 @@ class WaitingFrames:
 
     def _count(self, tenant: str, client: object, size: int, frames: int) -> None:
         for whose in ((tenant, client), tenant, None):
-            self._characters[whose] += size
+            self._bytes[whose] += size
             self._frames[whose] += frames
             if not self._frames[whose]:
-                del self._characters[whose], self._frames[whose]
+                del self._bytes[whose], self._frames[whose]
 
-    def _check(self, whose: object, size: int, characters: int, frames: int, which: str) -> None:
+    def _check(self, whose: object, size: int, most_bytes: int, most_frames: int, which: str) -> None:
         # What is longer than all that may wait can only wait alone; else it never could.
-        crowded = self._characters[whose] and self._characters[whose] + size > characters
-        if not crowded and self._frames[whose] < frames:
+        crowded = self._bytes[whose] and self._bytes[whose] + size > most_bytes
+        if not crowded and self._frames[whose] < most_frames:
             return
         raise Refusal(
             "overloaded" if whose is None else "rate_limited",
-            f"{self._frames[whose]} frames {which} of {self._characters[whose]} characters wait to be "
-            f"tokenized; the limit is {frames} frames and {characters} characters.",
+            f"{self._frames[whose]} frames {which} of {self._bytes[whose]} bytes wait to be "
+            f"tokenized; the limit is {most_frames} frames and {most_bytes} bytes.",
             retry_after_ms=A_WHILE_MS,
         )

@@ -14,6 +14,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 
+from realtime.transport.websocket_framing import DataMessage
 from realtime.transport.websocket_handshake import Message
 
 
@@ -24,7 +25,7 @@ class ReceiveQueue:
         self._transport = transport
         self._max_messages = max_messages
         self._max_bytes = max_bytes
-        self._waiting: deque[tuple[Message, int]] = deque()
+        self._waiting: deque[tuple[Message | DataMessage, int]] = deque()
         self._waiting_bytes = 0
         self._disconnect: Message | None = None
         self._news = asyncio.Event()
@@ -39,7 +40,7 @@ class ReceiveQueue:
     def ended(self) -> bool:
         return self._disconnect is not None
 
-    def put(self, message: Message, size: int) -> None:
+    def put(self, message: Message | DataMessage, size: int) -> None:
         self._waiting.append((message, size))
         self._waiting_bytes += size
         self._news.set()
@@ -64,7 +65,7 @@ class ReceiveQueue:
         self._hold = None
         self._set_reading()
 
-    async def get(self) -> Message:
+    async def get(self) -> Message | DataMessage:
         """The next message; once all are taken, the disconnect, as often as it is asked for."""
         while not self._waiting and self._disconnect is None:
             self._news.clear()
@@ -74,7 +75,7 @@ class ReceiveQueue:
         assert self._disconnect is not None
         return self._disconnect
 
-    def _take(self) -> Message:
+    def _take(self) -> Message | DataMessage:
         message, size = self._waiting.popleft()
         self._waiting_bytes -= size
         self._set_reading()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import struct
 from collections.abc import Iterable
-from typing import Any
+from typing import NamedTuple
 
 from websockets.frames import CloseCode, Frame, Opcode
 
@@ -62,32 +62,39 @@ class ProtocolViolation(Exception):
         self.reason = reason
 
 
+class DataMessage(NamedTuple):
+    """A whole message, as it came. Text is known to be UTF-8, and stays that for as long as it waits: as
+    characters it may take four times as much."""
+
+    data: bytes
+    text: bool
+
+
 class MessageAssembly:
     """The message whose fragments are coming in. Their order and total size the core has checked."""
 
     def __init__(self, max_fragments: int) -> None:
         self._max_fragments = max_fragments
-        self._fragments: list[Any] = []  # all of them bytes, or text where there is a decoder
-        self._decoder: codecs.IncrementalDecoder | None = None
+        self._fragments: list[bytes] = []
+        self._decoder: codecs.IncrementalDecoder | None = None  # where it is text
 
-    def add(self, frame: Frame) -> str | bytes | None:
+    def add(self, frame: Frame) -> DataMessage | None:
         """Take a data frame; the last of a message makes the message."""
         if frame.opcode is not Opcode.CONT:
             self._decoder = _utf8() if frame.opcode is Opcode.TEXT else None
         if len(self._fragments) == self._max_fragments:
             raise ProtocolViolation(CloseCode.POLICY_VIOLATION, "too many fragments in one message")
-        self._fragments.append(self._read(frame))
+        self._check_text(frame)
+        self._fragments.append(bytes(frame.data))
         return self._whole() if frame.fin else None
 
-    def _read(self, frame: Frame) -> str | bytes:
-        if self._decoder is None:
-            return bytes(frame.data)
+    def _check_text(self, frame: Frame) -> None:
         try:
-            return self._decoder.decode(frame.data, final=frame.fin)
+            if self._decoder is not None:
+                self._decoder.decode(frame.data, final=frame.fin)
         except UnicodeDecodeError:  # told at the first fragment that shows it
             raise ProtocolViolation(CloseCode.INVALID_DATA, "text is not valid UTF-8") from None
 
-    def _whole(self) -> str | bytes:
-        nothing: Any = b"" if self._decoder is None else ""
+    def _whole(self) -> DataMessage:
         fragments, self._fragments = self._fragments, []
-        return nothing.join(fragments)  # type: ignore[no-any-return]
+        return DataMessage(b"".join(fragments), text=self._decoder is not None)

@@ -35,6 +35,7 @@ from realtime.transport.asgi_websocket_extension import (
 from realtime.transport.flow_control import ReceiveQueue, SendBuffer, cut_off
 from realtime.transport.keepalive import Keepalive
 from realtime.transport.websocket_framing import (
+    DataMessage,
     MessageAssembly,
     ProtocolViolation,
     data_frames,
@@ -250,8 +251,7 @@ class WebSocketProtocol(asyncio.BufferedProtocol):
             self._fail(violation.code, violation.reason)
             return
         if message is not None:
-            kind = "text" if isinstance(message, str) else "bytes"
-            self.received_messages.put({"type": "websocket.receive", kind: message}, len(message))
+            self.received_messages.put(message, len(message.data))
 
     def _receive_pong(self, payload: bytes) -> None:
         if self._peer.on_pong is not None and not payload.startswith(KEEPALIVE):
@@ -272,9 +272,7 @@ class WebSocketProtocol(asyncio.BufferedProtocol):
     async def _run_app(self, scope: dict[str, Any]) -> None:
         code = CloseCode.INTERNAL_ERROR
         try:
-            await cast(Any, self._config.loaded_app)(
-                scope, self.received_messages.get, self._receive_from_app
-            )
+            await cast(Any, self._config.loaded_app)(scope, self._give_to_app, self._receive_from_app)
             code = CloseCode.NORMAL_CLOSURE
         except PeerGone:
             pass  # the app had more to say to nobody, and need not guard against that
@@ -287,6 +285,15 @@ class WebSocketProtocol(asyncio.BufferedProtocol):
         if self._connecting:
             self._send_response(plain_response(500, "Internal Server Error\n"))
         self._close(code)
+
+    async def _give_to_app(self) -> Message:
+        match await self.received_messages.get():
+            case DataMessage(data, text=True):
+                return {"type": "websocket.receive", "text": data.decode()}
+            case DataMessage(data):
+                return {"type": "websocket.receive", "bytes": data}
+            case message:
+                return message
 
     async def _receive_from_app(self, message: Message) -> None:
         if self._connecting:

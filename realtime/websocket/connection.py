@@ -30,7 +30,7 @@ from realtime.transport.asgi_websocket_extension import PEER
 from realtime.transport.plain_asgi_peer import PlainAsgiPeer
 from realtime.websocket.cause_by_close_code import cause_of, refusal_code
 from realtime.websocket.read_acks import ReadAcks
-from realtime.websocket.work_budget import ENGINE_S, WorkBudget
+from realtime.work_budget import ENGINE_S, WorkBudget
 
 # Errors and pongs may wait, so many or so many bytes of them, for a peer that sends and does not read.
 UNREAD_REPLY_LIMIT, UNREAD_REPLY_BYTES = 1_000, 1 << 20
@@ -144,8 +144,9 @@ class Connection:
                 return
             if self.gone:
                 return  # another stands in for it: what it says now has been said there
-            data: str | bytes = message["bytes"] if message.get("text") is None else message["text"]
-            await self._pay(self._timed(data))
+            work_s = self._timed(message["bytes"] if message.get("text") is None else message["text"])
+            del message  # which may be large, and would wait as well
+            await self._pay(work_s)
             if len(self._replies) > UNREAD_REPLY_LIMIT or self._reply_bytes > UNREAD_REPLY_BYTES:
                 self._cause = "refused"
                 self._observer.refused(refusal_code(CloseCode.POLICY), self.caller)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from websockets.frames import Frame, Opcode
 
 from realtime.transport.flow_control import ReceiveQueue
-
-pytestmark = pytest.mark.asyncio
+from realtime.transport.websocket_framing import DataMessage, MessageAssembly, ProtocolViolation
 
 
 class Reading(asyncio.Transport):
@@ -72,3 +72,18 @@ async def test_a_reader_that_waits_gets_what_comes() -> None:
     await asyncio.sleep(0)
     inbox.put({"n": 1}, 1)
     assert await reader == {"n": 1}
+
+
+def test_text_waits_as_it_came_and_not_as_characters() -> None:
+    """A single emoji makes each of a string's letters take four bytes."""
+    text = "a" * 1000 + "\N{GRINNING FACE}"
+    assembly = MessageAssembly(max_fragments=3)
+    assert assembly.add(Frame(Opcode.TEXT, text.encode()[:1001], fin=False)) is None
+    message = assembly.add(Frame(Opcode.CONT, text.encode()[1001:], fin=True))
+    assert message == DataMessage(text.encode(), text=True)
+
+
+def test_broken_text_is_told_at_the_first_fragment_that_shows_it() -> None:
+    assembly = MessageAssembly(max_fragments=3)
+    with pytest.raises(ProtocolViolation, match="UTF-8"):
+        assembly.add(Frame(Opcode.TEXT, b"\xff", fin=False))

@@ -17,6 +17,7 @@ from realtime.access.authentication import Credentials
 from realtime.access.keyring import Keyring
 from realtime.http.guard import Access, guarded
 from realtime.http.listing_endpoint import listing_endpoint
+from realtime.http.request_work import RequestWork
 from realtime.hub.observers import Observer
 from realtime.keys_command import main
 from realtime.observability.listing import Listed, Listing, ListingObserver
@@ -137,7 +138,7 @@ def test_the_totals_are_of_the_engine_that_runs(watched: Watched) -> None:
 
 
 def asking(watched: Watched, credentials: Credentials) -> TestClient:
-    door = listing_endpoint(watched.listings, credentials, lambda: 7)
+    door = listing_endpoint(watched.listings, credentials, RequestWork(), lambda: 7)
     routes = guarded(Access.HOLDERS, credentials, Route("/v1/streams", door), observer=Observer())
     return TestClient(Starlette(routes=routes), base_url="http://localhost")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -13,13 +14,15 @@ from midstream import protocol
 from midstream.protocol import Params, Start, StreamFrame
 from realtime.http.openai import chat_dialect, text_dialect
 from realtime.http.openai.completion_in_progress import CompletionSource, Dialect
-from realtime.http.openai.response_types import ChatChoice, CompletionObject
+from realtime.http.openai.response_types import ChatChoice, ChatLogprob, CompletionObject
+from realtime.http.request_work import CallerWork
 from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
 from tests.fakes.checking_client import Reader
 from tests.fakes.simulated_server import EngineSize, SimulatedServer
 
 CALLER = Caller("http", tenant="tenant")
+T = TypeVar("T")
 PROMPT = "Once upon a time there was a little engine, and a server by the sea"
 
 
@@ -27,9 +30,17 @@ class Asked:
     """A server with one request in it."""
 
     def __init__(
-        self, dialect: Dialect = chat_dialect, *, n: int = 1, usage: bool = False, **params: Any
+        self,
+        dialect: Dialect = chat_dialect,
+        *,
+        n: int = 1,
+        usage: bool = False,
+        limits: dict[str, Any] | None = None,
+        **params: Any,
     ) -> None:
-        self.server = SimulatedServer(EngineSize(kv_tokens=4096, block=4, step_tokens=4096))
+        """`limits` are the hub's."""
+        size = EngineSize(kv_tokens=4096, block=4, step_tokens=4096)
+        self.server = SimulatedServer(size, **limits or {})
         names = ["x", *(f"x:{index}" for index in range(1, n))]
         self.starts = [
             Start(
@@ -40,7 +51,7 @@ class Asked:
             for seed, name in enumerate(names)
         ]
         self.answering = CompletionSource(
-            self.server.hub, CALLER, dialect, [self.starts], include_usage=usage
+            self.server.hub, CALLER, dialect, [self.starts], CallerWork(), include_usage=usage
         )
         self.said = b""
 
@@ -48,15 +59,16 @@ class Asked:
         assert await self.answering.begin() is None
         return self
 
-    def listen(self, ticks: int = 1) -> None:
+    async def listen(self, ticks: int = 1) -> None:
         for _ in range(ticks):
             self.server.tick()
             self.said += self.answering.take()
             self.answering.accepted()
+            await self.answering.start_ready()
 
-    def to_the_end(self) -> None:
+    async def to_the_end(self) -> None:
         while not self.answering.over:
-            self.listen()
+            await self.listen()
 
     def steer(self, frame: StreamFrame) -> None:
         Reader(self.server, "tenant").send(frame)
@@ -88,7 +100,7 @@ class Asked:
 
 async def test_a_chat_begins_with_its_role_and_ends_with_reason_usage_and_done() -> None:
     completion = await Asked(usage=True).begin()
-    completion.to_the_end()
+    await completion.to_the_end()
     first, *deltas, finish, usage = completion.chunks
     assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert all(chunk["choices"][0]["finish_reason"] is None and chunk["usage"] is None for chunk in deltas)
@@ -104,7 +116,7 @@ async def test_a_chat_begins_with_its_role_and_ends_with_reason_usage_and_done()
 @pytest.mark.parametrize("dialect", [chat_dialect, text_dialect])
 async def test_whole_and_in_chunks_is_the_same_text(dialect: Dialect) -> None:
     completion = await Asked(dialect, n=2).begin()
-    completion.to_the_end()
+    await completion.to_the_end()
     answer = await (await Asked(dialect, n=2).begin()).whole()
     assert isinstance(answer, CompletionObject)
     told = json.loads(msgspec.json.encode(answer))
@@ -125,10 +137,10 @@ async def test_whole_and_in_chunks_is_the_same_text(dialect: Dialect) -> None:
 async def test_other_choices_find_the_prompt_of_the_first_computed() -> None:
     completion = await Asked(n=4).begin()
     assert len(completion.server.hub.streams) == 1, "the first goes ahead"
-    completion.listen(2)
+    await completion.listen(2)
     assert len(completion.server.hub.streams) == 4
     streams = {stream.request_id: stream for stream in completion.server.hub.streams}
-    completion.to_the_end()
+    await completion.to_the_end()
     cached = {}
     for name, stream in streams.items():
         [final] = stream.outbox.since(stream.outbox.seq - 2) or []
@@ -146,16 +158,15 @@ async def test_the_words_of_log_probabilities() -> None:
     (choice,) = answer.choices
     assert isinstance(choice, ChatChoice)
     assert choice.logprobs is not None
-    assert "".join(told.token for told in choice.logprobs.content) == choice.message.content
-    assert all(bytes(told.bytes).decode() == told.token for told in choice.logprobs.content)
-    assert [len(told.top_logprobs) for told in choice.logprobs.content] == [2] * 6
+    content = [msgspec.json.decode(told, type=ChatLogprob) for told in choice.logprobs.content]
+    assert "".join(told.token for told in content) == choice.message.content
+    assert all(bytes(told.bytes).decode() == told.token for told in content)
+    assert [len(told.top_logprobs) for told in content] == [2] * 6
 
     pieces = await Asked(text_dialect, logprobs=2).begin()
-    pieces.to_the_end()
+    await pieces.to_the_end()
     told = [chunk["choices"][0]["logprobs"] for chunk in pieces.chunks if chunk["choices"][0]["logprobs"]]
-    assert [token for piece in told for token in piece["tokens"]] == [
-        t.token for t in choice.logprobs.content
-    ]
+    assert [token for piece in told for token in piece["tokens"]] == [one.token for one in content]
     at = 0
     for piece in told:
         assert piece["text_offset"] == [at]
@@ -165,9 +176,9 @@ async def test_the_words_of_log_probabilities() -> None:
 
 async def test_what_is_rewound_is_said_in_chunks_and_not_there_in_a_whole_answer() -> None:
     completion = await Asked(max_tokens=8).begin()
-    completion.listen(4)
+    await completion.listen(4)
     completion.steer(protocol.Rewind(request_id="x", to=1))
-    completion.to_the_end()
+    await completion.to_the_end()
     (rewound,) = [c["choices"][0]["rewound"] for c in completion.chunks if "rewound" in c["choices"][0]]
     assert rewound["index"] == 1
     at = next(i for i, chunk in enumerate(completion.chunks) if "rewound" in chunk["choices"][0])
@@ -194,19 +205,19 @@ async def test_what_is_rewound_is_said_in_chunks_and_not_there_in_a_whole_answer
 
 async def test_whoever_asks_again_by_the_same_name_has_the_same_answer_once_computed() -> None:
     completion = await Asked().begin()
-    completion.listen(3)
+    await completion.listen(3)
     again = CompletionSource(
-        completion.server.hub, CALLER, chat_dialect, [completion.starts], include_usage=False
+        completion.server.hub, CALLER, chat_dialect, [completion.starts], CallerWork(), include_usage=False
     )
     assert await again.begin() is None
     completion.said += completion.answering.take()
     assert json.loads(completion.data[-1])["error"]["code"] == "request_taken"
     assert completion.answering.over
     first, completion.answering, completion.said = completion.written(), again, b""
-    completion.to_the_end()
+    await completion.to_the_end()
     assert completion.written().startswith(first)
     late = CompletionSource(
-        completion.server.hub, CALLER, chat_dialect, [completion.starts], include_usage=False
+        completion.server.hub, CALLER, chat_dialect, [completion.starts], CallerWork(), include_usage=False
     )
     assert await late.begin() is None
     answer = await late.whole()
@@ -220,7 +231,7 @@ async def test_an_answer_that_is_asked_for_again_has_its_log_probabilities_too()
     completion = await Asked(logprobs=1).begin()
     first = await completion.whole()
     again = CompletionSource(
-        completion.server.hub, CALLER, chat_dialect, [completion.starts], include_usage=False
+        completion.server.hub, CALLER, chat_dialect, [completion.starts], CallerWork(), include_usage=False
     )
     assert await again.begin() is None
     second = await again.whole()
@@ -233,7 +244,7 @@ async def test_other_content_under_the_same_name_is_a_conflict() -> None:
     completion = await Asked().begin()
     completion.starts[0].params.seed = 9
     again = CompletionSource(
-        completion.server.hub, CALLER, chat_dialect, [completion.starts], include_usage=False
+        completion.server.hub, CALLER, chat_dialect, [completion.starts], CallerWork(), include_usage=False
     )
     refusal = await again.begin()
     assert refusal is not None
@@ -242,7 +253,7 @@ async def test_other_content_under_the_same_name_is_a_conflict() -> None:
 
 async def test_nobody_left_is_no_answer_and_ends_the_work() -> None:
     completion = await Asked(n=3).begin()
-    completion.listen(3)
+    await completion.listen(3)
     completion.answering.leave()
     assert completion.answering.over
     assert await completion.answering.whole() is None
@@ -256,14 +267,14 @@ async def test_a_refusal_behind_the_first_choice_ends_it_all_with_an_error() -> 
     completion.starts[1].priority = 3
     completion.starts[1].model = "another"
     await completion.begin()
-    completion.listen(2)
+    await completion.to_the_end()
     assert json.loads(completion.data[-1])["error"]["code"] == "model_not_found"
     assert completion.answering.over
 
 
 async def test_a_stream_that_fails_is_an_error_that_may_be_tried_again() -> None:
     completion = await Asked().begin()
-    completion.listen(2)
+    await completion.listen(2)
     (stream,) = completion.server.hub.streams
     stream.fail("the engine failed again and again", completion.server.clock())
     completion.server.hub.cancel_all()  # wakes its listener
@@ -278,16 +289,16 @@ async def test_a_stream_that_fails_is_an_error_that_may_be_tried_again() -> None
 
 async def test_the_servers_end_is_an_error_and_somebodys_cancel_is_an_end() -> None:
     going = await Asked().begin()
-    going.listen(2)
+    await going.listen(2)
     going.server.hub.draining = True
     going.server.hub.cancel_all()
-    going.to_the_end()
+    await going.to_the_end()
     assert json.loads(going.data[-1])["error"]["code"] == "draining"
 
     stopped = await Asked().begin()
-    stopped.listen(2)
+    await stopped.listen(2)
     stopped.steer(protocol.Cancel(request_id="x"))
-    stopped.to_the_end()
+    await stopped.to_the_end()
     assert stopped.chunks[-1]["choices"][0]["finish_reason"] == "cancelled"
     assert stopped.data[-1] == "[DONE]"
 
@@ -296,3 +307,57 @@ async def test_a_reader_that_was_too_slow_may_try_again() -> None:
     completion = await Asked().begin()
     error = json.loads(completion.answering.too_slow_event().decode().removeprefix("data: "))["error"]
     assert (error["retryable"], error["retry_after_ms"]) == (True, 1000)
+
+
+async def test_a_requests_starts_are_as_many_pieces_of_work() -> None:
+    """Others have their turn in between."""
+    completion = Asked(limits={"max_streams": 200})
+    params = Params(max_tokens=1)
+    prompts = [[Start(request_id=f"x{n}", prompt=PROMPT, params=params)] for n in range(128)]
+    source = CompletionSource(
+        completion.server.hub, CALLER, text_dialect, prompts, work := CountedWork(), include_usage=False
+    )
+    assert await source.begin() is None
+    assert len(completion.server.hub.streams) == 128
+    assert work.pieces == 128
+
+
+class CountedWork(CallerWork):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces = 0
+
+    async def do(self, piece: Callable[[], T], price_s: float = 0.0) -> T:
+        assert price_s > 0, "the engine has to act on it"
+        self.pieces += 1
+        return await super().do(piece, price_s)
+
+
+@pytest.mark.parametrize("dialect", [chat_dialect, text_dialect])
+async def test_what_is_kept_for_a_whole_answer_is_on_its_readers_account(dialect: Dialect) -> None:
+    limits = {"total_stream_memory": 8 << 20}
+    completion = await Asked(dialect, n=4, logprobs=20, max_tokens=40, limits=limits).begin()
+    account = completion.server.hub.memory_account("tenant")
+    answer = await completion.whole()
+    assert isinstance(answer, CompletionObject)
+    assert completion.answering.held_bytes > 4 * 40 * 20 * 20
+    body = await completion.answering.body()
+    assert isinstance(body, bytes)
+    assert completion.answering.held_bytes > len(body), "until it is sent"
+    assert not account.full
+    completion.answering.leave()
+    account.add((4 << 20) - 1)
+    assert not account.full, "nothing else is held any more"
+
+
+async def test_more_than_may_be_kept_for_a_whole_answer_is_refused() -> None:
+    limits = {"stream_memory": 100_000}
+    completion = await Asked(logprobs=20, max_tokens=400, limits=limits).begin()
+    refusal = await completion.whole()
+    assert isinstance(refusal, Refusal)
+    assert (refusal.code, refusal.status) == ("rate_limited", 429)
+    assert "this connection" in refusal.message
+    completion.answering.leave()
+    completion.server.tick()
+    completion.server.tick()
+    assert not completion.server.hub.streams

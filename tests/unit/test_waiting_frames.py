@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from midstream.protocol import Inject, Message, Start
+from realtime.hub.frame_tokenizing import weight
 from realtime.hub.waiting_frames import WaitingFrames, WaitingLimits
 from realtime.refusal import Refusal
 
-LIMITS = WaitingLimits(tenant_characters=100, tenant_frames=10, characters=150, frames=15)
+LIMITS = WaitingLimits(tenant_bytes=100, tenant_frames=10, bytes=150, frames=15)
 
 
 def refused(frames: WaitingFrames, tenant: str, client: str, size: int) -> Refusal:
@@ -27,7 +29,7 @@ def test_one_client_may_have_half_of_what_its_tenant_may() -> None:
     refusal = refused(frames, "a", "x", 1)
     assert (refusal.code, refusal.status, refusal.retry_after_ms) == ("rate_limited", 429, 1000)
     assert "on this connection" in refusal.message
-    assert "5 frames and 50 characters" in refusal.message
+    assert "5 frames and 50 bytes" in refusal.message
     add(frames, "a", "y", 50)
     assert "of yours" in refused(frames, "a", "z", 1).message
     add(frames, "b", "x", 50)
@@ -59,3 +61,16 @@ def test_a_frame_larger_than_all_that_may_wait_waits_alone() -> None:
     frames = WaitingFrames(LIMITS)
     add(frames, "a", "x", 1000)
     assert refused(frames, "a", "x", 1).code == "rate_limited"
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        Start(request_id="x", prompt="a" * 1000 + "\N{GRINNING FACE}"),
+        Start(request_id="x", messages=[Message(role="user", content="a" * 1000 + "\N{GRINNING FACE}")]),
+        Inject(request_id="x", text="a" * 1000 + "\N{GRINNING FACE}"),
+        Start(request_id="x", prompt=list(range(1000, 1200))),
+    ],
+)
+def test_a_frame_weighs_what_it_takes_and_not_how_many_characters_it_has(frame: Start | Inject) -> None:
+    assert 4000 < weight(frame) < 9000

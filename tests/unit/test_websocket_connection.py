@@ -17,7 +17,7 @@ from realtime.hub.ended_streams import KEPT_S
 from realtime.hub.observers import Caller, Observer
 from realtime.stream.stream import Stream
 from realtime.websocket.connection import ConnectionLimits, serve
-from realtime.websocket.work_budget import BURST_S
+from realtime.work_budget import BURST_S
 from tests.fakes.fake_websocket import FakeWebSocket
 from tests.fakes.simulated_client import SIZE, start
 from tests.fakes.simulated_server import SimulatedServer

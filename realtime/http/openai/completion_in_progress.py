@@ -1,13 +1,14 @@
 """A completion while it is written: its starts go to the hub, their events become chunks or a whole response.
 
 It knows the choices of one request and its dialect. Of several choices of a prompt the first goes ahead, and
-the others follow when its prompt is computed: they find it in the cache. How bytes travel is no business of
-its, nor what frames mean.
+the others follow when its prompt is computed: they find it in the cache. What is kept for a whole response is
+on its listener's account. How bytes travel is no business of its, nor what frames mean.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -19,14 +20,18 @@ from midstream.protocol import Start
 from realtime.http.listener import HttpListener, ListenerSource
 from realtime.http.openai.choice_accumulator import Choice
 from realtime.http.openai.errors import error_object
+from realtime.http.openai.logprobs import EncodedLogprob
 from realtime.http.openai.requests import Body
 from realtime.http.openai.response_types import AnyChoice, CompletionObject, PromptDetails, Usage
+from realtime.http.request_work import CallerWork
 from realtime.http.sse import TOO_SLOW, format_event
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
+from realtime.stream.memory import Holding
 from realtime.stream.outbox import OutgoingEvent
 from realtime.text.tokenizer import Tokenizer
+from realtime.work_budget import ENGINE_S
 
 _encode = msgspec.json.Encoder().encode
 
@@ -42,17 +47,23 @@ class Dialect(Protocol):
     CHUNK: str
 
     def first_chunk(self, index: int) -> AnyChoice | None: ...
-    def text_chunk(
-        self, choice: Choice, text: str, event: protocol.Token | None, tokenizer: Tokenizer
-    ) -> AnyChoice: ...
+    def encoded_logprob(self, told: protocol.TokenLogprob, tokenizer: Tokenizer) -> EncodedLogprob: ...
+    def text_chunk(self, choice: Choice, text: str, logprobs: list[EncodedLogprob]) -> AnyChoice: ...
     def rewind_chunk(self, choice: Choice, event: protocol.Rewound) -> AnyChoice: ...
     def final_chunk(self, choice: Choice, reason: str) -> AnyChoice: ...
-    def whole_choice(self, choice: Choice, reason: str, tokenizer: Tokenizer) -> AnyChoice: ...
+    def whole_choice(self, choice: Choice, reason: str) -> AnyChoice: ...
 
 
 class CompletionSource(ListenerSource):
     def __init__(
-        self, hub: Hub, caller: Caller, dialect: Dialect, prompts: list[list[Start]], *, include_usage: bool
+        self,
+        hub: Hub,
+        caller: Caller,
+        dialect: Dialect,
+        prompts: list[list[Start]],
+        work: CallerWork,
+        *,
+        include_usage: bool,
     ) -> None:
         self._hub = hub
         self._tenant = caller.tenant
@@ -61,6 +72,8 @@ class CompletionSource(ListenerSource):
         self._id = prompts[0][0].request_id
         self._created = int(time.time())
         self._prompts = prompts
+        self._work = work
+        self._ready_starts = deque(first for first, *_ in prompts)
         # What is not started yet, behind the first choice of each prompt.
         self._waiting_starts = {first.request_id: others for first, *others in prompts}
         starts = [start for choices in prompts for start in choices]
@@ -72,25 +85,49 @@ class CompletionSource(ListenerSource):
         # A snapshot stands in for text that was sent before, and not for its log probabilities.
         keeps_events = any(choice.shows_logprobs for choice in self._choices.values())
         super().__init__(HttpListener(hub, caller, keeps_events=keeps_events))
+        self._kept = Holding(self._listener.memory)
 
     # -- its life --------------------------------------------------------------------------------
 
     async def begin(self) -> Refusal | None:
         """Start what can be started at once; returns why that is refused, if it is."""
-        for first, *_ in self._prompts:
-            self._hub.receive_frame(self._tenant, first, self._listener)
         while not (self.over or self._listener.failure or self._listener.waiting == len(self._prompts)):
-            await self._listener.wait_for_news()
+            await self.wait_for_news()
         return self._listener.failure
 
+    async def wait_for_news(self) -> None:
+        await self.start_ready()
+        await super().wait_for_news()
+
+    async def start_ready(self) -> None:
+        """Start what is ready to be, piece by piece."""
+        while self._ready_starts and not (self.over or self._listener.failure):
+            await self._work.do(self._start_next, ENGINE_S)
+
+    def _start_next(self) -> None:
+        if self._ready_starts:
+            self._hub.receive_frame(self._tenant, self._ready_starts.popleft(), self._listener)
+
     # -- whole -----------------------------------------------------------------------------------
+
+    async def body(self) -> bytes | Refusal | None:
+        """The whole response, encoded, which is held beside what it was made of until somebody has it."""
+        whole = await self.whole()
+        if not isinstance(whole, CompletionObject):
+            return whole
+        body = await self._work.do(lambda: _encode(whole))
+        self._kept.update(self._kept.bytes + len(body))
+        return body
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory is kept for the whole response."""
+        return self._kept.bytes
 
     async def whole(self) -> CompletionObject | Refusal | None:
         """The response when all of it is there; None if nobody waits for it any more."""
         while not (self.over or self._listener.failure or self._finished):
-            for stream, events in self._listener.take():
-                for event in events:
-                    self._receive_event(stream.request_id, event)
+            self._keep_events()
             self.accepted()
             if not (self._listener.failure or self._finished):
                 await self.wait_for_news()
@@ -98,12 +135,20 @@ class CompletionSource(ListenerSource):
             return None
         return self._listener.failure or self._object(
             self._dialect.WHOLE,
-            [
-                self._dialect.whole_choice(choice, _reason(choice), self._tokenizer)
-                for choice in self._choices.values()
-            ],
+            [self._dialect.whole_choice(choice, _reason(choice)) for choice in self._choices.values()],
             self._usage(),
         )
+
+    def _keep_events(self) -> None:
+        for stream, events in self._listener.take():
+            for event in events:
+                choice, _ = self._receive_event(stream.request_id, event)
+                choice.keep(self._logprobs_of(event))
+        self._kept.update(sum(choice.bytes for choice in self._choices.values()))
+        try:
+            self._listener.memory.check()
+        except Refusal as refusal:
+            self._listener.fail(refusal)
 
     # -- in chunks -------------------------------------------------------------------------------
 
@@ -133,9 +178,9 @@ class CompletionSource(ListenerSource):
     def _events_for(self, choice: Choice, before: str, event: OutgoingEvent) -> list[AnyChoice | None]:
         match event:
             case protocol.Token():
-                return [self._dialect.text_chunk(choice, event.delta, event, self._tokenizer)]
+                return [self._dialect.text_chunk(choice, event.delta, self._logprobs_of(event))]
             case protocol.Snapshot(text=text) if not before:
-                return [self._dialect.text_chunk(choice, text, None, self._tokenizer)]
+                return [self._dialect.text_chunk(choice, text, [])]
             case protocol.Rewound():
                 return [self._dialect.rewind_chunk(choice, event)]
             case protocol.Final() if self._listener.failure is None:
@@ -161,8 +206,12 @@ class CompletionSource(ListenerSource):
         if isinstance(event, protocol.Final):
             self._check_end(event)
         if choice.begun:
-            self._start_others(request_id)
+            self._ready_starts += self._waiting_starts.pop(request_id, ())  # they can share its prompt
         return choice, before
+
+    def _logprobs_of(self, event: OutgoingEvent) -> list[EncodedLogprob]:
+        told = event.logprobs if isinstance(event, protocol.Token) else None
+        return [self._dialect.encoded_logprob(one, self._tokenizer) for one in told or ()]
 
     def _check_end(self, final: protocol.Final) -> None:
         """Some ends are failures."""
@@ -172,11 +221,6 @@ class CompletionSource(ListenerSource):
             )
         elif final.finish_reason == "cancelled" and self._hub.draining:
             self._listener.fail(Refusal("draining", "The server is going away.", retry_after_ms=1000))
-
-    def _start_others(self, request_id: str) -> None:
-        """A prompt is computed: its other choices can share it."""
-        for start in self._waiting_starts.pop(request_id, ()):
-            self._hub.receive_frame(self._tenant, start, self._listener)
 
     @property
     def _finished(self) -> bool:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from realtime.http import sse
@@ -23,33 +23,45 @@ from realtime.http.openai.errors import error_response
 from realtime.http.openai.requests import read
 from realtime.http.openai.response_types import Model, ModelList
 from realtime.http.openai.starts import starts
+from realtime.http.request_work import RequestWork
 from realtime.http.sse import SseTimeouts
 from realtime.hub.hub import Hub
 from realtime.refusal import Refusal
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
+PIECE = 64 << 10  # bytes of a large body, which are sent when those before have left
 
-def completions(dialect: Dialect, hub: Hub, most_bytes: int, timeouts: SseTimeouts) -> Endpoint:
+
+def completions(
+    dialect: Dialect, hub: Hub, work: RequestWork, most_bytes: int, timeouts: SseTimeouts
+) -> Endpoint:
     async def complete(request: Request) -> Response:
         named, new_id = request.headers.get("x-request-id"), dialect.PREFIX + secrets.token_hex(12)
         set_refusal_headers(request, request_id_header(named or new_id))
         try:
-            body = read(dialect.BODY, await read_body(request, most_bytes))
+            data = await read_body(request, most_bytes)
         except ClientDisconnect:
             return Response()  # to nobody
-        body.request_id = body.request_id or named
-        request_id = body.request_id or new_id
-        id_header = request_id_header(request_id)
-        set_refusal_headers(request, id_header)
-        source = CompletionSource(
-            hub,
-            caller_of(request),
-            dialect,
-            starts(body, request_id, request.headers.get("traceparent"), max_grace_ms=hub.max_grace_ms),
-            include_usage=body.stream and body.stream_options.include_usage,
-        )
-        return CompletionResponse(source, id_header, timeouts, stream=body.stream)
+        caller_work = work.of(caller_of(request))
+
+        def asked() -> CompletionResponse:
+            body = read(dialect.BODY, data)
+            body.request_id = body.request_id or named
+            request_id = body.request_id or new_id
+            id_header = request_id_header(request_id)
+            set_refusal_headers(request, id_header)
+            source = CompletionSource(
+                hub,
+                caller_of(request),
+                dialect,
+                starts(body, request_id, request.headers.get("traceparent"), max_grace_ms=hub.max_grace_ms),
+                caller_work,
+                include_usage=body.stream and body.stream_options.include_usage,
+            )
+            return CompletionResponse(source, id_header, timeouts, stream=body.stream)
+
+        return await caller_work.do(asked)
 
     return complete
 
@@ -78,13 +90,22 @@ class CompletionResponse(Response):
             if refusal is None and self._stream:
                 await sse.stream_events(self._source, send, self._id_header, self._timeouts)
                 return
-            whole = refusal or await self._source.whole()
-        await self._response(whole)(scope, receive, send)
+            body = refusal or await self._source.body()
+            await self._response(body)(scope, receive, send)
 
-    def _response(self, whole: object) -> Response:
-        if isinstance(whole, Refusal):
-            return error_response(whole, self._id_header)
-        return Response(msgspec.json.encode(whole), media_type="application/json", headers=self._id_header)
+    def _response(self, body: bytes | Refusal | None) -> Response:
+        match body:
+            case Refusal():
+                return error_response(body, self._id_header)
+            case None:
+                return Response()  # to nobody
+        headers = self._id_header | {"Content-Length": str(len(body))}
+        return StreamingResponse(_pieces(body), media_type="application/json", headers=headers)
+
+
+async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+    for at in range(0, len(body), PIECE):
+        yield body[at : at + PIECE]
 
 
 def models(hub: Hub) -> tuple[Endpoint, Endpoint]:

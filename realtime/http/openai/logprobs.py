@@ -1,47 +1,65 @@
-"""Log probabilities as OpenAI's API has them: tokens are text there, and numbers in our protocol."""
+"""Log probabilities as OpenAI's API has them: tokens are text there, and numbers in our protocol.
+
+Each token's are encoded as they come, once: as bytes they take half of what they take as objects, and a whole
+answer's are never encoded in one go.
+"""
 
 from __future__ import annotations
+
+from itertools import accumulate
+
+import msgspec
+from msgspec import Raw, Struct
 
 from midstream.protocol import TokenLogprob
 from realtime.http.openai.response_types import ChatLogprob, ChatLogprobs, TextLogprobs, TopLogprob
 from realtime.text.tokenizer import Tokenizer
 
 LEAST = -9999.0  # what never happens; JSON has no infinity
+ENTRY_BYTES = 300  # what one takes beside its JSON, as measured
+
+_encode = msgspec.json.Encoder().encode
 
 
-def chat_logprobs(logprobs: list[TokenLogprob], tokenizer: Tokenizer) -> ChatLogprobs:
-    return ChatLogprobs([_chat_logprob(told, tokenizer) for told in logprobs])
+class EncodedLogprob(Struct, frozen=True):
+    """Of one token: its spelling, its own log probability, and in JSON what its API says in full."""
+
+    token: str
+    logprob: float
+    json: Raw
+
+    @property
+    def bytes(self) -> int:
+        return ENTRY_BYTES + len(self.json)
 
 
-def _chat_logprob(told: TokenLogprob, tokenizer: Tokenizer) -> ChatLogprob:
+def chat_logprob(told: TokenLogprob, tokenizer: Tokenizer) -> EncodedLogprob:
     top = [_top(token, logprob, tokenizer) for token, logprob in told.top]
     own = _top(told.token, told.logprob, tokenizer)
-    return ChatLogprob(own.token, own.logprob, own.bytes, top)
+    json = _encode(ChatLogprob(own.token, own.logprob, own.bytes, top))
+    return EncodedLogprob(own.token, own.logprob, Raw(json))
 
 
 def _top(token: int, logprob: float, tokenizer: Tokenizer) -> TopLogprob:
     return TopLogprob(_spelled(token, tokenizer), max(logprob, LEAST), list(tokenizer.token_bytes(token)))
 
 
-def text_logprobs(logprobs: list[TokenLogprob], tokenizer: Tokenizer, offset: int) -> TextLogprobs:
-    """`offset`: where in the text the first of them begins."""
-    tokens = [_spelled(told.token, tokenizer) for told in logprobs]
-    offsets = []
-    for token in tokens:
-        offsets.append(offset)
-        offset += len(token)
-    return TextLogprobs(
-        tokens,
-        [max(told.logprob, LEAST) for told in logprobs],
-        [_likely(told, tokenizer) for told in logprobs],
-        offsets,
-    )
+def chat_logprobs(logprobs: list[EncodedLogprob]) -> ChatLogprobs:
+    return ChatLogprobs([one.json for one in logprobs])
 
 
-def _likely(told: TokenLogprob, tokenizer: Tokenizer) -> dict[str, float]:
-    """The most likely tokens, and the one that was taken."""
+def text_logprob(told: TokenLogprob, tokenizer: Tokenizer) -> EncodedLogprob:
+    """In full are told the most likely tokens, and the one that was taken."""
     pairs = [*told.top, (told.token, told.logprob)]
-    return {_spelled(token, tokenizer): max(logprob, LEAST) for token, logprob in pairs}
+    json = _encode({_spelled(token, tokenizer): max(logprob, LEAST) for token, logprob in pairs})
+    return EncodedLogprob(_spelled(told.token, tokenizer), max(told.logprob, LEAST), Raw(json))
+
+
+def text_logprobs(logprobs: list[EncodedLogprob], offset: int) -> TextLogprobs:
+    """`offset`: where in the text the first of them begins."""
+    tokens = [one.token for one in logprobs]
+    offsets = list(accumulate(map(len, tokens), initial=offset))[:-1]
+    return TextLogprobs(tokens, [one.logprob for one in logprobs], [one.json for one in logprobs], offsets)
 
 
 def _spelled(token: int, tokenizer: Tokenizer) -> str:

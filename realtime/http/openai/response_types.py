@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 
 class TopLogprob(Struct):
@@ -19,14 +19,14 @@ class ChatLogprob(Struct):
 
 
 class ChatLogprobs(Struct):
-    content: list[ChatLogprob]
+    content: list[Raw]  # each a `ChatLogprob`
     refusal: None = None
 
 
 class TextLogprobs(Struct):
     tokens: list[str]
     token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    top_logprobs: list[Raw]  # each an object of tokens to numbers
     text_offset: list[int]
 
 

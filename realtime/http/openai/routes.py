@@ -8,16 +8,17 @@ from realtime.access.connection_limits import OpenConnections
 from realtime.http.long_lived_routes import lasting
 from realtime.http.openai import chat_dialect, text_dialect
 from realtime.http.openai.endpoints import completions, models
+from realtime.http.request_work import RequestWork
 from realtime.http.sse import SseTimeouts
 from realtime.hub.hub import Hub
 
 
 def routes(
-    hub: Hub, connections: OpenConnections, most_bytes: int, timeouts: SseTimeouts
+    hub: Hub, connections: OpenConnections, work: RequestWork, most_bytes: int, timeouts: SseTimeouts
 ) -> list[Route | WebSocketRoute]:
     listed, one = models(hub)
-    chats = completions(chat_dialect, hub, most_bytes, timeouts)
-    texts = completions(text_dialect, hub, most_bytes, timeouts)
+    chats = completions(chat_dialect, hub, work, most_bytes, timeouts)
+    texts = completions(text_dialect, hub, work, most_bytes, timeouts)
     return [
         *lasting(
             connections,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from midstream.protocol import Rewound, Token
+from midstream.protocol import Rewound
 from realtime.http.openai.choice_accumulator import Choice
-from realtime.http.openai.logprobs import text_logprobs
+from realtime.http.openai.logprobs import EncodedLogprob, text_logprob, text_logprobs
 from realtime.http.openai.requests import TextBody
 from realtime.http.openai.response_types import AnyChoice, Rewinding, TextChoice
-from realtime.text.tokenizer import Tokenizer
 
 BODY = TextBody
 PREFIX = "cmpl-"
 WHOLE = "text_completion"
 CHUNK = "text_completion"
+encoded_logprob = text_logprob
 
 
 def first_chunk(index: int) -> AnyChoice | None:
@@ -20,12 +20,10 @@ def first_chunk(index: int) -> AnyChoice | None:
     return None
 
 
-def text_chunk(choice: Choice, text: str, event: Token | None, tokenizer: Tokenizer) -> AnyChoice:
-    """`text` is to be written on. Of an `event` that `choice` has heard; without one it is told again."""
-    logprobs = None
-    if event and event.logprobs:
-        logprobs = text_logprobs(event.logprobs, tokenizer, len(choice.text) - len(text))
-    return TextChoice(index=choice.index, text=text, logprobs=logprobs)
+def text_chunk(choice: Choice, text: str, logprobs: list[EncodedLogprob]) -> AnyChoice:
+    """`text` is to be written on, and `choice` knows it already."""
+    told = text_logprobs(logprobs, len(choice.text) - len(text)) if logprobs else None
+    return TextChoice(index=choice.index, text=text, logprobs=told)
 
 
 def rewind_chunk(choice: Choice, event: Rewound) -> AnyChoice:
@@ -36,6 +34,6 @@ def final_chunk(choice: Choice, reason: str) -> AnyChoice:
     return TextChoice(index=choice.index, text="", finish_reason=reason)
 
 
-def whole_choice(choice: Choice, reason: str, tokenizer: Tokenizer) -> AnyChoice:
-    logprobs = text_logprobs(choice.logprobs, tokenizer, 0) if choice.shows_logprobs else None
+def whole_choice(choice: Choice, reason: str) -> AnyChoice:
+    logprobs = text_logprobs(choice.logprobs, 0) if choice.shows_logprobs else None
     return TextChoice(index=choice.index, text=choice.text, logprobs=logprobs, finish_reason=reason)

@@ -1,7 +1,6 @@
-"""The work budget of one connection: what its frames make the server do is paid for by that connection, in
-time.
+"""The work budget: what somebody makes the event loop do is paid for by them, in time.
 
-It knows seconds of work, and of a clock that it is told. It does not know what a frame means, nor who else
+It knows seconds of work, and of a clock that it is told. It does not know what the work is for, nor who else
 there is.
 """
 
@@ -15,15 +14,19 @@ ENGINE_S = 0.0003  # what a frame costs that the engine has to act on, in anothe
 
 
 class WorkBudget:
-    def __init__(self, now: float) -> None:
-        self._bucket = TokenBucket(rate=SHARE, burst=BURST_S, now=now)
+    def __init__(self, now: float, share: float = SHARE) -> None:
+        self._bucket = TokenBucket(rate=share, burst=BURST_S, now=now)
         self._turn_s = 0.0  # of work since others had their turn
 
     def pay(self, work_s: float, now: float) -> float | None:
-        """How long nothing more may be done for the connection, if others are to have their turn now."""
+        """How long nothing more may be done for them, if others are to have their turn now."""
         wait_s = self._bucket.spend(work_s, now)
         self._turn_s += work_s
         if not wait_s and self._turn_s < TURN_S:
             return None
         self._turn_s = 0.0
         return wait_s
+
+    def is_unspent(self, now: float) -> bool:
+        """Whether it is like a new one."""
+        return not self._bucket.wait_s(BURST_S, now)

@@ -1,0 +1,69 @@
+"""The work of HTTP requests on the event loop: a caller's is done piece after piece, within the caller's
+budget, and others have their turn between the pieces.
+
+A caller is a tenant at an address, however many connections and requests that has. It knows callers and
+seconds, and not what a request asks for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from realtime.hub.observers import Caller
+from realtime.transport.unfinished_requests import network_of
+from realtime.work_budget import WorkBudget
+
+SHARE = 0.3  # of the event loop's time: a caller over HTTP may be an application, with users of its own
+FEW = 1_000  # callers that are remembered without a look at who of them has paid
+
+T = TypeVar("T")
+
+
+class CallerWork:
+    """Of one caller."""
+
+    def __init__(self) -> None:
+        self._budget = WorkBudget(time.monotonic(), SHARE)
+        self._turn = asyncio.Lock()
+
+    async def do(self, piece: Callable[[], T], price_s: float = 0.0) -> T:
+        """Do a piece of work when it is its turn. `price_s` is for what it has others do, beside its own
+        time."""
+        async with self._turn:
+            began_s = time.thread_time()
+            try:
+                return piece()
+            finally:
+                wait_s = self._budget.pay(time.thread_time() - began_s + price_s, time.monotonic())
+                if wait_s is not None:
+                    await asyncio.sleep(wait_s)
+
+    @property
+    def idle(self) -> bool:
+        return not self._turn.locked() and self._budget.is_unspent(time.monotonic())
+
+
+class RequestWork:
+    """Of all callers. Whoever has paid for all is forgotten."""
+
+    def __init__(self) -> None:
+        self._callers: dict[tuple[str, str], CallerWork] = {}
+        self._many = FEW
+
+    def __len__(self) -> int:
+        return len(self._callers)
+
+    def of(self, caller: Caller) -> CallerWork:
+        key = caller.tenant, network_of(caller.address)
+        if key not in self._callers:
+            self._forget_idle()
+            self._callers[key] = CallerWork()
+        return self._callers[key]
+
+    def _forget_idle(self) -> None:
+        if len(self._callers) >= self._many:
+            self._callers = {key: work for key, work in self._callers.items() if not work.idle}
+            self._many = max(FEW, 2 * len(self._callers))

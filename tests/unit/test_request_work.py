@@ -1,0 +1,81 @@
+"""What HTTP requests have the event loop do: in turn, and paid for by whoever asks."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+
+from realtime.http.request_work import FEW, CallerWork, RequestWork
+from realtime.hub.observers import Caller
+from realtime.refusal import Refusal
+from realtime.work_budget import BURST_S
+
+
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Each piece takes a millisecond, by a clock of the test's own, and nobody really waits."""
+    worked_ms = itertools.count()
+    monkeypatch.setattr("time.thread_time", lambda: next(worked_ms) / 1000)
+    slept: list[float] = []
+    sleep = asyncio.sleep
+
+    async def sleeping(delay_s: float) -> None:
+        slept.append(delay_s)
+        await sleep(0)
+
+    monkeypatch.setattr("asyncio.sleep", sleeping)
+    return slept
+
+
+async def test_a_caller_pays_for_all_its_requests_together(slept: list[float]) -> None:
+    work = RequestWork()
+    done: list[int] = []
+
+    async def request(number: int) -> None:
+        await work.of(Caller("http", address="10.0.0.1")).do(lambda: done.append(number))
+
+    await asyncio.gather(*map(request, range(300)))
+    assert done == list(range(300)), "in turn"
+    free = int(BURST_S * 1000)
+    assert not any(slept[: free // 5 - 1]), "a burst costs nothing, and others have their turn in between"
+    assert len(slept) > free // 5 + (300 - free) - 10
+    assert min(slept[-50:]) > 0, "what goes beyond it is waited for"
+
+
+async def test_a_piece_that_is_refused_is_paid_for_as_well(slept: list[float]) -> None:
+    work = CallerWork()
+
+    def refuse() -> None:
+        raise Refusal("invalid_frame", "no")
+
+    for _ in range(200):
+        with pytest.raises(Refusal):
+            await work.do(refuse)
+    assert slept[-1] > 0
+
+
+async def test_what_others_have_to_do_for_it_is_paid_for_too(slept: list[float]) -> None:
+    work = CallerWork()
+    await work.do(lambda: None, price_s=1.0)
+    assert slept[-1] > 1
+
+
+async def test_a_caller_is_a_tenant_at_an_address() -> None:
+    work = RequestWork()
+    alice = work.of(Caller("http", address="2001:db8::1", tenant="alice"))
+    assert work.of(Caller("http", "/v1/streams", "2001:db8::2", "alice")) is alice, "a /64 is one"
+    assert work.of(Caller("http", address="2001:db8::1", tenant="bob")) is not alice
+    assert work.of(Caller("http", address="10.0.0.1", tenant="alice")) is not alice
+
+
+async def test_who_has_paid_is_forgotten_and_who_owes_is_not(slept: list[float]) -> None:
+    work = RequestWork()
+    debtor = Caller("http", address="debtor")
+    owing = work.of(debtor)
+    await owing.do(lambda: None, price_s=100.0)
+    for number in range(3 * FEW):
+        work.of(Caller("http", address=str(number)))
+    assert work.of(debtor) is owing
+    assert len(work) <= FEW + 1
