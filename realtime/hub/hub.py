@@ -47,7 +47,7 @@ from realtime.hub.waiting_frames import WaitingFrames
 from realtime.refusal import Refusal
 from realtime.stream.memory import MemoryAccount
 from realtime.stream.outbox import OutgoingEvent
-from realtime.stream.pending_commands import Reply, SendReply
+from realtime.stream.pending_commands import PendingCommand, Reply, SendReply
 from realtime.stream.stream import Stream
 from realtime.tenants.quota import Quotas, StreamQuota
 from realtime.text.chat_template import NotBriefError
@@ -74,9 +74,10 @@ def _computed(change: api.AnyChange) -> int:
     return 0
 
 
-def _where(error: Exception) -> str:
+def _told(error: Exception) -> tuple[str, str]:
+    """What of an error may be logged: its kind, and where it was raised."""
     last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{last.filename}, line {last.lineno}"
+    return type(error).__name__, f"{last.filename}, line {last.lineno}"
 
 
 class Hub:
@@ -230,7 +231,7 @@ class Hub:
                     continue
                 stream = entry.stream
                 _count(entry.quota, news)
-                for pending in stream.receive_news(news, now):
+                for pending in self._receive_news(stream, news, now):
                     self._observer.steered(
                         stream, pending.kind, output.step - pending.step, now - pending.received_s
                     )
@@ -242,6 +243,16 @@ class Hub:
             if not (output.stats.prefill_rows and output.stats.ready):
                 self._submit(self._recovery.prepared())
         self._observer.delivered(output)
+
+    def _receive_news(self, stream: Stream, news: api.News, now: float) -> list[PendingCommand]:
+        """A mistake of ours ends the stream that it shows in, and no other."""
+        try:
+            return stream.receive_news(news, now)
+        except Exception as error:  # noqa: BLE001 - what it says may quote the text: only its kind is logged
+            log.error("stream %d failed in the gateway: %s in %s", stream.number, *_told(error))
+            stream.fail("the server failed to take in what was decoded", now)
+            self._outgoing.append(api.Cancel(stream.number))
+            return []
 
     def cancel_all(self, of: Callable[[str], bool] = lambda tenant: True) -> None:
         """All streams of such tenants."""
@@ -334,7 +345,7 @@ class Hub:
         except Refusal as refusal:
             self._refuse(listener, frame, refusal)
         except Exception as error:  # noqa: BLE001 - what it says may quote the text: only its kind is logged
-            log.error("a frame could not be tokenized: %s in %s", type(error).__name__, _where(error))
+            log.error("a frame could not be tokenized: %s in %s", *_told(error))
             failure = Refusal("engine_error", "The server failed to tokenize this frame's text.")
             self._refuse(listener, frame, failure)
         else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from midstream import protocol
 from midstream.protocol import Credit, Params
 from realtime.hub.engine_recovery import DEATHS_ALONE
@@ -187,3 +189,27 @@ def test_news_of_what_the_hub_has_forgotten_is_counted_and_harms_nothing() -> No
         if server.counts.tokens_discarded:
             return
     raise AssertionError("the engine decoded nothing")
+
+
+def test_a_mistake_of_the_gateway_ends_the_stream_that_it_shows_in_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, _ = opened()
+    listener = RecordingListener(server)
+    listener.send(start("good", params=SHORT, credit=Credit(limit=12)))
+    listener.send(endless("bad"))
+    bad = next(stream for stream in server.hub.streams if stream.request_id == "bad")
+
+    def fail(token: int) -> str:
+        raise ValueError("with the user's secret text in it")
+
+    monkeypatch.setattr(bad.output, "add", fail)
+    while server.hub.streams:
+        server.tick()
+    finals = {event.request_id: event for event in listener.heard if isinstance(event, protocol.Final)}
+    assert (finals["bad"].finish_reason, finals["good"].finish_reason) == ("error", "length")
+    server.tick()
+    server.tick()
+    assert not server.engine.scheduler.sequences, "its memory is free"
+    assert "ValueError" in caplog.text
+    assert "secret" not in caplog.text
