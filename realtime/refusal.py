@@ -32,6 +32,11 @@ class Refusal(Exception):
     def status(self) -> int:
         return _ERRORS[self.code][0]
 
+    def without_frames(self) -> Refusal:
+        """To be kept: the frames that raised it hold whole texts, and perhaps whoever keeps it."""
+        self.__traceback__ = self.__context__ = self.__cause__ = None
+        return self
+
     def event(self, request_id: str | None = None, ref: str | None = None) -> Error:
         status, retryable = _ERRORS[self.code]
         return Error(

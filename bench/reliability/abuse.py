@@ -1,6 +1,7 @@
 """Abuse: one connection says valid frames of every kind, alone and in pairs, as fast as it can, with the
-dearest parameters that may stand, and reads nothing, little or all. Others' answers, others' tokens and the
-gateway's memory are looked at meanwhile; and random sequences of frames are ranked by what they cost."""
+dearest parameters that may stand, and reads nothing, little or all; and so does one address with requests
+over HTTP. Others' answers, others' tokens and the gateway's memory are looked at meanwhile; and random
+sequences of frames are ranked by what they cost."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ import midstream
 from bench.reliability.abuse_attack import READS
 from bench.reliability.abuse_search import search, top_ten
 from bench.reliability.abusive_frames import KINDS, SEED
+from bench.reliability.abusive_requests import REQUESTS
 from bench.reliability.process_memory import own_mib
 from bench.reliability.trial_server import complaints, serving
 from tests.server.server_process import Served
@@ -81,8 +83,8 @@ async def attacked(served: Served, kinds: tuple[str, ...], reads: str) -> Seen:
 
 
 def cases(scale: float) -> list[tuple[tuple[str, ...], str]]:
-    """Each kind alone and each pair, with each way of reading; a part of them, always the same."""
-    kinds = [*((kind,) for kind in KINDS), *itertools.combinations(KINDS, 2)]
+    """Each kind alone and each pair of frames, with each way of reading; a part of them, always the same."""
+    kinds = [*((kind,) for kind in (*KINDS, *REQUESTS)), *itertools.combinations(KINDS, 2)]
     every = [(kind, reads) for kind in kinds for reads in READS]
     return random.Random(SEED).sample(every, max(3, int(len(every) * scale)))
 

@@ -1,6 +1,6 @@
-"""One abusive client, in a process of its own: it says the same frames round and round, as fast as they are
-taken, for a while: `python -m bench.reliability.abuse_attack HOST KINDS READS SECONDS`, kinds with `+`
-between them.
+"""One abusive client, in a process of its own: it says the same frames round and round, or the same request,
+as fast as they are taken, for a while: `python -m bench.reliability.abuse_attack HOST KINDS READS SECONDS`,
+kinds with `+` between them.
 
 What it reads of the answers is nothing, a little now and then, or all.
 """
@@ -15,12 +15,14 @@ import socket
 import sys
 
 from bench.reliability.abusive_frames import encoded, start
-from bench.reliability.raw_clients import framed, greeted
+from bench.reliability.abusive_requests import REQUESTS
+from bench.reliability.raw_clients import framed, greeted, opened
 
 READS = ("nothing", "little", "all")
 LITTLE_BYTES, NOW_AND_THEN_S = 64, 0.2
 ROOM_BYTES = 4096  # of the kernel's, for what is not read
 DECODED = b'"type":"token"'
+REQUESTS_AT_ONCE = 4
 
 
 async def attack(host: str, kinds: list[str], reads: str, seconds: float) -> None:
@@ -31,6 +33,24 @@ async def attack(host: str, kinds: list[str], reads: str, seconds: float) -> Non
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(_send(sock, [framed(encoded(kind, name)) for kind in kinds]))
                 tasks.create_task(_read(sock, reads))
+
+
+async def attack_by_requests(host: str, kind: str, reads: str, seconds: float) -> None:
+    request = REQUESTS[kind].encoded(host)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds), asyncio.TaskGroup() as tasks:
+            for _ in range(REQUESTS_AT_ONCE):
+                tasks.create_task(_ask(host, request, reads))
+
+
+async def _ask(host: str, request: bytes, reads: str) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        with await opened(host, ROOM_BYTES) as sock, contextlib.suppress(ConnectionError):
+            await loop.sock_sendall(sock, request)
+            if reads == "nothing":
+                await asyncio.sleep(NOW_AND_THEN_S)  # and gone, as whoever stops a page's loading
+            await _read(sock, reads)
 
 
 async def _begin(sock: socket.socket, name: str) -> None:
@@ -55,4 +75,8 @@ async def _read(sock: socket.socket, reads: str) -> None:
 
 if __name__ == "__main__":
     with contextlib.suppress(ExceptionGroup):  # the server hung up, which it may
-        asyncio.run(attack(sys.argv[1], sys.argv[2].split("+"), sys.argv[3], float(sys.argv[4])))
+        _, host, kinds, reads, seconds = sys.argv
+        if kinds in REQUESTS:
+            asyncio.run(attack_by_requests(host, kinds, reads, float(seconds)))
+        else:
+            asyncio.run(attack(host, kinds.split("+"), reads, float(seconds)))

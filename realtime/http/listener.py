@@ -56,7 +56,7 @@ class HttpListener:
     # -- for the response ------------------------------------------------------------------------
 
     def fail(self, refusal: Refusal) -> None:
-        self.failure = self.failure or refusal
+        self.failure = self.failure or refusal.without_frames()
         self._news.set()
 
     @property

@@ -59,20 +59,29 @@ def format_event(data: bytes, event_id: int | str | None = None) -> bytes:
 
 
 @asynccontextmanager
-async def watched_for_disconnect(receive: Receive, leave: Callable[[], None]) -> AsyncIterator[None]:
-    """Meanwhile `leave` is called as soon as the client has gone away; at the end in any case."""
-    watching = asyncio.get_running_loop().create_task(_disconnected(receive))
-    watching.add_done_callback(lambda _: leave())
+async def watched_for_disconnect(
+    receive: Receive, leave: Callable[[], None] = lambda: None
+) -> AsyncIterator[None]:
+    """As soon as the client has gone away `leave` is called, and what is done meanwhile is given up; `leave`
+    is called at the end in any case."""
+    serving = asyncio.current_task()
+    assert serving is not None
+
+    async def give_up_when_gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        leave()
+        serving.cancel()
+
+    watching = asyncio.get_running_loop().create_task(give_up_when_gone())
     try:
         yield
+    except asyncio.CancelledError:
+        if not watching.done() or serving.uncancel():
+            raise
     finally:
         watching.cancel()
         leave()
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def stream_events(source: Source, send: Send, headers: dict[str, str], timeouts: SseTimeouts) -> None:

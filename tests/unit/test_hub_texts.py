@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,7 +13,9 @@ import pytest
 from engine import toy_model
 from midstream import protocol
 from midstream.protocol import Message
+from realtime.http.listener import HttpListener
 from realtime.hub.hub import LONG_TEXT
+from realtime.hub.observers import Caller
 from realtime.tenants.allowance import Allowance
 from realtime.tenants.quota import Quotas
 from realtime.text.served_model import ServedModel
@@ -254,3 +258,24 @@ def test_a_short_text_that_is_refused_is_charged_and_tokens_are_not() -> None:
     assert listener.error().code == "invalid_params"
     listener.send(start())
     assert listener.error().code == "rate_limited"
+
+
+async def test_what_was_refused_holds_no_text_however_long_its_refusal_is_kept() -> None:
+    """Its frames would be a cycle with the listener that keeps it, until somebody collects that."""
+    server = SimulatedServer(SIZE)
+    gc.collect()
+    gc.disable()
+    try:
+        listener = HttpListener(server.hub, Caller("http", tenant="tenant"), keeps_events=False)
+        server.hub.receive_frame("tenant", start(prompt=TOO_LONG), listener)
+        while listener.failure is None:
+            await listener.wait_for_news()
+        assert listener.failure.code == "context_too_long"
+        await server.hub.wait_until_empty()
+        await asyncio.sleep(0)  # the task that tokenized it ends
+        listener.leave()
+        gone = weakref.ref(listener)
+        del listener
+        assert gone() is None
+    finally:
+        gc.enable()

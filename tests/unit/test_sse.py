@@ -6,6 +6,8 @@ import asyncio
 from collections import deque
 from typing import Any
 
+import pytest
+
 from realtime.http.sse import (
     HEADERS,
     HEARTBEAT,
@@ -129,7 +131,24 @@ async def test_whoever_goes_away_is_noticed_at_once() -> None:
         assert not source.left
         gone.set()
         await source.more.wait()
-        assert source.left == "closed"
+        assert [source.left] == ["closed"]
+        await asyncio.gather(asyncio.Event().wait())  # what nobody waits for any more is given up
+
+
+async def test_whoever_is_cancelled_from_outside_is_cancelled() -> None:
+    source, begun = Script(), asyncio.Event()
+
+    async def serve() -> None:
+        async with watched_for_disconnect(asyncio.Event().wait, source.leave):  # type: ignore[arg-type]
+            begun.set()
+            await asyncio.Event().wait()
+
+    serving = asyncio.create_task(serve())
+    await begun.wait()
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    assert source.left
 
 
 async def test_nobody_is_watched_for_longer_than_needed() -> None:

@@ -61,7 +61,10 @@ def completions(
             )
             return CompletionResponse(source, id_header, timeouts, stream=body.stream)
 
-        return await caller_work.do(asked)
+        response = Response()  # to nobody, who is gone before it is made
+        async with sse.watched_for_disconnect(request.receive):
+            response = await caller_work.do(asked)
+        return response  # noqa: RET504
 
     return complete
 

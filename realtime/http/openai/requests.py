@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from midstream.protocol import MAX_INDEX, MAX_MILLISECONDS, Milliseconds, Params, RequestId, TextPart, TokenId
 from realtime.codec import explain_error
 from realtime.http.openai.errors import FieldRefusal
 from realtime.refusal import Refusal
 
-CHOICE_LIMIT = 128  # of one request
+CHOICE_LIMIT, MESSAGE_LIMIT = 128, 4096  # of one request
 
 MaxTokens = Annotated[int, Meta(ge=1, le=MAX_INDEX)]
 
@@ -50,43 +51,49 @@ class Turn(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ChatBody(Body, kw_only=True, forbid_unknown_fields=True):
-    messages: Annotated[list[Turn], Meta(min_length=1, max_length=4096)]
+    messages: Annotated[list[Turn], Meta(min_length=1, max_length=MESSAGE_LIMIT)]
     max_completion_tokens: MaxTokens | UnsetType = UNSET
     logprobs: bool = False  # here it is a switch, and the number has another name
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
 
 
 class TextBody(Body, kw_only=True, forbid_unknown_fields=True):
-    prompt: str | list[Any]
+    prompt: Raw
     best_of: Annotated[int, Meta(ge=1, le=CHOICE_LIMIT)] | None = None
 
     @property
     def prompts(self) -> list[str | list[int]]:
         """One or many, each a text or token ids."""
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        for kind, alone in ((list[str], False), (list[TokenId], True), (list[list[TokenId]], False)):
-            try:
-                prompt: Any = msgspec.convert(self.prompt, kind)
-            except msgspec.ValidationError:
-                continue
-            return [prompt] if alone else prompt
+        with suppress(msgspec.ValidationError):
+            return [msgspec.json.decode(self.prompt, type=str)]
+        with suppress(msgspec.ValidationError):
+            tokens = msgspec.json.decode(self.prompt, type=list[TokenId])
+            return [tokens] if tokens else []
+        with suppress(msgspec.ValidationError):
+            _check_count("prompt", msgspec.json.decode(self.prompt, type=list[Raw]), CHOICE_LIMIT)
+            return msgspec.json.decode(self.prompt, type=list[str | list[TokenId]])
         raise FieldRefusal(
             "prompt",
             "`prompt` must be a string, a list of strings, token ids, or a list of lists of token ids.",
         )
 
 
-def _anything(value: Any) -> bool:
+def _check_count(name: str, items: list[Raw], most: int) -> None:
+    """Of what is not looked into yet, which may take long."""
+    if not 1 <= len(items) <= most:
+        raise FieldRefusal(name, f"`{name}` must be a list of 1 to {most} items.")
+
+
+def _anything(value: Raw) -> bool:
     return True
 
 
-def _is(*values: Any) -> Callable[[Any], bool]:
-    return lambda value: value in values
+def _is(*values: Any) -> Callable[[Raw], bool]:
+    return lambda value: msgspec.json.decode(value) in values
 
 
 # Fields that we need not know, as long as their value asks for nothing.
-_HARMLESS: dict[str, Callable[[Any], bool]] = {
+_HARMLESS: dict[str, Callable[[Raw], bool]] = {
     "echo": _is(False),
     "functions": _is([]),
     "metadata": _anything,
@@ -103,25 +110,28 @@ _HARMLESS: dict[str, Callable[[Any], bool]] = {
     "tools": _is([]),
     "user": _anything,
 }
+_NULL = Raw(b"null")
+_NOTHING = (_NULL, Raw(b"[]"))
 _PATH = re.compile(r"`\$\.?([^`]*)`")
 
 B = TypeVar("B", bound=Body)
 
 
 def read(kind: type[B], data: bytes) -> B:
-    """The request that a body is. What is null is not there."""
+    """The request that a body is. What is null is not there. No value is looked into before its kind is
+    known: making objects of a megabyte of nonsense would take a tenth of a second."""
     try:
-        said = msgspec.json.decode(data)
+        said = msgspec.json.decode(data, type=dict[str, Raw])
+    except msgspec.ValidationError:
+        raise Refusal("invalid_frame", "The body must be one JSON object.") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise Refusal("invalid_frame", "The body is not valid JSON.") from None
-    if not isinstance(said, dict):
-        raise Refusal("invalid_frame", "The body must be one JSON object.")
-    asked = {name: value for name, value in said.items() if value is not None}
+    asked = {name: value for name, value in said.items() if value != _NULL}
     _refuse_unknown(kind, asked)
     return _converted(kind, {name: asked[name] for name in asked if name in kind.__struct_fields__})
 
 
-def _refuse_unknown(kind: type[Body], asked: dict[str, Any]) -> None:
+def _refuse_unknown(kind: type[Body], asked: dict[str, Raw]) -> None:
     for name in asked.keys() - set(kind.__struct_fields__):
         if name not in _HARMLESS:
             raise FieldRefusal(
@@ -133,11 +143,15 @@ def _refuse_unknown(kind: type[Body], asked: dict[str, Any]) -> None:
             )
 
 
-def _converted(kind: type[B], asked: dict[str, Any]) -> B:
-    if isinstance(asked.get("messages"), list):
-        asked["messages"] = [_turn(at, turn) for at, turn in enumerate(asked["messages"])]
+def _converted(kind: type[B], asked: dict[str, Raw]) -> B:
+    said: dict[str, Any] = dict(asked)
+    if "messages" in asked:
+        with suppress(msgspec.ValidationError):  # told below
+            turns = msgspec.json.decode(asked["messages"], type=list[Raw])
+            _check_count("messages", turns, MESSAGE_LIMIT)
+            said["messages"] = [_turn(at, turn) for at, turn in enumerate(turns)]
     try:
-        return msgspec.convert(asked, kind, str_keys=True)
+        return msgspec.json.decode(msgspec.json.encode(said), type=kind)
     except msgspec.ValidationError as error:
         place = _PATH.search(str(error).partition(" - at ")[2])
         refusal = explain_error(kind, error, "request")
@@ -146,11 +160,13 @@ def _converted(kind: type[B], asked: dict[str, Any]) -> B:
         raise FieldRefusal(param, refusal.message, refusal.code) from None
 
 
-def _turn(at: int, turn: Any) -> Any:
+def _turn(at: int, turn: Raw) -> Raw | dict[str, Raw]:
     """A message without what says nothing: clients send back whole messages that they were given."""
-    if not isinstance(turn, dict):
+    try:
+        whole = msgspec.json.decode(turn, type=dict[str, Raw])
+    except msgspec.ValidationError:
         return turn
-    said = {name: value for name, value in turn.items() if name == "content" or value not in (None, [])}
+    said = {name: value for name, value in whole.items() if name == "content" or value not in _NOTHING}
     for name in said.keys() - set(Turn.__struct_fields__):
         param = f"messages[{at}].{name}"
         raise FieldRefusal(param, f"`{param}` is not supported by this server: leave it out.", "unsupported")
