@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, get_args
 
 import msgspec
-from msgspec import inspect
+from msgspec import Raw, inspect
 
 from midstream import protocol
 from midstream.protocol import MSGPACK_SUBPROTOCOL, ClientFrame, Event
@@ -32,6 +32,8 @@ class Codec:
         library: Any = msgspec.json if self.text else msgspec.msgpack
         self._decoder = library.Decoder(ClientFrame)
         self._untyped = library.Decoder()
+        self._fields = library.Decoder(dict[str, Raw])
+        self._string = library.Decoder(str)
         self._encoder = library.Encoder()
 
     def encode(self, event: Event) -> bytes:
@@ -44,17 +46,32 @@ class Codec:
             mistake = error
         except _BROKEN as error:
             raise self._unreadable(error) from None
-        said = self._read(data)
-        if not self.text and (frame := _with_text_keys(said)) is not None:
+        fields = self._read(data)
+        if not self.text and _is_of_a_key(mistake) and (frame := self._with_text_keys(data)) is not None:
             return frame
-        raise self._explained(said, mistake)
+        raise self._explained(fields, mistake)
 
-    def _read(self, data: bytes | str) -> Any:
-        """Whatever the bytes say: nothing is expected of it but that it can be read."""
+    def _read(self, data: bytes | str) -> dict[str, Raw] | None:
+        """The fields of an object, none of them looked into, which may take long; None if it is no object."""
         try:
-            return self._untyped.decode(data)
+            return self._fields.decode(data)  # type: ignore[no-any-return]
+        except msgspec.ValidationError:
+            return None
         except _BROKEN as error:
             raise self._unreadable(error) from None
+
+    def _text_of(self, field: Raw | None) -> str | None:
+        try:
+            return None if field is None else self._string.decode(field)
+        except _BROKEN:
+            return None
+
+    def _with_text_keys(self, data: bytes | str) -> ClientFrame | None:
+        """The same object as in JSON, where keys that are numbers are strings: so many languages pack it."""
+        try:
+            return msgspec.convert(self._untyped.decode(data), ClientFrame, str_keys=True)  # type: ignore[no-any-return]
+        except _BROKEN:
+            return None
 
     def _unreadable(self, error: Exception) -> Refusal:
         return Refusal("invalid_frame", f"The frame is not valid {self.name}{_where(error)}.")
@@ -68,30 +85,28 @@ class Codec:
         if isinstance(data, str) != self.text:
             return None, None  # a message of the other kind: it is not even in this encoding
         try:
-            frame = self._read(data)
+            fields = self._read(data) or {}
         except Refusal:
             return None, None
-        if not isinstance(frame, dict):
-            return None, None
-        return _short_text(frame.get("request_id"), 128), _short_text(frame.get("ref"), 64)
+        request_id, ref = self._text_of(fields.get("request_id")), self._text_of(fields.get("ref"))
+        return _if_short(request_id, 128), _if_short(ref, 64)
 
-    def _explained(self, frame: Any, error: msgspec.ValidationError) -> Refusal:
-        if not isinstance(frame, dict):
+    def _explained(self, fields: dict[str, Raw] | None, error: msgspec.ValidationError) -> Refusal:
+        if fields is None:
             return Refusal("invalid_frame", f"A frame is one {self.name} object with a `type`.")
-        tag = frame.get("type")
-        kind = _BY_TAG.get(tag) if isinstance(tag, str) else None
+        tag = self._text_of(fields.get("type"))
+        kind = None if tag is None else _BY_TAG.get(tag)
         if kind is None:
+            said = (
+                f'"{tag[:64]}"' if tag is not None else "(no string)" if "type" in fields else "(none given)"
+            )
             known = ", ".join(sorted(_BY_TAG))
-            return Refusal("invalid_frame", f"Unknown frame type {_quoted(tag)}; known are {known}.")
+            return Refusal("invalid_frame", f"Unknown frame type {said}; known are {known}.")
         return explain_error(kind, error, f"{tag} frame")
 
 
-def _with_text_keys(said: Any) -> ClientFrame | None:
-    """The same object as in JSON, where keys that are numbers are strings: so many languages pack it."""
-    try:
-        return msgspec.convert(said, ClientFrame, str_keys=True)  # type: ignore[no-any-return]
-    except (msgspec.ValidationError, RecursionError):
-        return None
+def _is_of_a_key(error: msgspec.ValidationError) -> bool:
+    return "`key` in " in str(error)
 
 
 def explain_error(kind: type, error: msgspec.ValidationError, what: str) -> Refusal:
@@ -181,15 +196,5 @@ def _where(error: Exception) -> str:
     return f": the mistake is at byte {byte.group(1)}" if byte else ""
 
 
-def _quoted(value: Any) -> str:
-    return (
-        f'"{value[:64]}"'
-        if isinstance(value, str)
-        else "(no string)"
-        if value is not None
-        else "(none given)"
-    )
-
-
-def _short_text(value: Any, length: int) -> str | None:
-    return value if isinstance(value, str) and len(value) <= length else None
+def _if_short(text: str | None, length: int) -> str | None:
+    return text if text is not None and len(text) <= length else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from midstream.protocol import JSON_SUBPROTOCOL, MSGPACK_SUBPROTOCOL, Start
@@ -10,6 +12,7 @@ from realtime.config import Options
 from realtime.refusal import Refusal
 
 MOST = Options().max_message_bytes
+INVALID, OBJECT = "not valid MessagePack", "one MessagePack object"
 START = '{"type":"start","request_id":"a","prompt":"x"'
 
 
@@ -22,11 +25,11 @@ def filled(begin: str, part: str, end: str = "", between: str = "") -> str:
 @pytest.mark.parametrize(
     ("message", "said"),
     [
-        pytest.param(filled("", "["), "nested too deeply", id="lists in lists"),
+        pytest.param(filled("", "["), "one JSON object", id="lists in lists"),
         pytest.param(filled("", '{"a":'), "nested too deeply", id="objects in objects"),
         pytest.param(filled(START + ',"x":', "["), "nested too deeply", id="depth in an unknown field"),
         pytest.param(
-            filled(START + ',"priority":', "9", "}"), "out of range", id="a number of a million digits"
+            filled(START + ',"priority":', "9", "}"), "from -8 to 8", id="a number of a million digits"
         ),
         pytest.param(filled(START + ',"params":{"stop":[', '"a"', "]}}", ","), "params.stop", id="stops"),
         pytest.param(
@@ -45,20 +48,34 @@ def test_json_that_is_hard_to_read(message: str, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "message",
+    ("message", "said"),
     [
-        pytest.param(b"\x91" * MOST, id="lists in lists"),
-        pytest.param(b"\x81\xa1a" * (MOST // 3), id="maps in maps"),
-        pytest.param(b"\xdd\xff\xff\xff\xff" + bytes(MOST - 5), id="a list that claims four billion items"),
-        pytest.param(b"\xdf\xff\xff\xff\xff" + bytes(MOST - 5), id="a map that claims four billion keys"),
-        pytest.param(b"\xc6\xff\xff\xff\xff" + bytes(MOST - 5), id="bytes that claim four gigabytes"),
+        pytest.param(b"\x91" * MOST, OBJECT, id="lists in lists"),
+        pytest.param(b"\x81\xa1a" * (MOST // 3), INVALID, id="maps in maps"),
+        pytest.param(b"\xdd\xff\xff\xff\xff" + bytes(MOST - 5), OBJECT, id="a list of four billion items"),
+        pytest.param(b"\xdf\xff\xff\xff\xff" + bytes(MOST - 5), OBJECT, id="a map of four billion keys"),
+        pytest.param(b"\xc6\xff\xff\xff\xff" + bytes(MOST - 5), INVALID, id="bytes, four gigabytes of them"),
     ],
 )
-def test_messagepack_that_is_hard_to_read(message: bytes) -> None:
+def test_messagepack_that_is_hard_to_read(message: bytes, said: str) -> None:
     codec = Codec(MSGPACK_SUBPROTOCOL)
-    with pytest.raises(Refusal, match="not valid MessagePack"):
+    with pytest.raises(Refusal, match=said):
         codec.decode(message)
     codec.ids_of(message)
+
+
+def test_nonsense_is_refused_without_making_objects_of_it() -> None:
+    """Which takes fifty milliseconds, and twenty times its size."""
+    message = filled('{"type":"start","request_id":"a","prompt":[', "[]", "]}", ",")
+    codec = Codec(JSON_SUBPROTOCOL)
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refusal, match="prompt"):
+            codec.decode(message)
+        assert codec.ids_of(message) == ("a", None)
+        assert tracemalloc.get_traced_memory()[1] < 5 * MOST
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_hundred_thousand_unknown_keys_are_ignored_like_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -245,3 +246,15 @@ def test_errors_are_those_that_openais_clients_know(
     error = error_object(refusal)["error"]
     assert (error["status"], error["type"], error["code"], error["param"]) == (status, kind, code, param)
     assert error.get("retry_after_ms") == refusal.retry_after_ms
+
+
+@pytest.mark.parametrize(("kind", "name"), [(TextBody, "echo"), (ChatBody, "stop")])
+def test_nonsense_is_refused_without_making_objects_of_it(kind: type[ChatBody | TextBody], name: str) -> None:
+    asked = b'"messages":[{"role":"user","content":""}]' if kind is ChatBody else b'"prompt":""'
+    body = b'{%s,"%s":[' % (asked, name.encode()) + b"[]," * 340_000 + b"[]]}"
+    tracemalloc.start()
+    try:
+        assert refused(kind, body)["param"].startswith(name)
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(body)
+    finally:
+        tracemalloc.stop()
