@@ -41,15 +41,17 @@ class InstantSteps:
 
     def _complete(self, rows: list[Row]) -> None:
         for row in rows:
+            self.discarded += row.void
             if row.discarded:
-                self.discarded += row.samples
                 continue
             sequence = row.sequence
             assert row.start == sequence.num_computed, "a row continues what stands computed"
-            assert not row.samples or row.index == sequence.num_outputs, "and is told by its true index"
-            assert not row.samples or sequence.num_outputs < sequence.credit
+            assert not row.samples or row.void or row.index == sequence.num_outputs, (
+                "and is told by its index"
+            )
+            assert not row.samples or row.void or sequence.num_outputs < sequence.credit
             self.scheduler.commit(row)
-            if row.samples:
+            if row.samples and not row.void:
                 sequence.append_output(1000 + sequence.num_outputs)
             if sequence.length_reached:
                 self.scheduler.remove(sequence)

@@ -87,10 +87,10 @@ class Turns(RuleBasedStateMachine):
     @rule(at=PICK, release=st.booleans())
     def pause(self, at: int, release: bool) -> None:
         for sequence in self.pick(at):
-            sequence.discard_in_flight()
             sequence.paused = True
             sequence.preempted = False
             if release:
+                sequence.give_up_in_flight()
                 self.scheduler.release_blocks(sequence)
             self.scheduler.update_ready(sequence)
 
@@ -105,9 +105,8 @@ class Turns(RuleBasedStateMachine):
     @rule(at=PICK, back=st.integers(0, 9))
     def truncate(self, at: int, back: int) -> None:
         for sequence in self.pick(at):
-            sequence.discard_in_flight()
             sequence.truncate(max(0, sequence.num_outputs - back))
-            self.scheduler.release_blocks(sequence, keep=sequence.num_computed)
+            self.scheduler.release_blocks(sequence, keep=sequence.next_position)
             self.scheduler.update_ready(sequence)
 
     @rule()
