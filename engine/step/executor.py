@@ -138,8 +138,12 @@ class Executor:
             if row.outdated:
                 row.sequence.give_up_in_flight()
         rows = [row for row in failed.rows if not row.discarded]
-        error = failed.readback if isinstance(failed.readback, Exception) else None
-        again = iter(self._retry_halves(rows, error) if error and rows else self._retry_each(rows))
+        if not isinstance(failed.readback, Exception):
+            again = iter(self._retry_each(rows))
+        elif len(rows) < len(failed.rows):  # these have not failed yet
+            again = iter(self._retry_rows(rows) if rows else [])
+        else:
+            again = iter(self._retry_halves(rows, failed.readback))
         return [None if row.discarded else next(again) for row in failed.rows]
 
     def _retry_each(self, rows: list[Row]) -> list[Result]:
