@@ -4,9 +4,9 @@ It knows tokens, commands and news of them. It knows no text, no socket and no c
 test, a thread or a process of its own, is not its business.
 
 With `overlap` the device never waits for the host: a step launches its batch, and then takes the results of
-the batch before it. Whatever happens meanwhile to a stream with a row in flight discards that row: its token
-is void, counted as discarded, and computed again if the stream goes on. So every index that a client is
-told is the truth, and no token is ever taken back.
+the batch before it. A command acts behind the token in flight for its stream, and is answered behind it. Only
+what changes the tokens before that one makes it void: it is counted as discarded, and sampled again if the
+stream goes on. So every index that a client is told is the truth, and no token is ever taken back.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Engine:
     # -- the step --------------------------------------------------------------------------------
 
     def step(self) -> api.StepOutput:
-        """One step. Commands act behind the tokens that were on their way, and are answered together with
-        them: whoever steers waits for the step in flight, never for another."""
+        """One step. Commands act behind the tokens that were on their way, and are answered behind them:
+        whoever steers waits for the step in flight, never for another."""
         started = time.perf_counter()
         self._finish_loads()
         batch = self.scheduler.schedule()
