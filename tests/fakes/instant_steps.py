@@ -17,7 +17,7 @@ class InstantSteps:
         self.scheduler = scheduler
         self.discarded = 0
         self._overlap = overlap
-        self._rows: list[Row] = []  # in flight
+        self.rows: list[Row] = []  # in flight
         self._loads: list[Load] = []
 
     def take(self) -> Batch:
@@ -26,11 +26,11 @@ class InstantSteps:
         for row in batch.rows:
             assert row.sequence.pending_load is None, "who waits for its memory does not run"
         self._loads += [load for load in batch.loads if load.live]
-        before, self._rows = self._rows, batch.rows
+        before, self.rows = self.rows, batch.rows
         self._complete(before)
         if not self._overlap:
             self._complete(batch.rows)
-            self._rows = []
+            self.rows = []
         self.scheduler.host_cache.plan_saves(self.scheduler.cache, 3)
         return batch
 
