@@ -169,7 +169,6 @@ def draws_agree(device: torch.device, vocab: int, rows: int) -> float:
         sequences = [Sequence(row, [1], parameters[row], credit=9, context=99) for row in range(rows)]
         for row, sequence in enumerate(sequences):
             sequence.slot = row
-            sampler.assign_slot(sequence)
         chosen.append([sampled.token for sampled in sampler.sample(logits.to(place), sequences)])
     equal: int = sum(a == b for a, b in zip(*chosen, strict=True))
     return equal / rows

@@ -176,7 +176,8 @@ class Logprob(Struct, array_like=True, frozen=True):
 
 
 class News(Struct, array_like=True):
-    """One stream's step: what memory did to it, then its tokens, then what its commands did behind them."""
+    """One stream's step: what memory did to it, then its tokens, then what its commands did behind them. What
+    happened behind that in the same step is in further news."""
 
     stream: int
     early: list[AnyChange] = []

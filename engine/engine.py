@@ -4,9 +4,9 @@ It knows tokens, commands and news of them. It knows no text, no socket and no c
 test, a thread or a process of its own, is not its business.
 
 With `overlap` the device never waits for the host: a step launches its batch, and then takes the results of
-the batch before it. Whatever happens meanwhile to a stream with a row in flight discards that row: its token
-is void, counted as discarded, and computed again if the stream goes on. So every index that a client is
-told is the truth, and no token is ever taken back.
+the batch before it. A command acts behind the token in flight for its stream, and is answered behind it. Only
+what changes the tokens before that one makes it void: it is counted as discarded, and sampled again if the
+stream goes on. So every index that a client is told is the truth, and no token is ever taken back.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ class Engine:
         self._executor = Executor(runner, sampler, overlap=overlap, retry=retry)
         self._swapping = Swapping(scheduler.host_cache, copier)
         self._lifecycle = Lifecycle(scheduler, sampler, slots=slots, context=runner.context)
-        self._steering = Steering(self._lifecycle, scheduler, sampler)
+        self._steering = Steering(self._lifecycle, scheduler)
         self._commands = commands or CommandQueue()
         self._stopping = False
 
     # -- the step --------------------------------------------------------------------------------
 
     def step(self) -> api.StepOutput:
-        """One step. Commands act behind the tokens that were on their way, and are answered together with
-        them: whoever steers waits for the step in flight, never for another."""
+        """One step. Commands act behind the tokens that were on their way, and are answered behind them:
+        whoever steers waits for the step in flight, never for another."""
         started = time.perf_counter()
         self._finish_loads()
         batch = self.scheduler.schedule()
@@ -109,10 +109,11 @@ class Engine:
 
     def _announce(self, batch: Batch) -> None:
         for sequence in batch.preempted:
-            self._lifecycle.news(sequence).early.append(api.Paused(sequence.num_outputs, "memory"))
+            paused = api.Paused(sequence.num_outputs, "memory")
+            self._lifecycle.add_memory_change(sequence, paused)
         for sequence, recomputed in batch.resumed:
             resumed = api.Resumed(sequence.num_outputs, recomputed, "memory")
-            self._lifecycle.news(sequence).early.append(resumed)
+            self._lifecycle.add_memory_change(sequence, resumed)
         for sequence, found in batch.admitted:
             self._lifecycle.news(sequence).admitted = found
 
@@ -132,8 +133,9 @@ class Engine:
     # -- commit ----------------------------------------------------------------------------------
 
     def _commit(self, row: Row, result: Result) -> None:
+        self._discarded += row.void
         if row.discarded:
-            self._discarded += row.samples
+            self._lifecycle.tell_answers(row.sequence)
         elif isinstance(result, Exception):
             self._fail(row.sequence, "the model failed on this stream")
         elif result is not None and result.token is None:
@@ -144,13 +146,14 @@ class Engine:
     def _commit_computed(self, row: Row, sampled: SampledToken | None) -> None:
         self.scheduler.commit(row)
         sequence = row.sequence
-        if sampled is not None and sampled.token is not None:
+        if sampled is not None and sampled.token is not None and not row.void:
             self._lifecycle.add_token(sequence, sampled.token, sampled)
             sequence.append_output(sampled.token)
             self.tokens_total += 1
-            if sampled.token in self.runner.eos and not sequence.sampling.ignore_eos:
+            if sampled.token in self.runner.eos and not row.sampling.ignore_eos:
                 self._lifecycle.finish(sequence, "eos")
                 return
+        self._lifecycle.tell_answers(sequence)
         self._lifecycle.update(sequence)
 
     def _fail(self, sequence: Sequence, detail: str) -> None:

@@ -67,8 +67,6 @@ def step_bytes(
         requests = [SampleRequest(row.sequence, 0) for row in batch]
         sampler.launch(runner.forward(batch), requests).read()
 
-    for row in batch:
-        sampler.assign_slot(row.sequence)
     few = meter(decode)
     for row in batch:
         sampler.release_slot(row.sequence)

@@ -1,7 +1,8 @@
 """The sampler: chooses the next token of every row of a batch.
 
 A stream's sampling parameters (temperature, penalties, seed) are a row of tensors, found by the slot of its
-sequence: to adjust a stream is to write a row, and a batch is never split by its parameters. What is sampled
+sequence: to adjust a stream is to write a row, and a batch is never split by its parameters. Rows are written
+when they are next sampled with, all together, however often their streams were adjusted. What is sampled
 for a row depends on that row alone. In order: logprobs of the raw logits; logit_bias, repetition, presence
 and frequency penalty, min_tokens; temperature, top_k, top_p, min_p (the order of transformers' warpers); the
 draw.
@@ -67,32 +68,31 @@ class Sampler:
         self._eos = self._integers(sorted(token for token in set(eos) if 0 <= token < vocab))
         self._parameters = torch.zeros(slots, PARAMETERS, dtype=torch.float64, device=device)
         self._seeds = torch.zeros(slots, dtype=torch.int64, device=device)
-        self._bias: dict[int, dict[int, float]] = {}  # of the slots that have any
+        self._bias: dict[int, dict[int, float]] = {}  # of each slot
+        self._written: dict[int, Sampling] = {}  # what stands in the row of each slot
         self._counts = TokenCounts(slots if rows is None else rows, vocab, self.latest_tokens)
 
     # -- slots -------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
-    def assign_slot(self, seq: Sequence) -> None:
-        """The sequence has got its slot."""
-        self.release_slot(seq)
-        self.update_parameters(seq)
-
-    @torch.inference_mode()
-    def update_parameters(self, seq: Sequence) -> None:
-        """The `sampling` of the sequence changed."""
-        slot, sampling = seq.slot, seq.sampling
-        assert slot >= 0, "a sequence is assigned a slot before its parameters are updated"
-        self._parameters[slot] = upload(_parameters_of(sampling), self._device, torch.float64)
-        self._seeds[slot] = sampling.seed
-        self._bias[slot] = {
-            token: bias for token, bias in sampling.logit_bias.items() if 0 <= token < self._vocab
-        }
-
     def release_slot(self, seq: Sequence) -> None:
         """The slot is free."""
+        self._written.pop(seq.slot, None)
         self._bias.pop(seq.slot, None)
         self._counts.release_slot(seq.slot)
+
+    def _write_parameters(self, seqs: Iterable[Sequence]) -> None:
+        """Of those whose `sampling` is not what stands in their rows."""
+        changed = {seq.slot: seq.sampling for seq in seqs if self._written.get(seq.slot) is not seq.sampling}
+        if not changed:
+            return
+        slots, every = self._integers(changed), list(changed.values())
+        parameters = upload([_parameters_of(sampling) for sampling in every], self._device, torch.float64)
+        self._parameters.index_copy_(0, slots, parameters)
+        self._seeds.index_copy_(0, slots, self._integers(sampling.seed for sampling in every))
+        for slot, sampling in changed.items():
+            bias = sampling.logit_bias.items()
+            self._bias[slot] = {token: value for token, value in bias if 0 <= token < self._vocab}
+        self._written |= changed
 
     # -- sampling ----------------------------------------------------------------------------------
 
@@ -107,6 +107,7 @@ class Sampler:
         if not rows:
             return Readback(None, [])
         assert logits.shape == (len(rows), self._vocab)
+        self._write_parameters(row.seq for row in rows)
         raw = logits if logits.dtype == torch.float64 else logits.float()
         slots = self._integers([row.seq.slot for row in rows])
         parameters = self._parameters[slots]

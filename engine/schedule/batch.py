@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from engine.api import Sampling
 from engine.schedule.host_cache import Load
 from engine.schedule.sequence import Sequence
 
@@ -14,19 +15,45 @@ from engine.schedule.sequence import Sequence
 @dataclass(slots=True)
 class Row:
     """`count` tokens of a sequence, from position `start`; `samples` when the next token is sampled behind
-    them."""
+    them.
+
+    While it is in flight the sequence may give a part of it up, from the end on, and what it samples with it.
+    """
 
     sequence: Sequence
     start: int
     count: int
     samples: bool
     index: int = 0  # of the output token that is sampled
-    epoch: int = 0  # of the sequence when the row was planned
+    given_up: int = 0  # of `count`
+    sampling: Sampling = field(init=False)  # in force when the row was planned
+
+    def __post_init__(self) -> None:
+        self.sampling = self.sequence.sampling
+
+    @property
+    def end(self) -> int:
+        return self.start + self.count
+
+    @property
+    def kept(self) -> int:
+        """Tokens of it that stand once they are computed."""
+        return self.count - self.given_up
 
     @property
     def discarded(self) -> bool:
-        """Whether the sequence gave the row up while it was in flight."""
-        return self.epoch != self.sequence.epoch
+        """Whether nothing of it stands."""
+        return not self.kept
+
+    @property
+    def void(self) -> bool:
+        """Whether it samples a token that nobody wants any more."""
+        return self.samples and self.given_up > 0
+
+    @property
+    def outdated(self) -> bool:
+        """Whether to compute it once more would give something else: its sequence was steered meanwhile."""
+        return self.given_up > 0 or (self.samples and self.sampling is not self.sequence.sampling)
 
 
 @dataclass(slots=True)

@@ -63,7 +63,7 @@ class Scheduler:
         self.update_ready(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        sequence.discard_in_flight()
+        sequence.give_up_in_flight()
         self.release_blocks(sequence)
         del self.sequences[sequence.stream]
         self._ready.pop(sequence.stream, None)
@@ -106,10 +106,8 @@ class Scheduler:
         return batch
 
     def commit(self, row: Row) -> None:
-        """The row's tokens stand computed."""
-        row.sequence.num_in_flight -= row.count
-        row.sequence.num_placeholders -= row.samples
-        row.sequence.num_computed += row.count
+        """What is left of the row stands computed."""
+        row.sequence.complete(row)
         self.cache.cache_full_blocks(row.sequence)
 
     # -- rows ------------------------------------------------------------------------------------
@@ -158,9 +156,9 @@ class Scheduler:
             batch.copies.append(copy)
         start, index = sequence.next_position, sequence.next_index
         samples = sequence.may_sample and start + count == sequence.num_tokens + sequence.num_placeholders
-        batch.rows.append(Row(sequence, start, count, samples, index, sequence.epoch))
-        sequence.num_in_flight += count
-        sequence.num_placeholders += samples
+        row = Row(sequence, start, count, samples, index)
+        sequence.launch(row)
+        batch.rows.append(row)
         return count
 
     def _admit(self, batch: Batch, sequence: Sequence) -> bool:
@@ -235,7 +233,7 @@ class Scheduler:
         return self.cache.grow(sequence, tokens)
 
     def _evict(self, batch: Batch, victim: Sequence) -> None:
-        victim.discard_in_flight()
+        victim.give_up_in_flight()
         if victim.num_to_compute:
             victim.preempted = True
             batch.preempted.append(victim)

@@ -13,8 +13,8 @@ p: prompt, o: output, i: injected, ?: sampled by steps in flight, and not known 
 - `num_outputs`: output tokens, without what was injected among them.
 - `num_tokens`: all tokens that the host knows.
 - `num_computed`: tokens whose keys and values stand in the KV cache.
-- `num_in_flight`: tokens behind those that steps in flight compute.
-- `num_placeholders`: tokens that steps in flight sample, which the host does not know yet.
+- `num_in_flight`: tokens behind those that the rows in flight compute.
+- `num_placeholders`: tokens that the rows in flight sample, which the host does not know yet.
 - `next_position`: where computing goes on, num_computed + num_in_flight.
 - `num_uncomputed`: tokens, placeholders included, that no step has been planned for.
 - `num_to_compute`: how many of them the next step should compute; 0 for a sequence that is to wait.
@@ -28,7 +28,12 @@ own the memory behind them.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from engine.api import Logprob, Sampling
+
+if TYPE_CHECKING:
+    from engine.schedule.batch import Row
 
 
 class Sequence:
@@ -63,7 +68,7 @@ class Sequence:
         self.num_computed = 0
         self.num_in_flight = 0
         self.num_placeholders = 0
-        self.epoch = 0  # times that what was in flight was discarded: rows of an earlier epoch are void
+        self._in_flight: list[Row] = []  # in the order in which they complete
         self.blocks: list[int] = []  # the block table
         self.block_hashes: list[bytes] = []  # of its full computed blocks
         self.num_offered = 0  # of those blocks, offered to the host cache
@@ -129,12 +134,35 @@ class Sequence:
         """Whether nothing but credit is missing."""
         return not self.paused and self.num_outputs >= self.credit and not self.length_reached
 
-    def discard_in_flight(self) -> None:
-        """Void the rows in flight: it is as if they had never been planned, whatever comes of them."""
-        if self.num_in_flight:
-            self.tokens_version += self.num_placeholders  # what was counted of them is void
-            self.num_in_flight = self.num_placeholders = 0
-            self.epoch += 1
+    # -- rows in flight --------------------------------------------------------------------------
+
+    def launch(self, row: Row) -> None:
+        """The row continues what is planned already."""
+        self._in_flight.append(row)
+        self.num_in_flight += row.count
+        self.num_placeholders += row.samples
+
+    def complete(self, row: Row) -> None:
+        """What is left of the row, the oldest in flight, stands computed."""
+        self._in_flight.remove(row)
+        self.num_in_flight -= row.kept
+        self.num_computed += row.kept
+        self.num_placeholders -= row.samples and not row.void
+
+    def give_up_in_flight(self, position: int = 0) -> None:
+        """Whatever is in flight counts only up to this position: what is computed behind it, and what is
+        sampled there, is void. It is as if no more had been planned."""
+        for row in self._in_flight:
+            given_up = min(row.count, row.end - position)
+            if given_up > row.given_up:
+                self.num_in_flight -= given_up - row.given_up
+                if row.samples and not row.void:
+                    self.num_placeholders -= 1
+                    self.tokens_version += 1  # what was counted of it is void
+                row.given_up = given_up
+        self._in_flight = [row for row in self._in_flight if not row.discarded]
+
+    # -- tokens ----------------------------------------------------------------------------------
 
     def append_output(self, token: int) -> None:
         self.tokens.append(token)
@@ -166,10 +194,12 @@ class Sequence:
             del self.tokens[self.output_position(index) :]
             self.num_outputs = index
         self.num_computed = min(self.num_computed, self.num_tokens - 1)
+        self.give_up_in_flight(self.num_tokens - 1)
         return self.num_tokens
 
     def inject(self, tokens: list[int]) -> None:
-        """Put context tokens before the next output token."""
+        """Put context tokens before the next output token, whatever was sampled for that so far."""
+        self.give_up_in_flight(self.num_tokens - 1)
         self.tokens_version += 1
         self.tokens += tokens
         self.injections.append((self.num_outputs, len(tokens)))

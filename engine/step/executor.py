@@ -68,7 +68,7 @@ class Executor:
             completed += self._complete(before, results, commit)
             if results is None and launched is not None:  # it builds upon what could not be trusted
                 for row in launched.rows:
-                    row.sequence.discard_in_flight()
+                    row.sequence.give_up_in_flight()
         if launched is not None and self._overlap and isinstance(launched.readback, Readback):
             self._in_flight = launched
         elif launched is not None:
@@ -130,10 +130,20 @@ class Executor:
     # -- retries ---------------------------------------------------------------------------------
 
     def _retry(self, failed: BatchInFlight) -> list[Result]:
-        """In halves where the whole failed, one by one where its numbers did, but for what was discarded."""
+        """In halves where the whole failed, one by one where its numbers did, but for what was discarded.
+
+        So is what has been steered meanwhile: its tokens, its blocks or its parameters are others now.
+        """
+        for row in failed.rows:
+            if row.outdated:
+                row.sequence.give_up_in_flight()
         rows = [row for row in failed.rows if not row.discarded]
-        error = failed.readback if isinstance(failed.readback, Exception) else None
-        again = iter(self._retry_halves(rows, error) if error and rows else self._retry_each(rows))
+        if not isinstance(failed.readback, Exception):
+            again = iter(self._retry_each(rows))
+        elif len(rows) < len(failed.rows):  # these have not failed yet
+            again = iter(self._retry_rows(rows) if rows else [])
+        else:
+            again = iter(self._retry_halves(rows, failed.readback))
         return [None if row.discarded else next(again) for row in failed.rows]
 
     def _retry_each(self, rows: list[Row]) -> list[Result]:

@@ -1,18 +1,21 @@
 """Stream lifecycle in the engine: how streams begin and end, and the news that are collected for them.
 
 A stream has a slot, a row of the sampler's tensors, from its beginning to its end, and a place in the
-scheduler. Its news are collected here until the step is over. It knows no command but `Submit`, no batch and
-no model.
+scheduler. Its news are collected here until the step is over; an answer whose index is that of the token
+behind one in flight waits for that one. It knows no command but `Submit`, no batch and no model.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Several
 
 from engine import api
 from engine.sampling.sampler import Sampler
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import SampledToken, Sequence
+
+Answer = Callable[[int], api.AnyChange]  # to a command, given the index of the next token
 
 
 class Lifecycle:
@@ -21,7 +24,9 @@ class Lifecycle:
         self._sampler = sampler
         self._context = context
         self._free_slots = list(range(slots))
-        self._news: dict[int, api.News] = {}
+        self._news: list[api.News] = []
+        self._latest: dict[int, api.News] = {}  # of each stream that has any
+        self._waiting: dict[int, list[Answer]] = {}  # for a stream's token in flight
 
     def submit(self, command: api.Submit) -> None:
         sequence = Sequence(
@@ -37,7 +42,6 @@ class Lifecycle:
         )
         sequence.paused = command.paused
         sequence.slot = self._free_slots.pop()
-        self._sampler.assign_slot(sequence)
         self._scheduler.add(sequence)
         self.update(sequence)
 
@@ -49,6 +53,8 @@ class Lifecycle:
             self._scheduler.update_ready(sequence)
 
     def finish(self, sequence: Sequence, reason: api.FinishReason, detail: str | None = None) -> None:
+        """Answers that still wait are overtaken by its end."""
+        self._waiting.pop(sequence.stream, None)
         self.news(sequence).finish = api.Finish(reason, detail)
         self._scheduler.remove(sequence)
         self._sampler.release_slot(sequence)
@@ -58,16 +64,35 @@ class Lifecycle:
 
     def news(self, sequence: Sequence) -> api.News:
         """Its news in this step, to be added to."""
-        news = self._news.get(sequence.stream)
-        if news is None:
-            news = self._news[sequence.stream] = api.News(sequence.stream)
+        return self._latest.get(sequence.stream) or self._begin_news(sequence)
+
+    def _begin_news(self, sequence: Sequence) -> api.News:
+        news = self._latest[sequence.stream] = api.News(sequence.stream)
+        self._news.append(news)
         return news
 
-    def add_change(self, sequence: Sequence, change: api.AnyChange) -> None:
-        self.news(sequence).changes.append(change)
+    def _news_before_changes(self, sequence: Sequence) -> api.News:
+        """Further news, where the last end with what commands did: what happens now happened behind that."""
+        news = self.news(sequence)
+        return self._begin_news(sequence) if news.changes else news
+
+    def answer(self, sequence: Sequence, answer: Answer) -> None:
+        """A command has taken effect, behind the token in flight if there is one."""
+        self._waiting.setdefault(sequence.stream, []).append(answer)
+        if not sequence.num_placeholders:
+            self.tell_answers(sequence)
+
+    def tell_answers(self, sequence: Sequence) -> None:
+        """What they waited for is told, or will not come."""
+        for answer in self._waiting.pop(sequence.stream, ()):
+            self.news(sequence).changes.append(answer(sequence.num_outputs))
+
+    def add_memory_change(self, sequence: Sequence, change: api.AnyChange) -> None:
+        self.tell_answers(sequence)
+        self._news_before_changes(sequence).early.append(change)
 
     def add_token(self, sequence: Sequence, token: int, sampled: SampledToken) -> None:
-        news = self.news(sequence)
+        news = self._news_before_changes(sequence)
         if not news.tokens:
             news.index = sequence.num_outputs
         news.tokens.append(token)
@@ -76,8 +101,8 @@ class Lifecycle:
 
     def take_news(self) -> list[api.News]:
         """All news since they were last taken."""
-        news, self._news = self._news, {}
-        return list(news.values())
+        news, self._news, self._latest = self._news, [], {}
+        return news
 
     def audit(self, sequences: Several[Sequence]) -> None:
         """Raise unless every slot is accounted for."""

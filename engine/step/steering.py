@@ -1,23 +1,26 @@
 """Steering: what each command does to its stream, and how it is answered.
 
-It knows commands, sequences and their memory; it knows no batch, no model and no queue of commands. Whatever
-changes a stream's next tokens first discards what is in flight for it.
+A command takes effect behind what is in flight for its stream, and is answered behind it: whoever pauses or
+adjusts has the token that is being sampled, and the next is another's. Only what changes the tokens before it
+makes that token void, and only what takes its memory away throws computed tokens away.
+
+It knows commands, sequences and their memory; it knows no batch, no model and no queue of commands.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 from engine import api
-from engine.sampling.sampler import Sampler
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
 from engine.step.lifecycle import Lifecycle
 
 
 class Steering:
-    def __init__(self, lifecycle: Lifecycle, scheduler: Scheduler, sampler: Sampler) -> None:
+    def __init__(self, lifecycle: Lifecycle, scheduler: Scheduler) -> None:
         self._lifecycle = lifecycle
         self._scheduler = scheduler
-        self._sampler = sampler
 
     def apply(self, command: api.AnyCommand) -> None:
         if isinstance(command, api.Submit):
@@ -28,6 +31,7 @@ class Steering:
             return  # it finished in this very step, and that news is on its way
         match command:
             case api.Cancel():
+                self._lifecycle.tell_answers(sequence)
                 self._lifecycle.finish(sequence, "cancelled")
                 return
             case api.Grant(credit=credit):
@@ -45,12 +49,12 @@ class Steering:
         self._lifecycle.update(sequence)
 
     def _pause(self, sequence: Sequence, release: bool) -> None:
-        sequence.discard_in_flight()
         sequence.paused = True
         sequence.preempted = False  # now the client waits for nobody but itself
         if release:
+            sequence.give_up_in_flight()
             self._scheduler.release_blocks(sequence)
-        self._lifecycle.add_change(sequence, api.Paused(sequence.num_outputs))
+        self._lifecycle.answer(sequence, api.Paused)
 
     def _resume(self, sequence: Sequence) -> None:
         sequence.paused = False
@@ -59,25 +63,24 @@ class Steering:
         if sequence.evicted:
             # What is still cached for it is taken now, so that the number told is the number recomputed.
             recomputed = sequence.num_tokens - 1 - self._scheduler.restore_blocks(sequence)
-        self._lifecycle.add_change(sequence, api.Resumed(sequence.num_outputs, recomputed))
+        self._lifecycle.answer(sequence, partial(api.Resumed, recomputed=recomputed))
 
     def _adjust(self, sequence: Sequence, sampling: api.Sampling) -> None:
-        sequence.discard_in_flight()
         sequence.sampling = sampling
-        self._sampler.update_parameters(sequence)
-        self._lifecycle.add_change(sequence, api.Adjusted(sequence.num_outputs))
+        if sequence.length_reached:
+            sequence.give_up_in_flight()
+        self._lifecycle.answer(sequence, api.Adjusted)
 
     def _truncate(self, sequence: Sequence, index: int) -> None:
-        sequence.discard_in_flight()
+        self._lifecycle.tell_answers(sequence)  # the token that they wait for will not come
         sequence.truncate(min(index, sequence.num_outputs))
-        self._scheduler.release_blocks(sequence, keep=sequence.num_computed)
-        self._lifecycle.add_change(sequence, api.Truncated(sequence.num_outputs))
+        self._scheduler.release_blocks(sequence, keep=sequence.next_position)
+        self._lifecycle.answer(sequence, api.Truncated)
 
     def _inject(self, sequence: Sequence, tokens: list[int]) -> None:
         if sequence.num_tokens + len(tokens) >= sequence.context:
-            refused = api.Refused(sequence.num_outputs, sequence.num_tokens, sequence.context)
-            self._lifecycle.add_change(sequence, refused)
+            refused = partial(api.Refused, known=sequence.num_tokens, context=sequence.context)
+            self._lifecycle.answer(sequence, refused)
             return
-        sequence.discard_in_flight()
         sequence.inject(tokens)
-        self._lifecycle.add_change(sequence, api.Appended(sequence.num_outputs, len(tokens)))
+        self._lifecycle.answer(sequence, partial(api.Appended, count=len(tokens)))

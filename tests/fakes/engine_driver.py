@@ -147,6 +147,9 @@ class Told:
     injections: Injections = field(default_factory=list)
     changes: list[api.AnyChange] = field(default_factory=list)
     voided: list[tuple[list[int], Injections]] = field(default_factory=list)  # what stood before each rewind
+    steered: list[tuple[list[int], api.AnyCommand, api.AnyChange]] = field(
+        default_factory=list
+    )  # the output that stood before each command's effect
     logprobs: list[api.Logprob] = field(default_factory=list)
     admitted: int | None = None
     finish: api.Finish | None = None
@@ -180,6 +183,7 @@ class Told:
         for change in news.changes:
             command = self.awaited.popleft()
             assert isinstance(change, ANSWERS[type(command)])
+            self.steered.append((list(self.tokens), command, change))
             self._did(command, change)
         if news.admitted is not None:
             assert self.admitted is None

@@ -18,8 +18,10 @@ class FaultyRunner:
     """Raises for some streams' rows, spoils the numbers of others, and runs out of memory for large batches.
 
     A spoiled stream is spoiled as by a model that overflows: its keys and values are no numbers either.
-    Faults begin once a stream knows `after` tokens. `copies` counts the blocks that were copied, `max_held`
-    the failed attempts whose work was still held when another began.
+    Faults begin once a stream knows `after` tokens. Of more than `max_sound` rows together the last one's
+    numbers are spoiled, and no keys: alone they are sound, and it is noticed when they are read. `copies`
+    counts the blocks that were copied, `max_held` the failed attempts whose work was still held when another
+    began.
     """
 
     def __init__(
@@ -30,6 +32,7 @@ class FaultyRunner:
         spoils: int | None = None,
         after: int = 0,
         max_rows: int | None = None,
+        max_sound: int | None = None,
     ) -> None:
         self.context = inner.context
         self.eos = inner.eos
@@ -42,6 +45,7 @@ class FaultyRunner:
         self._spoils = spoils
         self._after = after
         self._max_rows = max_rows
+        self._max_sound = max_sound
 
     def forward(self, rows: Rows[Row]) -> Tensor:
         self.max_held = max(self.max_held, len(self.held))
@@ -54,6 +58,9 @@ class FaultyRunner:
             raise RuntimeError("this stream's rows cannot be computed")
         logits = self._inner.forward(rows).clone()
         sampling = [row for row in rows if row.samples]
+        if self._max_sound is not None and len(sampling) > self._max_sound:
+            self.shortages += 1
+            logits[-1] = torch.nan
         for at, row in enumerate(sampling):
             if self._is(row, self._spoils):
                 logits[at] = torch.nan

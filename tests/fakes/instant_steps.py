@@ -17,7 +17,7 @@ class InstantSteps:
         self.scheduler = scheduler
         self.discarded = 0
         self._overlap = overlap
-        self._rows: list[Row] = []  # in flight
+        self.rows: list[Row] = []  # in flight
         self._loads: list[Load] = []
 
     def take(self) -> Batch:
@@ -26,11 +26,11 @@ class InstantSteps:
         for row in batch.rows:
             assert row.sequence.pending_load is None, "who waits for its memory does not run"
         self._loads += [load for load in batch.loads if load.live]
-        before, self._rows = self._rows, batch.rows
+        before, self.rows = self.rows, batch.rows
         self._complete(before)
         if not self._overlap:
             self._complete(batch.rows)
-            self._rows = []
+            self.rows = []
         self.scheduler.host_cache.plan_saves(self.scheduler.cache, 3)
         return batch
 
@@ -41,15 +41,17 @@ class InstantSteps:
 
     def _complete(self, rows: list[Row]) -> None:
         for row in rows:
+            self.discarded += row.void
             if row.discarded:
-                self.discarded += row.samples
                 continue
             sequence = row.sequence
             assert row.start == sequence.num_computed, "a row continues what stands computed"
-            assert not row.samples or row.index == sequence.num_outputs, "and is told by its true index"
-            assert not row.samples or sequence.num_outputs < sequence.credit
+            assert not row.samples or row.void or row.index == sequence.num_outputs, (
+                "and is told by its index"
+            )
+            assert not row.samples or row.void or sequence.num_outputs < sequence.credit
             self.scheduler.commit(row)
-            if row.samples:
+            if row.samples and not row.void:
                 sequence.append_output(1000 + sequence.num_outputs)
             if sequence.length_reached:
                 self.scheduler.remove(sequence)

@@ -135,6 +135,16 @@ def test_a_step_that_is_too_large_for_memory_is_done_in_parts(model: str, limits
         oracle(model).check(told)
 
 
+def test_whoever_is_left_of_a_step_that_was_too_large_is_tried_alone() -> None:
+    driver = Driver(engine_of(TOY, LIMITS["overlapped"], lambda runner: FaultyRunner(runner, max_rows=1)))
+    (end,) = driver.engine.runner.eos
+    ends = api.Sampling(temperature=0, logit_bias={end: 1000.0})
+    driver.send(api.Submit(1, PROMPT[:1], ends, 1000))
+    driver.step()
+    driver.settle(api.Submit(2, PROMPT[:1], greedy(5), 1000))
+    assert [told.finish for told in driver.told.values()] == [api.Finish("eos"), api.Finish("length")]
+
+
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
 def test_what_a_failed_try_computed_does_not_stand_in_the_way_of_the_next(limits: Limits) -> None:
     driver = Driver(engine_of(TOY, limits, short_of_memory))

@@ -87,10 +87,10 @@ class Turns(RuleBasedStateMachine):
     @rule(at=PICK, release=st.booleans())
     def pause(self, at: int, release: bool) -> None:
         for sequence in self.pick(at):
-            sequence.discard_in_flight()
             sequence.paused = True
             sequence.preempted = False
             if release:
+                sequence.give_up_in_flight()
                 self.scheduler.release_blocks(sequence)
             self.scheduler.update_ready(sequence)
 
@@ -105,10 +105,16 @@ class Turns(RuleBasedStateMachine):
     @rule(at=PICK, back=st.integers(0, 9))
     def truncate(self, at: int, back: int) -> None:
         for sequence in self.pick(at):
-            sequence.discard_in_flight()
             sequence.truncate(max(0, sequence.num_outputs - back))
-            self.scheduler.release_blocks(sequence, keep=sequence.num_computed)
+            self.scheduler.release_blocks(sequence, keep=sequence.next_position)
             self.scheduler.update_ready(sequence)
+
+    @rule(at=PICK, count=st.integers(1, 9))
+    def inject(self, at: int, count: int) -> None:
+        for sequence in self.pick(at):
+            if sequence.num_tokens + count < CONTEXT:
+                sequence.inject([2000] * count)
+                self.scheduler.update_ready(sequence)
 
     @rule()
     def arrive(self) -> None:
@@ -142,6 +148,10 @@ class Turns(RuleBasedStateMachine):
         self.cache.audit(self.scheduler.sequences.values())
         self.scheduler.host_cache.audit()
         sequences = self.scheduler.sequences.values()
+        for sequence in sequences:
+            rows = [row for row in self.steps.rows if row.sequence is sequence]
+            assert sequence.num_in_flight == sum(row.kept for row in rows)
+            assert sequence.num_placeholders == sum(row.samples and not row.void for row in rows)
         wanting = sum(sequence.num_to_compute > 0 for sequence in sequences)
         waiting = sum(not sequence.num_to_compute and sequence.num_in_flight > 0 for sequence in sequences)
         assert wanting <= self.scheduler.num_ready <= wanting + waiting, (

@@ -23,6 +23,7 @@ from engine.api import Logprob, Sampling
 from engine.sampling.readback import SampleRequest
 from engine.sampling.sampler import Sampler
 from engine.sampling.sampling_math import MAX_VOCAB
+from engine.schedule.batch import Row
 from engine.schedule.sequence import SampledToken, Sequence
 
 VOCAB = 300
@@ -41,10 +42,7 @@ def sequence(slot: int = 0, tokens: list[int] | None = None, **sampling: Any) ->
 
 
 def sampler_of(*seqs: Sequence, vocab: int = VOCAB) -> Sampler:
-    sampler = Sampler(len(seqs), vocab, eos=[EOS])
-    for seq in seqs:
-        sampler.assign_slot(seq)
-    return sampler
+    return Sampler(len(seqs), vocab, eos=[EOS])
 
 
 def sample(logits: Tensor, *seqs: Sequence) -> list[SampledToken]:
@@ -68,8 +66,6 @@ def distribution(logits: Tensor, tokens: list[int] | None = None, **sampling: An
     """How often each token comes, over a grid of random numbers."""
     seqs = [sequence(slot, tokens, seed=slot, **sampling) for slot in range(2000)]
     sampler = Sampler(2000, logits.shape[1], eos=[EOS], uniform=grid)
-    for seq in seqs:
-        sampler.assign_slot(seq)
     results = sampler.sample(logits.expand(2000, -1), seqs)
     assert all(result.token is not None for result in results)
     return torch.bincount(torch.tensor(tokens_of(results)), minlength=logits.shape[1]) / 2000
@@ -198,7 +194,6 @@ def do(step: tuple[str, Any], seq: Sequence, sampler: Sampler, logits: Tensor) -
                 seq.append_output(token)
         case "adjust", sampling:
             seq.sampling = Sampling(temperature=0.0, **sampling)
-            sampler.update_parameters(seq)
 
 
 @given(st.lists(steps, max_size=12))
@@ -232,8 +227,6 @@ class Overlapped:
         ]
         self.sampler = Sampler(streams, 10, eos=[], rows=rows)
         self._in_flight: dict[int, int] = {}  # token of a stream
-        for seq in self.seqs:
-            self.sampler.assign_slot(seq)
 
     def step(self, streams: list[int]) -> None:
         """Choose for these behind what is under way, and only then learn what that was."""
@@ -253,8 +246,9 @@ class Overlapped:
 
     def recall(self, streams: list[int]) -> None:
         for seq in self._of(streams):
-            seq.num_in_flight = seq.num_placeholders = int(self._in_flight.pop(seq.slot, None) is not None)
-            seq.discard_in_flight()
+            if self._in_flight.pop(seq.slot, None) is not None:
+                seq.launch(Row(seq, seq.num_tokens - 1, 1, samples=True))
+                seq.give_up_in_flight()
 
     def adjust(self, streams: list[int]) -> None:
         """Whoever was penalised is not, and the other way round."""
@@ -262,7 +256,6 @@ class Overlapped:
         for seq in self._of(streams):
             asked = {} if seq.sampling.presence_penalty else PENALTIES
             seq.sampling = Sampling(temperature=0.0, **asked)
-            self.sampler.update_parameters(seq)
 
     def _of(self, streams: list[int]) -> list[Sequence]:
         return [self.seqs[stream] for stream in streams]
@@ -329,22 +322,10 @@ def test_a_slot_forgets_who_had_it() -> None:
     assert sampler.sample(logits, [first])[0].token == 5
     sampler.release_slot(first)
     second = sequence(tokens=[6], **asked)
-    sampler.assign_slot(second)
     assert sampler.sample(logits, [second])[0].token == 5
     sampler.release_slot(second)
     third = sequence(tokens=[5], **asked)
-    sampler.assign_slot(third)
     assert sampler.sample(logits, [third])[0].token == 9
-
-
-def test_a_slot_adopted_anew_begins_anew() -> None:
-    logits = torch.zeros(1, VOCAB)
-    logits[0, 5], logits[0, 9] = 1.0, 0.9
-    first, second = (sequence(tokens=[token], temperature=0.0, repetition_penalty=2.0) for token in (5, 6))
-    sampler = sampler_of(first)
-    assert sampler.sample(logits, [first])[0].token == 9
-    sampler.assign_slot(second)
-    assert sampler.sample(logits, [second])[0].token == 5
 
 
 # -- bias and end tokens ---------------------------------------------------------------------------
@@ -382,7 +363,6 @@ def test_no_end_before_min_tokens() -> None:
 def test_end_tokens_that_the_model_has_no_logits_for_are_no_trouble() -> None:
     seq = sequence(temperature=0.0, min_tokens=2)
     sampler = Sampler(1, VOCAB, eos=[VOCAB + 3, -1])
-    sampler.assign_slot(seq)
     logits = noise(1, VOCAB)
     assert sampler.sample(logits, [seq])[0].token == logits.argmax()
 
@@ -506,7 +486,6 @@ def test_adjusting_changes_the_very_next_token_and_nobody_elses() -> None:
     sampler, seqs = connections()
     before = told(sampler.sample(LOGITS, seqs))
     seqs[1].sampling = Sampling(temperature=0.0, logprobs=0)
-    sampler.update_parameters(seqs[1])
     after = told(sampler.sample(LOGITS, seqs))
     assert after[1][0] == LOGITS[1].argmax()
     assert after[:1] + after[2:] == before[:1] + before[2:]
@@ -526,7 +505,6 @@ def test_inference_mode_may_come_and_go() -> None:
     with torch.inference_mode():
         before = told(sampler.sample(LOGITS, seqs))
     seqs[6].inject([1])
-    sampler.update_parameters(seqs[6])
     assert told(sampler.sample(LOGITS, seqs))[0] == before[0]
 
 
