@@ -213,6 +213,7 @@ def _connector(options: Options) -> Connect:
         threads=options.threads,
         kv_tokens=options.kv_tokens,
         gpu_memory_fraction=options.gpu_memory_fraction,
+        kv_idle_s=options.kv_idle_s,
         host_kv_gib=options.host_kv_gib,
         block_size=options.block_size,
         step_tokens=options.step_tokens,

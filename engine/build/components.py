@@ -19,10 +19,12 @@ from engine.forward.kv_pool import KvPool
 from engine.forward.model_runner import ModelRunner
 from engine.memory import kv_sizing
 from engine.memory.host_pool import STAGING_BYTES, HostPool
+from engine.memory.idle_memory import IdleMemory
 from engine.memory.offload_trial import host_pool_if_faster
 from engine.model.loading import available_memory, describe
 from engine.model.onednn import pack
 from engine.sampling.sampler import Sampler
+from engine.schedule.block_cache import BlockCache
 
 if TYPE_CHECKING:
     from engine.parallel.ranks import RankGroup
@@ -78,6 +80,21 @@ class Components:
             gib=self._host_gib,
             free=available_memory(),
         )
+
+    def idle_memory(self, cache: BlockCache) -> IdleMemory | None:
+        """What gives the memory of idle blocks back: the host's, that of a device is ours alone."""
+        if self._on_cuda or self._ranks is not None:  # as above: they would forget prefixes at other times
+            return None
+        return IdleMemory(cache, self.runner.pool, self._options.kv_idle_s)
+
+    @property
+    def kv_bytes(self) -> int:
+        """What the KV cache takes at most."""
+        return self.kv_tokens * self._bytes_per_token
+
+    @property
+    def kv_growth(self) -> str:
+        return "" if self._on_cuda else " at most, taken as it is used"
 
     def _warm_up(self) -> None:
         """What has to be compiled is compiled now, and not while somebody waits for tokens."""
