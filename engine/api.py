@@ -241,6 +241,8 @@ class Starting(Struct, tag=True, array_like=True):
 class Prepared(Struct, tag=True, array_like=True):
     """It has loaded what any model of this kind needs, and waits for its options."""
 
+    pid: int = 0
+
 
 class Failed(Struct, tag=True, array_like=True):
     """The engine could not start, or cannot go on: one sentence for whoever runs it."""

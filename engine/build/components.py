@@ -17,11 +17,12 @@ from engine.forward import backends
 from engine.forward.attention import NAME, AttentionBackend
 from engine.forward.kv_pool import KvPool
 from engine.forward.model_runner import ModelRunner
+from engine.heap import trim_heap
 from engine.memory import kv_sizing
+from engine.memory.file_pages import let_go_of_file_pages
 from engine.memory.host_pool import STAGING_BYTES, HostPool
 from engine.memory.idle_memory import IdleMemory
 from engine.memory.offload_trial import host_pool_if_faster
-from engine.memory.process_memory import let_go_of_file_pages, trim_heap
 from engine.model.loading import available_memory, describe
 from engine.model.onednn import pack
 from engine.sampling.sampler import Sampler
@@ -46,7 +47,7 @@ class Components:
         self.weights_bytes = sum(weight.nbytes for weight in model.parameters())
         self.packed = pack(model)
         if not self._on_cuda:
-            let_go_of_file_pages(".safetensors")
+            let_go_of_file_pages()
             trim_heap()
         if ranks is not None:
             from engine.model import tensor_parallel

@@ -1,4 +1,4 @@
-"""Process memory: pages of files go and come again, unless they were written to."""
+"""File pages: they go and come again, unless they were written to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.memory.process_memory import let_go_of_file_pages, trim_heap
+from engine.memory.file_pages import let_go_of_file_pages
 
 SIZE = 64 * mmap.PAGESIZE
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone says what is mapped")
@@ -26,7 +26,7 @@ def resident(file: Path) -> int:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    made = tmp_path / "some weights.held"
+    made = tmp_path / "some weights"
     made.write_bytes(bytes(range(256)) * (SIZE // 256))
     return made
 
@@ -42,7 +42,7 @@ def mapped(file: Path) -> mmap.mmap:
 def test_pages_that_were_read_go_and_come_again(file: Path) -> None:
     weights = mapped(file)
     assert resident(file) == SIZE
-    let_go_of_file_pages(".held")
+    let_go_of_file_pages()
     assert resident(file) == 0
     assert weights[:] == file.read_bytes()
     weights.close()
@@ -51,21 +51,13 @@ def test_pages_that_were_read_go_and_come_again(file: Path) -> None:
 def test_what_was_written_stays(file: Path) -> None:
     weights = mapped(file)
     weights[5] = 77
-    let_go_of_file_pages(".held")
+    let_go_of_file_pages()
     assert weights[5] == 77
-    weights.close()
-
-
-def test_other_files_stay(file: Path) -> None:
-    weights = mapped(file)
-    let_go_of_file_pages(".other")
-    assert resident(file) == SIZE
     weights.close()
 
 
 def test_a_system_that_says_nothing_is_left_alone(tmp_path: Path, file: Path) -> None:
     weights = mapped(file)
-    let_go_of_file_pages(".held", smaps=tmp_path / "absent")
+    let_go_of_file_pages(smaps=tmp_path / "absent")
     assert resident(file) == SIZE
-    trim_heap()
     weights.close()
