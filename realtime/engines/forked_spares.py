@@ -19,31 +19,27 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class AdoptedProcess:
-    """A process whose parent has ended, and that is ours since."""
+    """A process whose parent has ended, and that is ours since: its number is nobody else's until it was
+    waited for."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._descriptor: int | None = os.pidfd_open(pid)
+        self._end: asyncio.Future[None] | None = None
 
     def kill(self) -> None:
-        if self._descriptor is not None:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+        if self._end is None or not self._end.done():
+            os.kill(self.pid, signal.SIGKILL)
 
     async def wait(self) -> None:
         """Until it has ended, and nothing is left of it."""
-        if self._descriptor is None:
-            return
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(self._descriptor, ended.set)
-        try:
-            await ended.wait()
-        finally:
-            loop.remove_reader(self._descriptor)
-        with contextlib.suppress(ChildProcessError):
-            os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED)  # noqa: ASYNC222 - it has
-        os.close(self._descriptor)
-        self._descriptor = None
+        if self._end is None:
+            self._end = asyncio.ensure_future(asyncio.to_thread(_wait, self.pid))
+        await asyncio.shield(self._end)
+
+
+def _wait(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
 
 
 class ForkedSpares:
@@ -64,8 +60,8 @@ class ForkedSpares:
         return theirs
 
     def take(self) -> socket.socket | None:
-        """Our end, if there is somebody at the other who has spoken."""
-        if self._connection is None or not _has_spoken(self._connection):
+        """Our end, if the other is open: a copy has it. One that was not to be is closed at once."""
+        if self._connection is not None and _is_closed(self._connection):
             self._close()
         connection, self._connection = self._connection, None
         return connection
@@ -76,21 +72,20 @@ class ForkedSpares:
         self._connection = None
 
 
-def _has_spoken(connection: socket.socket) -> bool:
+def _is_closed(connection: socket.socket) -> bool:
+    """Whether nothing more can come."""
     try:
-        return bool(connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
-    except OSError:
+        return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
         return False
+    except OSError:
+        return True
 
 
 def forked_spares() -> ForkedSpares | None:
-    """None where a copy could not be watched. From now on this process is the parent of whoever among its
-    descendants loses theirs."""
-    if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
-        return None
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-    except OSError:  # an old kernel, or one that lets nobody
+    """From now on this process is the parent of whoever among its descendants loses theirs; None where it
+    cannot be."""
+    if sys.platform != "linux":
         return None
     refused = ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     return None if refused else ForkedSpares()

@@ -19,7 +19,7 @@ from engine.pipe import Pipe
 from engine.spare import wait_for_options
 from realtime.engines.forked_spares import AdoptedProcess, ForkedSpares
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone lets a process be watched so")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a spare is no copy")
 OPTIONS = api.EngineOptions(model="toy")
 
 
@@ -80,23 +80,29 @@ def test_it_ends_when_the_gateway_is_gone() -> None:
 # -- the gateway's side ----------------------------------------------------------------------------
 
 
-def test_a_spare_is_taken_once_and_when_it_has_spoken() -> None:
+@pytest.mark.parametrize("before", ["it is taken", "it has spoken"])
+def test_a_spare_is_taken_once(before: str) -> None:
     spares = ForkedSpares()
     assert spares.take() is None
     theirs = spares.expect()
     assert theirs is not None
-    assert spares.take() is None, "it has said nothing"
-    with theirs:
-        assert theirs.recv(1) == b"", "nobody expects it any more"
-    theirs = spares.expect()
-    assert theirs is not None
+    ours = spares.take() if before == "it has spoken" else None
     with theirs:
         theirs.sendall(api.framed(msgspec.msgpack.encode(api.Prepared(7))))
-        ours = spares.take()
+    ours = ours or spares.take()
     assert ours is not None
     with ours:
         assert prepared(ours).pid == 7
     assert spares.take() is None
+
+
+def test_one_that_nobody_took_ends_when_another_is_expected() -> None:
+    spares = ForkedSpares()
+    first, second = spares.expect(), spares.expect()
+    assert first is not None and second is not None
+    with first, second:
+        assert first.recv(1) == b""
+    assert spares.take() is None, "the other end is closed"
 
 
 def asleep() -> int:
