@@ -110,7 +110,10 @@ class Engine:
         if self._idle_memory is None:
             return
         more = self._idle_memory.give_back()
-        while more and self._nothing_to_compute and self._commands.empty:
+        while self._nothing_to_compute and self._commands.empty:
+            if not more:
+                self._idle_memory.rest()
+                return
             more = self._idle_memory.give_back()
 
     # -- execute ---------------------------------------------------------------------------------

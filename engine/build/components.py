@@ -47,8 +47,7 @@ class Components:
         self.weights_bytes = sum(weight.nbytes for weight in model.parameters())
         self.packed = pack(model)
         if not self._on_cuda:
-            let_go_of_file_pages()
-            trim_heap()
+            _let_go_of_what_was_needed_once()
         if ranks is not None:
             from engine.model import tensor_parallel
 
@@ -90,7 +89,8 @@ class Components:
         """What gives the memory of idle blocks back: the host's, that of a device is ours alone."""
         if self._on_cuda or self._ranks is not None:  # as above: they would forget prefixes at other times
             return None
-        return IdleMemory(cache, self.runner.pool, self._options.kv_idle_s)
+        pool, idle_s = self.runner.pool, self._options.kv_idle_s
+        return IdleMemory(cache, pool, idle_s, at_rest=_let_go_of_what_was_needed_once)
 
     @property
     def kv_bytes(self) -> int:
@@ -170,3 +170,9 @@ class Components:
         return affordable_tokens(
             available_memory(), self._bytes_per_token * self._options.devices, self._context
         )
+
+
+def _let_go_of_what_was_needed_once() -> None:
+    """For a start, or a burst."""
+    let_go_of_file_pages()
+    trim_heap()

@@ -99,7 +99,8 @@ def test_a_spare_is_taken_once(before: str) -> None:
 def test_one_that_nobody_took_ends_when_another_is_expected() -> None:
     spares = ForkedSpares()
     first, second = spares.expect(), spares.expect()
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     with first, second:
         assert first.recv(1) == b""
     assert spares.take() is None, "the other end is closed"

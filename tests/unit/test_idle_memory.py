@@ -51,7 +51,8 @@ class Room:
     def __init__(self, blocks: int, size: int = SIZE) -> None:
         self.cache, self.pool = BlockCache(blocks, BLOCK), RecordingPool(blocks, size)
         self.time = 100.0
-        self.idle = IdleMemory(self.cache, self.pool, IDLE_S, lambda: self.time)
+        self.rests = 0
+        self.idle = IdleMemory(self.cache, self.pool, IDLE_S, lambda: self.time, self.rest)
         self.idle.give_back()
         self.sequences: dict[int, Sequence] = {}
 
@@ -68,6 +69,9 @@ class Room:
 
     def end(self, stream: int) -> None:
         self.cache.release(self.sequences.pop(stream))
+
+    def rest(self) -> None:
+        self.rests += 1
 
     def due_in_s(self) -> float | None:
         return self.idle.due_in_s
@@ -126,6 +130,22 @@ def test_what_is_due_at_once_is_given_back_in_parts() -> None:
     room.time += IDLE_S
     assert [room.idle.give_back() for _ in range(3)] == [True, True, False]
     assert len(room.pool.take_given()) == 3 * MOST_BLOCKS
+
+
+def test_once_all_is_given_back_there_is_rest() -> None:
+    room = Room(16)
+    room.idle.rest()
+    assert room.rests == 0, "nothing was used"
+    for stream in (1, 2):
+        room.begin(stream, 10, text=stream)
+        room.end(stream)
+        room.after(IDLE_S / 2)
+        room.idle.rest()
+    assert room.rests == 0, "some may be used again"
+    for _ in range(2):
+        room.after(IDLE_S)
+        room.idle.rest()
+    assert room.rests == 1
 
 
 class Ages(RuleBasedStateMachine):
