@@ -6,13 +6,14 @@ It knows the model, its facts and what was asked for; it knows no step and no st
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import torch
 from transformers import PreTrainedModel
 
 from engine import api
-from engine.build.budgets import affordable_tokens, decoding_rows, step_tokens, whole_blocks
+from engine.build.budgets import affordable_tokens, decoding_rows, shortage, step_tokens, whole_blocks
 from engine.forward import backends
 from engine.forward.attention import NAME, AttentionBackend
 from engine.forward.kv_pool import KvPool
@@ -30,6 +31,8 @@ from engine.schedule.block_cache import BlockCache
 
 if TYPE_CHECKING:
     from engine.parallel.ranks import RankGroup
+
+log = logging.getLogger(__name__)
 
 
 class Components:
@@ -139,6 +142,8 @@ class Components:
         tokens = self._options.kv_tokens or (
             self._affordable_on_cuda() if self._on_cuda else self._affordable_on_cpu()
         )
+        if not self._on_cuda and (short := shortage(tokens * self._bytes_per_token, available_memory())):
+            log.warning("%s", short)
         if self._ranks is not None:
             tokens = self._ranks.minimum(tokens)
         return whole_blocks(tokens, self._options.block_size, self.device)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.build.budgets import shortage
 from engine.forward.kv_pool import KvPool
 
 TOKENS, TOKEN_BYTES = 2**17, 2 * 4 * 2 * 64 * 4  # 512 MiB in all
@@ -72,3 +73,13 @@ def test_what_was_given_back_is_written_again() -> None:
 def test_more_than_can_be_had_is_a_memory_error() -> None:
     with pytest.raises(MemoryError, match="cannot be had"):
         KvPool(4, 2, 64, tokens=2**50, dtype=torch.float32, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("needed", "free", "said"),
+    [(10**9, 10**9, False), (10**9, None, False), (3 * 10**9, 10**9, True)],
+)
+def test_what_may_come_to_be_too_much_is_said_at_the_start(needed: int, free: int | None, said: bool) -> None:
+    warning = shortage(needed, free)
+    assert bool(warning) == said
+    assert warning is None or "take 3.00 GB, and 1.00 are free" in warning
