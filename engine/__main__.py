@@ -3,7 +3,8 @@
 What it needs for such a model it imports at once, and loads the model when it has its options: it may be a
 spare that waits for them. The first message down is `EngineOptions`, every further one a list of commands; up
 go `Starting` now and then, `Prepared`, `Hello` or `Failed`, then a `StepOutput` a step. When the other end
-closes, the engine stops; one that is still loading goes at once.
+closes, the engine stops; one that is still loading goes at once. With the options may come a connection for a
+spare that is to wait behind this one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from engine.loading_heartbeat import heartbeat
 from engine.logs import configure_logging
 from engine.pipe import Pipe
 from engine.pipe_reader import PipeReader
+from engine.spare import wait_for_options
 
 if TYPE_CHECKING:
     from engine.build.build import JoinRanks
@@ -33,12 +35,11 @@ def main(argv: list[str]) -> int:
     # The gateway, which gets the same signals, decides when the engine ends.
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)
-    reader = PipeReader(pipe)
     try:
         with heartbeat(pipe.send):
             _warm_up(argv[2])
-        pipe.send(api.Prepared())
-        return serve(pipe, reader, reader.options())
+        begun = wait_for_options(pipe, _may_copy)
+        return 0 if begun is None else serve(*begun)
     except (BrokenPipeError, ConnectionResetError):
         log.info("the gateway is gone")
         return 0
@@ -53,7 +54,15 @@ def _warm_up(model: str) -> None:
     importlib.import_module("engine.build.build" if model == "toy" else "engine.model.loading")
 
 
-def serve(pipe: Pipe, reader: PipeReader, options: api.EngineOptions) -> int:
+def _may_copy() -> bool:
+    """CUDA does not survive a fork, and to ask for it may begin it."""
+    import torch
+
+    return not torch.cuda.is_available()
+
+
+def serve(pipe: Pipe, options: api.EngineOptions) -> int:
+    reader = PipeReader(pipe)
     configure_logging(options.log_level, options.log_format)
     if options.devices == 1:
         return _serve(pipe, reader, options, None)

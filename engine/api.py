@@ -43,6 +43,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     threads: int = 0
     kv_tokens: int = 0
     gpu_memory_fraction: float = 0.9
+    kv_idle_s: float = 240.0  # after which the memory of a block that nobody uses goes back to the host
     host_kv_gib: float = 0.0  # of the host's memory, for what paused streams leave on a CUDA device
     block_size: int = 16
     step_tokens: int = 0
@@ -240,6 +241,8 @@ class Starting(Struct, tag=True, array_like=True):
 
 class Prepared(Struct, tag=True, array_like=True):
     """It has loaded what any model of this kind needs, and waits for its options."""
+
+    pid: int = 0
 
 
 class Failed(Struct, tag=True, array_like=True):

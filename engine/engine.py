@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from engine import api
 from engine.forward.interface import Runner
+from engine.memory.idle_memory import IdleMemory
 from engine.sampling.sampler import Sampler
 from engine.schedule.batch import Batch, Row
 from engine.schedule.block_cache import BlockCache
@@ -41,6 +42,7 @@ class Engine:
         copier: BlockCopier | None = None,
         commands: CommandSource | None = None,
         retry: bool = True,
+        idle_memory: IdleMemory | None = None,
     ) -> None:
         self.runner = runner
         self.cache = cache
@@ -52,6 +54,7 @@ class Engine:
         self._lifecycle = Lifecycle(scheduler, sampler, slots=slots, context=runner.context)
         self._steering = Steering(self._lifecycle, scheduler)
         self._commands = commands or CommandQueue()
+        self._idle_memory = idle_memory
         self._stopping = False
 
     # -- the step --------------------------------------------------------------------------------
@@ -60,6 +63,7 @@ class Engine:
         """One step. Commands act behind the tokens that were on their way, and are answered behind them:
         whoever steers waits for the step in flight, never for another."""
         started = time.perf_counter()
+        self._give_back_idle_memory()
         self._finish_loads()
         batch = self.scheduler.schedule()
         self._announce(batch)
@@ -86,7 +90,7 @@ class Engine:
             output = self.step()
             emit(output)
             if not output.stats.decode_rows and not output.stats.prefill_tokens and self.idle:
-                self._commands.wait()
+                self._commands.wait(self._idle_memory.due_in_s if self._idle_memory else None)
 
     def stop(self) -> None:
         """From any thread."""
@@ -98,6 +102,19 @@ class Engine:
         self.cache.audit(self.scheduler.sequences.values())
         self.scheduler.host_cache.audit()
         self._lifecycle.audit(list(self.scheduler.sequences.values()))
+
+    # -- memory that nobody has used for a while ---------------------------------------------------
+
+    def _give_back_idle_memory(self) -> None:
+        """A little in a step; where nothing is to be computed all of it, until a command comes."""
+        if self._idle_memory is None:
+            return
+        more = self._idle_memory.give_back()
+        while self._nothing_to_compute and self._commands.empty:
+            if not more:
+                self._idle_memory.rest()
+                return
+            more = self._idle_memory.give_back()
 
     # -- execute ---------------------------------------------------------------------------------
 

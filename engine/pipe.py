@@ -20,15 +20,23 @@ class Pipe:
     def send(self, message: msgspec.Struct | list[api.AnyCommand]) -> None:
         self._socket.sendall(api.framed(self._encoder.encode(message)))
 
-    def receive(self) -> bytes | None:
-        """None once the other end is closed, in whatever manner."""
+    def receive(self, begun: bytes = b"") -> bytes | None:
+        """None once the other end is closed, in whatever manner. `begun` is what was read of it already."""
         try:
-            head = self._file.read(api.LENGTH_BYTES)
+            head = begun + self._file.read(api.LENGTH_BYTES - len(begun))
             length = int.from_bytes(head, "big")
             message = self._file.read(length)
         except ConnectionResetError:  # it was, with something of ours unread
             return None
         return message if len(head) == api.LENGTH_BYTES and len(message) == length else None
+
+    def receive_first(self) -> tuple[bytes | None, int | None]:
+        """The first message, and the descriptor that came with it, if one did."""
+        try:
+            head, descriptors, _, _ = socket.recv_fds(self._socket, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionResetError:
+            return None, None
+        return self.receive(head), descriptors[0] if descriptors else None
 
     def commands(self) -> Iterator[list[api.AnyCommand]]:
         """One list after the other, until the other end is closed."""
@@ -36,9 +44,13 @@ class Pipe:
         while (message := self.receive()) is not None:
             yield decoder.decode(message)
 
+    def abandon(self) -> None:
+        """It is another process's now."""
+        self._file.close()
+        self._socket.close()
+
     def close(self) -> None:
         """The other end receives nothing more."""
         with contextlib.suppress(OSError):  # it may be gone
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._file.close()
-        self._socket.close()
+        self.abandon()

@@ -1,7 +1,7 @@
-"""The reader of the engine's end of the pipe, in a thread of its own and from the very start: whoever loads a
-model listens to nobody, and must go all the same when the gateway does.
+"""The reader of the engine's end of the pipe, in a thread of its own from the moment that there is a model to
+load: whoever loads one listens to nobody, and must go all the same when the gateway does.
 
-It knows what comes first, the options, and hands on the commands behind them. It does not know what they do.
+It hands on the commands, and does not know what they do.
 """
 
 from __future__ import annotations
@@ -10,9 +10,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from queue import SimpleQueue
-
-import msgspec
 
 from engine import api
 from engine.pipe import Pipe
@@ -23,13 +20,8 @@ LAST_STEP_S = 5.0  # how long the step under way may take when the gateway is go
 class PipeReader:
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
-        self._options: SimpleQueue[bytes] = SimpleQueue()
         self._engine: tuple[Callable[[list[api.AnyCommand]], None], Callable[[], None]] | None = None
         threading.Thread(target=self._run, name="pipe reader", daemon=True).start()
-
-    def options(self) -> api.EngineOptions:
-        """Wait for the first message."""
-        return msgspec.msgpack.decode(self._options.get(), type=api.EngineOptions)
 
     def attach(self, send: Callable[[list[api.AnyCommand]], None], stop: Callable[[], None]) -> None:
         """There is an engine now, that takes commands and can end in good order."""
@@ -42,10 +34,6 @@ class PipeReader:
             self._end()
 
     def _read(self) -> None:
-        options = self._pipe.receive()
-        if options is None:
-            return
-        self._options.put(options)
         for commands in self._pipe.commands():
             assert self._engine is not None, "nothing is sent before Hello"
             self._engine[0](commands)

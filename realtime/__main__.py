@@ -28,6 +28,7 @@ from realtime.app import Endpoints, application
 from realtime.background_tasks import BackgroundTasks
 from realtime.bind import StartupError, bind, raise_descriptor_limit, welcome
 from realtime.config import Options, parse, unknown_variables
+from realtime.engines.forked_spares import forked_spares
 from realtime.engines.process_link import ProcessLink
 from realtime.engines.supervisor import Supervisor
 from realtime.engines.thread_link import ThreadLink
@@ -92,7 +93,7 @@ async def serve(options: Options, listening: socket.socket) -> None:
         observers,
         background,
         silence_s=options.engine_silence_s,
-        spare=options.engine == "process" and options.engine_spare == "on",
+        spare=_wants_spare(options),
     )
     keyring = _keyring(options)
     allowance = keyring.allowance if keyring else _everything
@@ -213,6 +214,7 @@ def _connector(options: Options) -> Connect:
         threads=options.threads,
         kv_tokens=options.kv_tokens,
         gpu_memory_fraction=options.gpu_memory_fraction,
+        kv_idle_s=options.kv_idle_s,
         host_kv_gib=options.host_kv_gib,
         block_size=options.block_size,
         step_tokens=options.step_tokens,
@@ -224,8 +226,13 @@ def _connector(options: Options) -> Connect:
         log_format=options.log_format,
     )
     if options.engine == "process":
-        return lambda on_message, on_closed: ProcessLink(engine_options, on_message, on_closed)
+        spares = forked_spares() if _wants_spare(options) else None
+        return lambda on_message, on_closed: ProcessLink(engine_options, on_message, on_closed, spares)
     return lambda on_message, on_closed: ThreadLink(engine_options, on_message, on_closed)
+
+
+def _wants_spare(options: Options) -> bool:
+    return options.engine == "process" and options.engine_spare == "on"
 
 
 def _limits(options: Options) -> ConnectionLimits:

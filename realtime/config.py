@@ -83,6 +83,12 @@ class Options:
         least=0.1,
         most=1,
     )
+    kv_idle_s: float = option(
+        240.0,
+        "seconds after which memory that the KV cache does not use goes back, where it is the host's",
+        least=1,
+        most=DAY_S,
+    )
     host_kv_gib: float = option(
         8.0,
         "GiB of the host's memory for what paused streams hold on a CUDA device; 0 takes none",

@@ -40,6 +40,16 @@ def whole_blocks(tokens: int, block_size: int, device: str) -> int:
     return tokens // block_size * block_size
 
 
+def shortage(needed: int, free: int | None) -> str | None:
+    """What to say where a KV cache may come to take more than is free: it takes its memory late."""
+    if free is None or needed <= free:
+        return None
+    return (
+        f"the KV cache may come to take {needed / 1e9:.2f} GB, and {free / 1e9:.2f} are free: the system may "
+        "end the engine then; a smaller --kv-tokens is safe"
+    )
+
+
 def affordable_tokens(free: int | None, bytes_per_token: int, context: int) -> int:
     """As many tokens as a fair share of the free memory holds; half of all there is where that is not
     known."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from engine.memory.host_pool import HostPool
+    from engine.memory.idle_memory import IdleMemory
     from engine.parallel.ranks import RankGroup
 
     JoinRanks = Callable[[Path, str], RankGroup]
@@ -70,7 +71,8 @@ def _build_toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
         dtype="none",
         attention="none",
     )
-    return _assemble(options, runner, sampler, hello), hello
+    cache = BlockCache(tokens // options.block_size, options.block_size)
+    return _assemble(options, runner, sampler, hello, cache), hello
 
 
 def _build_model(options: api.EngineOptions, join: JoinRanks | None) -> tuple[Engine, api.Hello]:
@@ -119,17 +121,28 @@ def build_around(
         weights_bytes=components.weights_bytes,
     )
     log.info(
-        "%s on %s in %s: attention by %s; %s; %d tokens of KV cache",
+        "%s on %s in %s: attention by %s; %s; %d tokens of KV cache, %.2f GB%s",
         hello.model,
         hello.device if ranks is None else f"{ranks.size} devices",
         hello.dtype,
         hello.attention,
         components.packed,
         hello.kv_tokens,
+        components.kv_bytes / 1e9,
+        components.kv_growth,
     )
-    return _assemble(
-        options, components.runner, components.sampler, hello, components.host_pool(), ranks
-    ), hello
+    cache = BlockCache(hello.kv_tokens // hello.block, hello.block)
+    engine = _assemble(
+        options,
+        components.runner,
+        components.sampler,
+        hello,
+        cache,
+        components.host_pool(),
+        ranks,
+        components.idle_memory(cache),
+    )
+    return engine, hello
 
 
 def _assemble(
@@ -137,11 +150,12 @@ def _assemble(
     runner: Runner,
     sampler: Sampler,
     hello: api.Hello,
+    cache: BlockCache,
     host_pool: HostPool | None = None,
     ranks: RankGroup | None = None,
+    idle_memory: IdleMemory | None = None,
 ) -> Engine:
     budget = step_tokens(options.step_tokens, hello.device)
-    cache = BlockCache(hello.kv_tokens // hello.block, hello.block)
     scheduler = Scheduler(
         cache,
         step_tokens=max(2, budget),
@@ -159,4 +173,5 @@ def _assemble(
         copier=host_pool,
         commands=ranks.commands if ranks else None,
         retry=ranks is None,
+        idle_memory=idle_memory,
     )

@@ -6,26 +6,33 @@ It knows the model, its facts and what was asked for; it knows no step and no st
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import torch
 from transformers import PreTrainedModel
 
 from engine import api
-from engine.build.budgets import affordable_tokens, decoding_rows, step_tokens, whole_blocks
+from engine.build.budgets import affordable_tokens, decoding_rows, shortage, step_tokens, whole_blocks
 from engine.forward import backends
 from engine.forward.attention import NAME, AttentionBackend
 from engine.forward.kv_pool import KvPool
 from engine.forward.model_runner import ModelRunner
+from engine.heap import trim_heap
 from engine.memory import kv_sizing
+from engine.memory.file_pages import let_go_of_file_pages
 from engine.memory.host_pool import STAGING_BYTES, HostPool
+from engine.memory.idle_memory import IdleMemory
 from engine.memory.offload_trial import host_pool_if_faster
 from engine.model.loading import available_memory, describe
 from engine.model.onednn import pack
 from engine.sampling.sampler import Sampler
+from engine.schedule.block_cache import BlockCache
 
 if TYPE_CHECKING:
     from engine.parallel.ranks import RankGroup
+
+log = logging.getLogger(__name__)
 
 
 class Components:
@@ -42,6 +49,8 @@ class Components:
         self.facts = describe(model.config, model.generation_config)
         self.weights_bytes = sum(weight.nbytes for weight in model.parameters())
         self.packed = pack(model)
+        if not self._on_cuda:
+            _let_go_of_what_was_needed_once()
         if ranks is not None:
             from engine.model import tensor_parallel
 
@@ -78,6 +87,22 @@ class Components:
             gib=self._host_gib,
             free=available_memory(),
         )
+
+    def idle_memory(self, cache: BlockCache) -> IdleMemory | None:
+        """What gives the memory of idle blocks back: the host's, that of a device is ours alone."""
+        if self._on_cuda or self._ranks is not None:  # as above: they would forget prefixes at other times
+            return None
+        pool, idle_s = self.runner.pool, self._options.kv_idle_s
+        return IdleMemory(cache, pool, idle_s, at_rest=_let_go_of_what_was_needed_once)
+
+    @property
+    def kv_bytes(self) -> int:
+        """What the KV cache takes at most."""
+        return self.kv_tokens * self._bytes_per_token
+
+    @property
+    def kv_growth(self) -> str:
+        return "" if self._on_cuda else " at most, taken as it is used"
 
     def _warm_up(self) -> None:
         """What has to be compiled is compiled now, and not while somebody waits for tokens."""
@@ -117,6 +142,8 @@ class Components:
         tokens = self._options.kv_tokens or (
             self._affordable_on_cuda() if self._on_cuda else self._affordable_on_cpu()
         )
+        if not self._on_cuda and (short := shortage(tokens * self._bytes_per_token, available_memory())):
+            log.warning("%s", short)
         if self._ranks is not None:
             tokens = self._ranks.minimum(tokens)
         return whole_blocks(tokens, self._options.block_size, self.device)
@@ -148,3 +175,9 @@ class Components:
         return affordable_tokens(
             available_memory(), self._bytes_per_token * self._options.devices, self._context
         )
+
+
+def _let_go_of_what_was_needed_once() -> None:
+    """For a start, or a burst."""
+    let_go_of_file_pages()
+    trim_heap()

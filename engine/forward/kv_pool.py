@@ -1,12 +1,15 @@
 """The KV pool: keys and values of every layer, in one tensor, addressed by token.
 
-It knows numbers and where they lie; who owns which block is the block cache's business.
+It knows numbers and where they lie; who owns which block is the block cache's business. On the CPU a token
+takes memory only once it is written, and gives it back when it is told to; a number never moves.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from engine.forward.mapped_memory import MappedMemory, items_in_whole_pages
 
 
 class KvPool:
@@ -17,10 +20,21 @@ class KvPool:
         self, layers: int, heads: int, size: int, *, tokens: int, dtype: torch.dtype, device: str
     ) -> None:
         # In one piece, so that a block's share of all layers can be moved at once.
-        self._all = torch.zeros(2 * layers, heads, tokens, size, dtype=dtype, device=device)
+        self._mapped: MappedMemory | None = None
+        if torch.device(device).type == "cpu":
+            self._all = self._map(2 * layers, heads, tokens, size, dtype)
+        else:
+            self._all = torch.zeros(2 * layers, heads, tokens, size, dtype=dtype, device=device)
         self.keys, self.values = list(self._all[:layers]), list(self._all[layers:])
         self.tokens = tokens
         self.dtype = dtype
+
+    def _map(self, parts: int, heads: int, tokens: int, size: int, dtype: torch.dtype) -> Tensor:
+        """Each head's tokens begin with a page."""
+        whole = items_in_whole_pages(size * dtype.itemsize)
+        pitch = -(-tokens // whole) * whole
+        self._mapped = MappedMemory(parts * heads * pitch * size * dtype.itemsize)
+        return self._mapped.tensor(dtype).view(parts, heads, pitch, size)[:, :, :tokens]
 
     def blocks(self, block_size: int) -> Tensor:
         """The same numbers as [blocks, layers and heads, numbers of a block]."""
@@ -36,3 +50,18 @@ class KvPool:
 
     def zero(self, tokens: slice) -> None:
         self._all[:, :, tokens] = 0
+
+    @property
+    def tokens_in_pages(self) -> int:
+        """How many tokens fill whole pages: memory is given back by multiples of that, from one on."""
+        return items_in_whole_pages(self._all.shape[-1] * self.dtype.itemsize)
+
+    def give_back(self, tokens: slice) -> None:
+        """Let go of the memory of tokens that nobody reads, unless masked. It is taken again when they are
+        written; the last pages may hold no token at all."""
+        if self._mapped is None:
+            return
+        part, token = (self._all.stride(at) * self.dtype.itemsize for at in (1, 2))
+        begin, end = tokens.start * token, min(tokens.stop * token, part)
+        for start in range(0, len(self._all) * self._all.shape[1] * part, part):
+            self._mapped.give_back(start + begin, end - begin)

@@ -113,7 +113,7 @@ class FollowerCommandQueue:
         self._steps: SimpleQueue[list[api.AnyCommand]] = SimpleQueue()
         self.put, self.take = self._steps.put, self._steps.get
 
-    def wait(self) -> None:
+    def wait(self, timeout_s: float | None = None) -> None:
         """Not here: the next step waits for rank 0."""
 
 

@@ -49,8 +49,10 @@ class BlockCache:
         self._state = bytearray(blocks)
         self._hash_of: dict[int, bytes] = {}
         self._by_hash: dict[bytes, int] = {}
-        self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._cached: OrderedDict[int, float] = OrderedDict()  # since when; least recently used first
+        self._let_go: OrderedDict[int, float] = OrderedDict()  # free ones that hold memory, likewise
         self._free = blocks
+        self.now = 0.0  # as we were last told
 
     @property
     def total(self) -> int:
@@ -215,9 +217,40 @@ class BlockCache:
         self._free += (state == FREE) - (self._state[number] == FREE)
         if self._state[number] == CACHED:
             del self._cached[number]
+        self._let_go.pop(number, None)
         if state == CACHED:
-            self._cached[number] = None
+            self._cached[number] = self.now
+        elif state == FREE:
+            self._let_go[number] = self.now
         self._state[number] = state
+
+    # -- blocks that nobody has used for a while ---------------------------------------------------
+
+    @property
+    def idle_since(self) -> float | None:
+        """When the one was let go of that is idle longest; None where only blocks in use hold memory."""
+        oldest = [next(iter(blocks.values())) for blocks in (self._cached, self._let_go) if blocks]
+        return min(oldest, default=None)
+
+    def take_idle(self, until: float, group: int, most: int) -> list[int]:
+        """Forget of the cached, and take of the free, up to `most` that nobody has used since `until`.
+
+        Returns the groups, of `group` neighbours each, that hold nothing any more. A group that is held by
+        one of its blocks is returned behind the last.
+        """
+        ripe: list[int] = []
+        while len(ripe) < most and self._cached and next(iter(self._cached.values())) <= until:
+            ripe.append(next(iter(self._cached)))
+            self._uncache(ripe[-1])
+            self._set_state(ripe[-1], FREE)
+            del self._let_go[ripe[-1]]
+        while len(ripe) < most and self._let_go and next(iter(self._let_go.values())) <= until:
+            ripe.append(self._let_go.popitem(last=False)[0])
+        return [at for at in sorted({number // group for number in ripe}) if self._holds_nothing(at, group)]
+
+    def _holds_nothing(self, at: int, group: int) -> bool:
+        neighbours = range(at * group, min((at + 1) * group, self.total))
+        return all(self._state[number] == FREE and number not in self._let_go for number in neighbours)
 
     # -- proof -----------------------------------------------------------------------------------
 
@@ -234,6 +267,7 @@ class BlockCache:
             )
             assert state != CACHED or number in self._hash_of, f"block {number}: cached without a name"
         assert self._free == self._state.count(FREE)
+        assert all(self._state[number] == FREE for number in self._let_go)
         assert {block: digest for digest, block in self._by_hash.items()} == self._hash_of
         for sequence in sequences:
             assert sequence.next_position <= len(sequence.blocks) * self.block_size

@@ -6,6 +6,7 @@ It knows lists of commands, and nothing of what they do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -18,8 +19,8 @@ class CommandSource(Protocol):
     @property
     def empty(self) -> bool: ...
     def put(self, commands: list[api.AnyCommand]) -> None: ...
-    def wait(self) -> None:
-        """Until there is something to take."""
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Until there is something to take, or for so long."""
 
     def take(self) -> Iterable[api.AnyCommand]:
         """All that there is, once a step."""
@@ -37,8 +38,9 @@ class CommandQueue:
     def put(self, commands: list[api.AnyCommand]) -> None:
         self._lists.put(commands)
 
-    def wait(self) -> None:
-        self._waited_for += self._lists.get()
+    def wait(self, timeout_s: float | None = None) -> None:
+        with suppress(Empty):
+            self._waited_for += self._lists.get(timeout=timeout_s)
 
     def take(self) -> Iterator[api.AnyCommand]:
         """Also what is put while the first are dealt with."""

@@ -7,6 +7,7 @@ do when the process dies: it only says so, once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from collections.abc import Callable
 import msgspec
 
 from engine import api
+from realtime.engines.forked_spares import AdoptedProcess, ForkedSpares
 
 CLOSE_S = 5.0
 
@@ -26,6 +28,7 @@ class ProcessLink(asyncio.Protocol):
         options: api.EngineOptions,
         on_message: Callable[[api.AnyMessage], None],
         on_closed: Callable[[], None],
+        spares: ForkedSpares | None = None,
     ) -> None:
         self._options = options
         self._on_message = on_message
@@ -35,20 +38,26 @@ class ProcessLink(asyncio.Protocol):
         self._buffer = bytearray()
         self._loaded = False
         self._transport: asyncio.Transport | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: asyncio.subprocess.Process | AdoptedProcess | None = None
+        self._spares = spares
+        self._connection: socket.socket | None = None
 
     async def prepare(self) -> None:
-        """Start the process. It loads what it needs for any model of this kind, and waits for its options."""
-        ours, theirs = socket.socketpair()
+        """Take the spare that an engine left behind, or start a process. It loads what it needs for any model
+        of this kind, and waits for its options."""
+        forked = self._spares.take() if self._spares else None
+        ours, theirs = (forked, None) if forked else socket.socketpair()
         try:
-            with theirs:
-                self._process = await self._start(theirs)
+            if theirs is not None:
+                with theirs:
+                    self._process = await self._start(theirs)
             ours.setblocking(False)
             await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=ours)
         except BaseException:
             ours.close()  # or each attempt would take a descriptor with it, where those are what is lacking
             self.kill()
             raise
+        self._connection = ours
 
     async def _start(self, theirs: socket.socket) -> asyncio.subprocess.Process:
         command = [sys.executable, "-m", "engine", str(theirs.fileno()), self._options.model]
@@ -57,7 +66,14 @@ class ProcessLink(asyncio.Protocol):
     async def open(self) -> None:
         if self._transport is None:
             await self.prepare()
-        self._write(self._encoder.encode(self._options))
+        message = self._encoder.encode(self._options)
+        theirs = self._spares.expect() if self._spares else None
+        if theirs is None:
+            self._write(message)
+            return
+        assert self._connection is not None
+        with theirs, contextlib.suppress(OSError):  # it has ended, as will be heard
+            socket.send_fds(self._connection, [api.framed(message)], [theirs.fileno()])
 
     @property
     def pid(self) -> int | None:
@@ -67,8 +83,9 @@ class ProcessLink(asyncio.Protocol):
         self._write(self._encoder.encode(commands))
 
     def kill(self) -> None:
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
 
     async def close(self) -> None:
         """End the process: it stops when its end of the pair closes, or else it is killed; one that is still
@@ -105,6 +122,8 @@ class ProcessLink(asyncio.Protocol):
                 break
             message = self._decoder.decode(memoryview(self._buffer)[head:end].tobytes())
             self._loaded = self._loaded or not isinstance(message, api.Starting | api.Prepared)
+            if self._process is None and isinstance(message, api.Prepared):
+                self._process = AdoptedProcess(message.pid)
             self._on_message(message)
             start = end
         del self._buffer[:start]

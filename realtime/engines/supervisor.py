@@ -11,6 +11,7 @@ import logging
 from pathlib import Path
 
 from engine import api
+from engine.heap import trim_heap
 from realtime.background_tasks import BackgroundTasks
 from realtime.backoff import Backoff
 from realtime.engines.watched_engine import Connect, EngineFailed, WatchedEngine
@@ -209,3 +210,5 @@ def _tokenizer(hello: api.Hello) -> Tokenizer:
         return Tokenizer.load(Path(hello.folder))
     except TextError as error:
         raise EngineFailed(str(error)) from None
+    finally:
+        trim_heap()  # to read it takes as much again as to have it

@@ -23,6 +23,7 @@ from engine.forward.kv_pool import KvPool
 from engine.forward.model_runner import ModelRunner
 from engine.forward.toy_runner import ToyRunner
 from engine.memory.host_pool import HostPool
+from engine.memory.idle_memory import IdleMemory
 from engine.model.loading import describe
 from engine.sampling.sampler import Sampler
 from engine.schedule.block_cache import BlockCache
@@ -58,6 +59,7 @@ class Limits:
     attention: str = "sdpa"
     captured: bool = False  # needs attention that reads through tables
     host_blocks: int = 0  # that may lie in the host's memory, or somewhat fewer
+    idle_steps: int = 0  # after which memory that nobody uses is given back; 0 keeps it
 
 
 PLENTY = Limits(kv_tokens=4096, step_tokens=512, batch_rows=32)
@@ -100,7 +102,7 @@ def model_engine(model: PreTrainedModel, limits: Limits, wrap: Wrap | None = Non
     if limits.captured:
         assert kernels is not None
         runner.capture_decode(kernels, limits.batch_rows, lambda work: work)
-    return _assembled(runner if wrap is None else wrap(runner), sampler, limits, _copier(pool, limits))
+    return _assembled(runner if wrap is None else wrap(runner), sampler, limits, _copier(pool, limits), pool)
 
 
 def _copier(pool: KvPool, limits: Limits) -> LateBlockCopier | None:
@@ -124,7 +126,11 @@ def _toy_engine(limits: Limits, wrap: Wrap | None) -> Engine:
 
 
 def _assembled(
-    runner: Runner, sampler: Sampler, limits: Limits, copier: LateBlockCopier | None = None
+    runner: Runner,
+    sampler: Sampler,
+    limits: Limits,
+    copier: LateBlockCopier | None = None,
+    pool: KvPool | None = None,
 ) -> Engine:
     cache = BlockCache(limits.kv_tokens // limits.block_size, limits.block_size)
     scheduler = Scheduler(
@@ -134,7 +140,19 @@ def _assembled(
         tenant_prefill=limits.tenant_prefill,
         host_cache=HostCache(copier.total_blocks if copier else 0),
     )
-    return Engine(runner, sampler, cache, scheduler, slots=SLOTS, overlap=limits.overlap, copier=copier)
+    idle_memory = None
+    if pool is not None and limits.idle_steps:
+        idle_memory = IdleMemory(cache, pool, limits.idle_steps, clock=lambda: scheduler.steps)
+    return Engine(
+        runner,
+        sampler,
+        cache,
+        scheduler,
+        slots=SLOTS,
+        overlap=limits.overlap,
+        copier=copier,
+        idle_memory=idle_memory,
+    )
 
 
 @dataclass

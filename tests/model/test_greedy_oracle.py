@@ -30,6 +30,7 @@ LIMITS = [
     Limits(kv_tokens=128, step_tokens=9, batch_rows=3),
     Limits(kv_tokens=160, block_size=8, step_tokens=11),
     Limits(kv_tokens=1024, step_tokens=64),
+    Limits(kv_tokens=1024, block_size=32, step_tokens=64, idle_steps=2),
 ]
 # Beginnings that prompts share, so that prefixes are found; blocks end within them and at them.
 TEXTS = [[(number * 37 + at * at * 11) % 400 for at in range(60)] for number in range(2)]

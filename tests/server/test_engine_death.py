@@ -5,10 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import resource
 import signal
 import socket
+import sys
 from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 from bench.reliability import deaths
 from tests.server.independent_client import Client, Stream, client_of
@@ -83,6 +88,27 @@ async def test_a_spare_stands_ready_and_takes_the_place_of_a_killed_engine(serve
     assert served.ended() == 0
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a spare loads everything anew")
+async def test_each_spare_shares_what_it_has_loaded_with_its_engine(serve: Serve) -> None:
+    served = serve("--engine-spare", "on")
+    for times in (1, 2, 3):
+        await until_said(served, "a spare engine stands ready", times)
+        engine, spare = await engines(served, 2)
+        shared, own = shared_and_own_kb(spare)
+        assert own < 0.4 * shared
+        os.kill(engine, signal.SIGKILL)
+    await until_said(served, "a spare engine stands ready", times=4)
+    served.tell()
+    assert served.ended() == 0
+
+
+def shared_and_own_kb(pid: int) -> tuple[int, int]:
+    """Memory of a process that is not a file's."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    kb = {name: int(number) for name, number in re.findall(r"^(\w+): +(\d+) kB", text, re.MULTILINE)}
+    return kb["Shared_Dirty"], kb["Private_Dirty"]
+
+
 async def test_a_spare_that_dies_first_is_missed_by_nobody(serve: Serve) -> None:
     served = serve("--engine-spare", "on", "--toy-step-ms", "10")
     both = await engines(served, 2)
@@ -98,11 +124,12 @@ async def test_a_spare_that_dies_first_is_missed_by_nobody(serve: Serve) -> None
 async def test_a_spare_that_dies_is_replaced_and_one_that_hangs_holds_up_nobody(serve: Serve) -> None:
     served = serve("--engine-spare", "on")
     first, spare = await engines(served, 2)
+    await until_said(served, "a spare engine stands ready")
     os.kill(spare, signal.SIGKILL)
     await until_said(served, "the spare engine has died; another is prepared")
     second = (await engines(served, 2))[1]
     assert second != spare
-    await until_said(served, "a spare engine stands ready")
+    await until_said(served, "a spare engine stands ready", times=2)
     async with client_of(served.url) as client:
         os.kill(second, signal.SIGSTOP)
         os.kill(first, signal.SIGKILL)
@@ -133,9 +160,9 @@ async def test_an_engine_is_replaced_while_connections_take_all_descriptors_that
     assert "Traceback" not in served.log()
 
 
-async def until_said(served: Served, words: str) -> None:
+async def until_said(served: Served, words: str, times: int = 1) -> None:
     async with asyncio.timeout(30):
-        while words not in await asyncio.to_thread(served.log):
+        while (await asyncio.to_thread(served.log)).count(words) < times:
             pass
 
 

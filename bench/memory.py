@@ -1,0 +1,123 @@
+"""Memory at rest: what a server of the default model holds when it starts, after a burst of long streams, and
+when nobody has wanted anything for a while.
+
+A page that several processes share counts in parts, one for each of them, so that the sum is what the machine
+gives. The peer is llama.cpp's server, where the package xllamacpp is installed and MIDSTREAM_BENCH_GGUF names
+the same model in fp32 as a file: with as much context as the whole of our KV cache, and as one stream's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+from bench.result_tables import Figure
+from bench.server import ServerProcess
+from engine.model.loading import DEFAULT_MODEL, resolve
+from engine.model.preflight import parameter_count
+
+STREAMS, PROMPT, TOKENS = 64, 448, 64
+CONTEXT, BLOCK = 8192, 16  # of a stream of the default model, and of the KV cache
+IDLE_S, PATIENCE_S = 20, 120
+MB = 1e6
+PEER = """
+import os, sys, xllamacpp
+params = xllamacpp.CommonParams()
+params.model.path, params.n_ctx, params.n_parallel = sys.argv[1], *map(int, sys.argv[2:])
+server = xllamacpp.Server(params)
+print(open("/proc/self/smaps_rollup").read(), flush=True)
+os._exit(0)
+"""
+
+
+def shared_out_bytes(rollup: str) -> int:
+    """A process's part of the machine's memory."""
+    found = re.search(r"^Pss: +(\d+) kB", rollup, re.MULTILINE)
+    assert found
+    return int(found[1]) * 1024
+
+
+def part_of(pid: int) -> int:
+    return shared_out_bytes(Path(f"/proc/{pid}/smaps_rollup").read_text())
+
+
+def engine_processes(server: int) -> list[int]:
+    """The engine and its spare, the elder first, once both are there."""
+    children = Path(f"/proc/{server}/task/{server}/children")
+    while len(found := children.read_text().split()) < 2:
+        time.sleep(0.1)
+    return sorted(map(int, found))
+
+
+async def burst(server: ServerProcess) -> None:
+    async with server.connect() as socket:
+        for row in range(STREAMS):
+            prompt = [(7919 * row + 31 * at) % 40_000 + 10 for at in range(PROMPT)]
+            params = {"temperature": 0, "ignore_eos": True, "max_tokens": TOKENS}
+            start = {"type": "start", "request_id": f"{row}", "prompt": prompt, "params": params}
+            await socket.send(json.dumps(start))
+        finals = 0
+        while finals < STREAMS:
+            finals += json.loads(await socket.recv())["type"] == "final"
+
+
+def wait_until_given_back(server: ServerProcess) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while server.metrics()['midstream_kv_blocks{state="cached"}']:
+        assert time.monotonic() < until, "cached blocks were not given back"
+        time.sleep(1)
+
+
+def measure() -> list[Figure]:
+    weights = parameter_count(resolve()) * 4
+    with ServerProcess("--model", DEFAULT_MODEL, "--kv-idle-s", str(IDLE_S)) as server:
+        gateway = server.process.pid
+        engine, spare = engine_processes(gateway)
+        at_start, *others = (part_of(pid) for pid in (engine, gateway, spare))
+        together = at_start + sum(others)
+        asyncio.run(burst(server))
+        behind = part_of(engine)
+        wait_until_given_back(server)
+        at_rest = part_of(engine)
+        blocks = int(server.metrics()['midstream_kv_blocks{state="free"}'])
+    figures = [
+        Figure("the engine at its start", at_start / MB, "MB", f"<= {weights / MB + 350:.0f}"),
+        Figure(f"the engine behind {STREAMS} long streams", behind / MB, "MB"),
+        Figure(
+            f"the engine when they are idle for {IDLE_S} s",
+            at_rest / MB,
+            "MB",
+            "<= 1.5 x",
+            at_rest / at_start,
+            "its start",
+        ),
+        Figure("gateway, engine and spare at their start", together / MB, "MB", "<= 1.1 x"),
+    ]
+    for context in (blocks * BLOCK, CONTEXT):
+        if peer := llama_cpp(context):
+            name = f"llama.cpp at its start, {context} tokens"
+            figures.append(Figure(name, peer / MB, "MB", "", together / peer, "all of ours to it"))
+    return figures
+
+
+def llama_cpp(context: int) -> int | None:
+    """Bytes of its server, with so many tokens of context."""
+    file = os.environ.get("MIDSTREAM_BENCH_GGUF")
+    if not file or find_spec("xllamacpp") is None:
+        return None
+    command = [sys.executable, "-c", PEER, file, str(context), str(max(1, context // CONTEXT))]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return shared_out_bytes(done.stdout)
+
+
+if __name__ == "__main__":
+    from bench.__main__ import report
+
+    sys.exit(report(measure()))

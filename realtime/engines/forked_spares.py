@@ -1,0 +1,91 @@
+"""Forked spares: the copies that engine processes leave behind before they load a model, which share what
+both have loaded with them.
+
+It knows descriptors and processes of Linux; elsewhere there are none, and each engine is a process that loads
+everything anew. It does not know what is said to a spare.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import sys
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class AdoptedProcess:
+    """A process whose parent has ended, and that is ours since: its number is nobody else's until it was
+    waited for."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._end: asyncio.Future[None] | None = None
+
+    def kill(self) -> None:
+        if self._end is None or not self._end.done():
+            os.kill(self.pid, signal.SIGKILL)
+
+    async def wait(self) -> None:
+        """Until it has ended, and nothing is left of it."""
+        if self._end is None:
+            self._end = asyncio.ensure_future(asyncio.to_thread(_wait, self.pid))
+        await asyncio.shield(self._end)
+
+
+def _wait(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+
+
+class ForkedSpares:
+    """At most one at a time."""
+
+    def __init__(self) -> None:
+        self._connection: socket.socket | None = None
+
+    def expect(self) -> socket.socket | None:
+        """The end of a connection that a process may leave to its copy; None where no descriptors are left.
+        Of one that was expected before, nothing is expected any more."""
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError:
+            return None
+        self._close()
+        self._connection = ours
+        return theirs
+
+    def take(self) -> socket.socket | None:
+        """Our end, if the other is open: a copy has it. One that was not to be is closed at once."""
+        if self._connection is not None and _is_closed(self._connection):
+            self._close()
+        connection, self._connection = self._connection, None
+        return connection
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    """Whether nothing more can come."""
+    try:
+        return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def forked_spares() -> ForkedSpares | None:
+    """From now on this process is the parent of whoever among its descendants loses theirs; None where it
+    cannot be."""
+    if sys.platform != "linux":
+        return None
+    refused = ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    return None if refused else ForkedSpares()
