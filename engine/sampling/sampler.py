@@ -68,8 +68,8 @@ class Sampler:
         self._eos = self._integers(sorted(token for token in set(eos) if 0 <= token < vocab))
         self._parameters = torch.zeros(slots, PARAMETERS, dtype=torch.float64, device=device)
         self._seeds = torch.zeros(slots, dtype=torch.int64, device=device)
-        self._bias: dict[int, dict[int, float]] = {}  # of each slot
-        self._written: dict[int, Sampling] = {}  # what stands in the row of each slot
+        self._bias: dict[int, dict[int, float]] = {}  # of the slots that were sampled for
+        self._written: dict[int, Sampling] = {}  # the same slots: what stands in their rows
         self._counts = TokenCounts(slots if rows is None else rows, vocab, self.latest_tokens)
 
     # -- slots -------------------------------------------------------------------------------------

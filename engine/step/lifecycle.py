@@ -1,8 +1,8 @@
 """Stream lifecycle in the engine: how streams begin and end, and the news that are collected for them.
 
 A stream has a slot, a row of the sampler's tensors, from its beginning to its end, and a place in the
-scheduler. Its news are collected here until the step is over; an answer whose index is that of the token
-behind one in flight waits for that one. It knows no command but `Submit`, no batch and no model.
+scheduler. Its news are collected here until the step is over, and answers to commands until the token in
+flight is there or void. It knows no command but `Submit`, no batch and no model.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ class Lifecycle:
             self._scheduler.update_ready(sequence)
 
     def finish(self, sequence: Sequence, reason: api.FinishReason, detail: str | None = None) -> None:
-        """Answers that still wait are overtaken by its end."""
-        self._waiting.pop(sequence.stream, None)
+        self._waiting.pop(sequence.stream, None)  # overtaken by its end
         self.news(sequence).finish = api.Finish(reason, detail)
         self._scheduler.remove(sequence)
         self._sampler.release_slot(sequence)

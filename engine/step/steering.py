@@ -1,8 +1,8 @@
 """Steering: what each command does to its stream, and how it is answered.
 
-A command takes effect behind what is in flight for its stream, and is answered behind it: whoever pauses or
-adjusts has the token that is being sampled, and the next is another's. Only what changes the tokens before it
-makes that token void, and only what takes its memory away throws computed tokens away.
+A command takes effect behind what is in flight for its stream, and is answered behind it: a pause or an
+adjust lets the token that is being sampled stand, and acts on the next. Only what changes the tokens before
+that one makes it void, and only what takes the stream's memory away voids what is computed beside it.
 
 It knows commands, sequences and their memory; it knows no batch, no model and no queue of commands.
 """

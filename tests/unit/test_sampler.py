@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from engine.api import Logprob, Sampling
+from engine.nonblocking_transfer import upload
 from engine.sampling.readback import SampleRequest
 from engine.sampling.sampler import Sampler
 from engine.sampling.sampling_math import MAX_VOCAB
@@ -489,6 +490,27 @@ def test_adjusting_changes_the_very_next_token_and_nobody_elses() -> None:
     after = told(sampler.sample(LOGITS, seqs))
     assert after[1][0] == LOGITS[1].argmax()
     assert after[:1] + after[2:] == before[:1] + before[2:]
+
+
+def test_however_often_streams_were_adjusted_their_rows_are_written_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sampler, seqs = connections()
+    written = list[int]()
+
+    def counted(numbers: Any, *where: Any) -> Tensor:
+        if torch.float64 in where:
+            written.append(len(numbers))
+        return upload(numbers, *where)
+
+    monkeypatch.setattr("engine.sampling.sampler.upload", counted)
+    sampler.sample(LOGITS, seqs)
+    for temperature in (0.1, 0.2, 0.0):
+        for seq in seqs[:2]:
+            seq.sampling = Sampling(temperature=temperature)
+    sampler.sample(LOGITS, seqs)
+    sampler.sample(LOGITS, seqs)
+    assert [count for count in written if count] == [len(seqs), 2]
 
 
 def test_sampling_changes_neither_sequences_nor_logits() -> None:
