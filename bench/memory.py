@@ -2,7 +2,7 @@
 when nobody has wanted anything for a while.
 
 A page that several processes share counts in parts, one for each of them, so that the sum is what the machine
-gives. The peer is llama.cpp's server, where the package xllamacpp is installed and MIDSTREAM_BENCH_GGUF names
+gives. The peer is llama.cpp's server, where the package xllamacpp is installed and BENCH_GGUF names
 the same model in fp32 as a file: with as much context as the whole of our KV cache, and as one stream's.
 """
 
@@ -109,7 +109,7 @@ def measure() -> list[Figure]:
 
 def llama_cpp(context: int) -> int | None:
     """Bytes of its server, with so many tokens of context."""
-    file = os.environ.get("MIDSTREAM_BENCH_GGUF")
+    file = os.environ.get("BENCH_GGUF")
     if not file or find_spec("xllamacpp") is None:
         return None
     command = [sys.executable, "-c", PEER, file, str(context), str(max(1, context // CONTEXT))]
