@@ -12,7 +12,9 @@ from torch import Tensor
 
 
 def upload(
-    numbers: list[int] | list[float] | list[list[int]], device: torch.device, dtype: torch.dtype = torch.int64
+    numbers: list[int] | list[float] | list[list[int]] | list[list[float]],
+    device: torch.device,
+    dtype: torch.dtype = torch.int64,
 ) -> Tensor:
     if device.type == "cpu":
         return torch.tensor(numbers, dtype=dtype)

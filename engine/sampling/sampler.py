@@ -1,7 +1,8 @@
 """The sampler: chooses the next token of every row of a batch.
 
 A stream's sampling parameters (temperature, penalties, seed) are a row of tensors, found by the slot of its
-sequence: to adjust a stream is to write a row, and a batch is never split by its parameters. What is sampled
+sequence: to adjust a stream is to write a row, and a batch is never split by its parameters. Rows are written
+when they are next sampled with, all new ones at once, where whatever fails is tried again. What is sampled
 for a row depends on that row alone. In order: logprobs of the raw logits; logit_bias, repetition, presence
 and frequency penalty, min_tokens; temperature, top_k, top_p, min_p (the order of transformers' warpers); the
 draw.
@@ -67,30 +68,29 @@ class Sampler:
         self._eos = self._integers(sorted(token for token in set(eos) if 0 <= token < vocab))
         self._parameters = torch.zeros(slots, PARAMETERS, dtype=torch.float64, device=device)
         self._seeds = torch.zeros(slots, dtype=torch.int64, device=device)
+        self._unwritten: dict[int, Sampling] = {}  # of the slots whose rows are not what was asked for
         self._bias: dict[int, dict[int, float]] = {}  # of the slots that have any
         self._counts = TokenCounts(slots if rows is None else rows, vocab, self.latest_tokens)
 
     # -- slots -------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def assign_slot(self, seq: Sequence) -> None:
         """The sequence has got its slot."""
         self.release_slot(seq)
         self.update_parameters(seq)
 
-    @torch.inference_mode()
     def update_parameters(self, seq: Sequence) -> None:
         """The `sampling` of the sequence changed."""
         slot, sampling = seq.slot, seq.sampling
         assert slot >= 0, "a sequence is assigned a slot before its parameters are updated"
-        self._parameters[slot] = upload(_parameters_of(sampling), self._device, torch.float64)
-        self._seeds[slot] = sampling.seed
+        self._unwritten[slot] = sampling
         self._bias[slot] = {
             token: bias for token, bias in sampling.logit_bias.items() if 0 <= token < self._vocab
         }
 
     def release_slot(self, seq: Sequence) -> None:
         """The slot is free."""
+        self._unwritten.pop(seq.slot, None)
         self._bias.pop(seq.slot, None)
         self._counts.release_slot(seq.slot)
 
@@ -108,6 +108,7 @@ class Sampler:
             return Readback(None, [])
         assert logits.shape == (len(rows), self._vocab)
         raw = logits if logits.dtype == torch.float64 else logits.float()
+        self._write_parameters([row.seq.slot for row in rows])
         slots = self._integers([row.seq.slot for row in rows])
         parameters = self._parameters[slots]
         best, tokens = raw.max(1)  # of equals the first; NaN above all
@@ -132,6 +133,18 @@ class Sampler:
             self._broadcast(tokens)
         self.latest_tokens.index_copy_(0, slots, tokens.clamp(min=0))
         return Readback(Download(tokens), self._logprobs(raw, rows, tokens))
+
+    def _write_parameters(self, slots: list[int]) -> None:
+        new = [slot for slot in slots if slot in self._unwritten] if self._unwritten else []
+        if not new:
+            return
+        asked = [self._unwritten[slot] for slot in new]
+        places = self._integers(new)
+        rows = upload([_parameters_of(sampling) for sampling in asked], self._device, torch.float64)
+        self._parameters.index_copy_(0, places, rows)
+        self._seeds.index_copy_(0, places, self._integers([sampling.seed for sampling in asked]))
+        for slot in new:
+            del self._unwritten[slot]
 
     def _integers(self, values: Iterable[int]) -> Tensor:
         return upload(list(values), self._device)
