@@ -141,7 +141,7 @@ def _assemble(
     ranks: RankGroup | None = None,
 ) -> Engine:
     budget = step_tokens(options.step_tokens, hello.device)
-    cache = BlockCache(hello.kv_tokens // hello.block, hello.block)
+    cache = BlockCache(hello.kv_tokens // hello.block, hello.block, runs=hello.attention == "sdpa")
     scheduler = Scheduler(
         cache,
         step_tokens=max(2, budget),

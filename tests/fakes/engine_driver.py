@@ -140,7 +140,8 @@ def _toy_engine(limits: Limits, wrap: Wrap | None) -> Engine:
 def _assembled(
     runner: Runner, sampler: Sampler, limits: Limits, copier: LateBlockCopier | None = None
 ) -> Engine:
-    cache = BlockCache(limits.kv_tokens // limits.block_size, limits.block_size)
+    blocks = limits.kv_tokens // limits.block_size
+    cache = BlockCache(blocks, limits.block_size, runs=limits.attention == "sdpa")
     scheduler = Scheduler(
         cache,
         step_tokens=limits.step_tokens,
