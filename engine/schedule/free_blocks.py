@@ -133,7 +133,7 @@ class FreeRuns:
             taken += range(first, stop)
             self._shrink(first, end, stop)
             self._hand = stop
-        self._leave_room(max(LEAST_ROOM, held))  # whoever has outgrown its run is given twice as much
+        self._leave_room(max(LEAST_ROOM, held // 4))  # whoever has outgrown its run goes on to grow
         return taken
 
     def give(self, numbers: list[int]) -> None:
