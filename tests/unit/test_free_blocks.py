@@ -63,6 +63,8 @@ def test_every_block_is_free_or_taken_once(runs: bool, blocks: int, acts: list[t
         taken = [number for table in tables for number in table]
         assert sorted([*free, *taken]) == list(range(blocks))
         assert len(free) == blocks - len(taken)
+        if isinstance(free, FreeRuns):
+            assert not any(first < free._hand < end for first, end in free._ends.items())
 
 
 # -- where tables lie ------------------------------------------------------------------------------
