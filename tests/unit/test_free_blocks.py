@@ -25,46 +25,58 @@ ACT = st.tuples(
 )
 
 
+class Tables:
+    """Tables that take blocks and give them back, and what must hold of those that are left."""
+
+    def __init__(self, free: FreeBlocks, refs: list[int]) -> None:
+        self.free = free
+        self.refs = refs
+        self.tables: list[list[int]] = []
+
+    def act(self, kind: str, at: int, count: int) -> None:
+        if kind == "new" or not self.tables:
+            self.tables.append([])
+            at = -1
+        table = self.tables[at % len(self.tables)]
+        if kind in ("new", "grow"):
+            self._take(table, count)
+        else:
+            self._give(table, len(table) // 2 if kind == "cut" else 0)
+
+    def _take(self, table: list[int], count: int) -> None:
+        taken = list(self.free.take_behind(table[-1], count)) if table else []
+        assert not taken or taken == list(range(table[-1] + 1, table[-1] + 1 + len(taken)))
+        rest = min(count - len(taken), len(self.free))
+        if rest:
+            self.free.fits(rest)
+            taken += self.free.take(rest, len(table))
+        for number in taken:
+            assert not self.refs[number]
+            self.refs[number] = 1
+        table += taken
+
+    def _give(self, table: list[int], keep: int) -> None:
+        for number in table[keep:]:
+            self.refs[number] = 0
+        self.free.give(table[keep:])
+        del table[keep:]
+
+    def check(self) -> None:
+        taken = [number for table in self.tables for number in table]
+        assert sorted([*self.free, *taken]) == list(range(len(self.refs)))
+        assert len(self.free) == len(self.refs) - len(taken)
+        if isinstance(self.free, FreeRuns):
+            assert not any(first < self.free._hand < end for first, end in self.free._ends.items())
+
+
 @SETTINGS
 @given(st.booleans(), st.integers(1, 300), st.lists(ACT, max_size=120))
 def test_every_block_is_free_or_taken_once(runs: bool, blocks: int, acts: list[tuple[str, int, int]]) -> None:
     refs = [0] * blocks
-    free: FreeBlocks = FreeRuns(refs) if runs else FreeList(blocks)
-    tables: list[list[int]] = []
-
-    def take(table: list[int], count: int) -> None:
-        taken = list(free.take_behind(table[-1], count)) if table else []
-        assert taken == list(range(table[-1] + 1, table[-1] + 1 + len(taken))) if table else not taken
-        rest = min(count - len(taken), len(free))
-        if rest:
-            free.fits(rest)
-            taken += free.take(rest, len(table))
-        for number in taken:
-            assert not refs[number]
-            refs[number] = 1
-        table += taken
-
-    def give(table: list[int], keep: int) -> None:
-        for number in table[keep:]:
-            refs[number] = 0
-        free.give(table[keep:])
-        del table[keep:]
-
-    for kind, at, count in acts:
-        if kind == "new":
-            tables.append([])
-        if not tables:
-            continue
-        table = tables[at % len(tables)] if kind != "new" else tables[-1]
-        if kind in ("new", "grow"):
-            take(table, count)
-        else:
-            give(table, len(table) // 2 if kind == "cut" else 0)
-        taken = [number for table in tables for number in table]
-        assert sorted([*free, *taken]) == list(range(blocks))
-        assert len(free) == blocks - len(taken)
-        if isinstance(free, FreeRuns):
-            assert not any(first < free._hand < end for first, end in free._ends.items())
+    tables = Tables(FreeRuns(refs) if runs else FreeList(blocks), refs)
+    for act in acts:
+        tables.act(*act)
+        tables.check()
 
 
 # -- where tables lie ------------------------------------------------------------------------------
