@@ -153,13 +153,16 @@ class FreeRuns:
         return self._ends.get(self._hand, self._hand) - self._hand
 
     def _jump(self) -> None:
-        """To the widest run, and into it where somebody used lies before it, who may grow."""
-        end = next((next(iter(group)) for group in reversed(self._by_width) if group), None)
-        if end is None:
+        """To the widest run; into its middle where a table lies before it, which may grow."""
+        for group in reversed(self._by_width):
+            if group:
+                break
+        else:
             return
-        first = self._firsts[end]
-        self._hand = _roundest(first, end) if first and self._refs[first - 1] else first
-        if self._hand > first:
+        end = next(iter(group))
+        first = self._hand = self._firsts[end]
+        if first and end - first > 2 * LEAST_PITCH and self._refs[first - 1]:
+            self._hand = _roundest(first + (end - first) // 4, end - (end - first) // 4)
             self._split(first, self._hand)
         share = (end - self._hand) // PITCHES
         self._pitch = max(LEAST_PITCH, 1 << share.bit_length() - 1 if share else 0)
@@ -217,11 +220,7 @@ class FreeRuns:
         self._add(first, end)
 
 
-def _roundest(start: int, end: int) -> int:
-    """The number in the middle half of a range that the largest power of two divides."""
-    low, high = start + (end - start) // 4, end - (end - start) // 4
-    for bits in range(high.bit_length(), -1, -1):
-        number = -(-low >> bits) << bits
-        if number < high:
-            return number
-    return start
+def _roundest(low: int, high: int) -> int:
+    """The number of a range, which begins above 0, that the largest power of two divides."""
+    bits = ((low - 1) ^ (high - 1)).bit_length() - 1
+    return (high - 1) >> bits << bits
