@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.sequence import Sequence
 
-PRESSURE = 4  # nothing is saved while one in so many of the device's blocks, or more, is free
+# Nothing is saved while one in so many of the device's blocks, or more, is free. That is more than are
+# evicted ahead of need: those would be lost.
+PRESSURE = 3
 BlockCopy = tuple[int, int]  # from a block, to a block
 
 
