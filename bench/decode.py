@@ -19,8 +19,10 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache, GenerationConfig
 
+from bench import used_cache
 from bench.result_tables import Figure
 from bench.server import ServerProcess
+from bench.used_cache import Bench
 from engine import api
 from engine.build.build import build
 from engine.engine import Engine
@@ -118,12 +120,15 @@ def contest(name: str, rate: Callable[[int, int], float]) -> Rates:
 
 def measure() -> list[Figure]:
     # One after the other, and one at a time in memory: these machines are small.
-    return _figures({**_engine(), **_websocket(), **_transformers()})
+    rates, used = _engine()
+    return _figures({**rates, **_websocket(), **_transformers()}) + used
 
 
-def _engine() -> Rates:
-    engine, _ = build(api.EngineOptions(model=DEFAULT_MODEL))
-    return contest("engine", lambda count, salt: engine_rate(engine, count, salt))
+def _engine() -> tuple[Rates, list[Figure]]:
+    """What it does with a fresh cache, and its steps with a used one."""
+    engine, hello = build(api.EngineOptions(model=DEFAULT_MODEL))
+    rates = contest("engine", lambda count, salt: engine_rate(engine, count, salt))
+    return rates, used_cache.figures(Bench(engine.runner, hello.vocab, engine.cache.total, hello.block))
 
 
 def _websocket() -> Rates:

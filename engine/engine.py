@@ -120,7 +120,9 @@ class Engine:
 
     def _finish_loads(self) -> None:
         """Streams that waited for blocks from the host go on; where nothing else runs, one load is waited
-        for."""
+        for. What could not be loaded is computed again."""
+        for load in self._swapping.take_failed():
+            self.scheduler.abandon_load(load)
         for load in self._swapping.take_done(wait=self._nothing_to_compute):
             self.scheduler.finish_load(load)
 

@@ -29,6 +29,7 @@ EXPERIMENTS = (
     "connections",
     "handshakes",
     "poison",
+    "shortages",
     "drains",
     "soak",
 )

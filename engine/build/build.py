@@ -71,7 +71,7 @@ def _build_toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
         dtype="none",
         attention="none",
     )
-    cache = BlockCache(tokens // options.block_size, options.block_size)
+    cache = BlockCache(tokens // options.block_size, options.block_size, runs=False)
     return _assemble(options, runner, sampler, hello, cache), hello
 
 
@@ -131,7 +131,7 @@ def build_around(
         components.kv_bytes / 1e9,
         components.kv_growth,
     )
-    cache = BlockCache(hello.kv_tokens // hello.block, hello.block)
+    cache = BlockCache(hello.kv_tokens // hello.block, hello.block, runs=hello.attention == "sdpa")
     engine = _assemble(
         options,
         components.runner,

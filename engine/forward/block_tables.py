@@ -30,10 +30,14 @@ class BlockTables:
         self._written: dict[int, tuple[int, int, int]] = {}  # of a slot: stream, version, blocks written
 
     def update(self, rows: Rows[Row]) -> None:
-        """Write what is new in the rows' block tables: mostly nothing, or a block behind the last."""
+        """Write what is new in the rows' block tables: mostly nothing, or a block behind the last.
+
+        It counts as written once it is: a step that fails here is tried again.
+        """
         width = self.tensor.shape[1]
         places: list[int] = []
         numbers: list[int] = []
+        written_now: dict[int, tuple[int, int, int]] = {}
         for row in rows:
             sequence = row.sequence
             blocks = sequence.blocks
@@ -44,10 +48,11 @@ class BlockTables:
             begin = written[2] if written and written[:2] == new[:2] else 0
             places += range(sequence.slot * width + begin, sequence.slot * width + len(blocks))
             numbers += blocks[begin:]
-            self._written[sequence.slot] = new
+            written_now[sequence.slot] = new
         if places:
             at, what = upload([places, numbers], self._device)
             self.tensor.view(-1).index_copy_(0, at, what.int())
+        self._written |= written_now
 
     def pool_indices(self, slots: Tensor, positions: Tensor) -> Tensor:
         """Where in the pool the tokens at these positions of these slots' sequences lie."""

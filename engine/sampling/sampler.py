@@ -2,10 +2,10 @@
 
 A stream's sampling parameters (temperature, penalties, seed) are a row of tensors, found by the slot of its
 sequence: to adjust a stream is to write a row, and a batch is never split by its parameters. Rows are written
-when they are next sampled with, all together, however often their streams were adjusted. What is sampled
-for a row depends on that row alone. In order: logprobs of the raw logits; logit_bias, repetition, presence
-and frequency penalty, min_tokens; temperature, top_k, top_p, min_p (the order of transformers' warpers); the
-draw.
+when they are next sampled with, all together, however often their streams were adjusted, and where whatever
+fails is tried again. What is sampled for a row depends on that row alone. In order: logprobs of the raw
+logits; logit_bias, repetition, presence and frequency penalty, min_tokens; temperature, top_k, top_p, min_p
+(the order of transformers' warpers); the draw.
 
 It knows sequences and what was asked of them. It changes none, and decides neither which rows are sampled nor
 whether a token ends its stream: `ignore_eos` and `max_tokens` mean nothing here.

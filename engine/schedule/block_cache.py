@@ -8,50 +8,36 @@ A block is in exactly one of three states. *Used*: it is in some sequence's tabl
 but it holds a full block of computed tokens that the next prompt with the same beginning may take. *Free*:
 neither. `audit()` proves it.
 
-Every sequence grows into the block behind its last one where that is free, and a new one begins inside the
-widest free run, at the roundest number there. So a table is nearly always one run of neighbours, which
-attention reads as a slice, without gathering; and tables begin evenly spaced, so that many can be read in
-one call.
+What is cached is evicted in one order, the least recently used first and a chain's end before its beginning.
+Where blocks lie is the business of `free_blocks.py`: where tables should be runs of neighbours, some may be
+evicted before they are needed, in that same order.
 """
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from hashlib import blake2b
+from itertools import islice
 
+from engine.schedule.free_blocks import FreeBlocks, FreeList, FreeRuns
 from engine.schedule.sequence import Sequence
 
-
-def _roundest(start: int, end: int) -> int:
-    """The number in the middle half of a range that the largest power of two divides; 0 where the range
-    begins so."""
-    if start == 0:
-        return 0
-    low, high = start + (end - start) // 4, end - (end - start) // 4
-    for bits in range(high.bit_length(), -1, -1):
-        number = -(-low >> bits) << bits
-        if number < high:
-            return number
-    return start
-
-
-FREE, CACHED, USED = 0, 1, 2
-_FREE_RUN = re.compile(rb"\x00+")
+EVICTED_TOGETHER = 32  # blocks, before it is looked again whether they were enough
 
 
 class BlockCache:
-    def __init__(self, blocks: int, block_size: int) -> None:
+    """`runs`: whether tables should be runs of neighbours, for who reads them as slices."""
+
+    def __init__(self, blocks: int, block_size: int, *, runs: bool = True) -> None:
         self.block_size = block_size
-        self.refs = [0] * blocks
-        self._state = bytearray(blocks)
+        self.refs = [0] * blocks  # tables that a block is in
         self._hash_of: dict[int, bytes] = {}
         self._by_hash: dict[bytes, int] = {}
         self._cached: OrderedDict[int, float] = OrderedDict()  # since when; least recently used first
         self._let_go: OrderedDict[int, float] = OrderedDict()  # free ones that hold memory, likewise
-        self._free = blocks
+        self._free: FreeBlocks = FreeRuns(self.refs) if runs else FreeList(blocks)
         self.now = 0.0  # as we were last told
 
     @property
@@ -60,7 +46,7 @@ class BlockCache:
 
     @property
     def free(self) -> int:
-        return self._free
+        return len(self._free)
 
     @property
     def cached(self) -> int:
@@ -78,18 +64,16 @@ class BlockCache:
     def grow(self, sequence: Sequence, tokens: int) -> bool:
         """Extend its table to so many tokens; False, and nothing changed, where blocks are short."""
         missing = self.blocks_for(tokens) - len(sequence.blocks)
-        if missing > self._free + self.cached:
+        if missing > self.free + self.cached:
             return False
-        for _ in range(missing):
-            sequence.blocks.append(self._allocate(after=sequence.blocks[-1] if sequence.blocks else None))
+        if missing > 0:
+            sequence.blocks += self._take(missing, sequence.blocks)
         return True
 
     def release(self, sequence: Sequence, keep: int = 0) -> None:
         """Free the blocks that hold nothing of the first `keep` tokens."""
         count = self.blocks_for(keep)
-        # Last block first: what is evicted first from the cache should be a chain's end, not its beginning.
-        for number in reversed(sequence.blocks[count:]):
-            self._decref(number)
+        self._drop(sequence.blocks[count:])
         sequence.blocks_version += len(sequence.blocks) > count
         del sequence.blocks[count:]
         self._truncate_hashes(sequence, keep // self.block_size)
@@ -114,10 +98,10 @@ class BlockCache:
         if self.refs[number] == 1:
             self._uncache(number)
             return None
-        copy = self._allocate(after=None)
+        (copy,) = self._take(1, [])
         sequence.blocks[at] = copy
         sequence.blocks_version += 1
-        self._decref(number)
+        self._drop([number])
         return number, copy
 
     def needs_copy(self, sequence: Sequence) -> bool:
@@ -134,7 +118,8 @@ class BlockCache:
             number = self._by_hash.get(digest)
             if number is None:
                 break
-            self._incref(number)
+            self._cached.pop(number, None)
+            self.refs[number] += 1
             sequence.blocks.append(number)
             sequence.block_hashes.append(digest)
         sequence.num_computed = len(sequence.blocks) * self.block_size
@@ -179,50 +164,58 @@ class BlockCache:
             digest = blake2b(digest + tokens.tobytes(), digest_size=16).digest()
             yield digest
 
-    # -- single blocks ---------------------------------------------------------------------------
+    # -- blocks ----------------------------------------------------------------------------------
 
-    def _allocate(self, after: int | None) -> int:
-        if self._free == 0:
-            return self._allocate_cached()
-        number = None if after is None else after + 1
-        if number is None or number >= self.total or self._state[number] != FREE:
-            runs = _FREE_RUN.finditer(self._state)
-            number = _roundest(*max((run.span() for run in runs), key=lambda span: span[1] - span[0]))
-        self._set_state(number, USED)
-        self.refs[number] = 1
-        return number
+    def _take(self, count: int, table: list[int]) -> list[int]:
+        """So many blocks, which there are, for the end of a table: behind its last, where those are free."""
+        taken = list(self._free.take_behind(table[-1], count)) if table else []
+        if len(taken) < count:
+            self._make_room(count - len(taken))
+            taken += self._free.take(count - len(taken), len(table))
+        for number in taken:
+            self.refs[number] = 1
+            self._let_go.pop(number, None)
+        return taken
 
-    def _allocate_cached(self) -> int:
-        number = next(iter(self._cached))
-        self._uncache(number)
-        self._set_state(number, USED)
-        self.refs[number] = 1
-        return number
+    def _make_room(self, count: int) -> None:
+        free = self._free
+        if len(free) < count:
+            self._evict(count - len(free))
+        while self._cached and len(free) < count + free.most_ahead and not free.fits(count):
+            self._evict(min(free.most_ahead, EVICTED_TOGETHER))
 
-    def _incref(self, number: int) -> None:
-        self.refs[number] += 1
-        self._set_state(number, USED)
+    def _evict(self, count: int) -> list[int]:
+        evicted = [self._cached.popitem(last=False)[0] for _ in range(min(count, len(self._cached)))]
+        for number in evicted:
+            del self._by_hash[self._hash_of.pop(number)]
+        self._give(evicted)
+        return evicted
 
-    def _decref(self, number: int) -> None:
-        self.refs[number] -= 1
-        if self.refs[number] == 0:
-            self._set_state(number, CACHED if number in self._hash_of else FREE)
+    def _give(self, numbers: list[int]) -> None:
+        """They are free, and hold memory until nobody has taken them for a while."""
+        self._free.give(numbers)
+        for number in numbers:
+            self._let_go[number] = self.now
+
+    def _drop(self, blocks: list[int]) -> None:
+        """A table's end is in it no longer. What nobody else uses is cached, or free."""
+        free: list[int] = []
+        # Last block first: what is evicted first from the cache should be a chain's end, not its beginning.
+        for number in reversed(blocks):
+            self.refs[number] -= 1
+            if self.refs[number]:
+                continue
+            if number in self._hash_of:
+                self._cached[number] = self.now
+            else:
+                free.append(number)
+        if free:
+            self._give(free)
 
     def _uncache(self, number: int) -> None:
         digest = self._hash_of.pop(number, None)
         if digest is not None:
             del self._by_hash[digest]
-
-    def _set_state(self, number: int, state: int) -> None:
-        self._free += (state == FREE) - (self._state[number] == FREE)
-        if self._state[number] == CACHED:
-            del self._cached[number]
-        self._let_go.pop(number, None)
-        if state == CACHED:
-            self._cached[number] = self.now
-        elif state == FREE:
-            self._let_go[number] = self.now
-        self._state[number] = state
 
     # -- blocks that nobody has used for a while ---------------------------------------------------
 
@@ -238,19 +231,19 @@ class BlockCache:
         Returns the groups, of `group` neighbours each, that hold nothing any more. A group that is held by
         one of its blocks is returned behind the last.
         """
-        ripe: list[int] = []
-        while len(ripe) < most and self._cached and next(iter(self._cached.values())) <= until:
-            ripe.append(next(iter(self._cached)))
-            self._uncache(ripe[-1])
-            self._set_state(ripe[-1], FREE)
-            del self._let_go[ripe[-1]]
-        while len(ripe) < most and self._let_go and next(iter(self._let_go.values())) <= until:
-            ripe.append(self._let_go.popitem(last=False)[0])
+        cached = sum(since <= until for since in islice(self._cached.values(), most))
+        free = sum(since <= until for since in islice(self._let_go.values(), most - cached))
+        ripe = [self._let_go.popitem(last=False)[0] for _ in range(free)]
+        for number in self._evict(cached):
+            del self._let_go[number]
+            ripe.append(number)
         return [at for at in sorted({number // group for number in ripe}) if self._holds_nothing(at, group)]
 
     def _holds_nothing(self, at: int, group: int) -> bool:
         neighbours = range(at * group, min((at + 1) * group, self.total))
-        return all(self._state[number] == FREE and number not in self._let_go for number in neighbours)
+        return not any(
+            self.refs[number] or number in self._cached or number in self._let_go for number in neighbours
+        )
 
     # -- proof -----------------------------------------------------------------------------------
 
@@ -258,16 +251,14 @@ class BlockCache:
         """Raise unless every block is accounted for exactly once."""
         sequences = list(sequences)
         owners = Counter(number for sequence in sequences for number in sequence.blocks)
+        free = Counter(self._free)
         for number, refs in enumerate(self.refs):
-            state = self._state[number]
             assert refs == owners[number], f"block {number}: {refs} references, in {owners[number]} tables"
-            assert (refs > 0) == (state == USED), f"block {number}: {refs} references in state {state}"
-            assert (state == CACHED) == (number in self._cached), (
-                f"block {number}: cached twice or not at all"
-            )
-            assert state != CACHED or number in self._hash_of, f"block {number}: cached without a name"
-        assert self._free == self._state.count(FREE)
-        assert all(self._state[number] == FREE for number in self._let_go)
+            states = (refs > 0) + (number in self._cached) + free[number]
+            assert states == 1, f"block {number}: free, cached or used, {states} times"
+            assert number not in self._cached or number in self._hash_of, f"block {number}: without a name"
+        assert free.total() == len(self._free)
+        assert all(free[number] for number in self._let_go)
         assert {block: digest for digest, block in self._by_hash.items()} == self._hash_of
         for sequence in sequences:
             assert sequence.next_position <= len(sequence.blocks) * self.block_size

@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.sequence import Sequence
 
-PRESSURE = 4  # nothing is saved while one in so many of the device's blocks, or more, is free
+# Nothing is saved while one in so many of the device's blocks, or more, is free. That is more than are
+# evicted ahead of need: those would be lost.
+PRESSURE = 3
 BlockCopy = tuple[int, int]  # from a block, to a block
 
 
@@ -57,23 +59,31 @@ class HostCache:
         self._offered.extend(sequence.block_hashes[sequence.num_offered :])
         sequence.num_offered = len(sequence.block_hashes)
 
-    def plan_saves(self, cache: BlockCache, limit: int) -> list[BlockCopy]:
-        """Offered blocks to be copied now, at most so many: they count as saved from now on.
+    def plan_saves(self, cache: BlockCache, limit: int) -> dict[bytes, BlockCopy]:
+        """Offered blocks to be copied now, at most so many, by their hashes. What lay in their places is
+        forgotten; they themselves are known once `finish_saves` is told that they are copied.
 
         None while the device has blocks enough: there they are found without copying.
         """
-        copies: list[BlockCopy] = []
+        saves: dict[bytes, BlockCopy] = {}
         if cache.free * PRESSURE >= cache.total:
-            return copies
-        while self._offered and len(copies) < limit:
+            return saves
+        while self._offered and len(saves) < limit:
             digest = self._offered.popleft()
             if digest in self._by_hash:
                 self._by_hash.move_to_end(digest)
-            elif (number := cache.lookup(digest)) is not None:
+            elif digest not in saves and (number := cache.lookup(digest)) is not None:
                 here = self._free.popleft() if self._free else self._by_hash.popitem(last=False)[1]
-                self._by_hash[digest] = here
-                copies.append((number, here))
-        return copies
+                saves[digest] = number, here
+        return saves
+
+    def finish_saves(self, saves: dict[bytes, BlockCopy]) -> None:
+        """These blocks lie here now."""
+        self._by_hash.update((digest, here) for digest, (_, here) in saves.items())
+
+    def abandon_saves(self, saves: dict[bytes, BlockCopy]) -> None:
+        """These blocks were not copied."""
+        self._free.extend(here for _, here in saves.values())
 
     # -- loads -----------------------------------------------------------------------------------
 

@@ -208,6 +208,16 @@ class Scheduler:
             self.cache.cache_full_blocks(load.sequence)
             self.update_ready(load.sequence)
 
+    def abandon_load(self, load: Load) -> None:
+        """A load that was planned has failed: what it was to bring is computed again."""
+        if load.live:
+            sequence = load.sequence
+            full = sequence.num_computed // self.cache.block_size
+            loading = self.cache.hash_blocks(sequence, full)[len(sequence.block_hashes) :]
+            self.host_cache.invalidate(loading)  # else it would be found, and fail, again
+            self.release_blocks(sequence)
+            self.update_ready(sequence)
+
     def _load_from_host(self, sequence: Sequence) -> int:
         load = self.host_cache.plan_load(self.cache, sequence)
         if load is not None:

@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import logging
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from engine.forward.interface import Runner
-from engine.nonblocking_transfer import synchronize
 from engine.sampling.readback import Readback, SampleRequest
 from engine.sampling.sampler import Sampler
 from engine.schedule.batch import Batch, Row
 from engine.schedule.sequence import SampledToken
+from engine.step.failed_attempts import clean_up
 
 log = logging.getLogger(__name__)
 
@@ -84,14 +83,23 @@ class Executor:
         self.seconds += time.perf_counter() - began
 
     def _launch(self, batch: Batch) -> BatchInFlight | None:
-        if batch.copies:
-            self._runner.copy_blocks(batch.copies)
+        for copy in batch.copies:
+            self._copy_block(copy)
         if not batch.rows:
             return None
         try:
             return BatchInFlight(batch.rows, self._forward(batch.rows))
         except self._retryable as error:
-            return BatchInFlight(batch.rows, _clean_up(error))
+            return BatchInFlight(batch.rows, clean_up(error))
+
+    def _copy_block(self, copy: tuple[int, int]) -> None:
+        """One by one, since one may read what the next writes. What fails twice is raised, and ends the
+        engine: whoever has the copy in its table would go on with what was there before."""
+        try:
+            self._runner.copy_blocks([copy])
+        except self._retryable as error:
+            clean_up(error)
+            self._runner.copy_blocks([copy])
 
     def _forward(self, rows: list[Row]) -> Readback:
         logits = self._runner.forward(rows)
@@ -105,7 +113,7 @@ class Executor:
         try:
             return self._read(launched.rows, launched.readback)
         except self._retryable as error:  # of work that was only queued when it was launched
-            launched.readback = _clean_up(error)
+            launched.readback = clean_up(error)
             return None
 
     def _read(self, rows: list[Row], readback: Readback) -> list[Result] | None:
@@ -132,16 +140,17 @@ class Executor:
     def _retry(self, failed: BatchInFlight) -> list[Result]:
         """In halves where the whole failed, one by one where its numbers did, but for what was discarded.
 
-        So is what has been steered meanwhile: its tokens, its blocks or its parameters are others now.
+        So is what has been steered meanwhile: its tokens, its blocks or its parameters are others now. A row
+        that was alone is tried once more, as any other: what has failed need not be its own doing.
         """
         for row in failed.rows:
             if row.outdated:
                 row.sequence.give_up_in_flight()
         rows = [row for row in failed.rows if not row.discarded]
-        if not isinstance(failed.readback, Exception):
+        if not isinstance(failed.readback, Exception) or len(rows) <= 1:
             again = iter(self._retry_each(rows))
         elif len(rows) < len(failed.rows):  # these have not failed yet
-            again = iter(self._retry_rows(rows) if rows else [])
+            again = iter(self._retry_rows(rows))
         else:
             again = iter(self._retry_halves(rows, failed.readback))
         return [None if row.discarded else next(again) for row in failed.rows]
@@ -155,7 +164,7 @@ class Executor:
         try:
             results = self._read(rows, self._forward(rows))
         except self._retryable as error:
-            return self._retry_halves(rows, _clean_up(error))
+            return self._retry_halves(rows, clean_up(error))
         return self._retry_each(rows) if results is None else results
 
     def _retry_halves(self, rows: list[Row], error: Exception) -> list[Result]:
@@ -164,14 +173,3 @@ class Executor:
             return [error]
         half = len(rows) // 2
         return self._retry_rows(rows[:half]) + self._retry_rows(rows[half:])
-
-
-def _clean_up(error: Exception) -> Exception:
-    """Make an error of the model safe to retry: what the failed attempt computed is let go of, since the next
-    may need its memory. Raises where the device itself broke."""
-    synchronize()
-    at: BaseException | None = error
-    while at is not None:
-        traceback.clear_frames(at.__traceback__)
-        at = at.__cause__ or at.__context__
-    return error

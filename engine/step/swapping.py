@@ -1,18 +1,22 @@
 """KV swapping: blocks are swapped between the device and the host's memory while the device computes.
 
 It starts the copies that the scheduler and the host cache plan, in the order that keeps every block's
-contents whole, and says which loads are done. A long load is started in parts, one a step: while it is
-launched, no stream's tokens are. It knows loads and saves; a block copier copies.
+contents whole, and says which loads are done, and which have failed. A long load is started in parts, one a
+step: while it is launched, no stream's tokens are. It knows loads and saves; a block copier copies.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Protocol
 
 from engine.schedule.batch import Batch
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.host_cache import BlockCopy, HostCache, Load
+from engine.step.failed_attempts import clean_up
+
+log = logging.getLogger(__name__)
 
 
 class Completion(Protocol):
@@ -65,10 +69,11 @@ class Swapping:
         self._host_cache = host_cache
         self._copier = copier
         self._queue: list[QueuedLoad] = []
+        self._failed: list[Load] = []
 
     @property
     def busy(self) -> bool:
-        return bool(self._queue)
+        return bool(self._queue or self._failed)
 
     def start_loads(self, batch: Batch) -> None:
         """Before anything of the batch is computed."""
@@ -81,7 +86,7 @@ class Swapping:
         for queued in self._queue:
             if room and queued.load.copies:
                 needed = queued.load.still_needed()
-                queued.start(self._copier, needed[:room], needed[room:])
+                self._start(queued, self._copier, needed[:room], needed[room:])
                 room -= min(room, len(needed))
 
     def save(self, cache: BlockCache, wait: bool = False) -> bool:
@@ -91,11 +96,18 @@ class Swapping:
         """
         if self._copier is None or not (wait or self._copier.may_save()):
             return False
-        copies = self._host_cache.plan_saves(cache, self._copier.max_blocks)
-        if copies:
-            self._load_before_overwriting(self._copier, {here for _, here in copies})
-            self._copier.save(copies)
-        return bool(copies)
+        saves = self._host_cache.plan_saves(cache, self._copier.max_blocks)
+        if not saves:
+            return False
+        self._load_before_overwriting(self._copier, {here for _, here in saves.values()})
+        try:
+            self._copier.save(list(saves.values()))
+        except Exception as error:  # what is not saved will be computed again
+            log.warning("blocks could not be saved to the host's memory", exc_info=clean_up(error))
+            self._host_cache.abandon_saves(saves)
+        else:
+            self._host_cache.finish_saves(saves)
+        return True
 
     def _load_before_overwriting(self, copier: BlockCopier, saved_to: set[int]) -> None:
         """Start what is still to be loaded from blocks of the host that are about to be saved to."""
@@ -103,7 +115,17 @@ class Swapping:
             if not saved_to.isdisjoint(here for here, _ in queued.load.copies):
                 needed = queued.load.still_needed()
                 now = [copy for copy in needed if copy[0] in saved_to]
-                queued.start(copier, now, [copy for copy in needed if copy[0] not in saved_to])
+                self._start(queued, copier, now, [copy for copy in needed if copy[0] not in saved_to])
+
+    def _start(
+        self, queued: QueuedLoad, copier: BlockCopier, now: list[BlockCopy], later: list[BlockCopy]
+    ) -> None:
+        try:
+            queued.start(copier, now, later)
+        except Exception as error:  # what is not loaded is computed again
+            log.warning("blocks could not be loaded from the host's memory", exc_info=clean_up(error))
+            self._queue = [other for other in self._queue if other is not queued]
+            self._failed.append(queued.load)
 
     def take_done(self, wait: bool) -> list[Load]:
         """The loads that are done by now; where there is nothing else to do, the next part is waited for."""
@@ -112,3 +134,7 @@ class Swapping:
         done = [queued for queued in self._queue if queued.done]
         self._queue = [queued for queued in self._queue if queued not in done]
         return [queued.load for queued in done]
+
+    def take_failed(self) -> list[Load]:
+        failed, self._failed = self._failed, []
+        return failed

@@ -1,4 +1,5 @@
-"""Stand-ins for the packages flash_attn and flashinfer, in plain PyTorch, to test what is asked of them.
+"""Stand-ins for the packages flash_attn and flashinfer, in plain PyTorch, to test what is asked of them; and
+the backends that ask it.
 
 Each follows its documentation: shapes, bases of logarithms, ends of windows. Neither needs a device.
 """
@@ -10,6 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from engine.forward.block_tables import BlockTables
+from engine.forward.by_flash_attn import FlashAttnBackend
+from engine.forward.by_flashinfer import FlashInferBackend
+from engine.forward.kv_pool import KvPool
 
 
 def _dense(
@@ -105,3 +111,13 @@ class BatchPrefillWithPagedKVCacheWrapper:
             outs.append(_dense(part, read[0], read[1], asked["sm_scale"], asked["window_left"], cap))
         out, lse = (torch.cat(tensors) for tensors in zip(*outs, strict=True))
         return out, lse / math.log(2)
+
+
+def flash_attn_backend(pool: KvPool, block_size: int, heads: int, slots: int) -> FlashAttnBackend:
+    blocks = pool.tokens // block_size
+    tables = BlockTables(slots, blocks, block_size, blocks - 1, pool.keys[0].device)
+    return FlashAttnBackend(tables, flash_attn_varlen_func)
+
+
+def flashinfer_backend(pool: KvPool, block_size: int, heads: int, slots: int) -> FlashInferBackend:
+    return FlashInferBackend(block_size, pool.keys[0].device, BatchPrefillWithPagedKVCacheWrapper)

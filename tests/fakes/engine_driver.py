@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
 
 import torch
 from transformers import PreTrainedModel
 
 from engine import api, toy_model
 from engine.engine import Engine
-from engine.forward.attention import NAME
+from engine.forward.attention import NAME, AttentionBackend
 from engine.forward.by_sdpa import SdpaBackend
 from engine.forward.interface import Runner
 from engine.forward.kv_pool import KvPool
@@ -29,9 +30,13 @@ from engine.sampling.sampler import Sampler
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.host_cache import HostCache
 from engine.schedule.scheduler import Scheduler
+from tests.fakes.attention_packages import flash_attn_backend, flashinfer_backend
 from tests.fakes.late_block_copier import LateBlockCopier, ToyHostPool
 from tests.fakes.tiny_models import tiny_model
 from tests.fakes.triton_kernels import gather_backend, triton_backend
+
+if TYPE_CHECKING:
+    from engine.forward.by_triton import TritonBackend
 
 TOY = "toy"
 SLOTS = 64
@@ -46,6 +51,19 @@ Wrap = Callable[[Runner], Runner]
 Injections = list[tuple[int, list[int]]]  # (index of the output token behind it, tokens)
 
 
+def sdpa_backend(pool: KvPool, block_size: int, heads: int, slots: int) -> SdpaBackend:
+    return SdpaBackend(pool, block_size)
+
+
+BACKENDS: dict[str, Callable[[KvPool, int, int, int], AttentionBackend]] = {
+    "sdpa": sdpa_backend,
+    "triton": triton_backend,
+    "gathered": gather_backend,
+    "flash_attn": flash_attn_backend,
+    "flashinfer": flashinfer_backend,
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """What an engine may use: little by default, so that memory and steps are always short."""
@@ -57,7 +75,7 @@ class Limits:
     tenant_prefill: int = 1000
     overlap: bool = False
     attention: str = "sdpa"
-    captured: bool = False  # needs attention that reads through tables
+    captured: bool = False  # needs "triton" or "gathered"
     host_blocks: int = 0  # that may lie in the host's memory, or somewhat fewer
     idle_steps: int = 0  # after which memory that nobody uses is given back; 0 keeps it
 
@@ -86,22 +104,18 @@ def model_engine(model: PreTrainedModel, limits: Limits, wrap: Wrap | None = Non
         dtype=model.dtype,
         device="cpu",
     )
-    backends = {"triton": triton_backend, "gathered": gather_backend}
-    kernels = None
-    if limits.attention != "sdpa":
-        kernels = backends[limits.attention](pool, limits.block_size, facts.heads, SLOTS)
+    kernels = BACKENDS[limits.attention](pool, limits.block_size, facts.heads, SLOTS)
     runner = ModelRunner(
         model,
         pool,
-        kernels or SdpaBackend(pool, limits.block_size),
+        kernels,
         sampler.latest_tokens,
         block_size=limits.block_size,
         context=context,
         eos=frozenset(),
     )
     if limits.captured:
-        assert kernels is not None
-        runner.capture_decode(kernels, limits.batch_rows, lambda work: work)
+        runner.capture_decode(cast("TritonBackend", kernels), limits.batch_rows, lambda work: work)
     return _assembled(runner if wrap is None else wrap(runner), sampler, limits, _copier(pool, limits), pool)
 
 
@@ -132,7 +146,8 @@ def _assembled(
     copier: LateBlockCopier | None = None,
     pool: KvPool | None = None,
 ) -> Engine:
-    cache = BlockCache(limits.kv_tokens // limits.block_size, limits.block_size)
+    blocks = limits.kv_tokens // limits.block_size
+    cache = BlockCache(blocks, limits.block_size, runs=limits.attention == "sdpa")
     scheduler = Scheduler(
         cache,
         step_tokens=limits.step_tokens,

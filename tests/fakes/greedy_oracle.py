@@ -47,7 +47,9 @@ class Oracle:
             assert tokens == self.output(told.submit.tokens, injections, len(tokens))
 
 
-def generate_of(model: Any) -> Generate:
+def generate_of(model: Any, **asked: Any) -> Generate:
+    """`asked` are further parameters of `generate`."""
+
     def generate(context: list[int], count: int) -> list[int]:
         row = torch.tensor([context])
         out = model.generate(
@@ -58,6 +60,7 @@ def generate_of(model: Any) -> Generate:
             min_new_tokens=count,
             eos_token_id=None,
             pad_token_id=0,
+            **asked,
         )
         tokens: list[int] = out[0, len(context) :].tolist()
         return tokens

@@ -31,7 +31,8 @@ class InstantSteps:
         if not self._overlap:
             self._complete(batch.rows)
             self.rows = []
-        self.scheduler.host_cache.plan_saves(self.scheduler.cache, 3)
+        host_cache = self.scheduler.host_cache
+        host_cache.finish_saves(host_cache.plan_saves(self.scheduler.cache, 3))
         return batch
 
     def finish_load(self) -> None:

@@ -160,7 +160,7 @@ def test_nobody_is_blamed_for_a_device_that_broke(limits: Limits, monkeypatch: p
     def broken() -> None:
         raise torch.AcceleratorError("an illegal memory access was encountered")
 
-    monkeypatch.setattr("engine.step.executor.synchronize", broken)
+    monkeypatch.setattr("engine.step.failed_attempts.synchronize", broken)
     driver = Driver(engine_of(TOY, limits, raising(0)))
     with pytest.raises(torch.AcceleratorError):
         driver.settle(*submits())

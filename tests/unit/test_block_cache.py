@@ -263,11 +263,11 @@ def _name_too_much(cache: BlockCache, seq: Sequence) -> None:
 
 
 def _free_what_is_used(cache: BlockCache, seq: Sequence) -> None:
-    cache._set_state(seq.blocks[0], 0)
+    cache._free.give(seq.blocks[:1])
 
 
 def _cache_without_a_name(cache: BlockCache, seq: Sequence) -> None:
-    cache._set_state(next(number for number in range(cache.total) if not cache.refs[number]), 1)
+    cache._cached[cache._free.take(1, 0)[0]] = 0.0
 
 
 def _forget_half_a_name(cache: BlockCache, seq: Sequence) -> None:

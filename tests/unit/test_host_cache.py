@@ -6,7 +6,7 @@ import pytest
 
 from engine.api import Sampling
 from engine.schedule.block_cache import BlockCache
-from engine.schedule.host_cache import HostCache, Load
+from engine.schedule.host_cache import BlockCopy, HostCache, Load
 from engine.schedule.sequence import Sequence
 
 BLOCK = 4
@@ -25,11 +25,18 @@ def computed(cache: BlockCache, stream: int = 1, tokens: int = 13, **which: int)
     return seq
 
 
+def save(cache: BlockCache, host: HostCache, limit: int = 99) -> list[BlockCopy]:
+    """What a step does where every copy succeeds."""
+    saves = host.plan_saves(cache, limit)
+    host.finish_saves(saves)
+    return list(saves.values())
+
+
 def kept(cache: BlockCache, host: HostCache, **which: int) -> Sequence:
     """A sequence that left what it computed, and lost it on the device."""
     seq = computed(cache, **which)
     host.offer(seq)
-    host.plan_saves(cache, 99)
+    save(cache, host)
     cache.release(seq)
     glutton = sequence(99, first=900)
     assert cache.grow(glutton, cache.free * BLOCK + cache.cached * BLOCK)
@@ -41,20 +48,20 @@ def test_what_was_offered_is_saved_from_its_beginning_and_once() -> None:
     cache, host = BlockCache(5, BLOCK), HostCache(8)
     seq = computed(cache)
     host.offer(seq)
-    first, rest = host.plan_saves(cache, 2), host.plan_saves(cache, 9)
+    first, rest = save(cache, host, 2), save(cache, host)
     assert [number for number, _ in first + rest] == seq.blocks[:3]
     assert len({here for _, here in first + rest}) == 3
     host.offer(seq)
-    assert host.plan_saves(cache, 9) == []
+    assert save(cache, host) == []
     host.audit()
 
 
 def test_nothing_is_saved_from_a_device_with_blocks_enough() -> None:
     cache, host = BlockCache(16, BLOCK), HostCache(8)
     host.offer(computed(cache))
-    assert host.plan_saves(cache, 9) == []
+    assert save(cache, host) == []
     computed(cache, 2, 36, first=100)
-    assert len(host.plan_saves(cache, 9)) == 3
+    assert len(save(cache, host)) == 3
 
 
 def test_what_the_device_has_lost_meanwhile_is_not_saved() -> None:
@@ -63,7 +70,7 @@ def test_what_the_device_has_lost_meanwhile_is_not_saved() -> None:
     host.offer(seq)
     cache.release(seq)
     computed(cache, 2, 13, first=100)
-    assert host.plan_saves(cache, 9) == []
+    assert save(cache, host) == []
 
 
 def test_a_sequence_that_comes_back_waits_for_blocks_of_its_own() -> None:
@@ -119,10 +126,27 @@ def test_what_cannot_be_trusted_is_forgotten() -> None:
     cache, host = BlockCache(5, BLOCK), HostCache(8)
     seq = computed(cache)
     host.offer(seq)
-    host.plan_saves(cache, 9)
+    save(cache, host)
     host.invalidate(seq.block_hashes[1:])
     host.audit()
     assert host.used == 1
+
+
+def test_what_could_not_be_saved_is_not_there_and_leaves_its_place_to_others() -> None:
+    cache, host = BlockCache(5, BLOCK), HostCache(3)
+    kept(cache, host)
+    seq = computed(cache, 2, first=100)
+    host.offer(seq)
+    saves = host.plan_saves(cache, 2)
+    assert host.used == 1, "what lay in their places is gone"
+    host.abandon_saves(saves)
+    host.audit()
+    assert host.plan_load(cache, sequence(3, first=100)) is None
+    host.offer(computed(cache, 4, 2))
+    seq.num_offered = 0
+    host.offer(seq)
+    assert len(save(cache, host)) == 3
+    host.audit()
 
 
 @pytest.mark.parametrize("given_up", ["all of it", "its end"])

@@ -13,7 +13,7 @@ from engine.schedule.sequence import Sequence
 from engine.step.swapping import Swapping
 from tests.fakes.engine_driver import TOY, Driver, Limits, engine_of, greedy
 from tests.fakes.greedy_oracle import oracle
-from tests.fakes.late_block_copier import LateBlockCopier
+from tests.fakes.late_block_copier import LateBlockCopier, LateCompletion
 
 ONE, OTHER, SMALL, FILLER = list(range(50)), list(range(100, 150)), [150, 151], list(range(200, 280))
 TIGHT = Limits(kv_tokens=64, step_tokens=64, host_blocks=32)
@@ -111,6 +111,29 @@ def test_a_long_load_sets_out_in_parts_while_others_decode(overlap: bool) -> Non
     assert max(parts) == copier.max_blocks
     assert sum(parts) == copier.loaded > 2 * copier.max_blocks
     check(driver)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("parts", [0, 1], ids=["its beginning", "a later part"])
+def test_what_cannot_be_loaded_is_computed_again(
+    overlap: bool, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = coming_back(overlap, kv_tokens=68)
+    copier = copier_of(driver)
+    while copier.loaded < parts * copier.max_blocks:
+        driver.step()
+    failed: list[list[BlockCopy]] = []
+
+    def fail(copies: list[BlockCopy]) -> LateCompletion:
+        failed.append(copies)
+        raise MemoryError
+
+    monkeypatch.setattr(copier, "load", fail)
+    before = copier.loaded
+    check(driver)
+    assert failed
+    assert copier.loaded == before
+    assert driver.told[1].known == 68
 
 
 class LoggingCopier:
