@@ -96,6 +96,7 @@ class Engine:
     def audit(self) -> None:
         """Raise unless every block and slot is accounted for."""
         self.cache.audit(self.scheduler.sequences.values())
+        self.scheduler.audit()
         self.scheduler.host_cache.audit()
         self._lifecycle.audit(list(self.scheduler.sequences.values()))
 
@@ -134,6 +135,7 @@ class Engine:
     def _commit(self, row: Row, result: Result) -> None:
         if row.discarded:
             self._discarded += row.samples
+            self.scheduler.void(row)
         elif isinstance(result, Exception):
             self._fail(row.sequence, "the model failed on this stream")
         elif result is not None and result.token is None:

@@ -59,7 +59,7 @@ class Sequence:
         self.priority = priority
         self.tenant = tenant
         self.paused = False  # by the client
-        self.preempted = False  # by the scheduler, for memory
+        self.preempted = False  # told that it waits for memory
         self.num_computed = 0
         self.num_in_flight = 0
         self.num_placeholders = 0
@@ -120,9 +120,19 @@ class Sequence:
         return not self.blocks and (self.admitted or self.num_outputs > 0)
 
     @property
+    def lost(self) -> bool:
+        """Whether it goes on, but for the memory that it had."""
+        return self.admitted and not self.blocks and self.num_to_compute > 0
+
+    @property
     def decoding(self) -> bool:
         """Whether all that is missing is the row that samples its next token."""
         return self.may_sample and self.num_uncomputed == 1 and bool(self.blocks) and not self.pending_load
+
+    @property
+    def idle(self) -> bool:
+        """Whether it holds memory for nothing that is to be done."""
+        return bool(self.blocks) and not (self.num_to_compute or self.num_in_flight or self.pending_load)
 
     @property
     def stalled(self) -> bool:

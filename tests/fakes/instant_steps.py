@@ -43,6 +43,7 @@ class InstantSteps:
         for row in rows:
             if row.discarded:
                 self.discarded += row.samples
+                self.scheduler.void(row)
                 continue
             sequence = row.sequence
             assert row.start == sequence.num_computed, "a row continues what stands computed"

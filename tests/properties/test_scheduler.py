@@ -141,6 +141,7 @@ class Turns(RuleBasedStateMachine):
             return
         self.cache.audit(self.scheduler.sequences.values())
         self.scheduler.host_cache.audit()
+        self.scheduler.audit()
         sequences = self.scheduler.sequences.values()
         wanting = sum(sequence.num_to_compute > 0 for sequence in sequences)
         waiting = sum(not sequence.num_to_compute and sequence.num_in_flight > 0 for sequence in sequences)
