@@ -12,7 +12,7 @@ import msgspec
 
 from bench.result_tables import Figure, table, write
 
-MEASUREMENTS = ("gateway", "metrics_overhead", "control", "endpoints", "decode")
+MEASUREMENTS = ("gateway", "metrics_overhead", "control", "endpoints", "schedule", "decode")
 
 
 def main() -> int:

@@ -38,7 +38,7 @@ class PromptLine:
         self.num_to_compute -= self.shortest.discard(sequence) or 0
 
 
-class Waiting:
+class ByWait:
     """Prompts in the order in which they had a row last, or came."""
 
     def __init__(self) -> None:
@@ -62,8 +62,8 @@ class Prompts:
     def __init__(self, shares: Shares) -> None:
         self._arrivals: dict[int, int] = {}  # by stream: a smaller number came first
         self._last = 0
-        self.begun = ServingOrder(shares, self._new_line, Waiting)  # those that hold memory
-        self.queued = ServingOrder(shares, self._new_line, Waiting)
+        self.begun = ServingOrder(shares, self._new_line, ByWait)  # those that hold memory
+        self.queued = ServingOrder(shares, self._new_line, ByWait)
         self._closed = False  # to those that are queued, in the step that is being planned
         self._closed_to: set[int] = set()  # tenants
 
@@ -100,11 +100,15 @@ class Prompts:
 
     # -- the step that is being planned ----------------------------------------------------------
 
-    def open(self) -> None:
-        """Another step: everybody may have a turn."""
-        self._closed = False
+    def begin_step(self) -> None:
+        """Everybody may have a turn."""
+        self.open()
         self._closed_to.clear()
         self.queued.rejoin()
+
+    def open(self) -> None:
+        """There may be room."""
+        self._closed = False
 
     def close(self) -> None:
         """There is no room: only those that hold memory have turns in this step."""
@@ -133,10 +137,13 @@ class Prompts:
 
     def overdue(self, step: int) -> Sequence | None:
         """Who has waited so long for a turn that it is due, whatever its priority."""
-        orders = [self.begun] if self._closed else [self.begun, self.queued]
-        highest = max((priority for order in orders for priority in order.priorities), default=0)
-        late = [one for order in orders if (one := order.overdue(highest, step))]
-        return min(late, key=attrgetter("last_served"), default=None)
+        priorities = [*self.begun.priorities, *self.queued.priorities]
+        if not priorities:
+            return None
+        begun = self.begun.overdue(max(priorities), step, least=1)
+        # Among equals those that are queued wait for their tenant's share, however long.
+        queued = None if self._closed else self.queued.overdue(max(priorities), step, least=None)
+        return min(filter(None, (begun, queued)), key=attrgetter("last_served"), default=None)
 
     def urgent(self, above: int) -> Sequence | None:
         """Who is first of those that are queued, if it has a higher priority."""

@@ -22,7 +22,7 @@ from engine.schedule.host_cache import HostCache, Load
 from engine.schedule.prefixes import Prefixes
 from engine.schedule.prompts import Prompts
 from engine.schedule.sequence import Sequence
-from engine.schedule.serving_order import Fifo, ServingOrder, Shares, Turn
+from engine.schedule.serving_order import Rotation, Shares, Turn
 from engine.schedule.victims import Holders
 
 SHARE = 2  # one in so many tokens of a prompt's step go to the prompt whose turn it is
@@ -52,7 +52,7 @@ class Scheduler:
         self.credit_stalls = 0
         self._ready: set[int] = set()  # streams that have something to compute, or in flight
         self._shares = Shares()
-        self._decoding = ServingOrder(self._shares, Fifo, Fifo)
+        self._decoding = Rotation(self._shares)
         self._prompts = Prompts(self._shares)
         self._orders = (self._decoding, self._prompts.begun, self._prompts.queued)
         self._most_picked = 2 * batch_rows  # in a step: whoever finds no memory had a turn as well
@@ -63,8 +63,10 @@ class Scheduler:
         self._returning: dict[int, Sequence] = {}  # go on, and are told if they find their memory gone
         # Of the step that is being planned:
         self._picked: list[Sequence] = []  # had their turn, and stand in no line meanwhile
-        self._running: set[int] = set()  # streams that have a row
+        self._running: set[int] = set()  # streams that have a row, or memory for one: they keep it
+        self._computed: set[int] = set()  # streams of prompts that have a row
         self._evicted: set[int] = set()  # streams that lost their memory
+        self._short: list[Sequence] = []  # found no memory for their token
         self._begun: dict[int, int] = {}  # by tenant: tokens of its prompts that hold memory
 
     @property
@@ -122,6 +124,8 @@ class Scheduler:
             all_decode = self._plan_decoding(batch, min(self.batch_rows, len(batch.rows) + tokens))
         if all_decode and not self._prompts:
             self._shares.settle()
+        if self._short and self._evicted:
+            self._plan_with_what_came_free(batch)
         self._end_step(batch)
         batch.loads += self._loads
         self._loads = []
@@ -158,7 +162,7 @@ class Scheduler:
 
     def _file_again(self, sequence: Sequence) -> None:
         """After a turn: it has a row, follows another, waits for its memory to be loaded, or got nothing."""
-        if sequence.stream in self._running or self._prefixes.follows(sequence):
+        if sequence.stream in self._computed or self._prefixes.follows(sequence):
             self._file_turn(sequence)
         else:
             self.update_ready(sequence)
@@ -171,9 +175,12 @@ class Scheduler:
 
     def _begin_step(self) -> None:
         self._running.clear()
+        self._computed.clear()
         self._evicted.clear()
+        self._short.clear()
         self._begun.clear()
-        self._prompts.open()
+        self._decoding.begin_step()
+        self._prompts.begin_step()
         self._shares.advance([turn.served for order in self._orders if (turn := order.next_turn())])
 
     def _end_step(self, batch: Batch) -> None:
@@ -191,30 +198,33 @@ class Scheduler:
 
     def _plan_decoding(self, batch: Batch, limit: int) -> bool:
         """Returns whether there was a row for each."""
-        if len(batch.rows) + len(self._decoding) <= limit:
+        if len(self._decoding) <= limit - len(batch.rows):
             for sequence in self._decoding.sequences:
                 self._plan_token(batch, sequence)
             return True
-        highest = max(self._decoding.priorities)
         due = max(1, limit // DUE_SHARE)
-        while (
-            len(batch.rows) < limit
-            and len(self._picked) < self._most_picked
-            and (turn := self._decoding.next_turn())
-        ):
-            late = self._decoding.overdue(highest, self.steps) if due else None
-            line = self._decoding.line(turn)
-            assert line is not None
-            sequence = late or line.first
-            due -= late is not None
-            self._decoding.discard(sequence)
-            self._picked.append(sequence)
-            self._plan_token(batch, sequence)
+        for _ in range(2 * limit):  # whoever finds no memory for its token had a turn as well
+            if len(batch.rows) >= limit:
+                break
+            late = self._decoding.next_due(self.steps) if due else None
+            turn = late or self._decoding.next()
+            if turn is None:
+                break
+            due = due - 1 if late else 0
+            self._plan_token(batch, turn)
         return False
+
+    def _plan_with_what_came_free(self, batch: Batch) -> None:
+        """Others' memory was taken after they had found none, and mostly more than was asked for."""
+        tokens = self.step_tokens - sum(row.count for row in batch.rows)
+        for sequence in self._short:
+            if tokens > 0 and len(batch.rows) < self.batch_rows and sequence.decoding:
+                tokens -= self._plan_row(batch, sequence, 1, samples=True)
 
     def _plan_token(self, batch: Batch, sequence: Sequence) -> None:
         if sequence.decoding:
-            self._plan_row(batch, sequence, 1)
+            if not self._plan_row(batch, sequence, 1, samples=True):
+                self._short.append(sequence)
         elif sequence.num_to_compute:
             self._picked.append(sequence)  # what it had in flight was discarded: it is to be filed anew
 
@@ -223,15 +233,18 @@ class Scheduler:
     def _admit_urgent(self, batch: Batch) -> None:
         """Admit those that rank above one that decodes, at the cost of its memory: they need not wait for its
         end."""
-        lowest = min(self._decoding.priorities, default=None)
-        tokens = self.step_tokens
-        while lowest is not None and tokens > 0 and (sequence := self._prompts.urgent(above=lowest)):
+        if not self._decoding:
+            return
+        lowest, tokens = self._decoding.priorities[0], self.step_tokens
+        while tokens > 0 and (sequence := self._prompts.urgent(above=lowest)):
             self._admit(batch, sequence)
             self._file_again(sequence)
             tokens -= max(1, sequence.num_to_compute)
 
     def _plan_prompts(self, batch: Batch, tokens: int) -> int:
         """Returns how many tokens are left."""
+        if self._evicted:  # for a token's sake, and mostly more came free than was asked for
+            self._prompts.open()
         tokens -= self._plan_due_prompts(batch, max(1, tokens // DUE_SHARE))
         while tokens > 0 and self._may_pick(batch) and (turn := self._prompts.next_turn()):
             tokens -= self._plan_prompt_line(batch, turn, tokens)
@@ -243,7 +256,7 @@ class Scheduler:
         while spent < tokens and self._may_pick(batch) and (late := self._prompts.overdue(self.steps)):
             if not self._pick_prompt(batch, late):
                 break
-            spent += self._plan_row(batch, late, min(late.num_to_compute, tokens - spent))
+            spent += self._plan_prompt_row(batch, late, tokens - spent)
         return spent
 
     def _plan_prompt_line(self, batch: Batch, turn: Turn, tokens: int) -> int:
@@ -258,8 +271,8 @@ class Scheduler:
             if other is None:
                 break
             if self._pick_prompt(batch, other):
-                spent += self._plan_row(batch, other, min(other.num_to_compute, others - spent))
-        return spent + self._plan_row(batch, first, min(first.num_to_compute, tokens - spent))
+                spent += self._plan_prompt_row(batch, other, others - spent)
+        return spent + self._plan_prompt_row(batch, first, tokens - spent)
 
     def _may_pick(self, batch: Batch, beside: int = 0) -> bool:
         return len(batch.rows) + beside < self.batch_rows and len(self._picked) < self._most_picked
@@ -270,12 +283,13 @@ class Scheduler:
         if tenant not in self._begun:
             self._begun[tenant] = self._prompts.num_begun_tokens(tenant)
         self._prompts.take(sequence)
-        self._picked.append(sequence)
-        if not sequence.blocks:
-            if not (self._may_begin(sequence) and self._admit(batch, sequence)):
-                return False
+        begins = not sequence.blocks
+        able = not begins or (self._may_begin(sequence) and self._admit(batch, sequence))
+        if not self._prefixes.follows(sequence):
+            self._picked.append(sequence)
+        if able and begins:
             self._begun[tenant] += sequence.num_to_compute
-        return sequence.num_to_compute > 0
+        return able and sequence.num_to_compute > 0
 
     def _may_begin(self, sequence: Sequence) -> bool:
         begun = self._begun[sequence.tenant]
@@ -284,16 +298,24 @@ class Scheduler:
             return False
         return sequence.stream not in self._evicted
 
-    def _plan_row(self, batch: Batch, sequence: Sequence, count: int) -> int:
+    def _plan_prompt_row(self, batch: Batch, sequence: Sequence, tokens: int) -> int:
+        """At most so many of what it has to compute; returns how many."""
+        count = min(tokens, sequence.num_to_compute)
+        last = count == sequence.num_uncomputed
+        planned = self._plan_row(batch, sequence, count, samples=last and sequence.may_sample)
+        if planned:
+            self._computed.add(sequence.stream)
+        return planned
+
+    def _plan_row(self, batch: Batch, sequence: Sequence, count: int, samples: bool) -> int:
         """Add a row of so many tokens, if there is memory for it; returns how many it computes."""
-        start, index = sequence.next_position, sequence.next_index
-        if sequence.stream in self._evicted or not self._make_room(batch, sequence, start + count):
+        start = sequence.next_position
+        if sequence.stream in self._evicted or not self._make_room(sequence, start + count):
             return 0
         copy = self.cache.make_writable(sequence)
         if copy:
             batch.copies.append(copy)
-        samples = sequence.may_sample and start + count == sequence.num_tokens + sequence.num_placeholders
-        batch.rows.append(Row(sequence, start, count, samples, index, sequence.epoch))
+        batch.rows.append(Row(sequence, start, count, samples, sequence.next_index, sequence.epoch))
         sequence.num_in_flight += count
         sequence.num_placeholders += samples
         sequence.last_served = self.steps
@@ -308,7 +330,7 @@ class Scheduler:
         nobody computes already what it begins with."""
         self.cache.match_prefix(sequence)
         follows = self._prefixes.follow(sequence)
-        if follows or not self._make_room(batch, sequence, sequence.num_tokens + 1):
+        if follows or not self._make_room(sequence, sequence.num_tokens + 1):
             self.cache.release(sequence)
             if not follows:
                 # Nobody overtakes the first in line for memory: a large prompt would never find room.
@@ -321,6 +343,7 @@ class Scheduler:
         elif not sequence.admitted:
             batch.admitted.append((sequence, found))
         sequence.admitted = True
+        self._running.add(sequence.stream)
         self._file_memory(sequence)
         return True
 
@@ -359,11 +382,14 @@ class Scheduler:
             self._loads.append(load)
         return sequence.num_computed
 
-    def _make_room(self, batch: Batch, sequence: Sequence, tokens: int) -> bool:
+    def _make_room(self, sequence: Sequence, tokens: int) -> bool:
         """Grow its table to so many tokens; where blocks are short, take them from sequences that rank behind
         it, if that is enough."""
         cache = self.cache
-        missing = max(0, cache.blocks_for(tokens) - len(sequence.blocks)) + cache.needs_copy(sequence)
+        copies = cache.needs_copy(sequence)
+        if tokens <= len(sequence.blocks) * cache.block_size and not copies:
+            return True
+        missing = max(0, cache.blocks_for(tokens) - len(sequence.blocks)) + copies
         short = missing - cache.free - cache.cached
         if short > 0:
             victims = self._holders.victims(sequence, short, self.steps, self._running)
@@ -374,13 +400,18 @@ class Scheduler:
         return cache.grow(sequence, tokens)
 
     def _evict(self, victim: Sequence) -> None:
+        self._evicted.add(victim.stream)
+        if victim.idle:  # it stands in no line, and will not
+            self.evictions += 1
+            self.release_blocks(victim)
+            self._holders.file(victim)
+            return
         victim.discard_in_flight()
         if victim.num_to_compute:
             self.preemptions += 1
             self._prompts.put_first(victim)
         else:
             self.evictions += 1
-        self._evicted.add(victim.stream)
         self.release_blocks(victim)
         self.update_ready(victim)
 

@@ -86,7 +86,7 @@ class Sequence:
 
     @property
     def num_uncomputed(self) -> int:
-        return self.num_tokens + self.num_placeholders - self.next_position
+        return len(self.tokens) + self.num_placeholders - self.num_computed - self.num_in_flight
 
     @property
     def num_to_compute(self) -> int:
@@ -112,7 +112,7 @@ class Sequence:
         return self._ends_at(0)
 
     def _ends_at(self, more: int) -> bool:
-        return self.num_outputs + more >= self.sampling.max_tokens or self.num_tokens + more >= self.context
+        return self.num_outputs + more >= self.sampling.max_tokens or len(self.tokens) + more >= self.context
 
     @property
     def evicted(self) -> bool:
@@ -127,7 +127,7 @@ class Sequence:
     @property
     def decoding(self) -> bool:
         """Whether all that is missing is the row that samples its next token."""
-        return self.may_sample and self.num_uncomputed == 1 and bool(self.blocks) and not self.pending_load
+        return bool(self.blocks) and self.num_uncomputed == 1 and not self.pending_load and self.may_sample
 
     @property
     def idle(self) -> bool:

@@ -7,8 +7,10 @@ What stands in a line costs nothing: a step pays for those whom it serves.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Several
 from collections.abc import Set as AbstractSet
 from heapq import heappop, heappush, heapreplace
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -42,8 +44,9 @@ class Shares:
         return max(self.floor, self._served[tenant])
 
     def charge(self, tenant: int, tokens: int) -> None:
-        served = self._served[tenant] = max(self.floor, self._served[tenant]) + tokens
-        self._most = max(self._most, served)
+        served = self._served[tenant] = self.served(tenant) + tokens
+        if served > self._most:
+            self._most = served
 
     def advance(self, served: Iterable[int]) -> None:
         """Of those who wait nobody was served less: nor counts anybody who joins them as if it had been."""
@@ -74,44 +77,40 @@ class Line(Protocol):
     def discard(self, sequence: Sequence) -> None: ...
 
 
-class WaitingLine(Line, Protocol):
+class Waiting(Line, Protocol):
     @property
     def first(self) -> Sequence: ...
 
 
 L = TypeVar("L", bound=Line)
+W = TypeVar("W", bound=Waiting)
 
 
-class Fifo:
-    """A line in which whoever was served longest ago is first."""
-
-    def __init__(self) -> None:
-        self._sequences: OrderedDict[int, Sequence] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._sequences)
+class Fifo(OrderedDict[int, Sequence]):
+    """A line, by stream, in which whoever was served longest ago is first."""
 
     def add(self, sequence: Sequence) -> None:
-        self._sequences[sequence.stream] = sequence
+        self[sequence.stream] = sequence
 
     def discard(self, sequence: Sequence) -> None:
-        del self._sequences[sequence.stream]
+        del self[sequence.stream]
 
     @property
     def first(self) -> Sequence:
-        return next(iter(self._sequences.values()))
+        return next(iter(self.values()))
 
 
-class Level(Generic[L]):
+class Level(Generic[L, W]):
     """The lines of one priority."""
 
-    def __init__(self, waiting: WaitingLine) -> None:
+    def __init__(self, waiting: W) -> None:
         self.lines: dict[int, L] = {}  # by tenant
         self.waiting = waiting  # all of them, whoever waits longest first
         # What each tenant was served when it was last looked at, which is no more than it was by now: one
         # entry for each that has a line.
         self._least: list[tuple[int, int]] = []
         self._entered: set[int] = set()
+        self.exhausted: set[int] = set()  # tenants, whose line had all its turns in this step
 
     def enter(self, tenant: int, served: int) -> None:
         if tenant not in self._entered:
@@ -122,24 +121,23 @@ class Level(Generic[L]):
         """Who was served least of those that have a line and are not to be skipped."""
         while self._least:
             entered, tenant = self._least[0]
-            if tenant not in self.lines or tenant in skipped:
+            if tenant not in self.lines or tenant in skipped or tenant in self.exhausted:
                 heappop(self._least)
                 self._entered.discard(tenant)
-            elif (served := shares.served(tenant)) > max(entered, shares.floor):
+            elif (served := shares.served(tenant)) > entered and served > shares.floor:
                 heapreplace(self._least, (served, tenant))
             else:
                 return tenant
         return None
 
 
-class ServingOrder(Generic[L]):
-    def __init__(
-        self, shares: Shares, new_line: Callable[[], L], new_waiting: Callable[[], WaitingLine]
-    ) -> None:
+class ServingOrder(Generic[L, W]):
+    def __init__(self, shares: Shares, new_line: Callable[[], L], new_waiting: Callable[[], W]) -> None:
         self._shares = shares
         self._new_line = new_line
         self._new_waiting = new_waiting
-        self._levels: dict[int, Level[L]] = {}  # by priority
+        self._levels: dict[int, Level[L, W]] = {}  # by priority
+        self._priorities: list[int] = []  # of those levels, the highest last
         self._skipped: set[int] = set()  # tenants that have no turn for now
         self._filed: dict[int, tuple[int, int, Sequence]] = {}  # by stream: with its priority and tenant
 
@@ -154,8 +152,9 @@ class ServingOrder(Generic[L]):
         return [sequence for _, _, sequence in self._filed.values()]
 
     @property
-    def priorities(self) -> Iterable[int]:
-        return self._levels.keys()
+    def priorities(self) -> Several[int]:
+        """The lowest first."""
+        return self._priorities
 
     def add(self, sequence: Sequence) -> None:
         priority, tenant = sequence.priority, sequence.tenant
@@ -163,6 +162,7 @@ class ServingOrder(Generic[L]):
         level = self._levels.get(priority)
         if level is None:
             level = self._levels[priority] = Level(self._new_waiting())
+            insort(self._priorities, priority)
         line = level.lines.get(tenant)
         if line is None:
             line = level.lines[tenant] = self._new_line()
@@ -183,10 +183,11 @@ class ServingOrder(Generic[L]):
             del level.lines[tenant]
         if not level.lines:
             del self._levels[priority]
+            self._priorities.remove(priority)
 
     def next_turn(self) -> Turn | None:
         """Whose turn it is: the highest priority's, of it the tenant's that was served least."""
-        for priority in sorted(self._levels, reverse=True):
+        for priority in reversed(self._priorities):
             tenant = self._levels[priority].tenant(self._shares, self._skipped)
             if tenant is not None:
                 return Turn(-priority, self._shares.served(tenant), tenant)
@@ -198,8 +199,10 @@ class ServingOrder(Generic[L]):
 
     def rejoin(self) -> None:
         for level in self._levels.values():
-            for tenant in self._skipped & level.lines.keys():
-                level.enter(tenant, self._shares.served(tenant))
+            for tenant in self._skipped | level.exhausted:
+                if tenant in level.lines:
+                    level.enter(tenant, self._shares.served(tenant))
+            level.exhausted.clear()
         self._skipped.clear()
 
     def line(self, turn: Turn) -> L | None:
@@ -210,14 +213,54 @@ class ServingOrder(Generic[L]):
         """All that a tenant has."""
         return [level.lines[tenant] for level in self._levels.values() if tenant in level.lines]
 
-    def overdue(self, highest: int, step: int) -> Sequence | None:
-        """Who has waited for a turn for so long that it is due before the `highest` priority that waits: 64
-        steps for each level between them. Whoever is due longest is first."""
+    def overdue(self, highest: int, step: int, least: int | None) -> Sequence | None:
+        """Who has waited for a turn for so long that it is due: 64 steps for each level of priority between
+        it and the highest that waits, or for at least so many levels; without that, nobody of the highest
+        is. Whoever is due longest is first."""
         longest, found = -1, None
         for priority, level in self._levels.items():
-            if priority < highest:
-                first = level.waiting.first
-                due_for = step - first.last_served - AGING_STEPS * (highest - priority)
-                if due_for > longest:
-                    longest, found = due_for, first
+            levels = max(least or 0, highest - priority)
+            first = level.waiting.first
+            due_for = step - first.last_served - AGING_STEPS * levels
+            if levels and due_for > longest:
+                longest, found = due_for, first
         return found
+
+
+class Rotation(ServingOrder[Fifo, Fifo]):
+    """Everybody has a turn and stands last in its line again."""
+
+    def __init__(self, shares: Shares) -> None:
+        super().__init__(shares, Fifo, Fifo)
+        self._had_turn: set[int] = set()  # streams, in this step
+        self._highest = 0  # priority of those that waited when it began
+
+    def begin_step(self) -> None:
+        self.rejoin()
+        self._had_turn.clear()
+        self._highest = self._priorities[-1] if self._priorities else 0
+
+    def next(self) -> Sequence | None:
+        """Whose turn it is; nobody has another in this step."""
+        for priority in reversed(self._priorities):
+            level = self._levels[priority]
+            while (tenant := level.tenant(self._shares, self._skipped)) is not None:
+                first = level.lines[tenant].first
+                if first.stream not in self._had_turn:
+                    self._take_turn(level, first)
+                    return first
+                level.exhausted.add(tenant)
+        return None
+
+    def next_due(self, step: int) -> Sequence | None:
+        """Whose turn it is because it waited for too long."""
+        due = self.overdue(self._highest, step, least=1)
+        if due is None or due.stream in self._had_turn:
+            return None
+        self._take_turn(self._levels[due.priority], due)
+        return due
+
+    def _take_turn(self, level: Level[Fifo, Fifo], sequence: Sequence) -> None:
+        self._had_turn.add(sequence.stream)
+        level.lines[sequence.tenant].move_to_end(sequence.stream)
+        level.waiting.move_to_end(sequence.stream)
