@@ -33,12 +33,13 @@ class Server:
         )
 
     def add(self, count: int, tokens: int, *, tenants: int = 1) -> list[Sequence]:
-        """With prompts like nobody else's, and credit for one token."""
+        """With prompts like nobody else's, of about so many tokens, and credit for one: their blocks are full
+        at different times."""
         first = len(self.scheduler.sequences)
         sequences = [
             Sequence(
                 stream,
-                [stream * CONTEXT + at for at in range(tokens)],
+                [stream * CONTEXT + at for at in range(tokens + stream % BLOCK)],
                 Sampling(),
                 credit=1,
                 context=10**9,
@@ -68,7 +69,7 @@ class Server:
             self.scheduler.update_ready(sequence)
 
     def step(self) -> float:
-        """How long it took to plan, in milliseconds."""
+        """What it took to plan, in milliseconds of the processor's time."""
         since = time.thread_time()
         batch = self.scheduler.schedule()
         took = time.thread_time() - since
@@ -91,7 +92,7 @@ def alone() -> Server:
 
 def paused() -> Server:
     """With memory, which is full; newcomers of 8,000 tokens come one after the other."""
-    server = Server(BESIDE * 7 + ROWS * 50)
+    server = Server(BESIDE * 8 + ROWS * 50)
     server.add_paused(BESIDE, 100)
     server.add_decoding(ROWS - 1, 100)
     server.add(100, 8000)

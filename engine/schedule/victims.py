@@ -22,6 +22,9 @@ from engine.schedule.sequence import Sequence
 from engine.schedule.serving_order import AGING_STEPS
 
 NEWEST = 1 << 62  # a stream that came after all others
+A_STEP = (
+    1024  # blocks that may be looked at in vain in each: whoever looked at more looks again so much later
+)
 
 
 class Holders:
@@ -33,6 +36,7 @@ class Holders:
         self._idle_blocks = 0  # in the tables of the idle: no more can be had of them
         self._held: dict[int, int] = {}  # by stream, of each of those
         self._all = Ranking[tuple[int, int]]()  # lowest priority first, of one priority the last to come
+        self._again: tuple[int, int] = (-1, 0)  # who looked in vain, and the step in which it may look again
 
     def file(self, sequence: Sequence) -> None:
         """After anything that may have changed whether it holds memory, or is idle."""
@@ -53,6 +57,9 @@ class Holders:
     ) -> list[Sequence]:
         """Those who are to lose their memory so that the claimant may have so many blocks; nobody where so
         many are not to be had. `running` are streams that have a row already."""
+        stream, again = self._again
+        if stream == claimant.stream and step < again:
+            return []
         if blocks > self._idle_blocks and next(self._behind(claimant), None) is None:
             return []
         released = Released(self._cache.refs)
@@ -62,6 +69,9 @@ class Holders:
             taken.append(holder)
             if released.free >= blocks:
                 return [one for one in taken if not released.spare(one, blocks)]
+        looked_at = sum(len(holder.blocks) for holder in taken)
+        if looked_at > A_STEP:
+            self._again = claimant.stream, step + looked_at // A_STEP
         return []
 
     def _in_order(self, claimant: Sequence, step: int, running: AbstractSet[int]) -> Iterator[Sequence]:

@@ -126,6 +126,27 @@ def test_but_not_for_ever() -> None:
     assert high.evicted
 
 
+def test_who_looked_at_much_in_vain_looks_again_later_and_not_at_every_step() -> None:
+    driver = SchedulerDriver(blocks=3000, step_tokens=16_000, batch_rows=64)
+    shared = driver.add(1, 8000, priority=1)
+    driver.steps(2)
+    forks = [Sequence(at, shared.tokens[:8000], Sampling(), credit=1, context=10**5) for at in range(2, 6)]
+    for fork in forks:
+        driver.scheduler.add(fork)
+    driver.steps(2)
+    for fork in forks:
+        driver.pause(fork)
+    newcomer = driver.add(9, 4000)
+    driver.step()
+    assert not newcomer.blocks, "what the forks have is not theirs alone"
+    driver.scheduler.remove(shared)
+    for _ in range(20):
+        driver.step()
+        if newcomer.blocks:
+            break
+    assert newcomer.blocks
+
+
 # -- who is told -----------------------------------------------------------------------------------
 
 
