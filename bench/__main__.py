@@ -12,7 +12,16 @@ import msgspec
 
 from bench.result_tables import Figure, table, write
 
-MEASUREMENTS = ("gateway", "metrics_overhead", "control", "steering", "endpoints", "decode", "memory")
+MEASUREMENTS = (
+    "gateway",
+    "metrics_overhead",
+    "control",
+    "steering",
+    "endpoints",
+    "schedule",
+    "decode",
+    "memory",
+)
 
 
 def main() -> int:

@@ -100,6 +100,7 @@ class Engine:
     def audit(self) -> None:
         """Raise unless every block and slot is accounted for."""
         self.cache.audit(self.scheduler.sequences.values())
+        self.scheduler.audit()
         self.scheduler.host_cache.audit()
         self._lifecycle.audit(list(self.scheduler.sequences.values()))
 
@@ -154,6 +155,7 @@ class Engine:
     def _commit(self, row: Row, result: Result) -> None:
         self._discarded += row.void
         if row.discarded:
+            self.scheduler.void(row)
             self._lifecycle.tell_answers(row.sequence)
         elif isinstance(result, Exception):
             self._fail(row.sequence, "the model failed on this stream")

@@ -20,6 +20,7 @@ from typing import Any
 
 EXPERIMENTS = (
     "conformance",
+    "turns",
     "fuzz",
     "abuse",
     "deaths",

@@ -4,22 +4,29 @@ It knows sequences, blocks and a budget of tokens a step. It knows no model, no 
 number of steps, so that everything it promises can be tested without them:
 
 - a row that samples a token goes before a row that prepares one, so a long prompt slows nobody's next token;
-- a sequence that is paused or out of credit is in no batch, and costs nothing;
+- a sequence that is paused or out of credit is in no batch, and costs nothing, nor does one that waits;
 - tenants share by tokens served, and within a tenant everybody has a turn;
-- a higher priority goes first, but waiting raises a rank, so nobody waits for ever;
-- memory is taken from those who are not running before anyone who runs, and only from a lower rank.
+- a higher priority goes first, but waiting makes due, so nobody waits for ever;
+- memory is taken from those who are not running before anyone who runs, only from a lower rank, and never in
+  vain;
+- a prompt that begins like one that is being computed waits for what both have in common.
+
+Where a sequence stands follows from its numbers: `update_ready` files it there after every change of them.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-
 from engine.schedule.batch import Batch, Row
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.host_cache import HostCache, Load
+from engine.schedule.prefixes import Prefixes
+from engine.schedule.prompts import Prompts
 from engine.schedule.sequence import Sequence
-from engine.schedule.serving_order import Fairness
-from engine.schedule.victims import choose_victim
+from engine.schedule.serving_order import Rotation, Shares, Turn
+from engine.schedule.victims import Holders
+
+SHARE = 2  # one in so many tokens of a prompt's step go to the prompt whose turn it is
+DUE_SHARE = 4  # and one in so many rows and tokens to those of lower priority that are due
 
 
 class Scheduler:
@@ -43,11 +50,24 @@ class Scheduler:
         self.evictions = 0
         self.preemptions = 0
         self.credit_stalls = 0
-        # Those that have something to compute, served longest ago first: the others are not even looked at.
-        self._ready: dict[int, Sequence] = {}
-        self._fairness = Fairness()
+        self._ready: set[int] = set()  # streams that have something to compute, or in flight
+        self._shares = Shares()
+        self._decoding = Rotation(self._shares)
+        self._prompts = Prompts(self._shares)
+        self._orders = (self._decoding, self._prompts.begun, self._prompts.queued)
+        self._most_picked = 2 * batch_rows  # in a step: whoever finds no memory had a turn as well
+        self._prefixes = Prefixes(cache.block_size)
+        self._holders = Holders(cache)
         self._loads: list[Load] = []  # for the next batch
         self._fence = False
+        self._returning: dict[int, Sequence] = {}  # go on, and are told if they find their memory gone
+        # Of the step that is being planned:
+        self._picked: list[Sequence] = []  # had their turn, and stand in no line meanwhile
+        self._running: set[int] = set()  # streams that have a row, or memory for one: they keep it
+        self._computed: set[int] = set()  # streams of prompts that have a row
+        self._evicted: set[int] = set()  # streams that lost their memory
+        self._short: list[Sequence] = []  # found no memory for their token
+        self._begun: dict[int, int] = {}  # by tenant: tokens of its prompts that hold memory
 
     @property
     def num_ready(self) -> int:
@@ -58,7 +78,7 @@ class Scheduler:
         return not self._ready
 
     def add(self, sequence: Sequence) -> None:
-        self._fairness.add(sequence.tenant)
+        self._shares.add(sequence.tenant)
         self.sequences[sequence.stream] = sequence
         self.update_ready(sequence)
 
@@ -66,41 +86,47 @@ class Scheduler:
         sequence.give_up_in_flight()
         self.release_blocks(sequence)
         del self.sequences[sequence.stream]
-        self._ready.pop(sequence.stream, None)
-        self._fairness.remove(sequence.tenant)
+        self._ready.discard(sequence.stream)
+        self._returning.pop(sequence.stream, None)
+        self._decoding.discard(sequence)
+        self._prompts.remove(sequence)
+        self._file_memory(sequence)
+        self._shares.remove(sequence.tenant)
 
     def update_ready(self, sequence: Sequence) -> None:
-        """After anything that may have changed how much the sequence has to compute."""
+        """After anything that may have changed how much the sequence has to compute, or in what memory."""
+        if sequence in self._decoding and sequence.decoding and sequence not in self._prefixes:
+            return
         if not sequence.num_to_compute:
-            left = self._ready.pop(sequence.stream, None)
-            self.credit_stalls += left is not None and sequence.stalled
+            self.credit_stalls += sequence.stream in self._ready and sequence.stalled
+            self._ready.discard(sequence.stream)
             self.host_cache.offer(sequence)
         elif sequence.stream not in self._ready:
             sequence.last_served = self.steps  # it waits from now on, not from before it was idle
-            self._ready[sequence.stream] = sequence
+            self._ready.add(sequence.stream)
+        if sequence.lost and not sequence.preempted:
+            self._returning[sequence.stream] = sequence
+        self._file_memory(sequence)
+        self._file_turn(sequence)
 
     def schedule(self) -> Batch:
         """Plan this step's rows. Everything in the batch has its memory."""
         self.steps += 1
         batch = Batch(loads=self._loads, fence=self._fence)
         self._loads, self._fence = [], False
-        decoding = [sequence for sequence in self._ready.values() if sequence.decoding]
-        prefilling = [
-            sequence for sequence in self._ready.values() if not sequence.decoding and sequence.num_to_compute
-        ]
-        self._preempt_for_urgent(batch, decoding, prefilling)
+        self._begin_step()
+        self._admit_urgent(batch)
         # However many decode, one that prefills gets a row: else nobody would ever join a full batch.
-        spare = 1 if prefilling else 0
-        limit = min(self.step_tokens, self.batch_rows) - spare
-        for sequence in self._fairness.order(decoding, self.steps, limit):
-            if len(batch.rows) == limit:
-                break
-            self._plan_row(batch, sequence, 1)
-        self._plan_prefill(batch, prefilling)
-        for row in batch.rows:
-            row.sequence.last_served = self.steps
-            self._ready[row.sequence.stream] = self._ready.pop(row.sequence.stream)
-            self._fairness.charge(row.sequence.tenant, row.count)
+        rows = min(self.step_tokens, self.batch_rows)
+        all_decode = self._plan_decoding(batch, rows - bool(self._prompts))
+        tokens = self._plan_prompts(batch, self.step_tokens - len(batch.rows))
+        if not all_decode:
+            all_decode = self._plan_decoding(batch, min(self.batch_rows, len(batch.rows) + tokens))
+        if all_decode and not self._prompts:
+            self._shares.settle()
+        if self._short and self._evicted:
+            self._plan_with_what_came_free(batch)
+        self._end_step(batch)
         batch.loads += self._loads
         self._loads = []
         return batch
@@ -110,62 +136,203 @@ class Scheduler:
         row.sequence.complete(row)
         self.cache.cache_full_blocks(row.sequence)
 
-    # -- rows ------------------------------------------------------------------------------------
+    def void(self, row: Row) -> None:
+        """The row was discarded: its sequence, where it is still there, has to compute it again."""
+        if self.sequences.get(row.sequence.stream) is row.sequence:
+            self.update_ready(row.sequence)
 
-    def _preempt_for_urgent(self, batch: Batch, decoding: list[Sequence], prefilling: list[Sequence]) -> None:
+    # -- lines -----------------------------------------------------------------------------------
+
+    def _file_turn(self, sequence: Sequence) -> None:
+        """Have it stand in the line that its numbers say."""
+        if sequence.decoding:
+            self._prompts.remove(sequence)
+            if sequence not in self._decoding:
+                self._decoding.add(sequence)
+            return
+        self._decoding.discard(sequence)
+        if self._prefixes.follows(sequence):
+            self._prompts.take(sequence)
+        elif sequence.num_to_compute:
+            self._prompts.file(sequence)
+        else:
+            self._prompts.remove(sequence)
+
+    def _file_again(self, sequence: Sequence) -> None:
+        """After a turn: it has a row, follows another, waits for its memory to be loaded, or got nothing."""
+        if sequence.stream in self._computed or self._prefixes.follows(sequence):
+            self._file_turn(sequence)
+        else:
+            self.update_ready(sequence)
+
+    def _file_memory(self, sequence: Sequence) -> None:
+        self._holders.file(sequence)
+        self._prefixes.leave(sequence)
+        for follower in self._prefixes.update(sequence):
+            self._file_turn(follower)
+
+    def _begin_step(self) -> None:
+        self._running.clear()
+        self._computed.clear()
+        self._evicted.clear()
+        self._short.clear()
+        self._begun.clear()
+        self._decoding.begin_step()
+        self._prompts.begin_step()
+        self._shares.advance([turn.served for order in self._orders if (turn := order.next_turn())])
+
+    def _end_step(self, batch: Batch) -> None:
+        """Whoever had a turn stands in line again; whoever should have gone on is told why it does not."""
+        for sequence in self._picked:
+            self._file_again(sequence)
+        self._picked.clear()
+        for sequence in self._returning.values():
+            if sequence.lost and not sequence.preempted:
+                sequence.preempted = True
+                batch.preempted.append(sequence)
+        self._returning.clear()
+
+    # -- rows that sample a token ----------------------------------------------------------------
+
+    def _plan_decoding(self, batch: Batch, limit: int) -> bool:
+        """Returns whether there was a row for each."""
+        if len(self._decoding) <= limit - len(batch.rows):
+            for sequence in self._decoding.sequences:
+                self._plan_token(batch, sequence)
+            return True
+        due = max(1, limit // DUE_SHARE)
+        for _ in range(2 * limit):  # whoever finds no memory for its token had a turn as well
+            if len(batch.rows) >= limit:
+                break
+            late = self._decoding.next_due(self.steps) if due else None
+            turn = late or self._decoding.next()
+            if turn is None:
+                break
+            due = due - 1 if late else 0
+            self._plan_token(batch, turn)
+        return False
+
+    def _plan_with_what_came_free(self, batch: Batch) -> None:
+        """Others' memory was taken after they had found none, and mostly more than was asked for."""
+        tokens = self.step_tokens - sum(row.count for row in batch.rows)
+        for sequence in self._short:
+            if tokens > 0 and len(batch.rows) < self.batch_rows and sequence.decoding:
+                tokens -= self._plan_row(batch, sequence, 1, samples=True)
+
+    def _plan_token(self, batch: Batch, sequence: Sequence) -> None:
+        if sequence.decoding:
+            if not self._plan_row(batch, sequence, 1, samples=True):
+                self._short.append(sequence)
+        elif sequence.num_to_compute:
+            self._picked.append(sequence)  # what it had in flight was discarded: it is to be filed anew
+
+    # -- prompts ---------------------------------------------------------------------------------
+
+    def _admit_urgent(self, batch: Batch) -> None:
         """Admit those that rank above one that decodes, at the cost of its memory: they need not wait for its
         end."""
-        lowest = min((sequence.priority for sequence in decoding), default=None)
-        if lowest is None:
+        if not self._decoding:
             return
-        urgent = [sequence for sequence in prefilling if not sequence.blocks and sequence.priority > lowest]
-        for sequence in self._fairness.order(urgent, self.steps):
-            if not self._admit(batch, sequence):
-                return
+        lowest, tokens = self._decoding.priorities[0], self.step_tokens
+        while tokens > 0 and (sequence := self._prompts.urgent(above=lowest)):
+            self._admit(batch, sequence)
+            self._file_again(sequence)
+            tokens -= max(1, sequence.num_to_compute)
 
-    def _plan_prefill(self, batch: Batch, prefilling: list[Sequence]) -> None:
-        in_prefill = Counter[int]()
-        for sequence in prefilling:
-            in_prefill[sequence.tenant] += sequence.num_to_compute if sequence.blocks else 0
-        budget = self.step_tokens - len(batch.rows)
-        no_room = False
-        for sequence in self._fairness.order(prefilling, self.steps):
-            if budget <= 0 or len(batch.rows) >= self.batch_rows:
-                return
-            if not sequence.blocks:
-                ahead = in_prefill[sequence.tenant]
-                too_much = bool(ahead) and ahead + sequence.num_tokens > self.tenant_prefill
-                if no_room or too_much or sequence in batch.preempted:
-                    continue
-                if not self._admit(batch, sequence):
-                    # Nobody overtakes the first in line for memory: a large prompt would never find room.
-                    no_room = True
-                    continue
-                in_prefill[sequence.tenant] += sequence.num_to_compute
-            if sequence.num_to_compute:
-                budget -= self._plan_row(batch, sequence, min(sequence.num_to_compute, budget))
+    def _plan_prompts(self, batch: Batch, tokens: int) -> int:
+        """Returns how many tokens are left."""
+        if self._evicted:  # for a token's sake, and mostly more came free than was asked for
+            self._prompts.open()
+        tokens -= self._plan_due_prompts(batch, max(1, tokens // DUE_SHARE))
+        while tokens > 0 and self._may_pick(batch) and (turn := self._prompts.next_turn()):
+            tokens -= self._plan_prompt_line(batch, turn, tokens)
+        return tokens
 
-    def _plan_row(self, batch: Batch, sequence: Sequence, count: int) -> int:
+    def _plan_due_prompts(self, batch: Batch, tokens: int) -> int:
+        """Those that higher priorities have kept waiting for too long; returns how many tokens they have."""
+        spent = 0
+        while spent < tokens and self._may_pick(batch) and (late := self._prompts.overdue(self.steps)):
+            if not self._pick_prompt(batch, late):
+                break
+            spent += self._plan_prompt_row(batch, late, tokens - spent)
+        return spent
+
+    def _plan_prompt_line(self, batch: Batch, turn: Turn, tokens: int) -> int:
+        """The prompt whose turn it is, beside those of its line that are done sooner; returns how many tokens
+        they have."""
+        first = self._prompts.first(turn)
+        if not self._pick_prompt(batch, first):
+            return 0
+        spent, others = 0, tokens - min(first.num_to_compute, -(-tokens // SHARE))
+        while spent < others and self._may_pick(batch, beside=1):
+            other = self._prompts.shortest(turn, first.num_to_compute)
+            if other is None:
+                break
+            if self._pick_prompt(batch, other):
+                spent += self._plan_prompt_row(batch, other, others - spent)
+        return spent + self._plan_prompt_row(batch, first, tokens - spent)
+
+    def _may_pick(self, batch: Batch, beside: int = 0) -> bool:
+        return len(batch.rows) + beside < self.batch_rows and len(self._picked) < self._most_picked
+
+    def _pick_prompt(self, batch: Batch, sequence: Sequence) -> bool:
+        """It has its turn; False where it cannot go on in this step."""
+        tenant = sequence.tenant
+        if tenant not in self._begun:
+            self._begun[tenant] = self._prompts.num_begun_tokens(tenant)
+        self._prompts.take(sequence)
+        begins = not sequence.blocks
+        able = not begins or (self._may_begin(sequence) and self._admit(batch, sequence))
+        if not self._prefixes.follows(sequence):
+            self._picked.append(sequence)
+        if able and begins:
+            self._begun[tenant] += sequence.num_to_compute
+        return able and sequence.num_to_compute > 0
+
+    def _may_begin(self, sequence: Sequence) -> bool:
+        begun = self._begun[sequence.tenant]
+        if begun and begun + sequence.num_tokens > self.tenant_prefill:
+            self._prompts.close_to(sequence.tenant)
+            return False
+        return sequence.stream not in self._evicted
+
+    def _plan_prompt_row(self, batch: Batch, sequence: Sequence, tokens: int) -> int:
+        """At most so many of what it has to compute; returns how many."""
+        count = min(tokens, sequence.num_to_compute)
+        last = count == sequence.num_uncomputed
+        planned = self._plan_row(batch, sequence, count, samples=last and sequence.may_sample)
+        if planned:
+            self._computed.add(sequence.stream)
+        return planned
+
+    def _plan_row(self, batch: Batch, sequence: Sequence, count: int, samples: bool) -> int:
         """Add a row of so many tokens, if there is memory for it; returns how many it computes."""
-        if sequence in batch.preempted or not self._make_room(
-            batch, sequence, sequence.next_position + count
-        ):
+        start = sequence.next_position
+        if sequence.stream in self._evicted or not self._make_room(sequence, start + count):
             return 0
         copy = self.cache.make_writable(sequence)
         if copy:
             batch.copies.append(copy)
-        start, index = sequence.next_position, sequence.next_index
-        samples = sequence.may_sample and start + count == sequence.num_tokens + sequence.num_placeholders
-        row = Row(sequence, start, count, samples, index)
+        row = Row(sequence, start, count, samples, sequence.next_index)
         sequence.launch(row)
         batch.rows.append(row)
+        sequence.last_served = self.steps
+        self._running.add(sequence.stream)
+        self._shares.charge(sequence.tenant, count)
         return count
 
+    # -- memory ----------------------------------------------------------------------------------
+
     def _admit(self, batch: Batch, sequence: Sequence) -> bool:
-        """Give a sequence without blocks its memory, if there is room for all of its tokens and one more."""
+        """Give a sequence without blocks its memory, if there is room for all of its tokens and one more, and
+        nobody computes already what it begins with."""
         self.cache.match_prefix(sequence)
-        if not self._make_room(batch, sequence, sequence.num_tokens + 1):
+        follows = self._prefixes.follow(sequence)
+        if follows or not self._make_room(sequence, sequence.num_tokens + 1):
             self.cache.release(sequence)
+            if not follows:
+                # Nobody overtakes the first in line for memory: a large prompt would never find room.
+                self._prompts.close()
             return False
         found = self._load_from_host(sequence)
         if sequence.preempted:
@@ -174,10 +341,9 @@ class Scheduler:
         elif not sequence.admitted:
             batch.admitted.append((sequence, found))
         sequence.admitted = True
-        self.update_ready(sequence)
+        self._running.add(sequence.stream)
+        self._file_memory(sequence)
         return True
-
-    # -- memory ----------------------------------------------------------------------------------
 
     def release_blocks(self, sequence: Sequence, keep: int = 0) -> None:
         """Free the blocks that hold nothing of its first `keep` tokens."""
@@ -224,31 +390,63 @@ class Scheduler:
             self._loads.append(load)
         return sequence.num_computed
 
-    def _make_room(self, batch: Batch, sequence: Sequence, tokens: int) -> bool:
-        """Grow its table to so many tokens; where blocks are short, evict sequences that rank behind it."""
-        while not self._try_grow(sequence, tokens):
-            running = {row.sequence.stream for row in batch.rows}
-            victim = choose_victim(self.sequences.values(), running, sequence)
-            if victim is None:
+    def _make_room(self, sequence: Sequence, tokens: int) -> bool:
+        """Grow its table to so many tokens; where blocks are short, take them from sequences that rank behind
+        it, if that is enough."""
+        cache = self.cache
+        copies = cache.needs_copy(sequence)
+        if tokens <= len(sequence.blocks) * cache.block_size and not copies:
+            return True
+        missing = max(0, cache.blocks_for(tokens) - len(sequence.blocks)) + copies
+        short = missing - cache.free - cache.cached
+        if short > 0:
+            victims = self._holders.victims(sequence, short, self.steps, self._running)
+            if not victims:
                 return False
-            self._evict(batch, victim)
-        return True
+            for victim in victims:
+                self._evict(victim)
+        return cache.grow(sequence, tokens)
 
-    def _try_grow(self, sequence: Sequence, tokens: int) -> bool:
-        copy = self.cache.needs_copy(sequence)
-        if copy and self.cache.free + self.cache.cached <= self.cache.blocks_for(tokens) - len(
-            sequence.blocks
-        ):
-            return False
-        return self.cache.grow(sequence, tokens)
-
-    def _evict(self, batch: Batch, victim: Sequence) -> None:
+    def _evict(self, victim: Sequence) -> None:
+        self._evicted.add(victim.stream)
+        if victim.idle:  # it stands in no line, and will not
+            self.evictions += 1
+            self.release_blocks(victim)
+            self._holders.file(victim)
+            return
         victim.give_up_in_flight()
         if victim.num_to_compute:
-            victim.preempted = True
-            batch.preempted.append(victim)
             self.preemptions += 1
+            self._prompts.put_first(victim)
         else:
             self.evictions += 1
         self.release_blocks(victim)
         self.update_ready(victim)
+
+    # -- proof -----------------------------------------------------------------------------------
+
+    def audit(self) -> None:
+        """Raise unless everybody stands where its numbers say."""
+        sequences = list(self.sequences.values())
+        for sequence in sequences:
+            waits = sequence.num_to_compute > 0
+            follows = self._prefixes.follows(sequence)
+            assert not waits or sequence.stream in self._ready
+            assert waits or sequence.num_in_flight or sequence.stream not in self._ready
+            if sequence.decoding:
+                assert sequence in self._decoding and not follows
+                assert sequence not in self._prompts
+            elif waits:
+                assert follows or sequence in (
+                    self._prompts.begun if sequence.blocks else self._prompts.queued
+                )
+                assert sequence not in self._decoding
+            else:
+                assert sequence.num_in_flight or sequence not in self._decoding
+                assert not follows and sequence not in self._prompts
+        assert not self._picked
+        filed = {*self._decoding.sequences, *self._prompts.begun.sequences, *self._prompts.queued.sequences}
+        assert filed <= set(sequences)
+        self._prompts.audit()
+        self._prefixes.audit(sequences)
+        self._holders.audit(sequences)

@@ -64,7 +64,7 @@ class Sequence:
         self.priority = priority
         self.tenant = tenant
         self.paused = False  # by the client
-        self.preempted = False  # by the scheduler, for memory
+        self.preempted = False  # told that it waits for memory
         self.num_computed = 0
         self.num_in_flight = 0
         self.num_placeholders = 0
@@ -91,7 +91,7 @@ class Sequence:
 
     @property
     def num_uncomputed(self) -> int:
-        return self.num_tokens + self.num_placeholders - self.next_position
+        return len(self.tokens) + self.num_placeholders - self.num_computed - self.num_in_flight
 
     @property
     def num_to_compute(self) -> int:
@@ -117,7 +117,7 @@ class Sequence:
         return self._ends_at(0)
 
     def _ends_at(self, more: int) -> bool:
-        return self.num_outputs + more >= self.sampling.max_tokens or self.num_tokens + more >= self.context
+        return self.num_outputs + more >= self.sampling.max_tokens or len(self.tokens) + more >= self.context
 
     @property
     def evicted(self) -> bool:
@@ -125,9 +125,19 @@ class Sequence:
         return not self.blocks and (self.admitted or self.num_outputs > 0)
 
     @property
+    def lost(self) -> bool:
+        """Whether it goes on, but for the memory that it had."""
+        return self.admitted and not self.blocks and self.num_to_compute > 0
+
+    @property
     def decoding(self) -> bool:
         """Whether all that is missing is the row that samples its next token."""
-        return self.may_sample and self.num_uncomputed == 1 and bool(self.blocks) and not self.pending_load
+        return bool(self.blocks) and self.num_uncomputed == 1 and not self.pending_load and self.may_sample
+
+    @property
+    def idle(self) -> bool:
+        """Whether it holds memory for nothing that is to be done."""
+        return bool(self.blocks) and not (self.num_to_compute or self.num_in_flight or self.pending_load)
 
     @property
     def stalled(self) -> bool:

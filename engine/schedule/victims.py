@@ -1,35 +1,130 @@
 """Victim selection: whose blocks are taken when another sequence needs memory.
 
-It knows sequences, and which of them run in the step that is being planned. It evicts nobody.
+Idle holders lose them first, those with the least claim before others; then, of those who run, the last that
+ranks behind. An idle stream's claim fades by a level of priority in `AGING_STEPS`; a paused one's is below
+its equals' at once, while one that waits for credit is as good as running for that long.
+
+Nothing is taken in vain: either enough can be had, or nobody loses anything; and whoever is not needed for it
+keeps what it has.
+
+It knows who holds which blocks. It evicts nobody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 
+from engine.schedule.block_cache import BlockCache
+from engine.schedule.ranking import Ranking
 from engine.schedule.sequence import Sequence
+from engine.schedule.serving_order import AGING_STEPS
+
+NEWEST = 1 << 62  # a stream that came after all others
+A_STEP = (
+    1024  # blocks that may be looked at in vain in each: whoever looked at more looks again so much later
+)
 
 
-def choose_victim(sequences: Iterable[Sequence], running: set[int], newcomer: Sequence) -> Sequence | None:
-    """Idle holders first, least recently served; then, of those who run, the last that ranks behind.
+class Holders:
+    """Who holds memory, in the order in which it is taken."""
 
-    `running` are streams that have a row already. Whoever waits for its own blocks to be loaded keeps them:
-    what was taken meanwhile would be there too late, and for nobody.
-    """
-    holders = [
-        other
-        for other in sequences
-        if other.blocks and other is not newcomer and other.stream not in running and not other.pending_load
-    ]
-    idle = [other for other in holders if not other.num_to_compute and not other.num_in_flight]
-    if idle:
-        return min(idle, key=lambda other: other.last_served)
-    behind = [other for other in holders if _gives_way(other, newcomer)]
-    return min(behind, key=lambda other: (other.priority, -other.stream), default=None)
+    def __init__(self, cache: BlockCache) -> None:
+        self._cache = cache
+        self._idle = Ranking[int]()  # least claim first
+        self._idle_blocks = 0  # in the tables of the idle: no more can be had of them
+        self._held: dict[int, int] = {}  # by stream, of each of those
+        self._all = Ranking[tuple[int, int]]()  # lowest priority first, of one priority the last to come
+        self._again: tuple[int, int] = (-1, 0)  # who looked in vain, and the step in which it may look again
+
+    def file(self, sequence: Sequence) -> None:
+        """After anything that may have changed whether it holds memory, or is idle."""
+        if sequence.idle:
+            self._idle.put(sequence, claim(sequence))
+            self._idle_blocks += len(sequence.blocks) - self._held.get(sequence.stream, 0)
+            self._held[sequence.stream] = len(sequence.blocks)
+        else:
+            self._idle.discard(sequence)
+            self._idle_blocks -= self._held.pop(sequence.stream, 0)
+        if sequence.blocks:
+            self._all.put(sequence, (sequence.priority, -sequence.stream))
+        else:
+            self._all.discard(sequence)
+
+    def victims(
+        self, claimant: Sequence, blocks: int, step: int, running: AbstractSet[int]
+    ) -> list[Sequence]:
+        """Those who are to lose their memory so that the claimant may have so many blocks; nobody where so
+        many are not to be had. `running` are streams that have a row already."""
+        stream, again = self._again
+        if stream == claimant.stream and step < again:
+            return []
+        if blocks > self._idle_blocks and next(self._behind(claimant), None) is None:
+            return []
+        released = Released(self._cache.refs)
+        taken: list[Sequence] = []
+        for holder in self._in_order(claimant, step, running):
+            released.add(holder)
+            taken.append(holder)
+            if released.free >= blocks:
+                return [one for one in taken if not released.spare(one, blocks)]
+        looked_at = sum(len(holder.blocks) for holder in taken)
+        if looked_at > A_STEP:
+            self._again = claimant.stream, step + looked_at // A_STEP
+        return []
+
+    def _in_order(self, claimant: Sequence, step: int, running: AbstractSet[int]) -> Iterator[Sequence]:
+        within = step + AGING_STEPS * claimant.priority
+        yield from self._idle.before(within + 1)
+        for holder in self._behind(claimant):
+            # Whoever waits for its own blocks to be loaded keeps them: what was taken meanwhile would be
+            # there too late, and for nobody.
+            seen = holder in self._idle and self._idle.key(holder) <= within
+            if not seen and holder.stream not in running and not holder.pending_load:
+                yield holder
+
+    def _behind(self, claimant: Sequence) -> Iterator[Sequence]:
+        """A newcomer is behind all of its equals; of those who run, each is behind those who came before."""
+        stream = claimant.stream if claimant in self._all else NEWEST
+        return self._all.before((claimant.priority, -stream))
+
+    def audit(self, sequences: list[Sequence]) -> None:
+        """Raise unless all are filed as they are."""
+        for sequence in sequences:
+            assert (sequence in self._all) == bool(sequence.blocks)
+            assert (sequence in self._idle) == sequence.idle
+            assert not sequence.idle or self._idle.key(sequence) == claim(sequence)
+        assert self._idle_blocks == sum(len(sequence.blocks) for sequence in sequences if sequence.idle)
 
 
-def _gives_way(holder: Sequence, newcomer: Sequence) -> bool:
-    if holder.priority != newcomer.priority:
-        return holder.priority < newcomer.priority
-    # Among equals only those who already run may take from those who came later; a newcomer waits.
-    return bool(newcomer.blocks) and newcomer.admitted and holder.stream > newcomer.stream
+def claim(sequence: Sequence) -> int:
+    """The step from which an idle holder is behind those of priority 0."""
+    return sequence.last_served + AGING_STEPS * (sequence.priority + (not sequence.paused))
+
+
+class Released:
+    """What would come free if some sequences released their blocks: a shared one, once all of them do."""
+
+    def __init__(self, refs: list[int]) -> None:
+        self._refs = refs
+        self._shared = Counter[int]()  # references that are given up
+        self.free = 0
+
+    def add(self, sequence: Sequence) -> None:
+        for number in sequence.blocks:
+            if self._refs[number] == 1:
+                self.free += 1
+            else:
+                self._shared[number] += 1
+                self.free += self._shared[number] == self._refs[number]
+
+    def spare(self, sequence: Sequence, enough: int) -> bool:
+        """Leave it out, if enough come free without it."""
+        refs, shared = self._refs, self._shared
+        own = sum(refs[number] == 1 or shared[number] == refs[number] for number in sequence.blocks)
+        if self.free - own < enough:
+            return False
+        self.free -= own
+        shared.subtract(number for number in sequence.blocks if refs[number] > 1)
+        return True

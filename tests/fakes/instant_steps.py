@@ -44,6 +44,7 @@ class InstantSteps:
         for row in rows:
             self.discarded += row.void
             if row.discarded:
+                self.scheduler.void(row)
                 continue
             sequence = row.sequence
             assert row.start == sequence.num_computed, "a row continues what stands computed"

@@ -147,6 +147,7 @@ class Turns(RuleBasedStateMachine):
             return
         self.cache.audit(self.scheduler.sequences.values())
         self.scheduler.host_cache.audit()
+        self.scheduler.audit()
         sequences = self.scheduler.sequences.values()
         for sequence in sequences:
             rows = [row for row in self.steps.rows if row.sequence is sequence]

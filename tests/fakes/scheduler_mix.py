@@ -1,0 +1,208 @@
+"""A mix: streams of several tenants and priorities that come, stop, go on and go, at random, on a scheduler
+whose promises are checked at every step.
+
+It is told by its seed and its sizes alone. What it checks is written without the scheduler's own data.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from engine.api import Sampling
+from engine.schedule.batch import Batch
+from engine.schedule.block_cache import BlockCache
+from engine.schedule.scheduler import DUE_SHARE, Scheduler
+from engine.schedule.sequence import Sequence
+from engine.schedule.serving_order import AGING_STEPS
+from tests.fakes.instant_steps import InstantSteps
+
+BLOCK, CONTEXT = 4, 64
+PRIORITIES = (-1, 0, 0, 0, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    blocks: int
+    step_tokens: int
+    batch_rows: int
+    streams: int
+    tenants: int
+    overlap: bool
+
+
+class Mix:
+    def __init__(self, seed: int, sizes: Sizes) -> None:
+        self.random = random.Random(seed)
+        self.sizes = sizes
+        self.cache = BlockCache(sizes.blocks, BLOCK)
+        self.scheduler = Scheduler(
+            self.cache,
+            step_tokens=sizes.step_tokens,
+            batch_rows=sizes.batch_rows,
+            tenant_prefill=10**6,
+        )
+        self.steps = InstantSteps(self.scheduler, overlap=sizes.overlap)
+        self.count = 0
+        self.happened = Counter[str]()
+        self._waited = Counter[int]()  # steps of each stream that lacked nothing
+        holders = self.scheduler._holders
+        self._victims = holders.victims
+        holders.victims = self._checked_victims  # type: ignore[method-assign]
+
+    def play(self, steps: int) -> Counter[str]:
+        for _ in range(steps):
+            self._steer()
+            self._step()
+        return self.happened
+
+    # -- what happens ----------------------------------------------------------------------------
+
+    def _steer(self) -> None:
+        chance = self.random.random
+        while len(self.scheduler.sequences) < self.sizes.streams and chance() < 0.5:
+            self._add()
+        for sequence in list(self.scheduler.sequences.values()):
+            if sequence.stalled and chance() < 0.3:
+                sequence.credit += self.random.choice((1, 1, 2, 30))
+            elif not sequence.paused and chance() < 0.01:
+                sequence.give_up_in_flight()
+                sequence.paused = True
+                sequence.preempted = False
+            elif sequence.paused and chance() < 0.05:
+                sequence.paused = False
+            else:
+                continue
+            self.scheduler.update_ready(sequence)
+
+    def _add(self) -> None:
+        self.count += 1
+        pick = self.random
+        same = pick.random() < 0.3
+        prompt = [0 if same else self.count] * pick.choice((1, 3, 10, 20, 50))
+        sequence = Sequence(
+            self.count,
+            prompt,
+            Sampling(max_tokens=pick.choice((3, 20, 60))),
+            credit=pick.choice((0, 1, 3, 60, 60)),
+            context=CONTEXT,
+            priority=pick.choice(PRIORITIES),
+            tenant=pick.randrange(self.sizes.tenants),
+        )
+        self.scheduler.add(sequence)
+
+    def _step(self) -> None:
+        sequences = list(self.scheduler.sequences.values())
+        lacking_nothing = {one.stream: one for one in sequences if self._lacks_nothing(one)}
+        served = {one.stream: one.last_served for one in sequences}
+        told = {one.stream for one in sequences if one.preempted}
+        checked = self.scheduler.schedule
+
+        def schedule() -> Batch:
+            batch = checked()
+            self._check(batch, lacking_nothing, served, told)
+            return batch
+
+        self.scheduler.schedule = schedule  # type: ignore[method-assign]
+        try:
+            self.steps.take()
+        finally:
+            del self.scheduler.schedule
+        self.cache.audit(self.scheduler.sequences.values())
+        self.scheduler.audit()
+
+    # -- what is promised ------------------------------------------------------------------------
+
+    def _lacks_nothing(self, sequence: Sequence) -> bool:
+        """It has its credit, and the memory for its next token."""
+        room = len(sequence.blocks) * BLOCK > sequence.next_position
+        return sequence.decoding and room and not self.cache.needs_copy(sequence)
+
+    def _check(
+        self, batch: Batch, able: dict[int, Sequence], served: dict[int, int], told: AbstractSet[int]
+    ) -> None:
+        rows = {row.sequence.stream: row for row in batch.rows}
+        left = {stream: one for stream, one in able.items() if stream not in rows and one.blocks}
+        self._check_work_conserving(batch, left)
+        self._check_bound(rows.keys(), left)
+        for one in left.values():
+            for stream in rows.keys() & able.keys():
+                self._check_no_inversion(one, able[stream], served[stream])
+        for sequence in self.scheduler.sequences.values():
+            lost = sequence.admitted and not sequence.blocks and sequence.num_to_compute
+            assert not lost or sequence.preempted, "whoever is kept from going on by memory is told"
+        assert told.isdisjoint(one.stream for one in batch.preempted), "once"
+        self.happened["told"] += len(batch.preempted)
+        self.happened["rows"] += len(rows)
+
+    def _check_work_conserving(self, batch: Batch, left: dict[int, Sequence]) -> None:
+        tokens = sum(row.count for row in batch.rows)
+        if tokens >= self.scheduler.step_tokens or len(batch.rows) >= self.scheduler.batch_rows:
+            self.happened["full"] += 1
+            return
+        assert not left, "a step that has room leaves nobody out that lacks nothing"
+        running = {row.sequence.stream for row in batch.rows}
+        waiting = [
+            one
+            for one in self.scheduler.sequences.values()
+            if one.num_to_compute
+            and one.stream not in running
+            and one.stream not in self.scheduler._evicted
+            and not self.scheduler._prefixes.follows(one)
+        ]
+        available = self.cache.free + self.cache.cached
+        needed = [self.cache.blocks_for(one.num_tokens + 1) - len(one.blocks) for one in waiting]
+        assert not needed or max(needed) > available, "nor anybody for whom there is room"
+
+    def _check_bound(self, rows: AbstractSet[int], left: dict[int, Sequence]) -> None:
+        """As `docs/architecture.md` has it."""
+        self._waited = Counter({stream: self._waited[stream] + 1 for stream in left})
+        due_rows = max(1, (min(self.sizes.batch_rows, self.sizes.step_tokens) - 1) // DUE_SHARE)
+        for stream, waited in self._waited.items():
+            levels = max(1, max(PRIORITIES) - left[stream].priority)
+            assert waited <= AGING_STEPS * levels + -(-self.sizes.streams // due_rows) + 1
+            self.happened["due"] += waited >= AGING_STEPS
+
+    def _check_no_inversion(self, left: Sequence, served: Sequence, last_served: int) -> None:
+        levels = left.priority - served.priority
+        waited = self.scheduler.steps - last_served
+        assert levels <= 0 or waited >= AGING_STEPS * levels, "a lower one goes first only when it is due"
+
+    def _checked_victims(
+        self, claimant: Sequence, blocks: int, step: int, running: AbstractSet[int]
+    ) -> list[Sequence]:
+        victims = self._victims(claimant, blocks, step, running)
+        may = [
+            one
+            for one in self.scheduler.sequences.values()
+            if one is not claimant
+            and one.blocks
+            and one.stream not in running
+            and self._behind(one, claimant)
+        ]
+        assert set(victims) <= set(may), "only from those that rank behind"
+        if victims:
+            assert self._freed(victims) >= blocks, "nothing is taken in vain"
+            for one in victims:
+                rest = [other for other in victims if other is not one]
+                assert self._freed(rest) < blocks, "nor from anybody in vain"
+        else:
+            assert self._freed(may) < blocks, "what can be had is had"
+        self.happened["taken" if victims else "left"] += 1
+        return victims
+
+    def _freed(self, holders: list[Sequence]) -> int:
+        owners = Counter(number for one in holders for number in one.blocks)
+        return sum(count == self.cache.refs[number] for number, count in owners.items())
+
+    def _behind(self, holder: Sequence, claimant: Sequence) -> bool:
+        if holder.num_to_compute == 0 and holder.num_in_flight == 0:
+            levels = holder.priority - claimant.priority + (0 if holder.paused else 1)
+            if self.scheduler.steps - holder.last_served >= AGING_STEPS * levels:
+                return True
+        if holder.priority != claimant.priority:
+            return holder.priority < claimant.priority
+        # Of equals, only from those that came later, and only for one that runs: a newcomer waits.
+        return claimant in self.scheduler._holders._all and holder.stream > claimant.stream

@@ -1,0 +1,37 @@
+"""What the scheduler promises, in mixes of all sizes: it is work-conserving; who has credit and memory is
+served within a bound; nothing is taken in vain; and no lower rank goes before a higher one.
+
+`make test` plays some, `make reliability` thousands.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fakes.scheduler_mix import Mix, Sizes
+
+SIZES = st.builds(
+    Sizes,
+    blocks=st.integers(17, 200),
+    step_tokens=st.integers(2, 40),
+    batch_rows=st.integers(2, 12),
+    streams=st.integers(1, 40),
+    tenants=st.integers(1, 4),
+    overlap=st.booleans(),
+)
+HAPPENS = ["rows", "full", "told", "taken", "left", "due"]
+
+
+def test_every_promise_is_kept_at_every_step_of_any_mix() -> None:
+    happened = Counter[str]()
+
+    @settings(max_examples=60, derandomize=True, database=None, deadline=None)
+    @given(seed=st.integers(0, 2**32), sizes=SIZES)
+    def play(seed: int, sizes: Sizes) -> None:
+        happened.update(Mix(seed, sizes).play(150))
+
+    play()
+    assert all(happened[what] for what in HAPPENS), happened  # else the mixes prove less than they say

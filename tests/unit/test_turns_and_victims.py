@@ -1,0 +1,249 @@
+"""Turns that are fair and memory that is never taken in vain, where many want both."""
+
+from __future__ import annotations
+
+import statistics
+
+from engine.api import Sampling
+from engine.schedule.block_cache import BlockCache
+from engine.schedule.scheduler import Scheduler
+from engine.schedule.sequence import Sequence
+from engine.schedule.serving_order import AGING_STEPS
+from tests.fakes.instant_steps import InstantSteps
+from tests.fakes.scheduler_driver import SchedulerDriver, streams
+
+
+def engine(*, blocks: int, step_tokens: int = 128) -> InstantSteps:
+    """As large as on a CPU: blocks of 16 tokens."""
+    return InstantSteps(
+        Scheduler(BlockCache(blocks, 16), step_tokens=step_tokens, batch_rows=128, tenant_prefill=8192)
+    )
+
+
+def start(steps: InstantSteps, stream: int, tokens: list[int], credit: int = 10_000) -> Sequence:
+    sequence = Sequence(stream, tokens, Sampling(), credit=credit, context=100_000)
+    steps.scheduler.add(sequence)
+    return sequence
+
+
+def own(stream: int, count: int) -> list[int]:
+    """Tokens like nobody else's."""
+    return [stream * 10_000 + at for at in range(count)]
+
+
+# -- whose memory is taken -------------------------------------------------------------------------
+
+
+def slow_readers(steps: InstantSteps, count: int) -> list[Sequence]:
+    """Their credit comes token by token, every second step."""
+    return [start(steps, stream, own(stream, 200), credit=0) for stream in range(1, 1 + count)]
+
+
+def pace(steps: InstantSteps, readers: list[Sequence], times: int) -> None:
+    for at in range(times):
+        for reader in readers:
+            if (at + reader.stream) % 2:
+                reader.credit += 1
+                steps.scheduler.update_ready(reader)
+        steps.take()
+        steps.scheduler.audit()
+
+
+def test_slow_readers_lose_nothing_to_a_newcomer_of_their_rank_that_does_not_fit() -> None:
+    steps = engine(blocks=256)
+    readers = slow_readers(steps, 10)
+    pace(steps, readers, 20)
+    newcomer = start(steps, 99, own(99, 2200))
+    before = [reader.num_outputs for reader in readers]
+    pace(steps, readers, 160)
+    assert not newcomer.blocks
+    assert all(reader.num_outputs - had >= 80 for reader, had in zip(readers, before, strict=True))
+    assert (steps.scheduler.evictions, steps.scheduler.preemptions) == (0, 0)
+
+
+def test_nor_do_those_that_are_paused() -> None:
+    driver = SchedulerDriver(blocks=12)
+    paused, _running = driver.decoding(1, 2, tokens=13)
+    driver.pause(paused)
+    newcomer = driver.add(3, 40)
+    driver.steps(5)
+    assert not newcomer.blocks
+    assert len(paused.blocks) == 4
+
+
+def test_whoever_is_not_needed_for_it_keeps_its_memory() -> None:
+    driver = SchedulerDriver(blocks=14)
+    small, large = driver.add(1, 4), driver.add(2, 40)
+    driver.steps(4)
+    driver.pause(small)
+    driver.step()
+    driver.pause(large)
+    driver.add(3, 38)
+    driver.step()
+    assert large.evicted
+    assert small.blocks
+
+
+def test_shared_blocks_come_free_when_all_who_share_them_give_them_up() -> None:
+    driver = SchedulerDriver(blocks=12)
+    first = driver.add(1, 32)
+    driver.steps(3)
+    fork = Sequence(2, first.tokens[:32], Sampling(), credit=10, context=100)
+    driver.scheduler.add(fork)
+    driver.step()
+    assert fork.blocks[:7] == first.blocks[:7]
+    driver.pause(first)
+    driver.pause(fork)
+    driver.add(3, 43)
+    driver.step()
+    assert first.evicted
+    assert fork.evicted
+
+
+def test_an_idle_stream_of_higher_priority_keeps_its_memory() -> None:
+    driver = SchedulerDriver(blocks=8)
+    high = driver.add(1, 25, priority=8, credit=1)
+    driver.steps(3)
+    assert high.stalled
+    low = driver.add(2, 20, priority=-8)
+    driver.steps(100)
+    assert high.blocks
+    assert not low.blocks
+    high.credit += 1
+    driver.scheduler.update_ready(high)
+    assert streams(driver.step()) == [1]
+
+
+def test_but_not_for_ever() -> None:
+    driver = SchedulerDriver(blocks=8)
+    high = driver.add(1, 25, priority=1, credit=1)
+    driver.steps(3)
+    low = driver.add(2, 20)
+    driver.steps(2 * AGING_STEPS - 3)
+    assert not low.blocks
+    driver.steps(3)
+    assert low.blocks
+    assert high.evicted
+
+
+def test_who_looked_at_much_in_vain_looks_again_later_and_not_at_every_step() -> None:
+    driver = SchedulerDriver(blocks=3000, step_tokens=16_000, batch_rows=64)
+    shared = driver.add(1, 8000, priority=1)
+    driver.steps(2)
+    forks = [Sequence(at, shared.tokens[:8000], Sampling(), credit=1, context=10**5) for at in range(2, 6)]
+    for fork in forks:
+        driver.scheduler.add(fork)
+    driver.steps(2)
+    for fork in forks:
+        driver.pause(fork)
+    newcomer = driver.add(9, 4000)
+    driver.step()
+    assert not newcomer.blocks, "what the forks have is not theirs alone"
+    driver.scheduler.remove(shared)
+    for _ in range(20):
+        driver.step()
+        if newcomer.blocks:
+            break
+    assert newcomer.blocks
+
+
+# -- who is told -----------------------------------------------------------------------------------
+
+
+def test_whoever_lost_its_memory_while_idle_is_told_when_that_keeps_it_from_going_on() -> None:
+    driver = SchedulerDriver(blocks=8)
+    losers = driver.decoding(1, 2, 3, tokens=5)
+    for loser in losers:
+        driver.pause(loser)
+    winner = driver.add(4, 27)
+    assert driver.step().preempted == [], "they do not want to go on"
+    assert [loser.evicted for loser in losers] == [True, True, True]
+    for loser in losers:
+        driver.resume(loser)
+    assert driver.step().preempted == losers
+    assert driver.step().preempted == [], "once"
+    driver.scheduler.remove(winner)
+    assert {sequence for sequence, _ in driver.step().resumed} == set(losers)
+
+
+def test_whoever_has_its_memory_back_when_it_goes_on_is_told_nothing() -> None:
+    driver = SchedulerDriver(blocks=8)
+    (loser,) = driver.decoding(1, tokens=5)
+    driver.pause(loser)
+    winner = driver.add(2, 30)
+    driver.step()
+    assert loser.evicted
+    driver.scheduler.remove(winner)
+    driver.resume(loser)
+    batch = driver.step()
+    assert (batch.preempted, batch.resumed) == ([], [])
+    assert loser.blocks
+
+
+# -- prompts ---------------------------------------------------------------------------------------
+
+
+def test_short_prompts_wait_a_few_steps_behind_a_long_one_of_their_tenant() -> None:
+    steps = engine(blocks=2000)
+    long = start(steps, 1, own(1, 8000))
+    steps.take()
+    shorts = [start(steps, 2 + at, own(2 + at, 10)) for at in range(50)]
+    first_token: dict[int, int] = {}
+    for at in range(1, 100):
+        steps.take()
+        for short in shorts:
+            if short.num_outputs:
+                first_token.setdefault(short.stream, at)
+        if len(first_token) == 50:
+            break
+    assert statistics.median(first_token.values()) <= 5
+    assert max(first_token.values()) <= 12
+    assert long.num_computed >= 8 * 32, "which gets a share all the while"
+
+
+def test_a_long_prompt_is_not_starved_by_short_ones() -> None:
+    steps = engine(blocks=2000)
+    long = start(steps, 1, own(1, 2000))
+    for at in range(100):
+        for more in range(12):
+            short = 100 + 12 * at + more
+            start(steps, short, own(short, 10), credit=1)
+        steps.take()
+        for sequence in list(steps.scheduler.sequences.values()):
+            if sequence.stalled:
+                steps.scheduler.remove(sequence)
+    assert long.num_outputs
+
+
+def test_copies_of_one_prompt_are_computed_once() -> None:
+    steps = engine(blocks=1000, step_tokens=4096)
+    prompt = own(1, 500)
+    copies = [start(steps, stream, prompt) for stream in range(1, 9)]
+    computed = 0
+    while not all(copy.num_outputs for copy in copies):
+        computed += sum(row.count for row in steps.take().rows if row.count > 1)
+        steps.scheduler.audit()
+    assert computed <= 600
+
+
+def test_a_copy_does_not_wait_for_one_that_stopped() -> None:
+    steps = engine(blocks=1000, step_tokens=128)
+    first, second = (start(steps, stream, own(1, 500)) for stream in (1, 2))
+    steps.take()
+    assert not second.blocks
+    first.give_up_in_flight()
+    first.paused = True
+    steps.scheduler.update_ready(first)
+    steps.take()
+    assert second.blocks
+    assert second.next_position == 256, "what the first computed is found"
+
+
+def test_nor_for_more_than_what_both_begin_with() -> None:
+    steps = engine(blocks=1000, step_tokens=128)
+    start(steps, 1, own(1, 100) + own(2, 900))
+    other = start(steps, 2, own(1, 100) + own(3, 20))
+    steps.take()
+    assert not other.blocks
+    steps.take()
+    assert other.num_outputs == 1
