@@ -6,7 +6,7 @@ number of steps, so that everything it promises can be tested without them:
 - a row that samples a token goes before a row that prepares one, so a long prompt slows nobody's next token;
 - a sequence that is paused or out of credit is in no batch, and costs nothing, nor does one that waits;
 - tenants share by tokens served, and within a tenant everybody has a turn;
-- a higher priority goes first, but waiting makes due, so nobody waits for ever;
+- a higher priority goes first, but whoever has waited for long is due, so nobody waits for ever;
 - memory is taken from those who are not running before anyone who runs, only from a lower rank, and never in
   vain;
 - a prompt that begins like one that is being computed waits for what both have in common.
@@ -26,7 +26,7 @@ from engine.schedule.serving_order import Rotation, Shares, Turn
 from engine.schedule.victims import Holders
 
 SHARE = 2  # one in so many tokens of a prompt's step go to the prompt whose turn it is
-DUE_SHARE = 4  # and one in so many rows and tokens to those of lower priority that are due
+DUE_SHARE = 4  # and one in so many rows, and tokens of prompts, to those that are due
 
 
 class Scheduler:
@@ -243,13 +243,13 @@ class Scheduler:
         """Returns how many tokens are left."""
         if self._evicted:  # for a token's sake, and mostly more came free than was asked for
             self._prompts.open()
-        tokens -= self._plan_due_prompts(batch, max(1, tokens // DUE_SHARE))
+        tokens -= self._plan_due_prompts(batch, min(tokens, max(1, tokens // DUE_SHARE)))
         while tokens > 0 and self._may_pick(batch) and (turn := self._prompts.next_turn()):
             tokens -= self._plan_prompt_line(batch, turn, tokens)
         return tokens
 
     def _plan_due_prompts(self, batch: Batch, tokens: int) -> int:
-        """Those that higher priorities have kept waiting for too long; returns how many tokens they have."""
+        """Those that have waited for too long; returns how many tokens they have."""
         spent = 0
         while spent < tokens and self._may_pick(batch) and (late := self._prompts.overdue(self.steps)):
             if not self._pick_prompt(batch, late):

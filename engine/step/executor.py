@@ -66,8 +66,8 @@ class Executor:
         if before is not None:
             completed += self._complete(before, results, commit)
             if results is None and launched is not None:  # it builds upon what could not be trusted
-                for row in launched.rows:
-                    row.sequence.give_up_in_flight()
+                completed += self._discard(launched, commit)
+                launched = None
         if launched is not None and self._overlap and isinstance(launched.readback, Readback):
             self._in_flight = launched
         elif launched is not None:
@@ -129,6 +129,12 @@ class Executor:
             for row, result in zip(rows, results, strict=True)
         )
         return None if spoiled and len(rows) > 1 else results
+
+    def _discard(self, launched: BatchInFlight, commit: Commit) -> list[Row]:
+        for row in launched.rows:
+            row.sequence.give_up_in_flight()
+            commit(row, None)
+        return launched.rows
 
     def _complete(self, launched: BatchInFlight, results: list[Result] | None, commit: Commit) -> list[Row]:
         for row, result in zip(launched.rows, results or self._retry(launched), strict=True):
