@@ -43,7 +43,7 @@ def test_it_takes_memory_as_it_is_written_and_gives_it_back() -> None:
     written = TOKENS // 4 * TOKEN_BYTES
     assert written * 0.9 < own_bytes() - before < written * 1.2
     made.give_back(slice(0, TOKENS // 4))
-    assert own_bytes() - before < 16 * MIB
+    assert own_bytes() - before < written * 0.25, "but for what the allocator keeps of the numbers written"
 
 
 @pytest.mark.parametrize("size", [5, 64, 80])
