@@ -3,7 +3,7 @@
 It knows how long a request may take to arrive, how long an answer may take to leave, that a peer may vanish
 without a word, and how the kernel is to treat such a connection. What requests and answers say is the
 business of uvicorn and the app. An upgrade hands the connection on to the WebSocket's protocol class, and
-nothing here concerns it any longer.
+nothing here concerns it any longer; what is refused there is bounded there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from realtime.transport.flow_control import SendBuffer, cut_off
 from realtime.transport.http_connections import HttpConnections
 from realtime.transport.request_parser import RequestParser, RequestProblem
-from realtime.transport.unfinished_requests import PendingRequests, network_of
+from realtime.transport.unfinished_requests import AwaitedConnections, network_of
 
 # Whoever sends rubbish is told so; it is no news for the log. Failures of the app are.
 _logger = logging.getLogger("midstream.http")
@@ -68,7 +68,7 @@ def protocol_class(
 ) -> type[TimedHttpProtocol]:
     """What to give to `uvicorn.Config(http=...)`. The connections of one class count together. `refused` is
     told the status and the peer's address of whatever is refused before it is a request."""
-    pending = PendingRequests(
+    pending = AwaitedConnections(
         timeout_s=limits.handshake_timeout_s,
         limit=limits.pending_limit,
         limit_per_address=limits.pending_limit_per_address,
@@ -82,7 +82,7 @@ def protocol_class(
 
 class TimedHttpProtocol(H11Protocol):
     limits: ClassVar[HttpLimits]
-    pending: ClassVar[PendingRequests]
+    pending: ClassVar[AwaitedConnections]
     open: ClassVar[HttpConnections]
     refused: Callable[[int, str], None]
 
