@@ -34,6 +34,7 @@ from realtime.transport.asgi_websocket_extension import (
 )
 from realtime.transport.flow_control import ReceiveQueue, SendBuffer, cut_off
 from realtime.transport.keepalive import Keepalive
+from realtime.transport.small_reads import SmallReads, new_buffer
 from realtime.transport.unfinished_requests import AwaitedConnections, network_of
 from realtime.transport.websocket_framing import (
     DataMessage,
@@ -77,9 +78,6 @@ class WebSocketLimits:
     closing_limit_per_address: int = 1536
 
 
-READ_BYTES = 8 * 1024  # at most in one go: some 1,300 empty frames, or five milliseconds of the loop's time
-
-
 def protocol_class(limits: WebSocketLimits) -> type[asyncio.Protocol]:
     """What to give to `uvicorn.Config(ws=...)`: uvicorn makes the connections itself, and knows no limits.
 
@@ -91,15 +89,14 @@ def protocol_class(limits: WebSocketLimits) -> type[asyncio.Protocol]:
         limit=limits.closing_limit,
         limit_per_address=limits.closing_limit_per_address,
     )
-    own = {"limits": limits, "closing": closing, "buffer": memoryview(bytearray(READ_BYTES))}
+    own = {"limits": limits, "closing": closing, "buffer": new_buffer()}
     made = type(WebSocketProtocol.__name__, (WebSocketProtocol,), own)
     return cast(type[asyncio.Protocol], made)  # uvicorn's word for either kind of asyncio's protocols
 
 
-class WebSocketProtocol(asyncio.BufferedProtocol):
+class WebSocketProtocol(SmallReads):
     limits: ClassVar[WebSocketLimits]
     closing: ClassVar[AwaitedConnections]
-    buffer: ClassVar[memoryview]
 
     transport: asyncio.Transport
     received_messages: ReceiveQueue
@@ -151,12 +148,6 @@ class WebSocketProtocol(asyncio.BufferedProtocol):
         self._ping_rate = TokenBucket(rate=self.limits.pings_per_s, burst=self.limits.pings_burst, now=now)
         # uvicorn keeps a set of its own protocol classes, and asks of them no more than `shutdown`.
         self._server_state.connections.add(self)  # type: ignore[arg-type]
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self.buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(bytes(self.buffer[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
         if self._acceptance is not None and self._connecting:
