@@ -77,7 +77,9 @@ async def let_finish(hub: Hub, supervisor: Supervisor, endpoints: Endpoints, gra
         if not await _within(CANCEL_S, hub.wait_until_empty()):
             log.error("the engine has cancelled nothing for %g s: it is ended", CANCEL_S)
             supervisor.give_up()
-    closing = asyncio.gather(*(connection.close_for_good() for connection in list(endpoints.open.values())))
+    closing = asyncio.gather(
+        *(connection.close_for_good() for connection in list(endpoints.open.values())), return_exceptions=True
+    )
     if not await _within(CLOSE_S, closing):
         log.warning("not every connection could be closed within %g s", CLOSE_S)
 

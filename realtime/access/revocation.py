@@ -6,12 +6,17 @@ The key file can change while nobody shows a key, so it is looked at every secon
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
+
+from starlette.websockets import WebSocketDisconnect
 
 from realtime.access.connection_limits import OpenConnection, OpenConnections
 from realtime.access.keyring import Keyring
 from realtime.hub.hub import Hub
 from realtime.transport.asgi_websocket_extension import PeerGone
+
+log = logging.getLogger("midstream")
 
 EVERY_S = 1.0
 
@@ -24,12 +29,16 @@ async def enforce_revocations(keyring: Keyring, connections: OpenConnections, hu
 
 
 async def revoke(keyring: Keyring, connections: OpenConnections, hub: Hub) -> None:
-    """The streams of tenants that have no key any more, and whoever holds none."""
+    """The streams of tenants that have no key any more, and whoever holds none. A connection that fails to
+    end is the log's to tell, and keeps no other from ending."""
     hub.cancel_all(lambda tenant: not keyring.has_tenant(tenant))
     revoked = connections.matching(lambda holder: not keyring.holds(holder))
-    await asyncio.gather(*map(_close, revoked))
+    for failure in await asyncio.gather(*map(_close, revoked), return_exceptions=True):
+        if isinstance(failure, Exception):
+            log.error("a connection whose key is revoked could not be ended", exc_info=failure)
 
 
 async def _close(connection: OpenConnection) -> None:
-    with suppress(PeerGone, RuntimeError):  # it is going already
+    # It is going already: by the transport's word, by starlette's for that, or closed by us.
+    with suppress(PeerGone, WebSocketDisconnect, RuntimeError):
         await connection.revoke()

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from realtime.transport.unfinished_requests import PendingRequest, PendingRequests
+from realtime.transport.unfinished_requests import AwaitedConnection, AwaitedConnections
 
 
 class HttpConnections:
-    def __init__(self, pending: PendingRequests, *, limit: int, limit_per_address: int) -> None:
+    def __init__(self, pending: AwaitedConnections, *, limit: int, limit_per_address: int) -> None:
         self._pending = pending
         self._limit = limit
         self._limit_per_address = limit_per_address
@@ -24,7 +24,7 @@ class HttpConnections:
     def __len__(self) -> int:
         return self._open
 
-    def add(self, connection: PendingRequest) -> None:
+    def add(self, connection: AwaitedConnection) -> None:
         """It waits for its first request. Where there are too many, the oldest that waits is given up, which
         may be this very one."""
         self._pending.add(connection)
@@ -35,7 +35,7 @@ class HttpConnections:
         elif self._open > self._limit:
             self._pending.give_up_oldest()
 
-    def remove(self, connection: PendingRequest) -> None:
+    def remove(self, connection: AwaitedConnection) -> None:
         """It is closed, or another protocol's."""
         self._pending.remove(connection)
         self._open -= 1

@@ -3,7 +3,7 @@
 It knows how long a request may take to arrive, how long an answer may take to leave, that a peer may vanish
 without a word, and how the kernel is to treat such a connection. What requests and answers say is the
 business of uvicorn and the app. An upgrade hands the connection on to the WebSocket's protocol class, and
-nothing here concerns it any longer.
+nothing here concerns it any longer; what is refused there is bounded there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from realtime.transport.flow_control import SendBuffer, cut_off
 from realtime.transport.http_connections import HttpConnections
 from realtime.transport.request_parser import RequestParser, RequestProblem
-from realtime.transport.unfinished_requests import PendingRequests, network_of
+from realtime.transport.small_reads import SmallReads, new_buffer
+from realtime.transport.unfinished_requests import AwaitedConnections, network_of
 
 # Whoever sends rubbish is told so; it is no news for the log. Failures of the app are.
 _logger = logging.getLogger("midstream.http")
@@ -52,6 +53,7 @@ class HttpLimits:
     open_limit_per_address: int = 1536
     high_water_bytes: int = 16 * 1024
     head_bytes: int = 16 * 1024  # of a request
+    late_body_bytes: int = 64 * 1024  # of a body that comes behind its answer, as it was sent
 
     @property
     def unheard_timeout_s(self) -> float:
@@ -67,8 +69,9 @@ def protocol_class(
     limits: HttpLimits, refused: Callable[[int, str], None] = _ignore
 ) -> type[TimedHttpProtocol]:
     """What to give to `uvicorn.Config(http=...)`. The connections of one class count together. `refused` is
-    told the status and the peer's address of whatever is refused before it is a request."""
-    pending = PendingRequests(
+    told the status and the peer's address of whatever is refused before it is a request. They share a buffer,
+    so they belong to one event loop."""
+    pending = AwaitedConnections(
         timeout_s=limits.handshake_timeout_s,
         limit=limits.pending_limit,
         limit_per_address=limits.pending_limit_per_address,
@@ -76,13 +79,19 @@ def protocol_class(
     connections = HttpConnections(
         pending, limit=limits.open_limit, limit_per_address=limits.open_limit_per_address
     )
-    own = {"limits": limits, "pending": pending, "open": connections, "refused": staticmethod(refused)}
+    own = {
+        "limits": limits,
+        "pending": pending,
+        "open": connections,
+        "refused": staticmethod(refused),
+        "buffer": new_buffer(),
+    }
     return type(TimedHttpProtocol.__name__, (TimedHttpProtocol,), own)
 
 
-class TimedHttpProtocol(H11Protocol):
+class TimedHttpProtocol(H11Protocol, SmallReads):
     limits: ClassVar[HttpLimits]
-    pending: ClassVar[PendingRequests]
+    pending: ClassVar[AwaitedConnections]
     open: ClassVar[HttpConnections]
     refused: Callable[[int, str], None]
 
@@ -90,6 +99,7 @@ class TimedHttpProtocol(H11Protocol):
         super().__init__(*given, **named)
         self.logger = _logger
         self.conn: RequestParser = RequestParser(self.limits.head_bytes)
+        self._late_bytes = 0
         self._body_timer: asyncio.TimerHandle | None = None
         self._close_timer: asyncio.TimerHandle | None = None
 
@@ -107,6 +117,11 @@ class TimedHttpProtocol(H11Protocol):
         self.open.add(self)
 
     def data_received(self, data: bytes) -> None:
+        if self._body_is_late:
+            self._late_bytes += len(data)
+            if self._late_bytes > self.limits.late_body_bytes:
+                self._hear_no_more()
+                return
         if self._is_kept and not self.conn.trailing_data[0]:
             self.pending.remove(self)  # the time of another request begins with its first byte
         super().data_received(data)
@@ -163,6 +178,11 @@ class TimedHttpProtocol(H11Protocol):
         self._leave()
         super().handle_websocket_upgrade(event)
 
+    @property
+    def _body_is_late(self) -> bool:
+        """Whether a request was answered before it was whole, and nobody awaits the rest of it."""
+        return self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY
+
     def _watch_body(self) -> None:
         awaited = self.conn.their_state is h11.SEND_BODY
         if awaited and self._body_timer is None:
@@ -183,6 +203,7 @@ class TimedHttpProtocol(H11Protocol):
     # -- the answer, and the end -----------------------------------------------------------------
 
     def on_response_complete(self) -> None:
+        self._late_bytes = 0
         super().on_response_complete()
         if self._is_kept and not self.transport.is_closing():
             self.pending.add(self)
@@ -206,7 +227,20 @@ class TimedHttpProtocol(H11Protocol):
 
     def _bound_closing(self) -> None:
         """A peer that reads nothing would keep its last bytes, and with them the connection, for ever."""
-        if self.transport.is_closing() and self._close_timer is None:
+        if self.transport.is_closing():
+            self._bound_end()
+
+    def _hear_no_more(self) -> None:
+        """Closing with the peer's bytes unread would reset the connection, and the answer might be lost with
+        it: so end our half only, and throw away unparsed what comes until the peer ends its own."""
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:
+            self.transport.close()
+        self._bound_end()
+
+    def _bound_end(self) -> None:
+        if self._close_timer is None:
             self._close_timer = self.loop.call_later(self.limits.close_timeout_s, cut_off, self.transport)
 
 

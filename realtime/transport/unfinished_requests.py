@@ -1,9 +1,10 @@
-"""The connections whose request is not there yet, their first or another: how long they may take, and how
-many they may be.
+"""The connections of which something is awaited that a good client does within a round trip: a request, its
+first or another, or the end behind an answer that was the last. How long they may take, and how many they may
+be.
 
-Half a request costs its sender nothing, so whoever sends thousands of them must not keep others out. A good
-client's request is whole within a round trip: when there are too many, the oldest is the one to give up. This
-knows them by their address and their age, and nothing of what they send.
+Half a request costs its sender nothing, and neither does an end that never comes, so whoever leaves thousands
+of them so must not keep others out: when there are too many, the oldest is the one to give up. This knows
+them by their address and their age, and nothing of what they send.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from ipaddress import IPv6Address
 from typing import Protocol
 
 
-class PendingRequest(Protocol):
+class AwaitedConnection(Protocol):
     @property
     def address(self) -> str:
         """Who this is, for the purpose of counting."""
@@ -22,42 +23,42 @@ class PendingRequest(Protocol):
         """Hang up."""
 
 
-class PendingRequests:
+class AwaitedConnections:
     def __init__(self, *, timeout_s: float, limit: int, limit_per_address: int) -> None:
         self._timeout_s = timeout_s
         self._limit = limit
         self._limit_per_address = limit_per_address
-        self._since: dict[PendingRequest, float] = {}  # the oldest first, as in the next
-        self._by_address: dict[str, dict[PendingRequest, None]] = {}
+        self._since: dict[AwaitedConnection, float] = {}  # the oldest first, as in the next
+        self._by_address: dict[str, dict[AwaitedConnection, None]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._since)
 
-    def __contains__(self, request: PendingRequest) -> bool:
-        return request in self._since
+    def __contains__(self, connection: AwaitedConnection) -> bool:
+        return connection in self._since
 
-    def add(self, request: PendingRequest) -> None:
+    def add(self, connection: AwaitedConnection) -> None:
         """Its time begins; where there are too many, the oldest is given up for it."""
-        same = self._by_address.get(request.address, {})
+        same = self._by_address.get(connection.address, {})
         if len(same) >= self._limit_per_address:
-            self.give_up_oldest(request.address)
+            self.give_up_oldest(connection.address)
         elif len(self._since) >= self._limit:
             self.give_up_oldest()
         loop = asyncio.get_running_loop()
-        self._since[request] = loop.time()
-        self._by_address.setdefault(request.address, {})[request] = None
+        self._since[connection] = loop.time()
+        self._by_address.setdefault(connection.address, {})[connection] = None
         if self._timer is None:
             self._timer = loop.call_later(self._timeout_s, self._reap)
 
-    def remove(self, request: PendingRequest) -> None:
-        """It has said what it wants, or is gone."""
-        if self._since.pop(request, None) is None:
+    def remove(self, connection: AwaitedConnection) -> None:
+        """It has done what was awaited, or is gone."""
+        if self._since.pop(connection, None) is None:
             return
-        same = self._by_address[request.address]
-        del same[request]
+        same = self._by_address[connection.address]
+        del same[connection]
         if not same:
-            del self._by_address[request.address]
+            del self._by_address[connection.address]
         if not self._since:
             self._stop()
 
@@ -67,16 +68,16 @@ class PendingRequests:
         if oldest is not None:
             self._drop(oldest)
 
-    def _drop(self, request: PendingRequest) -> None:
-        self.remove(request)
-        request.give_up()
+    def _drop(self, connection: AwaitedConnection) -> None:
+        self.remove(connection)
+        connection.give_up()
 
     def _reap(self) -> None:
         self._timer = None
         loop = asyncio.get_running_loop()
         late = loop.time() - self._timeout_s
-        for request in [request for request, since in self._since.items() if since <= late]:
-            self._drop(request)
+        for connection in [connection for connection, since in self._since.items() if since <= late]:
+            self._drop(connection)
         if self._since:
             oldest = next(iter(self._since.values()))
             self._timer = loop.call_at(oldest + self._timeout_s, self._reap)

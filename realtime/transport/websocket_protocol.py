@@ -34,6 +34,8 @@ from realtime.transport.asgi_websocket_extension import (
 )
 from realtime.transport.flow_control import ReceiveQueue, SendBuffer, cut_off
 from realtime.transport.keepalive import Keepalive
+from realtime.transport.small_reads import SmallReads, new_buffer
+from realtime.transport.unfinished_requests import AwaitedConnections, network_of
 from realtime.transport.websocket_framing import (
     DataMessage,
     MessageAssembly,
@@ -72,24 +74,29 @@ class WebSocketLimits:
     pings_per_s: float = 100.0  # beyond this and a burst, no reason to ping is left but to do harm
     pings_burst: float = 1000.0
     most_ignored: float = 16 * 1024.0  # of what comes behind a close, counted likewise
-
-
-READ_BYTES = 8 * 1024  # at most in one go: some 1,300 empty frames, or five milliseconds of the loop's time
+    closing_limit: int = 2048  # connections that have yet to end, refused upgrades among them
+    closing_limit_per_address: int = 1536
 
 
 def protocol_class(limits: WebSocketLimits) -> type[asyncio.Protocol]:
     """What to give to `uvicorn.Config(ws=...)`: uvicorn makes the connections itself, and knows no limits.
 
-    The connections of one class share a buffer, so they belong to one event loop.
+    The connections of one class share a buffer, so they belong to one event loop, and those that are closing
+    count together.
     """
-    own = {"limits": limits, "buffer": memoryview(bytearray(READ_BYTES))}
+    closing = AwaitedConnections(
+        timeout_s=limits.close_timeout_s,
+        limit=limits.closing_limit,
+        limit_per_address=limits.closing_limit_per_address,
+    )
+    own = {"limits": limits, "closing": closing, "buffer": new_buffer()}
     made = type(WebSocketProtocol.__name__, (WebSocketProtocol,), own)
     return cast(type[asyncio.Protocol], made)  # uvicorn's word for either kind of asyncio's protocols
 
 
-class WebSocketProtocol(asyncio.BufferedProtocol):
+class WebSocketProtocol(SmallReads):
     limits: ClassVar[WebSocketLimits]
-    buffer: ClassVar[memoryview]
+    closing: ClassVar[AwaitedConnections]
 
     transport: asyncio.Transport
     received_messages: ReceiveQueue
@@ -119,12 +126,13 @@ class WebSocketProtocol(asyncio.BufferedProtocol):
         self._denial: Denial | None = None
         self._late_pong: bytes | None = None
         self._ignored = 0.0
-        self._close_timer: asyncio.TimerHandle | None = None
 
     # -- what the transport tells ------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        client = get_remote_addr(self.transport)
+        self.address = network_of(client[0]) if client else ""
         self.received_messages = ReceiveQueue(
             self.transport,
             max_messages=self._config.ws_max_queue,
@@ -140,12 +148,6 @@ class WebSocketProtocol(asyncio.BufferedProtocol):
         self._ping_rate = TokenBucket(rate=self.limits.pings_per_s, burst=self.limits.pings_burst, now=now)
         # uvicorn keeps a set of its own protocol classes, and asks of them no more than `shutdown`.
         self._server_state.connections.add(self)  # type: ignore[arg-type]
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self.buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(bytes(self.buffer[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
         if self._acceptance is not None and self._connecting:
@@ -178,8 +180,7 @@ class WebSocketProtocol(asyncio.BufferedProtocol):
             CloseCode.ABNORMAL_CLOSURE, TOOK_NOTHING if self.send_buffer.gave_up else ""
         )
         self._stop_timers()
-        if self._close_timer is not None:
-            self._close_timer.cancel()
+        self.closing.remove(self)
 
     def pause_writing(self) -> None:
         self.send_buffer.pause()
@@ -424,11 +425,14 @@ class WebSocketProtocol(asyncio.BufferedProtocol):
             self.transport.write_eof()
 
     def _begin_closing(self) -> None:
-        """The peer has until the timer to go."""
+        """The peer has its time to go, unless too many are to."""
         self._stop_timers()
-        if self._close_timer is None:
-            loop = asyncio.get_running_loop()
-            self._close_timer = loop.call_later(self.limits.close_timeout_s, self.abort)
+        if self not in self.closing:
+            self.closing.add(self)
+
+    def give_up(self) -> None:
+        """It has not gone in time, or too many came behind it that are to go."""
+        self.abort()
 
     def _stop_timers(self) -> None:
         self._keepalive.stop()

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from msgspec import Struct
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from midstream import protocol
 from midstream.protocol import MAX_MILLISECONDS, SUBPROTOCOLS, CloseCode, Event
@@ -150,7 +150,7 @@ class Connection:
             if len(self._replies) > UNREAD_REPLY_LIMIT or self._reply_bytes > UNREAD_REPLY_BYTES:
                 self._cause = "refused"
                 self._observer.refused(refusal_code(CloseCode.POLICY), self.caller)
-                await self._websocket.close(CloseCode.POLICY, "you send, and read none of the answers")
+                await self._close(CloseCode.POLICY, "you send, and read none of the answers")
                 return
 
     async def _pay(self, work_s: float) -> None:
@@ -188,7 +188,8 @@ class Connection:
         self._ending = asyncio.get_running_loop().create_task(self._close(code, reason))
 
     async def _close(self, code: int, reason: str) -> None:
-        with suppress(RuntimeError, ConnectionError):  # it is closed already
+        # It is closed already: starlette makes its own exception of the transport's.
+        with suppress(RuntimeError, ConnectionError, WebSocketDisconnect):
             await self._websocket.close(code, reason)
 
     def _receive(self, data: bytes | str) -> protocol.ClientFrame | None:

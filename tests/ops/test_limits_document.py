@@ -70,4 +70,5 @@ def test_the_sums_are_right(size: str) -> None:
     assert everybody == round(hostile(connections) / 1024, 1)
     descriptors = said("descriptors (`ulimit -n`) at least", size)
     pending = HttpLimits(handshake_timeout_s=1, send_timeout_s=1).pending_limit
-    assert descriptors == 2 * connections + pending + KEPT_DESCRIPTORS
+    lingering = connections + pending
+    assert descriptors == 2 * connections + pending + lingering + KEPT_DESCRIPTORS

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 
 import pytest
 from websockets.asyncio.client import connect
@@ -407,3 +408,78 @@ async def _knock_and_go(server: Server, events: Events) -> None:
     async with raw_socket(server) as peer:
         await peer.send(upgrade())
         assert (await events.next())["type"] == "websocket.connect"
+
+
+# -- ends that do not come ---------------------------------------------------------------------------
+
+
+async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+    await receive()
+    await send({"type": "websocket.close"})
+
+
+async def until_there_are(count: int, server: Server) -> None:
+    async with asyncio.timeout(10):
+        while len(server.state.connections) != count:  # noqa: ASYNC110 - a plain set, that tells nobody
+            await asyncio.sleep(0)
+
+
+async def say_goodbye(scope: Scope, receive: Receive, send: Send) -> None:
+    await receive()
+    await send({"type": "websocket.accept"})
+
+
+@pytest.mark.parametrize(
+    ("app", "request_"),
+    [
+        (refuse, upgrade()),
+        (refuse, upgrade().replace(b"Version: 13", b"Version: 12")),
+        (say_goodbye, upgrade()),
+    ],
+    ids=["refused by the app", "no valid handshake", "closed"],
+)
+@pytest.mark.parametrize(
+    "limits",
+    [
+        WebSocketLimits(close_timeout_s=3600, closing_limit=2),
+        WebSocketLimits(close_timeout_s=3600, closing_limit_per_address=2),
+    ],
+    ids=["of all", "of an address"],
+)
+async def test_of_too_many_that_stay_behind_their_end_the_oldest_is_cut_off(
+    app: App, request_: bytes, limits: WebSocketLimits
+) -> None:
+    async with serving(app, limits) as server, AsyncExitStack() as open_:
+        peers = []
+        for _ in range(4):
+            peers.append(peer := await open_.enter_async_context(raw_socket(server)))
+            await peer.send(request_)
+            await peer.read_response()
+        await until_there_are(2, server)
+        left = {connection.transport.get_extra_info("peername") for connection in server.state.connections}
+        assert left == {peer.socket.getsockname() for peer in peers[2:]}
+        for peer in peers:
+            peer.socket.close()
+
+
+async def test_whoever_is_lost_before_the_app_has_answered_is_waited_for_no_longer() -> None:
+    asked, goes_on, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        asked.set()
+        await goes_on.wait()
+        try:
+            await send({"type": "websocket.close"})
+        finally:
+            done.set()
+
+    async with serving(slow, WebSocketLimits(close_timeout_s=3600)) as server:
+        async with raw_socket(server) as peer:
+            await peer.send(upgrade())
+            await asked.wait()
+            [connection] = server.state.connections
+        await until_there_are(0, server)
+        goes_on.set()
+        await asyncio.wait_for(done.wait(), 10)
+        assert connection not in connection.closing  # type: ignore[union-attr]

@@ -13,6 +13,7 @@ import pytest
 from websockets.frames import Opcode
 
 from realtime.transport.http_protocol import HttpLimits
+from realtime.transport.small_reads import READ_BYTES
 from tests.server.asgi_app_server import (
     App,
     Events,
@@ -20,6 +21,7 @@ from tests.server.asgi_app_server import (
     Receive,
     Scope,
     Send,
+    Server,
     raw_peer,
     raw_socket,
     serving,
@@ -232,6 +234,41 @@ async def test_a_body_that_comes_late_keeps_no_connection_beyond_the_next_reques
         await peer.read(len(b"hello"))
         await peer.send(b"body")
         assert await peer.read_rest() == b""
+
+
+async def test_what_a_peer_sends_at_once_is_parsed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(reading(Events())) as server, raw_socket(server) as peer:
+        sizes: list[int] = []
+        received = server.http.data_received
+
+        def note(protocol: Any, data: bytes) -> None:
+            sizes.append(len(data))
+            received(protocol, data)
+
+        monkeypatch.setattr(server.http, "data_received", note)
+        body = b"1\r\nx\r\n" * 10_000 + b"0\r\n\r\n"
+        await peer.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
+        assert b"200 OK" in await peer.read_response()
+        assert sum(sizes) > len(body)
+        assert max(sizes) <= READ_BYTES
+
+
+async def test_a_body_that_goes_on_behind_its_answer_ends_the_connection_and_the_answer_arrives() -> None:
+    limits = HttpLimits(late_body_bytes=1024, body_timeout_s=3600, close_timeout_s=0.05)
+    async with serving(hello, http_limits=limits, **KEPT) as server, raw_socket(server) as peer:
+        await peer.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await until_answered(server)
+        await peer.send(b"1\r\nx\r\n" * 1000)
+        assert (await peer.read_rest()).endswith(b"\r\n\r\nhello")
+        async with asyncio.timeout(10):
+            while server.state.connections:  # noqa: ASYNC110 - a plain set, that tells nobody
+                await asyncio.sleep(0)
+
+
+async def until_answered(server: Server) -> None:
+    async with asyncio.timeout(10):
+        while not server.state.total_requests:  # noqa: ASYNC110 - a plain number, that tells nobody
+            await asyncio.sleep(0)
 
 
 # -- many at once ------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from realtime.transport.unfinished_requests import PendingRequests, network_of
+from realtime.transport.unfinished_requests import AwaitedConnections, network_of
 
 
 class Knocking:
@@ -20,7 +20,7 @@ class Knocking:
 
 async def test_the_oldest_of_an_address_goes_for_another_of_it() -> None:
     gone: list[Knocking] = []
-    arrivals = PendingRequests(timeout_s=3600, limit=100, limit_per_address=2)
+    arrivals = AwaitedConnections(timeout_s=3600, limit=100, limit_per_address=2)
     other, first, second, third = (Knocking(address, gone) for address in "baaa")
     for knocking in (other, first, second, third):
         arrivals.add(knocking)
@@ -30,7 +30,7 @@ async def test_the_oldest_of_an_address_goes_for_another_of_it() -> None:
 
 async def test_the_oldest_of_all_goes_where_all_are_too_many() -> None:
     gone: list[Knocking] = []
-    arrivals = PendingRequests(timeout_s=3600, limit=2, limit_per_address=2)
+    arrivals = AwaitedConnections(timeout_s=3600, limit=2, limit_per_address=2)
     connections = [Knocking(address, gone) for address in "abcd"]
     for knocking in connections:
         arrivals.add(knocking)
@@ -40,7 +40,7 @@ async def test_the_oldest_of_all_goes_where_all_are_too_many() -> None:
 
 async def test_who_has_left_is_not_counted_and_may_come_again() -> None:
     gone: list[Knocking] = []
-    arrivals = PendingRequests(timeout_s=3600, limit=2, limit_per_address=1)
+    arrivals = AwaitedConnections(timeout_s=3600, limit=2, limit_per_address=1)
     one, another = Knocking("a", gone), Knocking("a", gone)
     for _ in range(3):
         arrivals.add(one)
@@ -62,7 +62,7 @@ async def test_all_go_when_their_time_is_over_and_in_their_order() -> None:
                 all_gone.set()
 
     gone = Gone()
-    arrivals = PendingRequests(timeout_s=0.01, limit=10, limit_per_address=10)
+    arrivals = AwaitedConnections(timeout_s=0.01, limit=10, limit_per_address=10)
     connections = [Knocking("a", gone) for _ in range(3)]
     for knocking in connections:
         arrivals.add(knocking)

@@ -10,13 +10,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from starlette.websockets import WebSocketDisconnect
 
 from midstream import protocol
 from midstream.protocol import Params
 from realtime.hub.ended_streams import KEPT_S
 from realtime.hub.observers import Caller, Observer
 from realtime.stream.stream import Stream
-from realtime.websocket.connection import ConnectionLimits, serve
+from realtime.websocket.connection import Connection, ConnectionLimits, serve
 from realtime.work_budget import BURST_S
 from tests.fakes.fake_websocket import FakeWebSocket
 from tests.fakes.simulated_client import SIZE, start
@@ -122,3 +123,19 @@ async def test_replies_that_nobody_reads_end_the_connection_by_their_bytes(
         client.say(protocol.Pause(request_id="x" * 128, ref="y" * 64))
     await serve(client, server.hub, CALLER, LIMITS, {}, Observer())  # type: ignore[arg-type]
     assert client.closed == protocol.CloseCode.POLICY
+
+
+async def test_a_peer_that_has_closed_already_is_closed_in_peace() -> None:
+    class Closed(Client):
+        async def close(self, code: int, reason: str) -> None:
+            raise WebSocketDisconnect(1006)
+
+    server, client = SimulatedServer(SIZE), Closed()
+    open_: dict[str, Connection] = {}
+    serving = asyncio.create_task(serve(client, server.hub, CALLER, LIMITS, open_, Observer()))  # type: ignore[arg-type]
+    client.say(start("seen", params=Params(max_tokens=1)))
+    await client.started.get()
+    [connection] = open_.values()
+    await connection.close_for_good()
+    client.hang_up()
+    await serving
