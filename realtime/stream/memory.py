@@ -102,7 +102,7 @@ def event_bytes(event: StreamEvent | Error | Attached) -> int:
         case Snapshot(params=params, text=text, tokens=tokens):
             size += params_bytes(params) + CHARACTER_BYTES * len(text) + TOKEN_ID_BYTES * len(tokens or ())
         case Attached(pending=pending):
-            size += sum(map(len, pending))
+            size += REFERENCE_BYTES * len(pending) + sum(map(len, pending))
     return size
 
 

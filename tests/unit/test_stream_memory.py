@@ -259,6 +259,11 @@ def test_a_token_event_weighs_what_it_carries() -> None:
     assert event_bytes(heavy) > event_bytes(light) + 30_000
 
 
+def test_refs_that_say_nothing_weigh_by_their_number() -> None:
+    few, many = (protocol.Attached(request_id="a", pending=count * [""]) for count in (0, 1000))
+    assert event_bytes(many) - event_bytes(few) >= 8000
+
+
 def test_what_waits_for_an_engine_weighs_and_has_a_limit() -> None:
     lone = LoneStream()
     lone.lose_engine()
