@@ -55,6 +55,11 @@ def brings_text(frame: StreamFrame) -> bool:
     return False
 
 
+def stops(frame: StreamFrame) -> bool:
+    """Whether it asks for less, and not for more."""
+    return isinstance(frame, protocol.Pause | protocol.Cancel)
+
+
 def weight(frame: StreamFrame) -> int:
     """About how many bytes a frame takes while it waits."""
     size = FRAME_BYTES
