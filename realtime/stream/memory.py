@@ -15,6 +15,7 @@ EVENT_BYTES, LOGPROB_BYTES = 300, 130  # what one costs, as measured
 TOKEN_BYTES, BIAS_BYTES, CHARACTER_BYTES, TOKEN_ID_BYTES, REFERENCE_BYTES = 150, 120, 2, 36, 8
 STOP_BYTES = 40  # a character of a stop string, with its state in a matcher
 COMMAND_BYTES = 300
+CANCEL_REPLY_BYTES = 380  # of what one from elsewhere waits for
 MIB = 1 << 20
 
 
