@@ -15,7 +15,7 @@ import asyncio
 import logging
 import time
 import traceback
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -58,6 +58,9 @@ from realtime.text.served_model import ServedModel
 log = logging.getLogger(__name__)
 
 UNCOUNTED_STOPS = 64  # of all clients, behind one frame that was counted
+SUBMIT_TOKENS = (
+    50_000  # to a new engine in one go, a few milliseconds' work; the next go when others had a turn
+)
 LONG_TEXT = 2_000  # characters; fewer are tokenized in a millisecond or so, more in a thread
 
 
@@ -125,6 +128,8 @@ class Hub:
         self._quotas = quotas or Quotas()
         self._recovery = EngineRecovery()
         self._outgoing: list[api.AnyCommand] = []
+        self._unsubmitted = deque[int]()  # whom the engine is to be given, in so many goes
+        self._next_go: Timer | None = None
         self._stream_memory = stream_memory
         self._total_memory = MemoryAccount(total_stream_memory)
         self._tenant_memory = defaultdict[str, MemoryAccount](
@@ -271,6 +276,7 @@ class Hub:
     def engine_lost(self) -> None:
         """The engine is gone. Its streams wait for another, but one that has killed too many."""
         self.engine_up = False
+        self._unsubmitted.clear()
         culprit = self._recovery.engine_died()
         with self._waking() as wake:
             for stream in self.streams:
@@ -292,11 +298,23 @@ class Hub:
         self._flush_commands()
 
     def _submit(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            entry = self._registry.by_number(number)
+        self._unsubmitted.extend(numbers)
+        if self._next_go is None:
+            self._submit_some()
+
+    def _submit_some(self) -> None:
+        tokens = 0
+        while self._unsubmitted and tokens < SUBMIT_TOKENS:
+            entry = self._registry.by_number(self._unsubmitted.popleft())
             if entry is not None:  # else it ended while it was held back
+                tokens += entry.stream.known_tokens
                 entry.stream.submit()
                 self._observer.retried(entry.stream, "engine")
+        self._next_go = self._call_later(0, self._go_on_submitting) if self._unsubmitted else None
+
+    def _go_on_submitting(self) -> None:
+        self._submit_some()
+        self._flush_commands()
 
     def _progressed(self, stream: Stream) -> None:
         if self.engine_up and not self._recovery.proven:

@@ -183,6 +183,11 @@ class Stream:
     def prompt_tokens(self) -> int:
         return len(self._prompt)
 
+    @property
+    def known_tokens(self) -> int:
+        """All that an engine is told of it: prompt, output, and what was injected."""
+        return self.prompt_tokens + len(self.output) + self.output.injected()
+
     # -- credit ----------------------------------------------------------------------------------
 
     def grant(self, limit: int, now: float) -> None:
@@ -462,8 +467,7 @@ class Stream:
             self._cached_tokens = min(found, self.prompt_tokens)  # not what was injected since
             self._stopwatch.admit(now)
         if self._paused == "engine":
-            known = self.prompt_tokens + len(self.output) + self.output.injected()
-            self._resume(len(self.output), known - 1 - found, now)
+            self._resume(len(self.output), self.known_tokens - 1 - found, now)
         self._check_transition()
 
     def _receive_token(self, token: int, logprob: api.Logprob | None, now: float) -> None:
