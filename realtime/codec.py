@@ -7,21 +7,32 @@ Ranges are not repeated in this module; the sentence is made from the types in `
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import cache
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import msgspec
-from msgspec import Raw, inspect
+from msgspec import UNSET, Meta, Raw, UnsetType, inspect
 
 from midstream import protocol
-from midstream.protocol import MSGPACK_SUBPROTOCOL, ClientFrame, Event
+from midstream.protocol import MAX_BIASES, MSGPACK_SUBPROTOCOL, ClientFrame, Event, Params
 from realtime.refusal import Refusal
 
 _FRAME_TYPES = get_args(protocol.ClientFrame)
 _BY_TAG = {kind.__struct_config__.tag: kind for kind in _FRAME_TYPES}
 # msgspec lets the last three through for broken or very deep input: the peer's mistake all the same.
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
+_Biases = Annotated[dict[int | str, float], Meta(max_length=MAX_BIASES)]
 _PATH = re.compile(r"(?:`key` in )?`\$?\.?(.*?)`$")
+
+
+def _unread(name: str, *kinds: Any) -> type[msgspec.Struct]:
+    """Their fields, none of them looked into; any others are passed over."""
+    names = {name: None for kind in kinds for name in kind.__struct_encode_fields__}
+    return msgspec.defstruct(name, [(name, Raw | UnsetType, UNSET) for name in ("type", *names)])
+
+
+_UnreadFrame, _UnreadParams = _unread("UnreadFrame", *_FRAME_TYPES), _unread("UnreadParams", Params)
 
 
 class Codec:
@@ -31,7 +42,6 @@ class Codec:
         self.text = subprotocol != MSGPACK_SUBPROTOCOL
         library: Any = msgspec.json if self.text else msgspec.msgpack
         self._decoder = library.Decoder(ClientFrame)
-        self._untyped = library.Decoder()
         self._fields = library.Decoder(dict[str, Raw])
         self._string = library.Decoder(str)
         self._encoder = library.Encoder()
@@ -47,8 +57,9 @@ class Codec:
         except _BROKEN as error:
             raise self._unreadable(error) from None
         fields = self._read(data)
-        if not self.text and _is_of_a_key(mistake) and (frame := self._with_text_keys(data)) is not None:
-            return frame
+        if isinstance(data, bytes) and not self.text and _is_of_a_key(mistake):
+            with suppress(*_BROKEN, TypeError):  # the last where there are no biases
+                return self._decoder.decode(_with_integer_keys(data))  # type: ignore[no-any-return]
         raise self._explained(fields, mistake)
 
     def _read(self, data: bytes | str) -> dict[str, Raw] | None:
@@ -63,13 +74,6 @@ class Codec:
     def _text_of(self, field: Raw | None) -> str | None:
         try:
             return None if field is None else self._string.decode(field)
-        except _BROKEN:
-            return None
-
-    def _with_text_keys(self, data: bytes | str) -> ClientFrame | None:
-        """The same object as in JSON, where keys that are numbers are strings: so many languages pack it."""
-        try:
-            return msgspec.convert(self._untyped.decode(data), ClientFrame, str_keys=True)  # type: ignore[no-any-return]
         except _BROKEN:
             return None
 
@@ -103,6 +107,18 @@ class Codec:
             known = ", ".join(sorted(_BY_TAG))
             return Refusal("invalid_frame", f"Unknown frame type {said}; known are {known}.")
         return explain_error(kind, error, f"{tag} frame")
+
+
+def _with_integer_keys(data: bytes) -> bytes:
+    """The same frame where its keys that are numbers are strings, as in JSON: so many languages pack it. Only
+    the biases are looked into, and no more of them than there may be."""
+    decode, encode = msgspec.msgpack.decode, msgspec.msgpack.encode
+    frame: Any = decode(data, type=_UnreadFrame)
+    params: Any = decode(frame.params, type=_UnreadParams)
+    biases = msgspec.convert(decode(params.logit_bias, type=_Biases), dict[int, float], str_keys=True)
+    params.logit_bias = Raw(encode(biases))
+    frame.params = Raw(encode(params))
+    return encode(frame)
 
 
 def _is_of_a_key(error: msgspec.ValidationError) -> bool:

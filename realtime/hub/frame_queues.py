@@ -1,14 +1,15 @@
 """Frame queues: frames that wait behind one for the same stream whose text takes long to tokenize.
 
 A queue is one stream's frames, worked off one after the other; queues do not wait for one another, and the
-event loop waits for none of them. What is done with a frame is not known here.
+event loop waits for none of them: behind each frame others have their turn. What is done with a frame is not
+known here.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, KeysView
+from collections.abc import Awaitable, Callable, Hashable, Iterable, KeysView
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -27,6 +28,10 @@ class SerialQueues(Generic[K, F]):
     @property
     def keys(self) -> KeysView[K]:
         return self._queues.keys()
+
+    def latest_first(self, key: K) -> Iterable[F]:
+        """What waits there, or is worked at."""
+        return reversed(self._queues.get(key, ()))
 
     def enqueue(self, key: K, frame: F) -> bool:
         """Wait behind what is there; False where nothing is."""
@@ -47,6 +52,7 @@ class SerialQueues(Generic[K, F]):
             while queue:
                 await self._work(key, queue[0])
                 queue.popleft()
+                await asyncio.sleep(0)
         finally:  # a bug must not keep others of this name waiting for ever
             del self._queues[key]
             self._emptied()

@@ -55,6 +55,11 @@ def brings_text(frame: StreamFrame) -> bool:
     return False
 
 
+def stops(frame: StreamFrame) -> bool:
+    """Whether it asks for less, and not for more."""
+    return isinstance(frame, protocol.Pause | protocol.Cancel)
+
+
 def weight(frame: StreamFrame) -> int:
     """About how many bytes a frame takes while it waits."""
     size = FRAME_BYTES
@@ -136,10 +141,12 @@ def _injection(frame: protocol.Inject, model: ServedModel, brief: bool) -> list[
 
 
 def _known(tokens: list[int], field: str, model: ServedModel) -> list[int]:
-    unknown = next((token for token in tokens if token >= model.vocab), None)
-    if unknown is not None:
+    if len(tokens) >= model.context:
+        raise TooManyTokensError(len(tokens))
+    highest = max(tokens, default=0)
+    if highest >= model.vocab:
         raise Refusal(
-            "invalid_frame", f"`{field}` has token {unknown}; this model's tokens are 0 to {model.vocab - 1}."
+            "invalid_frame", f"`{field}` has token {highest}; this model's tokens are 0 to {model.vocab - 1}."
         )
     return tokens
 

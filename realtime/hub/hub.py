@@ -15,10 +15,11 @@ import asyncio
 import logging
 import time
 import traceback
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -32,6 +33,7 @@ from realtime.hub.frame_tokenizing import (
     check_length,
     estimated_tokens,
     start_digest,
+    stops,
     text_length,
     tokenize,
     weight,
@@ -55,6 +57,10 @@ from realtime.text.served_model import ServedModel
 
 log = logging.getLogger(__name__)
 
+UNCOUNTED_STOPS = 64  # of all clients, behind one frame that was counted
+SUBMIT_TOKENS = (
+    50_000  # to a new engine in one go, a few milliseconds' work; the next go when others had a turn
+)
 LONG_TEXT = 2_000  # characters; fewer are tokenized in a millisecond or so, more in a thread
 
 
@@ -78,6 +84,12 @@ def _told(error: Exception) -> tuple[str, str]:
     """What of an error may be logged: its kind, and where it was raised."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return type(error).__name__, f"{last.filename}, line {last.lineno}"
+
+
+class WaitingFrame(NamedTuple):
+    frame: StreamFrame
+    listener: Listener
+    size: int | None  # where it is counted
 
 
 class Hub:
@@ -110,14 +122,14 @@ class Hub:
         )
         self._registry = StreamRegistry(max_streams if max_detached is None else max_detached)
         self._subscriptions = Subscriptions[Listener]()
-        self._queues = SerialQueues[StreamKey, tuple[StreamFrame, Listener, int]](  # and its weight
-            self._tokenize, self._note_if_empty
-        )
+        self._queues = SerialQueues[StreamKey, WaitingFrame](self._tokenize, self._note_if_empty)
         self._waiting_frames = WaitingFrames()
         self._pool = TokenizingPool()
         self._quotas = quotas or Quotas()
         self._recovery = EngineRecovery()
         self._outgoing: list[api.AnyCommand] = []
+        self._unsubmitted = deque[int]()  # whom the engine is to be given, in so many goes
+        self._next_go: Timer | None = None
         self._stream_memory = stream_memory
         self._total_memory = MemoryAccount(total_stream_memory)
         self._tenant_memory = defaultdict[str, MemoryAccount](
@@ -264,6 +276,7 @@ class Hub:
     def engine_lost(self) -> None:
         """The engine is gone. Its streams wait for another, but one that has killed too many."""
         self.engine_up = False
+        self._unsubmitted.clear()
         culprit = self._recovery.engine_died()
         with self._waking() as wake:
             for stream in self.streams:
@@ -285,11 +298,23 @@ class Hub:
         self._flush_commands()
 
     def _submit(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            entry = self._registry.by_number(number)
+        self._unsubmitted.extend(numbers)
+        if self._next_go is None:
+            self._submit_some()
+
+    def _submit_some(self) -> None:
+        tokens = 0
+        while self._unsubmitted and tokens < SUBMIT_TOKENS:
+            entry = self._registry.by_number(self._unsubmitted.popleft())
             if entry is not None:  # else it ended while it was held back
+                tokens += entry.stream.known_tokens
                 entry.stream.submit()
                 self._observer.retried(entry.stream, "engine")
+        self._next_go = self._call_later(0, self._go_on_submitting) if self._unsubmitted else None
+
+    def _go_on_submitting(self) -> None:
+        self._submit_some()
+        self._flush_commands()
 
     def _progressed(self, stream: Stream) -> None:
         if self.engine_up and not self._recovery.proven:
@@ -324,22 +349,38 @@ class Hub:
 
     def _enqueue(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
         """A frame whose text may take long, or that is behind one."""
-        size = weight(frame)
+        size = None if self._stops_anew(key, frame, listener) else weight(frame)
         try:
             check_length(frame, self._known_model())
-            if not isinstance(frame, protocol.Pause | protocol.Cancel):  # what stops is never refused
+            if size is not None:
                 self._waiting_frames.check(key.tenant, listener, size)
         except Refusal as refusal:
             self._refuse(listener, frame, refusal)
             return
-        self._waiting_frames.add(key.tenant, listener, size)
+        if size is not None:
+            self._waiting_frames.add(key.tenant, listener, size)
         self._empty.clear()
-        if not self._queues.enqueue(key, (frame, listener, size)):
-            self._queues.start(key, (frame, listener, size))
+        waiting = WaitingFrame(frame, listener, size)
+        if not self._queues.enqueue(key, waiting):
+            self._queues.start(key, waiting)
 
-    async def _tokenize(self, key: StreamKey, item: tuple[StreamFrame, Listener, int]) -> None:
+    def _stops_anew(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
+        """What stops is never refused, unless the same client's same stop waits and will stand; so no more of
+        them wait than a few behind each frame that was counted, and these count against nobody."""
+        if not stops(frame):
+            return False
+        uncounted = 0
+        for waiting in self._queues.latest_first(key):
+            if not stops(waiting.frame):
+                break
+            if waiting.listener is listener and replace(waiting.frame, ref=frame.ref) == frame:
+                return False
+            uncounted += waiting.size is None
+        return uncounted < UNCOUNTED_STOPS
+
+    async def _tokenize(self, key: StreamKey, waiting: WaitingFrame) -> None:
         """A frame of a serial queue: its text may be long."""
-        frame, listener, size = item
+        frame, listener, size = waiting
         try:
             tokens = await self._tokens(key, frame, listener)
         except Refusal as refusal:
@@ -353,7 +394,8 @@ class Hub:
                 self._receive_frame(key, frame, listener, tokens)
                 self._flush_commands()
         finally:
-            self._waiting_frames.remove(key.tenant, listener, size)
+            if size is not None:
+                self._waiting_frames.remove(key.tenant, listener, size)
 
     async def _tokens(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> list[int] | None:
         """Of a frame's text, if it needs any, when it is this client's turn."""

@@ -35,10 +35,15 @@ class WaitingFrames:
         limits, mine = self._limits, (tenant, client)
         self._check(mine, size, limits.tenant_bytes // 2, limits.tenant_frames // 2, "on this connection")
         self._check(tenant, size, limits.tenant_bytes, limits.tenant_frames, "of yours")
-        self._check(None, size, limits.bytes, limits.frames, "")
+        if self._exceeds(None, size, limits.bytes, limits.frames):
+            raise Refusal(
+                "overloaded",
+                "The server's limit of frames that wait to be tokenized is reached.",
+                retry_after_ms=A_WHILE_MS,
+            )
 
     def add(self, tenant: str, client: object, size: int) -> None:
-        """One frame more, which was checked, or must not be refused."""
+        """One frame more, which was checked."""
         self._count(tenant, client, size, 1)
 
     def remove(self, tenant: str, client: object, size: int) -> None:
@@ -52,13 +57,15 @@ class WaitingFrames:
                 del self._bytes[whose], self._frames[whose]
 
     def _check(self, whose: object, size: int, most_bytes: int, most_frames: int, which: str) -> None:
+        if self._exceeds(whose, size, most_bytes, most_frames):
+            raise Refusal(
+                "rate_limited",
+                f"{self._frames[whose]} frames {which} of {self._bytes[whose]} bytes wait to be "
+                f"tokenized; the limit is {most_frames} frames and {most_bytes} bytes.",
+                retry_after_ms=A_WHILE_MS,
+            )
+
+    def _exceeds(self, whose: object, size: int, most_bytes: int, most_frames: int) -> bool:
         # What is longer than all that may wait can only wait alone; else it never could.
-        crowded = self._bytes[whose] and self._bytes[whose] + size > most_bytes
-        if not crowded and self._frames[whose] < most_frames:
-            return
-        raise Refusal(
-            "overloaded" if whose is None else "rate_limited",
-            f"{self._frames[whose]} frames {which} of {self._bytes[whose]} bytes wait to be "
-            f"tokenized; the limit is {most_frames} frames and {most_bytes} bytes.",
-            retry_after_ms=A_WHILE_MS,
-        )
+        crowded = self._bytes[whose] > 0 and self._bytes[whose] + size > most_bytes
+        return crowded or self._frames[whose] >= most_frames

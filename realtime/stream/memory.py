@@ -15,6 +15,7 @@ EVENT_BYTES, LOGPROB_BYTES = 300, 130  # what one costs, as measured
 TOKEN_BYTES, BIAS_BYTES, CHARACTER_BYTES, TOKEN_ID_BYTES, REFERENCE_BYTES = 150, 120, 2, 36, 8
 STOP_BYTES = 40  # a character of a stop string, with its state in a matcher
 COMMAND_BYTES = 300
+CANCEL_REPLY_BYTES = 380  # of what one from elsewhere waits for
 MIB = 1 << 20
 
 
@@ -102,7 +103,7 @@ def event_bytes(event: StreamEvent | Error | Attached) -> int:
         case Snapshot(params=params, text=text, tokens=tokens):
             size += params_bytes(params) + CHARACTER_BYTES * len(text) + TOKEN_ID_BYTES * len(tokens or ())
         case Attached(pending=pending):
-            size += sum(map(len, pending))
+            size += REFERENCE_BYTES * len(pending) + sum(map(len, pending))
     return size
 
 

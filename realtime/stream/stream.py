@@ -25,7 +25,14 @@ from realtime.refusal import Refusal
 from realtime.stream.accumulated_output import Output
 from realtime.stream.credit import Credit
 from realtime.stream.engine_commands import SteeringFrame, check_index, commands_for, too_long
-from realtime.stream.memory import LOGPROB_BYTES, TOKEN_BYTES, Holding, MemoryAccount, params_bytes
+from realtime.stream.memory import (
+    CANCEL_REPLY_BYTES,
+    LOGPROB_BYTES,
+    TOKEN_BYTES,
+    Holding,
+    MemoryAccount,
+    params_bytes,
+)
 from realtime.stream.outbox import Outbox, OutgoingEvent, PendingToken
 from realtime.stream.params import merged, sampling, stops
 from realtime.stream.pending_commands import PendingCommand, PendingCommands, Reply, SendReply
@@ -164,12 +171,22 @@ class Stream:
         """About how much memory it takes here: tokens, parameters, and events, unread or to be asked for
         again."""
         tokens = PROMPT_TOKEN_BYTES * self.prompt_tokens + OUTPUT_TOKEN_BYTES * len(self.output)
-        steering = self._commands.bytes + self.output.injection_bytes
+        steering = self._waiting_bytes + self.output.injection_bytes
         return STREAM_BYTES + tokens + params_bytes(self._params) + self.outbox.bytes + steering
+
+    @property
+    def _waiting_bytes(self) -> int:
+        """Of what was asked for and waits for its answer."""
+        return self._commands.bytes + CANCEL_REPLY_BYTES * len(self._cancel_replies)
 
     @property
     def prompt_tokens(self) -> int:
         return len(self._prompt)
+
+    @property
+    def known_tokens(self) -> int:
+        """All that an engine is told of it: prompt, output, and what was injected."""
+        return self.prompt_tokens + len(self.output) + self.output.injected()
 
     # -- credit ----------------------------------------------------------------------------------
 
@@ -232,7 +249,7 @@ class Stream:
 
     def _check_unread(self) -> None:
         """Whoever does not read what was asked for may not ask for more."""
-        if self.outbox.unread_bytes + self._commands.bytes > UNREAD_LIMIT:
+        if self.outbox.unread_bytes + self._waiting_bytes > UNREAD_LIMIT:
             raise Refusal(
                 "rate_limited",
                 f"Request {self.request_id} has reached the limit of {UNREAD_LIMIT >> 10} KiB of events that "
@@ -295,11 +312,16 @@ class Stream:
     def cancel(
         self, now: float, step: int, ref: str | None = None, send_reply: SendReply | None = None
     ) -> None:
-        """End it now; again, or too late, is no mistake."""
+        """End it now; again, or too late, is no mistake. Only one that ends nothing can be refused."""
+        if self.ended:
+            return
         if send_reply is not None and ref is not None:
+            if self._cancel:
+                self._check_unread()
             self._cancel_replies.append((ref, send_reply))
+            self._memory.update(self.bytes)
             ref = None
-        if self.ended or (self._cancel and ref is None):
+        if self._cancel and ref is None:
             return
         frame = protocol.Cancel(request_id=self.request_id, ref=ref)
         self._cancel = PendingCommand(api.Cancel(self.number), frame, step, received_s=now)
@@ -445,8 +467,7 @@ class Stream:
             self._cached_tokens = min(found, self.prompt_tokens)  # not what was injected since
             self._stopwatch.admit(now)
         if self._paused == "engine":
-            known = self.prompt_tokens + len(self.output) + self.output.injected()
-            self._resume(len(self.output), known - 1 - found, now)
+            self._resume(len(self.output), self.known_tokens - 1 - found, now)
         self._check_transition()
 
     def _receive_token(self, token: int, logprob: api.Logprob | None, now: float) -> None:

@@ -19,7 +19,7 @@ from msgspec import Struct
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from midstream import protocol
-from midstream.protocol import MAX_MILLISECONDS, SUBPROTOCOLS, CloseCode, Event
+from midstream.protocol import MAX_MILLISECONDS, MAX_TRACEPARENT, SUBPROTOCOLS, CloseCode, Event
 from realtime.codec import Codec
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Caller, DisconnectCause, Observer
@@ -102,7 +102,8 @@ class Connection:
         self.caller = caller
         self._cause: DisconnectCause = "lost"  # of its end, if nobody says another
         self.session_id = secrets.token_hex(16)
-        self._traceparent = websocket.headers.get("traceparent")
+        trace = websocket.headers.get("traceparent", "")
+        self._traceparent = trace if 0 < len(trace) <= MAX_TRACEPARENT else None
         self._websocket = websocket
         self._peer = peer
         self._hub = hub

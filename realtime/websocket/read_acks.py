@@ -28,13 +28,13 @@ class ReadAcks:
         self._every = every
         self._count = 0
         self._behind: dict[Stream, int] = {}  # tokens sent since the last ping
-        self._open: deque[tuple[int, list[ReadPosition]]] = deque()
+        self._open: deque[tuple[int, dict[Stream, ReadPosition]]] = deque()
 
     def forget(self, stream: Stream) -> None:
         """It is somebody else's now, or all of it was sent: nobody asks any more how far it was read."""
         self._behind.pop(stream, None)
         for _, positions in self._open:
-            positions[:] = [position for position in positions if position.stream is not stream]
+            positions.pop(stream, None)
         while self._open and not self._open[0][1]:
             self._open.popleft()
 
@@ -52,7 +52,9 @@ class ReadAcks:
         if len(self._open) >= OPEN_LIMIT:
             return None  # what was sent since goes with the next that is answered
         self._count += 1
-        behind = [ReadPosition(stream, stream.outbox.sent, stream.outbox.seq - 1) for stream in self._behind]
+        behind = {
+            stream: ReadPosition(stream, stream.outbox.sent, stream.outbox.seq - 1) for stream in self._behind
+        }
         self._open.append((self._count, behind))
         self._behind.clear()
         return self._count.to_bytes(8, "big")
@@ -64,5 +66,5 @@ class ReadAcks:
             return []
         read: dict[Stream, ReadPosition] = {}
         while self._open and self._open[0][0] <= count:
-            read.update((position.stream, position) for position in self._open.popleft()[1])
+            read |= self._open.popleft()[1]
         return list(read.values())

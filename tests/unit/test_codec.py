@@ -205,6 +205,12 @@ def test_what_is_wrong_at_the_top_is_said_of_what_could_not_be_read_to_the_end(
     assert codec.ids_of(data) == (None, None)
 
 
+@pytest.mark.parametrize("fields", [{}, {"params": None}, {"params": {}}, {"params": {5: 1}}, {5: 1}])
+def test_a_key_that_is_no_string_is_a_bias_or_a_mistake(fields: dict[Any, Any]) -> None:
+    data = msgspec.msgpack.encode({"type": "adjust", "request_id": "a", 6: 1} | fields)
+    assert refused(MSGPACK, data).code == "invalid_frame"
+
+
 def test_a_number_that_no_computer_knows_is_beyond_its_fields_range() -> None:
     data = json.dumps(start(params={"top_p": 0})).replace("0", "1e999")
     assert "`params.top_p` of the start frame must be a number above 0 to 1" in refused(JSON, data).message

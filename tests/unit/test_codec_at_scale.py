@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import tracemalloc
 
+import msgspec
 import pytest
 
-from midstream.protocol import JSON_SUBPROTOCOL, MSGPACK_SUBPROTOCOL, Start
+from midstream.protocol import JSON_SUBPROTOCOL, MSGPACK_SUBPROTOCOL, Adjust, Params, Start
 from realtime.codec import Codec
 from realtime.config import Options
 from realtime.refusal import Refusal
@@ -74,6 +75,34 @@ def test_nonsense_is_refused_without_making_objects_of_it() -> None:
             codec.decode(message)
         assert codec.ids_of(message) == ("a", None)
         assert tracemalloc.get_traced_memory()[1] < 5 * MOST
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_key_that_is_text_has_nothing_else_made_into_objects() -> None:
+    said = {"type": "adjust", "request_id": "a", "params": {"logit_bias": {"1": 1.0, 2: 2}, "x": [[]]}}
+    message = msgspec.msgpack.encode(said | {"junk": [[]] * (MOST - 100)})
+    codec = Codec(MSGPACK_SUBPROTOCOL)
+    tracemalloc.start()
+    try:
+        frame = codec.decode(message)
+        assert frame == Adjust(request_id="a", params=Params(logit_bias={1: 1.0, 2: 2.0}))
+        assert tracemalloc.get_traced_memory()[1] < 5 * MOST
+    finally:
+        tracemalloc.stop()
+
+
+def test_more_biases_with_keys_that_are_text_than_there_may_be_are_not_looked_at() -> None:
+    biases = {str(n): 1.0 for n in range(MOST // 20)}
+    message = msgspec.msgpack.encode(
+        {"type": "adjust", "request_id": "a", "params": {"logit_bias": biases}, "ref": "r"}
+    )
+    codec = Codec(MSGPACK_SUBPROTOCOL)
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refusal, match="at most 1024 entries"):
+            codec.decode(message)
+        assert tracemalloc.get_traced_memory()[1] < 2 * MOST
     finally:
         tracemalloc.stop()
 

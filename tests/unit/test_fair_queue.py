@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,6 +69,25 @@ def test_who_was_away_has_saved_nothing_up() -> None:
     for _ in range(3):
         queue.put("a", "y", 10, "y")
     assert drained(queue)[:6] == ["x11", "y", "x12", "y", "x13", "y"]
+
+
+@pytest.mark.parametrize("of_one_tenant", [True, False])
+def test_a_turn_looks_at_few_however_many_wait(of_one_tenant: bool) -> None:
+    looks = 0
+
+    class Size(int):
+        def __radd__(self, tag: int) -> int:
+            nonlocal looks
+            looks += 1
+            return tag + int(self)
+
+    queue = Jobs()
+    for n in range(500):
+        queue.put("a" if of_one_tenant else f"a{n}", f"x{n}", Size(1 + n % 7), f"x{n}")
+    looks = 0
+    taken = drained(queue)
+    assert sorted(taken) == sorted(f"x{n}" for n in range(500))
+    assert looks < 500 * 20
 
 
 jobs = st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"), st.integers(0, 50))

@@ -31,6 +31,7 @@ def test_started_comes_before_the_engine_has_seen_anything() -> None:
         (start(messages=[Message(role="user", content="Hi")]), "invalid_frame", "not both"),
         (start(prompt=""), "invalid_frame", "empty"),
         (start(prompt=[999]), "invalid_frame", "token 999; this model's tokens are 0 to 463"),
+        (start(prompt=[999] * 4096), "context_too_long", "4096 tokens; the model's context holds 4096"),
         (start(prompt=[1] * 4096), "context_too_long", "4096 tokens; the model's context holds 4096"),
         (start(params=Params(logit_bias={999: 1})), "invalid_params", "token 999"),
     ],
@@ -153,6 +154,15 @@ def test_an_inject_that_says_nothing_or_too_much_is_refused(frame: protocol.Inje
     assert error.code == "invalid_frame"
     assert says in error.message
     assert not server.down
+
+
+def test_tokens_to_inject_that_are_too_many_are_not_looked_at() -> None:
+    _, reader = opened()
+    reader.send(start())
+    reader.send(protocol.Inject(request_id="a", tokens=[464] * 4096))
+    error = refused(reader)
+    assert error.code == "context_too_long"
+    assert "The inject has at least 4096 tokens" in error.message
 
 
 # -- endings ---------------------------------------------------------------------------------------

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Params
+from realtime.hub import hub
 from realtime.hub.engine_recovery import DEATHS_ALONE
 from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import due, endless, opened, rest, run_out, start
@@ -139,6 +141,37 @@ def test_a_culprit_without_credit_is_found_too() -> None:
     for listener, name in zip((listeners[0], listeners[2]), "ac", strict=True):
         listener.send(protocol.Grant(request_id=name, limit=5))
         listener.hear_token()
+
+
+def submitted(server: SimulatedServer) -> int:
+    return sum(isinstance(command, api.Submit) for commands in server.down for command in commands)
+
+
+def test_a_new_engine_is_given_many_in_several_goes_and_others_have_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hub, "SUBMIT_TOKENS", 1)
+    server, _ = opened()
+    listener = RecordingListener(server)
+    for name in "abc":
+        listener.send(endless(name))
+    server.kill_engine()
+    server.revive_engine()
+    assert submitted(server) == 1
+    server.clock.advance(0)
+    assert submitted(server) == 2
+    server.kill_engine()
+    server.clock.advance(0)
+    assert submitted(server) == 0, "there is nobody to give them to"
+    server.revive_engine()
+    listener.send(protocol.Cancel(request_id="c", ref="c"))
+    for _ in range(3):
+        server.clock.advance(0)
+        listener.hear_token()
+    server.kill_engine()
+    monkeypatch.undo()
+    server.revive_engine()
+    assert submitted(server) == 2
 
 
 def test_one_that_is_held_back_can_be_cancelled_and_is_not_given_any_more() -> None:

@@ -162,6 +162,53 @@ async def test_what_stops_is_never_refused() -> None:
     assert listener.errors == []
 
 
+async def test_what_stops_again_is_refused_like_other_frames_and_each_stop_that_says_more_is_not() -> None:
+    server = SimulatedServer(WIDE)
+    listener = RecordingListener(server)
+    listener.send(start(prompt=LONG[: LONG_TEXT + 1]))
+    listener.send(protocol.Resume(request_id="a"))
+    sent = 0
+    while not listener.errors:
+        listener.send(protocol.Cancel(request_id="a"))
+        sent += 1
+        assert sent <= 2000
+    assert listener.error().code == "rate_limited"
+    for frame in (protocol.Pause(request_id="a"), protocol.Pause(request_id="a", kv="release")):
+        listener.send(frame)
+        assert listener.errors == []
+        listener.send(frame)
+        assert listener.error().code == "rate_limited"
+    other = RecordingListener(server)
+    other.send(protocol.Pause(request_id="a"))
+    assert other.errors == [], "the first may be gone before it is its turn"
+    await settled()
+
+
+async def test_stops_that_are_never_refused_count_against_nobody() -> None:
+    server = SimulatedServer(WIDE)
+    listeners = [RecordingListener(server) for _ in range(10)]
+    listeners[0].send(start(prompt=LONG[: LONG_TEXT + 1]))
+    before = dict(server.hub._waiting_frames._frames)
+    for listener in listeners:
+        listener.send(protocol.Cancel(request_id="a"))
+    assert server.hub._waiting_frames._frames == before
+    await settled()
+    assert not server.hub._waiting_frames._frames
+
+
+async def test_others_have_their_turn_between_frames_that_waited() -> None:
+    listener = RecordingListener(SimulatedServer(WIDE))
+    listener.send(start(prompt=LONG[: LONG_TEXT + 1]))
+    for _ in range(5):
+        listener.send(protocol.Rewind(request_id="a", to=99))  # each is refused at once
+    turns: set[int] = set()
+    while len(listener.errors) < 5:
+        turns.add(len(listener.errors))
+        await asyncio.sleep(0)
+    assert turns == {0, 1, 2, 3, 4}
+    await settled()
+
+
 # -- templates -------------------------------------------------------------------------------------
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from realtime.stream.outbox import PendingToken
 from realtime.stream.stream import Stream
+from realtime.websocket import read_acks
 from realtime.websocket.read_acks import OPEN_LIMIT, ReadAcks, ReadPosition
 from tests.fakes.lone_stream import LoneStream
 
@@ -110,6 +113,29 @@ def test_pings_that_ask_about_nobody_any_more_are_forgotten() -> None:
     positions.forget(one)
     assert positions.receive_pong(first) == []
     assert positions.receive_pong(second) == [ReadPosition(other, 4, 1)]
+
+
+def test_forgetting_a_stream_looks_at_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand may end in one step, with as many in every ping that waits."""
+    looked_at: list[Stream] = []
+
+    class Watched:
+        def __init__(self, stream: Stream, index: int, seq: int) -> None:
+            self._stream = stream
+
+        @property
+        def stream(self) -> Stream:
+            looked_at.append(self._stream)
+            return self._stream
+
+    monkeypatch.setattr(read_acks, "ReadPosition", Watched)
+    positions, streams = ReadAcks(1), [roomy() for _ in range(5)]
+    for stream in streams:
+        send(positions, stream, 1)
+    payload = asked(positions)
+    positions.forget(streams[0])
+    assert looked_at == []
+    assert len(positions.receive_pong(payload)) == 4
 
 
 def test_forgetting_what_was_never_sent_is_nothing() -> None:

@@ -71,6 +71,20 @@ def test_who_adjusts_again_and_again_and_reads_nothing_is_refused_in_time() -> N
     adjusted(lone)
 
 
+def test_cancels_from_elsewhere_weigh_until_the_final_and_only_the_first_is_never_refused() -> None:
+    lone = LoneStream(credit=Credit(limit=HUGE))
+    heard: list[object] = []
+    before = lone.memory.held
+    times = until_refused(lambda: lone.stream.cancel(lone.now, 0, "ref", heard.append))
+    assert lone.memory.held > before + 300 * times
+    lone.answer(finish=api.Finish("cancelled"))
+    assert len(heard) == times
+    assert lone.memory.held < before + 1000
+    loaded = LoneStream(credit=Credit(limit=HUGE))
+    until_refused(lambda: adjusted(loaded))
+    loaded.stream.cancel(loaded.now, 0, "ref", heard.append)
+
+
 def test_however_much_was_granted_only_so_much_is_decoded_ahead_of_a_reader() -> None:
     lone = LoneStream(credit=Credit(limit=HUGE, prefetch=5))
     ahead = grants(lone)[0]
@@ -257,6 +271,11 @@ def test_a_token_event_weighs_what_it_carries() -> None:
     light = protocol.Token(request_id="a", index=0, count=1, delta="x")
     heavy = protocol.Token(request_id="a", index=0, count=1, delta="x" * 1000, tokens=[1] * 1000)
     assert event_bytes(heavy) > event_bytes(light) + 30_000
+
+
+def test_refs_that_say_nothing_weigh_by_their_number() -> None:
+    few, many = (protocol.Attached(request_id="a", pending=count * [""]) for count in (0, 1000))
+    assert event_bytes(many) - event_bytes(few) >= 8000
 
 
 def test_what_waits_for_an_engine_weighs_and_has_a_limit() -> None:

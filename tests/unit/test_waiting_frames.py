@@ -35,6 +35,7 @@ def test_one_client_may_have_half_of_what_its_tenant_may() -> None:
     add(frames, "b", "x", 50)
     refusal = refused(frames, "c", "x", 1)
     assert (refusal.code, refusal.retry_after_ms) == ("overloaded", 1000)
+    assert refusal.message == "The server's limit of frames that wait to be tokenized is reached."
 
 
 def test_frames_without_text_are_counted_too() -> None:

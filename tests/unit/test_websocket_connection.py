@@ -139,3 +139,16 @@ async def test_a_peer_that_has_closed_already_is_closed_in_peace() -> None:
     await connection.close_for_good()
     client.hang_up()
     await serving
+
+
+@pytest.mark.parametrize("length", [0, 256, 257])
+async def test_a_handshakes_trace_is_no_longer_than_a_frames_may_be(length: int) -> None:
+    server, client = SimulatedServer(SIZE), Client()
+    client.headers["traceparent"] = length * "x"
+    received: list[Any] = []
+    server.hub.receive_frame = lambda tenant, frame, listener: received.append(frame)  # type: ignore[method-assign]
+    client.say(start())
+    client.hang_up()
+    await serve(client, server.hub, CALLER, LIMITS, {}, Observer())  # type: ignore[arg-type]
+    (frame,) = received
+    assert frame.traceparent == (length * "x" if length == 256 else None)

@@ -19,6 +19,8 @@ SUBPROTOCOLS = (JSON_SUBPROTOCOL, MSGPACK_SUBPROTOCOL)
 
 MAX_INDEX = 2**31 - 1
 MAX_MILLISECONDS = 86_400_000  # a day
+MAX_BIASES = 1024
+MAX_TRACEPARENT = 256  # characters
 
 RequestId = Annotated[str, Meta(min_length=1, max_length=128)]
 Ref = Annotated[str, Meta(max_length=64)]
@@ -42,7 +44,7 @@ class Params(Struct, omit_defaults=True, kw_only=True):
     presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | UnsetType = UNSET
     frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | UnsetType = UNSET
     logit_bias: (
-        Annotated[dict[int, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)] | UnsetType
+        Annotated[dict[int, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=MAX_BIASES)] | UnsetType
     ) = UNSET
     logprobs: Annotated[int, Meta(ge=0, le=20)] | UnsetType | None = UNSET
     ignore_eos: bool | UnsetType = UNSET
@@ -97,7 +99,7 @@ class Start(Frame, kw_only=True):
     on_disconnect: Literal["cancel", "pause", "continue"] = "cancel"
     grace_ms: Milliseconds | None = None
     return_tokens: bool = False
-    traceparent: Annotated[str, Meta(max_length=256)] | None = None
+    traceparent: Annotated[str, Meta(max_length=MAX_TRACEPARENT)] | None = None
 
 
 class Grant(Frame, kw_only=True, tag="credit"):
