@@ -1,11 +1,13 @@
-"""Reading HTTP requests and heading responses: names in paths, bodies within limits, the header that names
-the stream, and the headers that say what to do about a refusal."""
+"""Reading HTTP requests and heading responses: names in paths, bodies within limits and their fields, the
+header that names the stream, and the headers that say what to do about a refusal."""
 
 from __future__ import annotations
 
 import math
 from urllib.parse import quote
 
+import msgspec
+from msgspec import Raw
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.requests import Request
 
@@ -51,3 +53,15 @@ async def read_body(request: Request, most_bytes: int) -> bytes:
     if came > most_bytes:
         raise Refusal("too_large", f"The body may have {most_bytes} bytes at most.")
     return bytes(body)
+
+
+def fields_of(body: bytes) -> dict[str, Raw]:
+    """The fields of the JSON object that a body is. None is looked into before its kind is known: making
+    objects of a megabyte of nonsense would take a tenth of a second."""
+    try:
+        body.decode()  # what is not looked into is not found to be no text either
+        return msgspec.json.decode(body, type=dict[str, Raw])
+    except msgspec.ValidationError:
+        raise Refusal("invalid_frame", "The body must be one JSON object.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise Refusal("invalid_frame", "The body is not valid JSON.") from None
