@@ -7,8 +7,10 @@ HTTP and frames; what a frame does is the streams' business.
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 
 import msgspec
+from msgspec import Raw
 from msgspec.structs import replace
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -21,7 +23,7 @@ from realtime.access.authentication import Credentials
 from realtime.access.connection_limits import OpenConnections
 from realtime.codec import Codec
 from realtime.http import sse
-from realtime.http.bodies_and_headers import read_body, request_id_header
+from realtime.http.bodies_and_headers import fields_of, read_body, request_id_header
 from realtime.http.guard import caller_of, holder_of, refusal_response
 from realtime.http.listener import HttpListener, ListenerSource
 from realtime.http.long_lived_routes import lasting, open_connection
@@ -74,7 +76,7 @@ class StreamEndpoint:
         except ClientDisconnect:
             return Response()  # to nobody
         work = self._work.of(caller_of(request))
-        frame = await work.do(lambda: _frame(body, request.path_params["request_id"]))
+        frame = await work.do(lambda: read_frame(body, request.path_params["request_id"]))
         tenant = request.query_params.get("tenant") or holder_of(request).tenant
         self._check_tenant(tenant, holder_of(request), frame)
         listener = HttpListener(self._hub, caller_of(request), keeps_events=False)
@@ -125,20 +127,21 @@ def _after(request: Request) -> int:
     return int(said)
 
 
-def _frame(body: bytes, request_id: str) -> StreamFrame:
+def read_frame(body: bytes, request_id: str) -> StreamFrame:
     """One control frame; its `request_id` may be left out, as the path says it."""
-    try:
-        said = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise Refusal("invalid_frame", "The body is not valid JSON.") from None
-    if not isinstance(said, dict):
-        raise Refusal("invalid_frame", "The body must be one control frame: a JSON object with a `type`.")
-    if said.setdefault("request_id", request_id) != request_id:
+    said = fields_of(body)
+    if "request_id" in said and not _is(said["request_id"], request_id):
         raise Refusal("invalid_frame", "`request_id` is another one in the body than in the path.")
-    frame = _codec.decode(msgspec.json.encode(said))
+    frame = _codec.decode(msgspec.json.encode(said | {"request_id": request_id}))
     if isinstance(frame, NOT_STEERING | protocol.Ping | protocol.Replace):
         raise Refusal("invalid_frame", "`type` must be that of a frame that steers a stream.")
     return frame
+
+
+def _is(value: Raw, text: str) -> bool:
+    with suppress(msgspec.ValidationError):
+        return msgspec.json.decode(value, type=str) == text
+    return False
 
 
 class ControlResponse(Response):
