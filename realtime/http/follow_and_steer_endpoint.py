@@ -246,7 +246,7 @@ class FollowSource(ListenerSource):
         missed = self._take()
         return not self._ended or any(isinstance(event, protocol.StreamEvent) for event in missed)
 
-    def take(self) -> bytes:
+    async def take(self) -> bytes:
         self._take()
         if self._listener.failure is not None:
             self._ended = True
