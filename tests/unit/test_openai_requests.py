@@ -257,6 +257,13 @@ def test_names_of_the_chat_and_their_defaults() -> None:
     assert chat(logprobs=True, top_logprobs=4)[0].params.logprobs == 4
 
 
+@pytest.mark.parametrize(("length", "kept"), [(55, True), (256, True), (257, False), (16_000, False)])
+def test_a_header_names_a_trace_in_as_many_characters_as_a_frame_may(length: int, kept: bool) -> None:
+    body = read(TextBody, b'{"prompt":"Once"}')
+    ((start,),) = starts(body, "made", "0" * length)
+    assert start.traceparent == ("0" * length if kept else None)
+
+
 def test_choices_have_names_and_seeds_of_their_own() -> None:
     choices = chat(n=3, seed=2**63 - 2)
     assert [start.request_id for start in choices] == ["made", "made:1", "made:2"]
