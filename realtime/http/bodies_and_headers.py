@@ -4,6 +4,7 @@ header that names the stream, and the headers that say what to do about a refusa
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from urllib.parse import quote
 
 import msgspec
@@ -42,17 +43,34 @@ def retry_headers(refusal: Refusal) -> dict[str, str]:
     return headers
 
 
-async def read_body(request: Request, most_bytes: int) -> bytes:
+def _ignored(size: int) -> None:
+    pass
+
+
+async def read_body(request: Request, most_bytes: int, grow: Callable[[int], None] = _ignored) -> bytes:
+    """`grow` is told how large it will be before more of it is kept, and may refuse that."""
     body, came = bytearray(), 0
+    refusal: Refusal | None = None
     async for part in request.stream():
         came += len(part)
-        if came <= most_bytes:
-            body += part
-        elif came > _HEARD_OUT * most_bytes:
+        if refusal is None:
+            try:
+                _check_size(came, most_bytes)
+                grow(came)
+                body += part
+            except Refusal as refused:
+                refusal = refused
+                body.clear()
+        if came > _HEARD_OUT * most_bytes:
             break
-    if came > most_bytes:
-        raise Refusal("too_large", f"The body may have {most_bytes} bytes at most.")
+    if refusal is not None:
+        raise refusal
     return bytes(body)
+
+
+def _check_size(size: int, most_bytes: int) -> None:
+    if size > most_bytes:
+        raise Refusal("too_large", f"The body may have {most_bytes} bytes at most.")
 
 
 def fields_of(body: bytes) -> dict[str, Raw]:

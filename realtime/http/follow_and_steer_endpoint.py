@@ -25,6 +25,7 @@ from realtime.codec import Codec
 from realtime.http import sse
 from realtime.http.bodies_and_headers import fields_of, read_body, request_id_header
 from realtime.http.guard import caller_of, holder_of, refusal_response
+from realtime.http.held_bodies import held_body, holding_bodies
 from realtime.http.listener import HttpListener, ListenerSource
 from realtime.http.long_lived_routes import lasting, open_connection
 from realtime.http.request_work import CallerWork, RequestWork
@@ -72,7 +73,7 @@ class StreamEndpoint:
 
     async def control(self, request: Request) -> Response:
         try:
-            body = await read_body(request, self._most_bytes)
+            body = await read_body(request, self._most_bytes, held_body(request.scope).grow)
         except ClientDisconnect:
             return Response()  # to nobody
         work = self._work.of(caller_of(request))
@@ -102,7 +103,9 @@ def routes(
 ) -> list[Route | WebSocketRoute]:
     endpoint = StreamEndpoint(hub, credentials, work, most_bytes, timeouts)
     return [
-        Route("/v1/streams/{request_id:name}/control", endpoint.control, methods=["POST"]),
+        holding_bodies(
+            most_bytes, Route("/v1/streams/{request_id:name}/control", endpoint.control, methods=["POST"])
+        ),
         *lasting(
             connections, Route("/v1/streams/{request_id:name}", endpoint.follow, methods=["GET", "POST"])
         ),
