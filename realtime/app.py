@@ -13,7 +13,6 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
-from midstream import protocol
 from midstream.protocol import CloseCode
 from realtime.access.authentication import Credentials
 from realtime.access.connection_limits import OpenConnections
@@ -22,6 +21,7 @@ from realtime.engines.supervisor import Supervisor
 from realtime.http import asyncapi
 from realtime.http.client_secret_endpoint import client_secret_endpoint
 from realtime.http.cors import shared_with
+from realtime.http.document_endpoint import document_endpoint
 from realtime.http.follow_and_steer_endpoint import routes as streams
 from realtime.http.guard import Access, caller_of, guarded
 from realtime.http.listing_endpoint import listing_endpoint
@@ -96,12 +96,6 @@ class Endpoints:
             return JSONResponse({"status": "at its limit of connections"}, 503)
         return JSONResponse({"status": "ready"})
 
-    async def asyncapi(self, request: Request) -> Response:
-        return JSONResponse(asyncapi.document(protocol.VERSION))
-
-    async def openapi(self, request: Request) -> Response:
-        return JSONResponse(openapi.document(protocol.VERSION))
-
     async def metrics(self, request: Request) -> Response:
         if self._metrics is None:
             return JSONResponse({"status": "this server counts nothing: see --metrics"}, 404)
@@ -141,8 +135,8 @@ def guarded_routes(endpoints: Endpoints) -> list[Route | WebSocketRoute]:
             credentials,
             Route("/healthz", endpoints.healthz),
             Route("/readyz", endpoints.readyz),
-            Route("/asyncapi.json", endpoints.asyncapi),
-            Route("/openapi.json", endpoints.openapi),
+            Route("/asyncapi.json", document_endpoint(asyncapi.document)),
+            Route("/openapi.json", document_endpoint(openapi.document)),
             WebSocketRoute("/{path:path}", no_websocket),
             *pages(),  # they hold no secret
             observer=observer,

@@ -27,6 +27,10 @@ class WorkBudget:
         self._turn_s = 0.0
         return wait_s
 
+    def debt_s(self, now: float) -> float:
+        """How long until all that was done for them is paid for, which may be 0."""
+        return self._bucket.wait_s(0, now)
+
     def is_unspent(self, now: float) -> bool:
         """Whether it is like a new one."""
         return not self._bucket.wait_s(BURST_S, now)

@@ -7,8 +7,10 @@ HTTP and frames; what a frame does is the streams' business.
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 
 import msgspec
+from msgspec import Raw
 from msgspec.structs import replace
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -21,8 +23,9 @@ from realtime.access.authentication import Credentials
 from realtime.access.connection_limits import OpenConnections
 from realtime.codec import Codec
 from realtime.http import sse
-from realtime.http.bodies_and_headers import read_body, request_id_header
+from realtime.http.bodies_and_headers import fields_of, read_body, request_id_header
 from realtime.http.guard import caller_of, holder_of, refusal_response
+from realtime.http.held_bodies import held_body, holding_bodies
 from realtime.http.listener import HttpListener, ListenerSource
 from realtime.http.long_lived_routes import lasting, open_connection
 from realtime.http.request_work import CallerWork, RequestWork
@@ -70,11 +73,11 @@ class StreamEndpoint:
 
     async def control(self, request: Request) -> Response:
         try:
-            body = await read_body(request, self._most_bytes)
+            body = await read_body(request, self._most_bytes, held_body(request.scope).grow)
         except ClientDisconnect:
             return Response()  # to nobody
         work = self._work.of(caller_of(request))
-        frame = await work.do(lambda: _frame(body, request.path_params["request_id"]))
+        frame = await work.do(lambda: read_frame(body, request.path_params["request_id"]))
         tenant = request.query_params.get("tenant") or holder_of(request).tenant
         self._check_tenant(tenant, holder_of(request), frame)
         listener = HttpListener(self._hub, caller_of(request), keeps_events=False)
@@ -100,7 +103,9 @@ def routes(
 ) -> list[Route | WebSocketRoute]:
     endpoint = StreamEndpoint(hub, credentials, work, most_bytes, timeouts)
     return [
-        Route("/v1/streams/{request_id:name}/control", endpoint.control, methods=["POST"]),
+        holding_bodies(
+            most_bytes, Route("/v1/streams/{request_id:name}/control", endpoint.control, methods=["POST"])
+        ),
         *lasting(
             connections, Route("/v1/streams/{request_id:name}", endpoint.follow, methods=["GET", "POST"])
         ),
@@ -125,20 +130,21 @@ def _after(request: Request) -> int:
     return int(said)
 
 
-def _frame(body: bytes, request_id: str) -> StreamFrame:
+def read_frame(body: bytes, request_id: str) -> StreamFrame:
     """One control frame; its `request_id` may be left out, as the path says it."""
-    try:
-        said = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise Refusal("invalid_frame", "The body is not valid JSON.") from None
-    if not isinstance(said, dict):
-        raise Refusal("invalid_frame", "The body must be one control frame: a JSON object with a `type`.")
-    if said.setdefault("request_id", request_id) != request_id:
+    said = fields_of(body)
+    if "request_id" in said and not _is(said["request_id"], request_id):
         raise Refusal("invalid_frame", "`request_id` is another one in the body than in the path.")
-    frame = _codec.decode(msgspec.json.encode(said))
+    frame = _codec.decode(msgspec.json.encode(said | {"request_id": request_id}))
     if isinstance(frame, NOT_STEERING | protocol.Ping | protocol.Replace):
         raise Refusal("invalid_frame", "`type` must be that of a frame that steers a stream.")
     return frame
+
+
+def _is(value: Raw, text: str) -> bool:
+    with suppress(msgspec.ValidationError):
+        return msgspec.json.decode(value, type=str) == text
+    return False
 
 
 class ControlResponse(Response):
@@ -243,7 +249,7 @@ class FollowSource(ListenerSource):
         missed = self._take()
         return not self._ended or any(isinstance(event, protocol.StreamEvent) for event in missed)
 
-    def take(self) -> bytes:
+    async def take(self) -> bytes:
         self._take()
         if self._listener.failure is not None:
             self._ended = True

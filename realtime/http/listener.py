@@ -8,6 +8,7 @@ are small.
 from __future__ import annotations
 
 import asyncio
+from itertools import islice
 
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Caller, DisconnectCause
@@ -69,9 +70,13 @@ class HttpListener:
         await self._news.wait()
         self._news.clear()
 
-    def take(self) -> list[tuple[Stream, list[OutgoingEvent]]]:
-        self._news.clear()
-        woken, self._woken = self._woken, {}
+    def take(self, most: int | None = None) -> list[tuple[Stream, list[OutgoingEvent]]]:
+        """Of `most` streams at most; that others have something to say stays news."""
+        woken = list(islice(self._woken, most))
+        for stream in woken:
+            del self._woken[stream]
+        if not self._woken:
+            self._news.clear()
         events = [(stream, self._hub.take_events(stream)) for stream in woken]
         self._taken |= {
             stream: (stream.outbox.sent, -1 if self._keeps_events else stream.outbox.seq - 1)

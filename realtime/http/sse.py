@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 from msgspec import Struct
@@ -39,8 +39,8 @@ class Source(Protocol):
 
     async def wait_for_news(self) -> None: ...
 
-    def take(self) -> bytes:
-        """All that may be said now."""
+    async def take(self) -> bytes:
+        """All that may be said now. Whoever gives it up has lost what was taken."""
 
     def accepted(self) -> None:
         """What was taken has gone out."""
@@ -87,7 +87,7 @@ async def watched_for_disconnect(
 async def stream_events(source: Source, send: Send, headers: dict[str, str], timeouts: SseTimeouts) -> None:
     pairs = [(name.lower().encode(), value.encode()) for name, value in (HEADERS | headers).items()]
     await send({"type": "http.response.start", "status": 200, "headers": pairs})
-    last, body = b"", source.take()
+    last, body = b"", await source.take()
     try:
         while True:
             async with asyncio.timeout(timeouts.stalled_s):
@@ -103,10 +103,12 @@ async def stream_events(source: Source, send: Send, headers: dict[str, str], tim
 
 
 async def _next(source: Source, heartbeat_s: float) -> bytes:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(heartbeat_s):
-            while True:
+    heartbeat_at = asyncio.get_running_loop().time() + heartbeat_s
+    while True:
+        try:
+            async with asyncio.timeout_at(heartbeat_at):
                 await source.wait_for_news()
-                if (said := source.take()) or source.over:
-                    return said
-    return HEARTBEAT
+        except TimeoutError:
+            return HEARTBEAT
+        if (said := await source.take()) or source.over:
+            return said

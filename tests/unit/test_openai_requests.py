@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec.structs import asdict
 
@@ -34,7 +37,7 @@ def made(kind: type[ChatBody | TextBody], data: bytes) -> list[list[Start]]:
     return starts(body, body.request_id or "made")
 
 
-def given(params: Params) -> dict[str, Any]:
+def said_of(params: Params) -> dict[str, Any]:
     return {name: value for name, value in asdict(params).items() if value is not UNSET}
 
 
@@ -66,10 +69,10 @@ def test_all_sampling_fields_of_the_engine_pass_through() -> None:
     }
     as_read = params | {"logit_bias": {5: -100.0}}
     (start,) = chat(**params)
-    assert given(start.params) == as_read
+    assert said_of(start.params) == as_read
     ((start,),) = text(**params, logprobs=3)
-    assert given(start.params) == as_read | {"logprobs": 3}
-    assert set(given(start.params)) == set(Params.__struct_fields__), "none was forgotten"
+    assert said_of(start.params) == as_read | {"logprobs": 3}
+    assert set(said_of(start.params)) == set(Params.__struct_fields__), "none was forgotten"
 
 
 def test_a_start_says_what_the_request_says() -> None:
@@ -182,6 +185,55 @@ def test_what_is_no_request_is_refused(body: bytes) -> None:
     assert refused(ChatBody, body)["code"] == "invalid_frame"
 
 
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (TextBody, b'{"prompt":"\xff"}'),
+        (TextBody, b'{"prompt":["\xff"]}'),
+        (TextBody, b'{"prompt":"a","echo":"\xff"}'),
+        (TextBody, b'{"prompt":"a","echo":1e999}'),
+        (TextBody, b'{"prompt":"a","model":"\xff"}'),
+        (ChatBody, b'{"messages":[{"role":"user","content":"\xff"}]}'),
+        (ChatBody, b'{"messages":[{"\xff":1}]}'),
+        (ChatBody, b'{"messages":[{"role":"user","content":"a"}],"user":"\xff"}'),
+    ],
+)
+def test_bytes_that_are_no_text_and_numbers_that_are_none_are_refused(
+    kind: type[ChatBody | TextBody], body: bytes
+) -> None:
+    refused(kind, body)
+
+
+WHOLE_BODIES: list[tuple[type[ChatBody | TextBody], dict[str, Any]]] = [
+    (
+        ChatBody,
+        {
+            "messages": [*MESSAGES, {"role": "user", "content": [{"type": "text", "text": "H\u00e9"}]}],
+            "response_format": {"type": "text"},
+            "metadata": {"a": [1e5, "\u00e9"]},
+            "tools": [],
+            "logit_bias": {"5": -1},
+        },
+    ),
+    (TextBody, {"prompt": ["\u00e9", [1, 2]], "echo": False, "model": "x", "seed": 12}),
+]
+PIECES = st.binary(max_size=2) | st.sampled_from([b"1e999", b"\xff", b"\\ud800", b'"', b"[" * 2000, b"null"])
+
+
+@settings(max_examples=400)
+@given(st.sampled_from(WHOLE_BODIES), st.booleans(), st.data())
+def test_whatever_is_done_to_a_body_it_is_taken_or_refused(
+    whole: tuple[type[ChatBody | TextBody], dict[str, Any]], ascii_only: bool, data: st.DataObject
+) -> None:
+    kind, fields = whole
+    body = json.dumps(fields, ensure_ascii=ascii_only).encode()
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(body)))
+        body = body[:at] + data.draw(PIECES) + body[at + data.draw(st.integers(0, 3)) :]
+    with suppress(Refusal):
+        made(kind, body)
+
+
 def test_a_message_that_was_given_out_can_be_sent_back() -> None:
     said: dict[str, Any] = {
         "role": "assistant",
@@ -203,6 +255,13 @@ def test_names_of_the_chat_and_their_defaults() -> None:
     assert chat()[0].params.logprobs is UNSET
     assert chat(logprobs=True)[0].params.logprobs == 0
     assert chat(logprobs=True, top_logprobs=4)[0].params.logprobs == 4
+
+
+@pytest.mark.parametrize(("length", "kept"), [(55, True), (256, True), (257, False), (16_000, False)])
+def test_a_header_names_a_trace_in_as_many_characters_as_a_frame_may(length: int, kept: bool) -> None:
+    body = read(TextBody, b'{"prompt":"Once"}')
+    ((start,),) = starts(body, "made", "0" * length)
+    assert start.traceparent == ("0" * length if kept else None)
 
 
 def test_choices_have_names_and_seeds_of_their_own() -> None:

@@ -62,7 +62,7 @@ class Asked:
     async def listen(self, ticks: int = 1) -> None:
         for _ in range(ticks):
             self.server.tick()
-            self.said += self.answering.take()
+            self.said += await self.answering.take()
             self.answering.accepted()
             await self.answering.start_ready()
 
@@ -210,7 +210,7 @@ async def test_whoever_asks_again_by_the_same_name_has_the_same_answer_once_comp
         completion.server.hub, CALLER, chat_dialect, [completion.starts], CallerWork(), include_usage=False
     )
     assert await again.begin() is None
-    completion.said += completion.answering.take()
+    completion.said += await completion.answering.take()
     assert json.loads(completion.data[-1])["error"]["code"] == "request_taken"
     assert completion.answering.over
     first, completion.answering, completion.said = completion.written(), again, b""
@@ -278,7 +278,7 @@ async def test_a_stream_that_fails_is_an_error_that_may_be_tried_again() -> None
     (stream,) = completion.server.hub.streams
     stream.fail("the engine failed again and again", completion.server.clock())
     completion.server.hub.cancel_all()  # wakes its listener
-    completion.said += completion.answering.take()
+    completion.said += await completion.answering.take()
     error = json.loads(completion.data[-1])["error"]
     assert (error["status"], error["code"], error["retryable"]) == (500, "engine_error", True)
     assert (
@@ -319,18 +319,44 @@ async def test_a_requests_starts_are_as_many_pieces_of_work() -> None:
     )
     assert await source.begin() is None
     assert len(completion.server.hub.streams) == 128
-    assert work.pieces == 128
+    assert work.starts == 128
 
 
 class CountedWork(CallerWork):
     def __init__(self) -> None:
         super().__init__()
-        self.pieces = 0
+        self.starts = self.pieces = 0
 
     async def do(self, piece: Callable[[], T], price_s: float = 0.0) -> T:
-        assert price_s > 0, "the engine has to act on it"
-        self.pieces += 1
+        if price_s:  # the engine has to act on it
+            self.starts += 1
+        else:
+            self.pieces += 1
         return await super().do(piece, price_s)
+
+
+@pytest.mark.parametrize("dialect", [chat_dialect, text_dialect])
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_log_probabilities_are_encoded_stream_by_stream(dialect: Dialect, streamed: bool) -> None:
+    """A reader that was away finds those of all its choices at once: others have their turn in between."""
+    completion = Asked(dialect, n=8, logprobs=20)
+    completion.answering = source = CompletionSource(
+        completion.server.hub,
+        CALLER,
+        dialect,
+        [completion.starts],
+        work := CountedWork(),
+        include_usage=False,
+    )
+    await completion.begin()
+    await completion.listen(2)
+    assert work.starts == 8
+    for _ in range(20):
+        completion.server.tick()
+    work.pieces = 0
+    await (source.take() if streamed else source.whole())
+    assert source.over or not streamed
+    assert work.pieces == 8
 
 
 @pytest.mark.parametrize("dialect", [chat_dialect, text_dialect])

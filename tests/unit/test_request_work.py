@@ -62,6 +62,21 @@ async def test_what_others_have_to_do_for_it_is_paid_for_too(slept: list[float])
     assert slept[-1] > 1
 
 
+async def test_who_goes_away_leaves_what_is_owed_to_the_callers_next(slept: list[float]) -> None:
+    work = CallerWork()
+    paying = asyncio.create_task(work.do(lambda: None, price_s=1.0))
+    await asyncio.sleep(0)
+    assert slept[-1] > 1
+    paying.cancel()
+    await asyncio.wait([paying])
+    assert paying.cancelled()
+    slept.clear()
+
+    waited_before = await work.do(lambda: list(slept))
+    assert waited_before
+    assert waited_before[0] > 1
+
+
 async def test_a_caller_is_a_tenant_at_an_address() -> None:
     work = RequestWork()
     alice = work.of(Caller("http", address="2001:db8::1", tenant="alice"))

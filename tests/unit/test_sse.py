@@ -37,7 +37,7 @@ class Script:
     async def wait_for_news(self) -> None:
         await self.more.wait()
 
-    def take(self) -> bytes:
+    async def take(self) -> bytes:
         return self.said.popleft() if self.said else b""
 
     def accepted(self) -> None:
@@ -96,6 +96,20 @@ async def test_silence_has_heartbeats() -> None:
     await telling
     assert client.bodies[0] == b"a"
     assert set(client.bodies[1:]) == {HEARTBEAT, b""}
+
+
+async def test_what_takes_long_to_make_is_not_given_up_for_a_heartbeat() -> None:
+    class Dear(Script):
+        async def take(self) -> bytes:
+            said = await super().take()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            return said
+
+    source, client = Dear(b"a", b"b", b"c"), Client()
+    source.more.set()
+    await stream_events(source, client.send, {}, SseTimeouts(heartbeat_s=0))
+    assert client.bodies == [b"a", b"b", b"c", b""]
 
 
 async def test_a_reader_that_takes_nothing_is_left_and_told_so_once_it_reads() -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -34,6 +34,8 @@ from realtime.text.tokenizer import Tokenizer
 from realtime.work_budget import ENGINE_S
 
 _encode = msgspec.json.Encoder().encode
+
+T = TypeVar("T")
 
 
 class Dialect(Protocol):
@@ -82,9 +84,9 @@ class CompletionSource(ListenerSource):
             for index, start in enumerate(starts)
         }
         self._opened = False
+        self._shows_logprobs = any(choice.shows_logprobs for choice in self._choices.values())
         # A snapshot stands in for text that was sent before, and not for its log probabilities.
-        keeps_events = any(choice.shows_logprobs for choice in self._choices.values())
-        super().__init__(HttpListener(hub, caller, keeps_events=keeps_events))
+        super().__init__(HttpListener(hub, caller, keeps_events=self._shows_logprobs))
         self._kept = Holding(self._listener.memory)
 
     # -- its life --------------------------------------------------------------------------------
@@ -127,7 +129,8 @@ class CompletionSource(ListenerSource):
     async def whole(self) -> CompletionObject | Refusal | None:
         """The response when all of it is there; None if nobody waits for it any more."""
         while not (self.over or self._listener.failure or self._finished):
-            self._keep_events()
+            await self._receive_news(self._keep)
+            self._check_memory()
             self.accepted()
             if not (self._listener.failure or self._finished):
                 await self.wait_for_news()
@@ -139,11 +142,10 @@ class CompletionSource(ListenerSource):
             self._usage(),
         )
 
-    def _keep_events(self) -> None:
-        for stream, events in self._listener.take():
-            for event in events:
-                choice, _ = self._receive_event(stream.request_id, event)
-                choice.keep(self._logprobs_of(event))
+    def _keep(self, choice: Choice, before: str, event: OutgoingEvent) -> None:
+        choice.keep(self._logprobs_of(event))
+
+    def _check_memory(self) -> None:
         self._kept.update(sum(choice.bytes for choice in self._choices.values()))
         try:
             self._listener.memory.check()
@@ -152,12 +154,9 @@ class CompletionSource(ListenerSource):
 
     # -- in chunks -------------------------------------------------------------------------------
 
-    def take(self) -> bytes:
-        chunks = b"" if self._opened else self._first_chunks()
-        for stream, events in self._listener.take():
-            for event in events:
-                choice, before = self._receive_event(stream.request_id, event)
-                chunks += self._chunks(self._events_for(choice, before, event))
+    async def take(self) -> bytes:
+        first = b"" if self._opened else self._first_chunks()
+        chunks = first + b"".join(await self._receive_news(self._event_chunks))
         if self._listener.failure is not None:
             self._ended = True
             return chunks + _error(self._listener.failure)
@@ -174,6 +173,9 @@ class CompletionSource(ListenerSource):
         self._ended = True
         last = self._chunk([], self._usage()) if self._include_usage else b""
         return last + format_event(b"[DONE]")
+
+    def _event_chunks(self, choice: Choice, before: str, event: OutgoingEvent) -> bytes:
+        return self._chunks(self._events_for(choice, before, event))
 
     def _events_for(self, choice: Choice, before: str, event: OutgoingEvent) -> list[AnyChoice | None]:
         match event:
@@ -194,6 +196,25 @@ class CompletionSource(ListenerSource):
         return format_event(_encode(self._object(self._dialect.CHUNK, choices, usage)))
 
     # -- both ------------------------------------------------------------------------------------
+
+    async def _receive_news(self, made_of: Callable[[Choice, str, OutgoingEvent], T]) -> list[T]:
+        """What is made of each event that came, of its choice, and of the text before it. Log probabilities
+        are dear to encode: they are paid for, and others have their turn between the streams."""
+        if not self._shows_logprobs:
+            return self._receive_events(made_of)
+        made: list[T] = []
+        for _ in range(self._listener.waiting):
+            made += await self._work.do(lambda: self._receive_events(made_of, most=1))
+        return made
+
+    def _receive_events(
+        self, made_of: Callable[[Choice, str, OutgoingEvent], T], most: int | None = None
+    ) -> list[T]:
+        return [
+            made_of(*self._receive_event(stream.request_id, event), event)
+            for stream, events in self._listener.take(most)
+            for event in events
+        ]
 
     def _receive_event(self, request_id: str, event: OutgoingEvent) -> tuple[Choice, str]:
         """The choice that an event is about, which now knows it, and its text before that."""

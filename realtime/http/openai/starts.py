@@ -6,11 +6,11 @@ from typing import Any
 
 from msgspec import UNSET
 
-from midstream.protocol import MAX_MILLISECONDS, Message, Params, Start
+from midstream.protocol import MAX_MILLISECONDS, MAX_TRACEPARENT, Message, Params, Start
 from realtime.http.openai.errors import FieldRefusal
 from realtime.http.openai.requests import CHOICE_LIMIT, Body, ChatBody, TextBody
 
-LONGEST_ID = 128
+LONGEST_ID, MAX_TRACEPARENT = 128, 256  # as in a frame
 TEXT_MAX_TOKENS = 16  # OpenAI's own default for completions, and for them alone
 GRACE_MS = 10_000  # that a request with a name of its own waits for a retry
 
@@ -19,7 +19,8 @@ def starts(
     body: Body, request_id: str, traceparent: str | None = None, *, max_grace_ms: int = MAX_MILLISECONDS
 ) -> list[list[Start]]:
     """For each prompt its choices, in the order of their indices. The first has the request's own id.
-    `max_grace_ms` bounds what is not asked for; what is, and is too much, will be refused."""
+    `max_grace_ms` bounds what is not asked for; what is, and is too much, will be refused. A `traceparent`
+    that is too long names no trace."""
     prompts, params = _asked(body)
     if len(prompts) * body.n > CHOICE_LIMIT:
         raise FieldRefusal("n", f"`n` times the number of prompts must be at most {CHOICE_LIMIT}.")
@@ -28,6 +29,8 @@ def starts(
         raise FieldRefusal(
             "request_id", f"`request_id` is too long: with all its choices it has {len(last)} characters."
         )
+    if traceparent is not None and len(traceparent) > MAX_TRACEPARENT:
+        traceparent = None  # it stands in a header, which may be much longer, and each stream would keep it
     return [
         [
             Start(

@@ -1,0 +1,83 @@
+"""What may be held of the bodies of short requests."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from realtime.http.bodies_and_headers import read_body
+from realtime.http.guard import HOLDER
+from realtime.http.held_bodies import MANY, SMALL, held_body, holding_bodies
+from realtime.refusal import Refusal
+from realtime.tenants.allowance import Holder
+
+MOST = 2 * SMALL
+
+
+class Steering:
+    """A route whose answers wait until they may come."""
+
+    def __init__(self) -> None:
+        self.answered = asyncio.Event()
+        self.read: list[int] = []
+        self.unread: list[bytes] = []  # of the last body
+        self.route = holding_bodies(MOST, Route("/", self._endpoint, methods=["POST"]))
+
+    async def _endpoint(self, request: Request) -> Response:
+        self.read.append(len(await read_body(request, MOST, held_body(request.scope).grow)))
+        await self.answered.wait()
+        return Response()
+
+    async def ask(self, tenant: str, *parts: bytes) -> None:
+        self.unread = unread = list(parts)
+        scope = {"type": "http", "method": "POST", "path": "/", "headers": [], HOLDER: Holder(tenant, "key")}
+
+        async def receive() -> dict[str, Any]:
+            part = unread.pop(0)
+            return {"type": "http.request", "body": part, "more_body": bool(unread)}
+
+        async def send(message: Any) -> None:
+            pass
+
+        await self.route.app(scope, receive, send)
+
+    async def waiting(self, tenant: str, *parts: bytes) -> asyncio.Task[None]:
+        """One that is read, and not answered."""
+        task = asyncio.create_task(self.ask(tenant, *parts))
+        for _ in range(3 + len(parts)):
+            await asyncio.sleep(0)
+        assert not task.done()
+        return task
+
+
+async def test_a_tenant_may_have_so_much_under_way_and_a_small_body_always() -> None:
+    steering = Steering()
+    tasks = [await steering.waiting("alice", b"x" * SMALL, b"x" * SMALL) for _ in range(MANY)]
+    assert steering.read == [MOST] * MANY
+    with pytest.raises(Refusal) as refused:
+        await steering.ask("alice", b"x" * SMALL, b"x", b"x")
+    assert not steering.unread, "it is heard out"
+    assert (refused.value.code, refused.value.status) == ("rate_limited", 429)
+    tasks.append(await steering.waiting("alice", b"x" * SMALL))
+    tasks.append(await steering.waiting("bob", b"x" * MOST))
+    steering.answered.set()
+    await asyncio.gather(*tasks)
+    await steering.ask("alice", b"x" * MOST)
+    assert steering.read[MANY:] == [SMALL, MOST, MOST]
+
+
+async def test_too_large_a_body_is_heard_out_and_holds_nothing() -> None:
+    steering = Steering()
+    steering.answered.set()
+    for _ in range(2 * MANY):
+        with pytest.raises(Refusal) as refused:
+            await steering.ask("alice", b"x" * MOST, b"x", b"x")
+        assert refused.value.code == "too_large"
+        assert not steering.unread
+    await steering.ask("alice", b"x" * MOST)
+    assert steering.read == [MOST]
