@@ -11,6 +11,12 @@ from realtime.token_bucket import TokenBucket
 SHARE, BURST_S = 0.15, 0.08  # of the event loop's time in the long run, and at once
 TURN_S = 0.004  # never so much in one go that others wait for it
 ENGINE_S = 0.0003  # what a frame costs that the engine has to act on, in another process
+CHARACTER_S = 40e-9  # a character of a text that a thread works at, which has the interpreter meanwhile
+
+
+def steering_s(text_characters: int) -> float:
+    """What a frame that steers costs beside the event loop's own time."""
+    return ENGINE_S + CHARACTER_S * text_characters
 
 
 class WorkBudget:

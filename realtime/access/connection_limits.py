@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from realtime.refusal import Refusal
 from realtime.tenants.allowance import EVERYTHING, Allowance, Holder
-from realtime.transport.unfinished_requests import network_of
+from realtime.transport.awaited_connections import network_of
 
 A_WHILE_MS = 1000
 

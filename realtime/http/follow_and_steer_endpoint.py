@@ -30,12 +30,13 @@ from realtime.http.listener import HttpListener, ListenerSource
 from realtime.http.long_lived_routes import lasting, open_connection
 from realtime.http.request_work import CallerWork, RequestWork
 from realtime.http.sse import TOO_SLOW, SseTimeouts
+from realtime.hub.frame_tokenizing import text_length
 from realtime.hub.hub import Hub
 from realtime.refusal import Refusal
 from realtime.stream.outbox import OutgoingEvent
 from realtime.stream.pending_commands import Reply
 from realtime.tenants.allowance import Holder
-from realtime.work_budget import ENGINE_S
+from realtime.work_budget import steering_s
 
 NOT_STEERING = protocol.Start | protocol.Attach
 TAKEN_ID = "taken"  # of the last event for a reader whose stream another has now
@@ -163,7 +164,7 @@ class ControlResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         listener = self._listener
         async with sse.watched_for_disconnect(receive, listener.leave):
-            replied = await self._work.do(self._say, ENGINE_S)
+            replied = await self._work.do(self._say, steering_s(text_length(self._frame)))
             while replied and not (listener.reply or listener.failure or listener.gone):
                 await listener.wait_for_news()
         await _response(listener, self._frame)(scope, receive, send)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from realtime.hub.observers import Caller
-from realtime.transport.unfinished_requests import network_of
+from realtime.transport.awaited_connections import network_of
 from realtime.work_budget import WorkBudget
 
 SHARE = 0.3  # of the event loop's time: a caller over HTTP may be an application, with users of its own

@@ -2,7 +2,7 @@
 unfinished, read nothing of an answer, or ask nothing more, and has its time for each of these, but meanwhile
 it takes a file descriptor.
 
-It counts, and knows who waits for a request (`unfinished_requests`): where there are too many, one that waits
+It counts, and knows who waits for a request (`awaited_connections`): where there are too many, one that waits
 is given up. It knows nothing of what is asked and answered.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from realtime.transport.unfinished_requests import AwaitedConnection, AwaitedConnections
+from realtime.transport.awaited_connections import AwaitedConnection, AwaitedConnections
 
 
 class HttpConnections:

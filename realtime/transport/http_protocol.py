@@ -19,11 +19,11 @@ from typing import Any, ClassVar
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from realtime.transport.awaited_connections import AwaitedConnections, network_of
 from realtime.transport.flow_control import SendBuffer, cut_off
 from realtime.transport.http_connections import HttpConnections
 from realtime.transport.request_parser import RequestParser, RequestProblem
 from realtime.transport.small_reads import SmallReads, new_buffer
-from realtime.transport.unfinished_requests import AwaitedConnections, network_of
 
 # Whoever sends rubbish is told so; it is no news for the log. Failures of the app are.
 _logger = logging.getLogger("midstream.http")

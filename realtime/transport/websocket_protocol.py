@@ -32,10 +32,10 @@ from realtime.transport.asgi_websocket_extension import (
     PeerGone,
     WebSocketPeer,
 )
+from realtime.transport.awaited_connections import AwaitedConnections, network_of
 from realtime.transport.flow_control import ReceiveQueue, SendBuffer, cut_off
 from realtime.transport.keepalive import Keepalive
 from realtime.transport.small_reads import SmallReads, new_buffer
-from realtime.transport.unfinished_requests import AwaitedConnections, network_of
 from realtime.transport.websocket_framing import (
     DataMessage,
     MessageAssembly,

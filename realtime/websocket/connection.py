@@ -21,6 +21,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from midstream import protocol
 from midstream.protocol import MAX_MILLISECONDS, MAX_TRACEPARENT, SUBPROTOCOLS, CloseCode, Event
 from realtime.codec import Codec
+from realtime.hub.frame_tokenizing import text_length
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Caller, DisconnectCause, Observer
 from realtime.refusal import Refusal
@@ -30,7 +31,7 @@ from realtime.transport.asgi_websocket_extension import PEER
 from realtime.transport.plain_asgi_peer import PlainAsgiPeer
 from realtime.websocket.cause_by_close_code import cause_of, refusal_code
 from realtime.websocket.read_acks import ReadAcks
-from realtime.work_budget import ENGINE_S, WorkBudget
+from realtime.work_budget import WorkBudget, steering_s
 
 # Errors and pongs may wait, so many or so many bytes of them, for a peer that sends and does not read.
 UNREAD_REPLY_LIMIT, UNREAD_REPLY_BYTES = 1_000, 1 << 20
@@ -161,11 +162,11 @@ class Connection:
             await asyncio.sleep(wait_s)
 
     def _timed(self, data: str | bytes) -> float:
-        """Receive a message; how many seconds of work that was, here and in the engine."""
+        """Receive a message; how many seconds of work that is, here, in threads and in the engine."""
         began_s = time.thread_time()
         frame = self._receive(data)
         work_s = time.thread_time() - began_s
-        return work_s + ENGINE_S if isinstance(frame, STEERS_ENGINE) else work_s
+        return work_s + steering_s(text_length(frame)) if isinstance(frame, STEERS_ENGINE) else work_s
 
     async def close_for_good(self) -> None:
         """The server goes away: everything has been said."""

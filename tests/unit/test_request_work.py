@@ -10,7 +10,7 @@ import pytest
 from realtime.http.request_work import FEW, CallerWork, RequestWork
 from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
-from realtime.work_budget import BURST_S
+from realtime.work_budget import BURST_S, steering_s
 
 
 @pytest.fixture
@@ -75,6 +75,11 @@ async def test_who_goes_away_leaves_what_is_owed_to_the_callers_next(slept: list
     waited_before = await work.do(lambda: list(slept))
     assert waited_before
     assert waited_before[0] > 1
+
+
+def test_a_long_text_costs_what_a_thread_works_at_it() -> None:
+    assert steering_s(0) < 0.001
+    assert 0.01 < steering_s(1_000_000) < 0.1
 
 
 async def test_a_caller_is_a_tenant_at_an_address() -> None:

@@ -25,13 +25,14 @@ from realtime.http.openai.requests import Body
 from realtime.http.openai.response_types import AnyChoice, CompletionObject, PromptDetails, Usage
 from realtime.http.request_work import CallerWork
 from realtime.http.sse import TOO_SLOW, format_event
+from realtime.hub.frame_tokenizing import text_length
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
 from realtime.stream.memory import Holding
 from realtime.stream.outbox import OutgoingEvent
 from realtime.text.tokenizer import Tokenizer
-from realtime.work_budget import ENGINE_S
+from realtime.work_budget import steering_s
 
 _encode = msgspec.json.Encoder().encode
 
@@ -104,7 +105,7 @@ class CompletionSource(ListenerSource):
     async def start_ready(self) -> None:
         """Start what is ready to be, piece by piece."""
         while self._ready_starts and not (self.over or self._listener.failure):
-            await self._work.do(self._start_next, ENGINE_S)
+            await self._work.do(self._start_next, steering_s(text_length(self._ready_starts[0])))
 
     def _start_next(self) -> None:
         if self._ready_starts:

@@ -10,7 +10,7 @@ from midstream.protocol import MAX_MILLISECONDS, MAX_TRACEPARENT, Message, Param
 from realtime.http.openai.errors import FieldRefusal
 from realtime.http.openai.requests import CHOICE_LIMIT, Body, ChatBody, TextBody
 
-LONGEST_ID, MAX_TRACEPARENT = 128, 256  # as in a frame
+LONGEST_ID = 128  # as in a frame
 TEXT_MAX_TOKENS = 16  # OpenAI's own default for completions, and for them alone
 GRACE_MS = 10_000  # that a request with a name of its own waits for a retry
 

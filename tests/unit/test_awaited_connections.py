@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from realtime.transport.unfinished_requests import AwaitedConnections, network_of
+from realtime.transport.awaited_connections import AwaitedConnections, network_of
 
 
 class Knocking:
