@@ -67,7 +67,7 @@ class Outbox:
         self.paused: PauseReason | None = None  # as the listener knows it
         self._waiting: deque[Item] = deque()
         self._waiting_bytes = 0
-        self._only_tokens = True  # whether nothing else waits
+        self._waiting_tokens = 0
         self._history_bytes = 0
         self._replay_bytes = 0
 
@@ -102,20 +102,28 @@ class Outbox:
     def put(self, item: Item) -> None:
         self._waiting.append(item)
         self._waiting_bytes += _bytes(item)
-        self._only_tokens = self._only_tokens and _is_token(item)
+        self._waiting_tokens += _is_token(item)
 
     def drop_from(self, index: int) -> None:
-        """Tokens from `index` on are void."""
-        kept = (
-            item for item in self._waiting if not (isinstance(item, PendingToken) and item.index >= index)
-        )
-        self._wait(deque(kept))
+        """Tokens from `index` on are void. Those that wait follow what was sent one by one, so it is known
+        how many of them are, and no more is looked at, however many events wait."""
+        void = self._waiting_tokens - max(0, index - self.sent)
+        passed: list[Item] = []
+        while void > 0:
+            item = self._waiting.pop()
+            if _is_token(item):
+                void -= 1
+                self._waiting_tokens -= 1
+                self._waiting_bytes -= _bytes(item)
+            else:
+                passed.append(item)
+        self._waiting.extend(reversed(passed))
         self.sent = min(self.sent, index)
 
     def _wait(self, items: deque[Item]) -> None:
         self._waiting = items
         self._waiting_bytes = sum(map(_bytes, items))
-        self._only_tokens = all(map(_is_token, items))
+        self._waiting_tokens = sum(map(_is_token, items))
 
     @property
     def unread_bytes(self) -> int:
@@ -224,7 +232,7 @@ class Outbox:
 
     def _must_wait(self) -> bool:
         """Whether none of the tokens that wait may go out: told without a look at all of them."""
-        if self._replay or not self._waiting or not self._only_tokens:
+        if self._replay or not self._waiting or self._waiting_tokens < len(self._waiting):
             return False
         first = self._waiting[0]
         assert isinstance(first, PendingToken)

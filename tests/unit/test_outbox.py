@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from midstream import protocol
 from midstream.protocol import Adjusted, Error, Params, Paused, Resumed, Rewound, Token
 from realtime.refusal import Refusal
+from realtime.stream import outbox as outbox_module
 from realtime.stream.credit import Credit
-from realtime.stream.outbox import Outbox, OutgoingEvent, PendingToken
+from realtime.stream.memory import event_bytes
+from realtime.stream.outbox import Item, Outbox, OutgoingEvent, PendingToken
 
 ENDLESS = 10_000
 
@@ -122,6 +126,46 @@ def test_what_is_rewound_is_never_given_out() -> None:
     box.put(rewound(1))
     put_tokens(box, 1)
     assert said(box.take()) == ["0:1", "Rewound 1", "1:1"]
+
+
+def test_what_is_rewound_among_other_events_is_never_given_out() -> None:
+    box = outbox()
+    put_tokens(box, 0, 1)
+    box.put(adjusted(2))
+    put_tokens(box, 2, 3)
+    box.put(adjusted(4))
+    before = box.bytes
+    put_tokens(box, 4)
+    box.drop_from(4)
+    assert box.bytes == before
+    box.drop_from(1)
+    box.put(rewound(1))
+    assert said(box.take()) == ["0:1", "Adjusted 2", "Adjusted 4", "Rewound 1"]
+    assert box.unread_bytes == 0
+
+
+def test_a_rewind_looks_at_what_it_takes_back_and_not_at_all_that_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    box = outbox()
+    put_tokens(box, 0)
+    for _ in range(1000):
+        box.put(rewound(1))
+    looked_at = Counter[int]()
+    is_token = outbox_module._is_token
+
+    def look_at(item: Item) -> bool:
+        looked_at[id(item)] += 1
+        return is_token(item)
+
+    monkeypatch.setattr(outbox_module, "_is_token", look_at)
+    put_tokens(box, 1)
+    for _ in range(100):
+        box.drop_from(1)
+        put_tokens(box, 1)
+    assert looked_at.total() < 500
+    box.drop_from(0)
+    assert box.unread_bytes == sum(map(event_bytes, [rewound(1)] * 1000))
 
 
 def test_intervals_hold_tokens_back_until_they_are_whole() -> None:
