@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 
 import pytest
 
@@ -11,22 +10,12 @@ from realtime.http.request_work import FEW, CallerWork, RequestWork
 from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
 from realtime.work_budget import BURST_S, steering_s
+from tests.fakes.work_clock import a_millisecond_a_piece
 
 
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Each piece takes a millisecond, by a clock of the test's own, and nobody really waits."""
-    worked_ms = itertools.count()
-    monkeypatch.setattr("time.thread_time", lambda: next(worked_ms) / 1000)
-    slept: list[float] = []
-    sleep = asyncio.sleep
-
-    async def sleeping(delay_s: float) -> None:
-        slept.append(delay_s)
-        await sleep(0)
-
-    monkeypatch.setattr("asyncio.sleep", sleeping)
-    return slept
+    return a_millisecond_a_piece(monkeypatch)
 
 
 async def test_a_caller_pays_for_all_its_requests_together(slept: list[float]) -> None:

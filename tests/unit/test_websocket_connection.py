@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import weakref
 from typing import Any
 
@@ -22,6 +21,7 @@ from realtime.work_budget import BURST_S
 from tests.fakes.fake_websocket import FakeWebSocket
 from tests.fakes.simulated_client import SIZE, start
 from tests.fakes.simulated_server import SimulatedServer
+from tests.fakes.work_clock import a_millisecond_a_piece
 
 CALLER = Caller("websocket", tenant="tenant")
 LIMITS = ConnectionLimits(
@@ -92,16 +92,7 @@ async def test_what_frames_make_the_server_do_is_paid_for_by_their_connection_al
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each frame takes a millisecond, by a clock of the test's own."""
-    worked_ms = itertools.count()
-    monkeypatch.setattr("time.thread_time", lambda: next(worked_ms) / 1000)
-    slept: list[float] = []
-    sleep = asyncio.sleep
-
-    async def sleeping(delay_s: float) -> None:
-        slept.append(delay_s)
-        await sleep(0)
-
-    monkeypatch.setattr("asyncio.sleep", sleeping)
+    slept = a_millisecond_a_piece(monkeypatch)
     server, client = SimulatedServer(SIZE), Client()
     for _ in range(300):
         client.say(protocol.Grant(request_id="nobody", limit=1))
