@@ -31,7 +31,7 @@ serve: $(SERVING)
 setup: $(DEVELOPING)
 
 test: $(DEVELOPING)
-	$(RUN)/python -m pytest
+	$(RUN)/python -m pytest --durations=15
 
 check: $(DEVELOPING)
 	$(RUN)/ruff format --check .
