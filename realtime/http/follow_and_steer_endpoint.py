@@ -77,12 +77,15 @@ class StreamEndpoint:
             body = await read_body(request, self._most_bytes, held_body(request.scope).grow)
         except ClientDisconnect:
             return Response()  # to nobody
-        work = self._work.of(caller_of(request))
-        frame = await work.do(lambda: read_frame(body, request.path_params["request_id"]))
-        tenant = request.query_params.get("tenant") or holder_of(request).tenant
-        self._check_tenant(tenant, holder_of(request), frame)
-        listener = HttpListener(self._hub, caller_of(request), keeps_events=False)
-        return ControlResponse(self._hub, tenant, frame, listener, work)
+
+        def said() -> ControlResponse:
+            frame = read_frame(body, request.path_params["request_id"])
+            tenant = request.query_params.get("tenant") or holder_of(request).tenant
+            self._check_tenant(tenant, holder_of(request), frame)
+            listener = HttpListener(self._hub, caller_of(request), keeps_events=False)
+            return ControlResponse(self._hub, tenant, frame, listener, self._work.of(caller_of(request)))
+
+        return await self._work.response(request, said)
 
     def _check_tenant(self, tenant: str, holder: Holder, frame: StreamFrame) -> None:
         """An admin may end what another tenant runs, and neither change it nor hear what it says."""

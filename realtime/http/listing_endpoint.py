@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from realtime.access.authentication import Credentials
-from realtime.http.guard import caller_of, holder_of
+from realtime.http.guard import holder_of
 from realtime.http.request_work import RequestWork
 from realtime.observability.listing import STATES, ListingObserver
 from realtime.refusal import Refusal
@@ -29,15 +29,18 @@ def listing_endpoint(
         holder = holder_of(request)
         most, state = _limit(request), _state(request)
 
-        def listing() -> bytes:
+        def listing() -> Response:
             if credentials.are_admins(holder):
                 told = listings.of_all(most=most, state=state, connections=connections())
             else:
                 told = listings.of_tenant(holder.tenant, most=most, state=state)
-            return msgspec.json.encode(told)
+            return Response(
+                msgspec.json.encode(told),
+                media_type="application/json",
+                headers={"Cache-Control": "no-store"},
+            )
 
-        body = await work.of(caller_of(request)).do(listing)
-        return Response(body, media_type="application/json", headers={"Cache-Control": "no-store"})
+        return await work.response(request, listing)
 
     return listed
 

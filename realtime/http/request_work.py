@@ -12,6 +12,11 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from starlette.requests import Request
+from starlette.responses import Response
+
+from realtime.http.guard import caller_of
+from realtime.http.sse import watched_for_disconnect
 from realtime.hub.observers import Caller
 from realtime.transport.awaited_connections import network_of
 from realtime.work_budget import WorkBudget
@@ -64,6 +69,13 @@ class RequestWork:
             self._forget_idle()
             self._callers[key] = CallerWork()
         return self._callers[key]
+
+    async def response(self, request: Request, make: Callable[[], Response]) -> Response:
+        """What is made when it is the caller's turn; to nobody, who is gone before, nothing is."""
+        response = Response()
+        async with watched_for_disconnect(request.receive):
+            response = await self.of(caller_of(request)).do(make)
+        return response  # noqa: RET504
 
     def _forget_idle(self) -> None:
         if len(self._callers) >= self._many:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
 
+from realtime.http.guard import CALLER
 from realtime.http.request_work import FEW, CallerWork, RequestWork
 from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
@@ -88,3 +92,26 @@ async def test_who_has_paid_is_forgotten_and_who_owes_is_not(slept: list[float])
         work.of(Caller("http", address=str(number)))
     assert work.of(debtor) is owing
     assert len(work) <= FEW + 1
+
+
+async def test_whoever_is_gone_is_worked_for_no_longer() -> None:
+    caller, gone = Caller("http", address="10.0.0.1"), asyncio.Event()
+
+    async def receive() -> dict[str, str]:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    request = Request({"type": "http", CALLER: caller}, receive)
+    work, made = RequestWork(), list[str]()
+
+    def make() -> Response:
+        made.append("made")
+        return Response("for somebody")
+
+    assert (await work.response(request, make)).body == b"for somebody"
+    work.of(caller)._budget.pay(1000, time.monotonic())  # a long wait
+    waiting = asyncio.create_task(work.response(request, make))
+    await asyncio.sleep(0)
+    gone.set()
+    assert (await waiting).body == b""
+    assert made == ["made"]

@@ -43,7 +43,6 @@ def completions(
             data = await read_body(request, most_bytes)
         except ClientDisconnect:
             return Response()  # to nobody
-        caller_work = work.of(caller_of(request))
 
         def asked() -> CompletionResponse:
             body = read(dialect.BODY, data)
@@ -56,15 +55,12 @@ def completions(
                 caller_of(request),
                 dialect,
                 starts(body, request_id, request.headers.get("traceparent"), max_grace_ms=hub.max_grace_ms),
-                caller_work,
+                work.of(caller_of(request)),
                 include_usage=body.stream and body.stream_options.include_usage,
             )
             return CompletionResponse(source, id_header, timeouts, stream=body.stream)
 
-        response = Response()  # to nobody, who is gone before it is made
-        async with sse.watched_for_disconnect(request.receive):
-            response = await caller_work.do(asked)
-        return response  # noqa: RET504
+        return await work.response(request, asked)
 
     return complete
 
