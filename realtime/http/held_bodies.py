@@ -1,8 +1,8 @@
 """Held bodies: how much a tenant may have the server hold of short requests, until they are answered.
 
 A short request counts as no open connection, so that whoever follows a stream on the only one it may have can
-steer it all the same. `Holding` stands between a route's guard, which says who came, and its endpoint, which
-says how large a body has grown. It knows nothing of what is in it.
+steer it all the same. `HoldingBodies` stands between a route's guard, which says who came, and its endpoint,
+which says how large a body has grown. It knows nothing of what is in it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class HeldBody:
             del self._held[self._tenant]
 
 
-class Holding:
+class HoldingBodies:
     def __init__(self, app: ASGIApp, most_bytes: int) -> None:
         self._app = app
         self._most_bytes = most_bytes
@@ -68,7 +68,7 @@ class Holding:
 
 def holding_bodies(most_bytes: int, route: Route) -> Route:
     """`most_bytes` is what one body may have."""
-    route.app = Holding(route.app, MANY * most_bytes)
+    route.app = HoldingBodies(route.app, MANY * most_bytes)
     return route
 
 

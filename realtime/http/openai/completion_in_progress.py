@@ -108,8 +108,7 @@ class CompletionSource(ListenerSource):
             await self._work.do(self._start_next, steering_s(text_length(self._ready_starts[0])))
 
     def _start_next(self) -> None:
-        if self._ready_starts:
-            self._hub.receive_frame(self._tenant, self._ready_starts.popleft(), self._listener)
+        self._hub.receive_frame(self._tenant, self._ready_starts.popleft(), self._listener)
 
     # -- whole -----------------------------------------------------------------------------------
 
