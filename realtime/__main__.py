@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from engine import api
+from engine.heap import settle_heap
 from realtime.access.authentication import Credentials
 from realtime.access.connection_limits import OpenConnections
 from realtime.access.key_file import KeyFileError
@@ -127,6 +128,7 @@ async def serve(options: Options, listening: socket.socket) -> None:
     try:
         with _cancelled_by_sigterm():
             hello = await supervisor.start()
+        settle_heap()
         ending = partial(let_finish, hub, supervisor, endpoints, options.shutdown_grace_s)
         server = Server(_uvicorn_config(options, endpoints), ending)
         model = f"{hello.model} ({hello.dtype}, {hello.device})"
