@@ -24,7 +24,7 @@ CORE = ["realtime.hub", "realtime.stream", "realtime.text", "realtime.tenants", 
 OUR_OWN = {
     "midstream": ["midstream"],
     "midstream.protocol": [],
-    "realtime": ["midstream.protocol", "engine.api", "engine.heap"],  # what wires, and what stands in no room
+    "realtime": ["midstream.protocol", "engine.api"],  # what wires, and what stands in no room
     "realtime.refusal": ["midstream.protocol"],
     "realtime.codec": SPOKEN,
     "realtime.text": SPOKEN,
