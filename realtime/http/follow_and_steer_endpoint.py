@@ -66,10 +66,9 @@ class StreamEndpoint:
         if request.headers.get("last-event-id") == TAKEN_ID:
             return Response(status_code=204)  # an EventSource comes again by itself, and would take it back
         attach = protocol.Attach(request_id=request.path_params["request_id"], after=_after(request))
-        listener = HttpListener(
-            self._hub, caller_of(request), keeps_events=True, takes_over=_takes_over(request)
-        )
-        work = self._work.of(caller_of(request))
+        caller = caller_of(request)
+        work = self._work.of(caller)
+        listener = HttpListener(self._hub, caller, work, keeps_events=True, takes_over=_takes_over(request))
         return FollowResponse(self._hub, holder_of(request).tenant, attach, listener, work, self._timeouts)
 
     async def control(self, request: Request) -> Response:
@@ -82,8 +81,9 @@ class StreamEndpoint:
             frame = read_frame(body, request.path_params["request_id"])
             tenant = request.query_params.get("tenant") or holder_of(request).tenant
             self._check_tenant(tenant, holder_of(request), frame)
-            listener = HttpListener(self._hub, caller_of(request), keeps_events=False)
-            return ControlResponse(self._hub, tenant, frame, listener, self._work.of(caller_of(request)))
+            work = self._work.of(caller_of(request))
+            listener = HttpListener(self._hub, caller_of(request), work, keeps_events=False)
+            return ControlResponse(self._hub, tenant, frame, listener, work)
 
         return await self._work.response(request, said)
 

@@ -392,6 +392,9 @@ class Stranger:
     def send_refusal(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
         self.refusals.append(refusal.event(request_id, ref))
 
+    async def pay(self, work_s: float) -> None:
+        pytest.fail("it sends no long texts")
+
     def wake(self, stream: Stream) -> None:
         pytest.fail("a stream of another's has something to say to it")
 
