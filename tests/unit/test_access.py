@@ -353,6 +353,35 @@ def test_a_request_for_a_secret_that_is_not_right_is_refused(
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
+BODIES = ("/v1/realtime/client_secrets", "/v1/streams/x/control", "/v1/completions", "/v1/chat/completions")
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_whoever_goes_away_in_the_middle_of_a_body_makes_no_route_fail(
+    locked: Locked, path: str
+) -> None:
+    came: list[Message] = [
+        {"type": "http.request", "body": b'{"origin"', "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+
+    async def receive() -> Message:
+        return came.pop(0)
+
+    async def send(message: Message) -> None:
+        raise AssertionError("nobody is there")
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "query_string": b"",
+        "headers": [(b"authorization", f"Bearer {locked.alice}".encode())],
+    }
+    await app_of(locked.credentials)(scope, receive, send)
+    assert not came
+
+
 # -- tenants ---------------------------------------------------------------------------------------
 
 ABOUT: dict[type[protocol.Frame], StreamFrame] = {
