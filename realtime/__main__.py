@@ -265,15 +265,17 @@ def _http_limits(options: Options) -> http_protocol.HttpLimits:
 
 def _uvicorn_config(options: Options, endpoints: Endpoints) -> uvicorn.Config:
     http_limits = _http_limits(options)
+    refused = no_request(endpoints.observer)
     return uvicorn.Config(
         application(endpoints),
-        http=http_protocol.protocol_class(http_limits, no_request(endpoints.observer)),
+        http=http_protocol.protocol_class(http_limits, refused),
         ws=websocket_protocol.protocol_class(
             websocket_protocol.WebSocketLimits(
                 send_timeout_s=options.send_timeout_s,
                 closing_limit=http_limits.open_limit,
                 closing_limit_per_address=http_limits.open_limit_per_address,
-            )
+            ),
+            refused,
         ),
         ws_max_size=options.max_message_bytes,
         ws_ping_timeout=PEER_SILENCE_S,

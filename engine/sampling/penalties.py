@@ -15,6 +15,8 @@ from torch import Tensor
 from engine.nonblocking_transfer import upload
 from engine.sampling.readback import SampleRequest
 
+MIN_REPETITION = 1e-30  # a score that is divided by it is still a number in float32
+
 
 @dataclass(frozen=True, slots=True)
 class Uncounted:
@@ -62,7 +64,8 @@ class TokenCounts:
         self._catch_up(requests, rows)
         places = upload(rows, scores.device)
         repetition, presence, frequency = (
-            penalty.to(scores.dtype)[:, None] for penalty in (repetition, presence, frequency)
+            penalty.to(scores.dtype)[:, None]
+            for penalty in (repetition.clamp(min=MIN_REPETITION), presence, frequency)
         )
         repeated = torch.where(scores < 0, scores * repetition, scores / repetition)
         scores = torch.where(self._context[places], repeated, scores)

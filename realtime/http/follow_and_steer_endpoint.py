@@ -12,7 +12,7 @@ from contextlib import suppress
 import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
@@ -72,10 +72,7 @@ class StreamEndpoint:
         return FollowResponse(self._hub, holder_of(request).tenant, attach, listener, work, self._timeouts)
 
     async def control(self, request: Request) -> Response:
-        try:
-            body = await read_body(request, self._most_bytes, held_body(request.scope).grow)
-        except ClientDisconnect:
-            return Response()  # to nobody
+        body = await read_body(request, self._most_bytes, held_body(request.scope).grow)
 
         def said() -> ControlResponse:
             frame = read_frame(body, request.path_params["request_id"])

@@ -329,6 +329,15 @@ def test_a_slot_forgets_who_had_it() -> None:
     assert sampler.sample(logits, [third])[0].token == 9
 
 
+@pytest.mark.parametrize("penalty", [5e-324, 1e-320, 1e-40, 1e-38])
+def test_however_small_the_repetition_penalty_there_is_a_token(penalty: float) -> None:
+    logits = torch.zeros(1, VOCAB)
+    logits[0, 5], logits[0, 9], logits[0, EOS] = 40.0, 30.0, 50.0
+    for temperature in (0.0, 5e-324, 2.0):
+        seq = sequence(tokens=[EOS, 5, 9], temperature=temperature, repetition_penalty=penalty, min_tokens=1)
+        assert greedy(logits, seq) == 5
+
+
 # -- bias and end tokens ---------------------------------------------------------------------------
 
 
