@@ -308,7 +308,7 @@ class Hub:
             entry = self._registry.by_number(self._unsubmitted.popleft())
             if entry is not None:  # else it ended while it was held back
                 tokens += entry.stream.known_tokens
-                entry.stream.submit()
+                entry.stream.submit(self._known_model().fingerprint, self._clock())
                 self._observer.retried(entry.stream, "engine")
         self._next_go = self._call_later(0, self._go_on_submitting) if self._unsubmitted else None
 
