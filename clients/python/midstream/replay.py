@@ -115,20 +115,22 @@ class _Step(NamedTuple):
         return self.output[at] if 0 <= at < len(self.output) else None
 
 
-def _steps(lines: Iterable[Line]) -> Iterator[_Step]:
+def _steps(lines: Iterable[Line]) -> list[_Step]:
+    """All of them at once: where a control took effect ahead of what was sent, its output came later."""
+    steps = []
     begin, output, final = 0, list[OutputToken](), None
     for line in lines:
         match line:
             case Tokens():
                 output.extend(_tokens(line))
             case Rewind(index=index):
-                yield _Step(line, begin, output, begin + len(output))
+                steps.append(_Step(line, begin, output, begin + len(output)))
                 begin, output = index, []
             case Pause() | Resume() | Adjust() | Inject():
-                yield _Step(line, begin, output, line.index)
+                steps.append(_Step(line, begin, output, line.index))
             case Final():
                 final = line
-    yield _Step(final, begin, output, begin + len(output))
+    return [*steps, _Step(final, begin, output, begin + len(output))]
 
 
 def _tokens(line: Tokens) -> Iterator[OutputToken]:

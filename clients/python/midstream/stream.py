@@ -87,7 +87,7 @@ class Stream:
 
     @property
     def fingerprint(self) -> str | None:
-        """Of what computes it now. Where it is equal the same start, steered the same, has the same tokens."""
+        """Of what computes it now: equal ones promise equal tokens for the same start, steered the same."""
         return self._core.fingerprint
 
     @property
