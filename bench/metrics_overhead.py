@@ -116,7 +116,9 @@ class Gateway:
             lambda commands: None, observers, window=64, max_streams=CONNECTIONS, call_later=_now_or_never
         )
         tokenizer = Tokenizer.load(toy_model.FOLDER)
-        self._hub.engine_ready(ServedModel("toy", tokenizer, vocab=toy_model.VOCAB, context=MAX_INDEX))
+        self._hub.engine_ready(
+            ServedModel("toy", tokenizer, toy_model.VOCAB, context=MAX_INDEX, fingerprint="")
+        )
         for number in range(CONNECTIONS):
             start = protocol.Start(
                 request_id=str(number),

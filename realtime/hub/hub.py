@@ -112,7 +112,7 @@ class Hub:
         self._quotas = quotas or Quotas()
         self._long_texts = LongTexts(self, self._quotas)
         next_turn = partial(self._call_later, 0)
-        self._submission = Submission(self._registry, observer, next_turn, self._flush_commands)
+        self._submission = Submission(self._registry, observer, next_turn, self._submit, self._flush_commands)
         self._news = Slices(self._receive_slice, most=NEWS_A_TURN, next_turn=next_turn, weight=_news_weight)
         self._outgoing: list[api.AnyCommand] = []
         self._stream_memory = stream_memory
@@ -290,6 +290,9 @@ class Hub:
         """There is an engine, and it knows no stream yet."""
         self.model, self.engine_up, self.step = model, True, 0
         self._submission.engine_ready(stream for stream in self.streams if not stream.concluded)
+
+    def _submit(self, stream: Stream) -> None:
+        stream.submit(self.known_model().fingerprint, self._clock())
 
     def _progressed(self, stream: Stream) -> None:
         if self.engine_up:

@@ -24,11 +24,13 @@ class Submission:
         registry: StreamRegistry,
         observer: Observer,
         next_turn: Callable[[Callable[[], None]], object],
+        submit: Callable[[Stream], None],
         flush: Callable[[], None],
     ) -> None:
-        """`flush` sends what was said to the engine."""
+        """`submit` has a stream say what the engine must know of it; `flush` sends what was said."""
         self._registry = registry
         self._observer = observer
+        self._submit_one = submit
         self._flush = flush
         self._recovery = EngineRecovery()
         self._slices = Slices(
@@ -79,6 +81,6 @@ class Submission:
         for number in numbers:
             entry = self._registry.by_number(number)
             if entry is not None:  # else it ended while it was held back
-                entry.stream.submit()
+                self._submit_one(entry.stream)
                 self._observer.retried(entry.stream, "engine")
         self._flush()

@@ -79,6 +79,8 @@ class Stream:
         self._prompt = array("i", prompt)
         self._cached_tokens = 0
         self._model = model
+        self._fingerprint = model.fingerprint  # of the engine that computes it
+        self._told_fingerprint = model.fingerprint
         self._priority = start.priority
         self._tenant = tenant
         self._params = params  # in force
@@ -100,10 +102,11 @@ class Stream:
                 model=model.name,
                 prompt_tokens=len(prompt),
                 params=params,
+                fingerprint=model.fingerprint,
             )
         )
         self.credit.granted = self._grantable()
-        self.submit()
+        self.submit(model.fingerprint, now)
         self._memory.update(self.bytes)
 
     # -- what may be seen ------------------------------------------------------------------------
@@ -395,13 +398,18 @@ class Stream:
             model=self._model.name,
             prompt_tokens=self.prompt_tokens,
             params=self._params,
+            fingerprint=self._told_fingerprint,
             paused=self.outbox.paused,
         )
 
     # -- engines ---------------------------------------------------------------------------------
 
-    def submit(self) -> None:
-        """To an engine that does not know it: all that stands, and the commands that had no reply."""
+    def submit(self, fingerprint: str, now: float) -> None:
+        """To an engine that does not know it: all that stands, and the commands that had no reply. Where it
+        may go on otherwise than it would have, its listener hears of it."""
+        self._fingerprint = fingerprint
+        if fingerprint != self._told_fingerprint and self._paused is None:
+            self._pause("engine", len(self.output), now)
         self._commands.submit(
             api.Submit(
                 self.number,
@@ -535,8 +543,16 @@ class Stream:
         self._paused = None
         self._stopwatch.resume(now)
         ref = None if pending is None else pending.ref
+        moved = self._fingerprint != self._told_fingerprint
+        self._told_fingerprint = self._fingerprint
         self._emit(
-            protocol.Resumed(request_id=self.request_id, ref=ref, index=index, recomputed_tokens=recomputed),
+            protocol.Resumed(
+                request_id=self.request_id,
+                ref=ref,
+                index=index,
+                recomputed_tokens=recomputed,
+                fingerprint=self._fingerprint if moved else None,
+            ),
             pending,
         )
         self._check_transition()

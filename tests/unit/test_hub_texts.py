@@ -36,7 +36,7 @@ HI = [Message(role="user", content="Hi")]
 def looping(server: SimulatedServer, template: str = ENDLESS) -> SimulatedServer:
     """A server whose model brings such a template."""
     definition = json.loads((toy_model.FOLDER / "tokenizer.json").read_text())
-    model = ServedModel("toy", Tokenizer(definition, template), vocab=toy_model.VOCAB, context=4096)
+    model = ServedModel("toy", Tokenizer(definition, template), toy_model.VOCAB, 4096, "fp")
     server.hub.model = model
     return server
 

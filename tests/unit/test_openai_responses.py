@@ -108,9 +108,31 @@ async def test_a_chat_begins_with_its_role_and_ends_with_reason_usage_and_done()
     assert (finish["choices"][0]["delta"], finish["choices"][0]["finish_reason"]) == ({}, "length")
     assert (usage["choices"], usage["usage"]["completion_tokens"]) == ([], 6)
     assert completion.data[-1] == "[DONE]"
-    assert {(chunk["id"], chunk["object"], chunk["model"]) for chunk in completion.chunks} == {
-        ("x", "chat.completion.chunk", "toy")
+    names = ("id", "object", "model", "system_fingerprint")
+    assert {tuple(chunk[name] for name in names) for chunk in completion.chunks} == {
+        ("x", "chat.completion.chunk", "toy", "fp")
     }
+
+
+@pytest.mark.parametrize("other", ["fp", "other"])
+async def test_an_answer_of_several_engines_has_the_fingerprint_that_they_share_or_none(other: str) -> None:
+    def move(server: SimulatedServer) -> None:
+        server.kill_engine()
+        server.revive_engine(other)
+
+    completion = await Asked().begin()
+    await completion.listen(3)
+    move(completion.server)
+    await completion.to_the_end()
+    told = [chunk["system_fingerprint"] for chunk in completion.chunks]
+    assert (told[0], told[-1]) == ("fp", other)
+
+    asked = await Asked().begin()
+    asked.server.tick()
+    move(asked.server)
+    answer = await asked.whole()
+    assert isinstance(answer, CompletionObject)
+    assert answer.system_fingerprint == ("fp" if other == "fp" else None)
 
 
 @pytest.mark.parametrize("dialect", [chat_dialect, text_dialect])

@@ -84,6 +84,7 @@ class CompletionSource(ListenerSource):
             start.request_id: Choice(index, logprobs=isinstance(start.params.logprobs, int))
             for index, start in enumerate(starts)
         }
+        self._fingerprints: set[str] = set()  # of the engines that had a part in it
         self._opened = False
         self._shows_logprobs = any(choice.shows_logprobs for choice in self._choices.values())
         # A snapshot stands in for text that was sent before, and not for its log probabilities.
@@ -140,7 +141,12 @@ class CompletionSource(ListenerSource):
             self._dialect.WHOLE,
             [self._dialect.whole_choice(choice, _reason(choice)) for choice in self._choices.values()],
             self._usage(),
+            self._common_fingerprint(),
         )
+
+    def _common_fingerprint(self) -> str | None:
+        """Of the whole, unless it came from engines of several."""
+        return self._fingerprints.copy().pop() if len(self._fingerprints) == 1 else None
 
     def _keep(self, choice: Choice, before: str, event: OutgoingEvent) -> None:
         choice.keep(self._logprobs_of(event))
@@ -193,7 +199,9 @@ class CompletionSource(ListenerSource):
         return b"".join(self._chunk([choice]) for choice in choices if choice is not None)
 
     def _chunk(self, choices: list[AnyChoice], usage: Usage | None = None) -> bytes:
-        return format_event(_encode(self._object(self._dialect.CHUNK, choices, usage)))
+        assert self._hub.model is not None, "what has no model starts no stream"
+        chunk = self._object(self._dialect.CHUNK, choices, usage, self._hub.model.fingerprint)
+        return format_event(_encode(chunk))
 
     # -- both ------------------------------------------------------------------------------------
 
@@ -226,6 +234,8 @@ class CompletionSource(ListenerSource):
             self._listener.fail(refusal)
         if isinstance(event, protocol.Final):
             self._check_end(event)
+        if isinstance(event, protocol.Started | protocol.Resumed | protocol.Snapshot) and event.fingerprint:
+            self._fingerprints.add(event.fingerprint)
         if choice.begun:
             self._ready_starts += self._waiting_starts.pop(request_id, ())  # they can share its prompt
         return choice, before
@@ -252,10 +262,13 @@ class CompletionSource(ListenerSource):
         assert self._hub.model is not None, "what has no model starts no stream"
         return self._hub.model.tokenizer
 
-    def _object(self, kind: str, choices: list[AnyChoice], usage: Usage | None) -> CompletionObject:
+    def _object(
+        self, kind: str, choices: list[AnyChoice], usage: Usage | None, fingerprint: str | None
+    ) -> CompletionObject:
         assert self._hub.model is not None, "what has no model starts no stream"
         usage_or_unset = usage if usage or self._include_usage else UNSET
-        return CompletionObject(self._id, kind, self._created, self._hub.model.name, choices, usage_or_unset)
+        name = self._hub.model.name
+        return CompletionObject(self._id, kind, self._created, name, fingerprint, choices, usage_or_unset)
 
     def _usage(self) -> Usage:
         """A prompt counts once, however many choices it has."""
