@@ -92,19 +92,27 @@ class CompletionResponse(Response):
             body = refusal or await self._source.body()
             await self._response(body)(scope, receive, send)
 
-    def _response(self, body: bytes | Refusal | None) -> Response:
+    def _response(self, body: list[bytes] | Refusal | None) -> Response:
         match body:
             case Refusal():
                 return error_response(body, self._id_header)
             case None:
                 return Response()  # to nobody
-        headers = self._id_header | {"Content-Length": str(len(body))}
+        headers = self._id_header | {"Content-Length": str(sum(map(len, body)))}
         return StreamingResponse(_pieces(body), media_type="application/json", headers=headers)
 
 
-async def _pieces(body: bytes) -> AsyncIterator[bytes]:
-    for at in range(0, len(body), PIECE):
-        yield body[at : at + PIECE]
+async def _pieces(body: list[bytes]) -> AsyncIterator[bytes]:
+    """Of equal size, but for the last; each part goes as it is sent."""
+    piece = bytearray()
+    for number, part in enumerate(body):
+        body[number] = b""
+        for at in range(0, len(part), PIECE):
+            piece += part[at : at + PIECE]
+            if len(piece) >= PIECE:
+                yield bytes(piece)
+                piece.clear()
+    yield bytes(piece)
 
 
 def models(hub: Hub) -> tuple[Endpoint, Endpoint]:
