@@ -79,7 +79,7 @@ class CompletionSource(ListenerSource):
         self._include_usage = include_usage
         self._id = prompts[0][0].request_id
         self._created = int(time.time())
-        self._prompts = prompts
+        self._firsts = [first.request_id for first, *_ in prompts]
         self._work = work
         self._ready_starts = deque(first for first, *_ in prompts)
         # What is not started yet, behind the first choice of each prompt.
@@ -99,7 +99,7 @@ class CompletionSource(ListenerSource):
 
     async def begin(self) -> Refusal | None:
         """Start what can be started at once; returns why that is refused, if it is."""
-        while not (self.over or self._listener.failure or self._listener.waiting == len(self._prompts)):
+        while not (self.over or self._listener.failure or self._listener.waiting == len(self._firsts)):
             await self.wait_for_news()
         return self._listener.failure
 
@@ -274,7 +274,7 @@ class CompletionSource(ListenerSource):
     def _usage(self) -> Usage:
         """A prompt counts once, however many choices it has."""
         finals = {request_id: choice.final for request_id, choice in self._choices.items()}
-        firsts = [finals[choices[0].request_id] for choices in self._prompts]
+        firsts = [finals[request_id] for request_id in self._firsts]
         prompt = sum(final.usage.prompt_tokens for final in firsts if final)
         cached = sum(final.usage.cached_tokens for final in firsts if final)
         output = sum(final.usage.completion_tokens for final in finals.values() if final)

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from realtime.http import sse
 from realtime.http.bodies_and_headers import read_body, request_id_header
 from realtime.http.guard import caller_of, set_refusal_headers
+from realtime.http.held_bodies import held_body
 from realtime.http.long_lived_routes import open_connection
 from realtime.http.openai.completion_in_progress import CompletionSource, Dialect
 from realtime.http.openai.errors import error_response
@@ -40,7 +41,7 @@ def completions(
         named, new_id = request.headers.get("x-request-id"), dialect.PREFIX + secrets.token_hex(12)
         set_refusal_headers(request, request_id_header(named or new_id))
         try:
-            data = await read_body(request, most_bytes)
+            data = await read_body(request, most_bytes, held_body(request.scope).grow)
         except ClientDisconnect:
             return Response()  # to nobody
 
@@ -60,7 +61,10 @@ def completions(
             )
             return CompletionResponse(source, id_header, timeouts, stream=body.stream)
 
-        return await work.response(request, asked)
+        try:
+            return await work.response(request, asked)
+        finally:
+            held_body(request.scope).let_go()  # what it asks for is counted where it waits
 
     return complete
 
