@@ -58,6 +58,8 @@ log = logging.getLogger("midstream")
 # and not gone.
 PEER_SILENCE_S = 300.0
 
+SWITCH_S = 0.0005  # after which a thread that renders or tokenizes a text gives way to the event loop
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse(sys.argv[1:] if argv is None else argv, os.environ)
@@ -79,6 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def serve(options: Options, listening: socket.socket) -> None:
+    sys.setswitchinterval(SWITCH_S)
     metrics = Metrics() if options.metrics == "on" else None
     traces = _traces() if options.traces == "on" else None
     listings = ListingObserver()

@@ -34,6 +34,7 @@ OUR_OWN = {
     "realtime.background_tasks": ["realtime.backoff"],
     "realtime.tenants": ["realtime.token_bucket", *SPOKEN],
     "realtime.hub": ["realtime.stream", "realtime.tenants", "realtime.text", *SPOKEN],
+    "realtime.hub.tokenizing_pool": ["engine.heap", "realtime.hub"],
     "realtime.transport": ["realtime.token_bucket"],
     "realtime.access": ["realtime.hub", "realtime.tenants", "realtime.transport", *SPOKEN],
     "realtime.engines": ["engine.heap", "realtime.backoff", "realtime.background_tasks", *CORE],

@@ -7,9 +7,11 @@ on its listener's account. How bytes travel is no business of its, nor what fram
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -33,6 +35,9 @@ from realtime.stream.memory import Holding
 from realtime.stream.outbox import OutgoingEvent
 from realtime.text.tokenizer import Tokenizer
 from realtime.work_budget import steering_s
+
+EVENTS_A_TURN = 16  # streams whose events are taken before others have their turn
+_CHOICES = b'"choices":['  # in a string each quote would have a backslash before it
 
 _encode = msgspec.json.Encoder().encode
 
@@ -74,7 +79,7 @@ class CompletionSource(ListenerSource):
         self._include_usage = include_usage
         self._id = prompts[0][0].request_id
         self._created = int(time.time())
-        self._prompts = prompts
+        self._firsts = [first.request_id for first, *_ in prompts]
         self._work = work
         self._ready_starts = deque(first for first, *_ in prompts)
         # What is not started yet, behind the first choice of each prompt.
@@ -95,7 +100,7 @@ class CompletionSource(ListenerSource):
 
     async def begin(self) -> Refusal | None:
         """Start what can be started at once; returns why that is refused, if it is."""
-        while not (self.over or self._listener.failure or self._listener.waiting == len(self._prompts)):
+        while not (self.over or self._listener.failure or self._listener.waiting == len(self._firsts)):
             await self.wait_for_news()
         return self._listener.failure
 
@@ -113,13 +118,20 @@ class CompletionSource(ListenerSource):
 
     # -- whole -----------------------------------------------------------------------------------
 
-    async def body(self) -> bytes | Refusal | None:
-        """The whole response, encoded, which is held beside what it was made of until somebody has it."""
+    async def body(self) -> list[bytes] | Refusal | None:
+        """The whole response, encoded, choice by choice, which is held beside what it was made of until
+        somebody has it."""
         whole = await self.whole()
         if not isinstance(whole, CompletionObject):
             return whole
-        body = await self._work.do(lambda: _encode(whole))
-        self._kept.update(self._kept.bytes + len(body))
+        choices, whole.choices = whole.choices, []
+        head, before, tail = _encode(whole).partition(_CHOICES)
+        body = [head, before]
+        for choice in choices:
+            body.append(await self._work.do(partial(_encode, choice)))
+            body.append(b",")
+            self._kept.update(self._kept.bytes + len(body[-2]))
+        body[-1] = tail
         return body
 
     @property
@@ -206,18 +218,20 @@ class CompletionSource(ListenerSource):
     # -- both ------------------------------------------------------------------------------------
 
     async def _receive_news(self, made_of: Callable[[Choice, str, OutgoingEvent], T]) -> list[T]:
-        """What is made of each event that came, of its choice, and of the text before it. Log probabilities
-        are dear to encode: they are paid for, and others have their turn between the streams."""
-        if not self._shows_logprobs:
-            return self._receive_events(made_of)
+        """What is made of each event that came, of its choice, and of the text before it; of many streams
+        piece by piece. Log probabilities are dear to encode: they are paid for."""
         made: list[T] = []
-        for _ in range(self._listener.waiting):
-            made += await self._work.do(lambda: self._receive_events(made_of, most=1))
+        if self._shows_logprobs:
+            for _ in range(self._listener.waiting):
+                made += await self._work.do(lambda: self._receive_events(made_of, most=1))
+            return made
+        for left in range(self._listener.waiting, 0, -EVENTS_A_TURN):
+            made += self._receive_events(made_of, EVENTS_A_TURN)
+            if left > EVENTS_A_TURN:
+                await asyncio.sleep(0)
         return made
 
-    def _receive_events(
-        self, made_of: Callable[[Choice, str, OutgoingEvent], T], most: int | None = None
-    ) -> list[T]:
+    def _receive_events(self, made_of: Callable[[Choice, str, OutgoingEvent], T], most: int) -> list[T]:
         return [
             made_of(*self._receive_event(stream.request_id, event), event)
             for stream, events in self._listener.take(most)
@@ -273,7 +287,7 @@ class CompletionSource(ListenerSource):
     def _usage(self) -> Usage:
         """A prompt counts once, however many choices it has."""
         finals = {request_id: choice.final for request_id, choice in self._choices.items()}
-        firsts = [finals[choices[0].request_id] for choices in self._prompts]
+        firsts = [finals[request_id] for request_id in self._firsts]
         prompt = sum(final.usage.prompt_tokens for final in firsts if final)
         cached = sum(final.usage.cached_tokens for final in firsts if final)
         output = sum(final.usage.completion_tokens for final in finals.values() if final)
