@@ -75,9 +75,10 @@ class StreamEndpoint:
         body = await read_body(request, self._most_bytes, held_body(request.scope).grow)
 
         def said() -> ControlResponse:
-            frame = read_frame(body, request.path_params["request_id"])
-            tenant = request.query_params.get("tenant") or holder_of(request).tenant
-            self._check_tenant(tenant, holder_of(request), frame)
+            frame, holder = read_frame(body, request.path_params["request_id"]), holder_of(request)
+            tenant = request.query_params.get("tenant") or holder.tenant
+            self._credentials.check_held(holder)
+            self._check_tenant(tenant, holder, frame)
             work = self._work.of(caller_of(request))
             listener = HttpListener(self._hub, caller_of(request), work, keeps_events=False)
             return ControlResponse(self._hub, tenant, frame, listener, work)

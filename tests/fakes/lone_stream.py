@@ -32,11 +32,12 @@ class LoneStream:
         interval: int = 1,
         on_disconnect: Literal["cancel", "pause", "continue"] = "cancel",
         grace_ms: int | None = None,
+        memory: MemoryAccount | None = None,
         **params: Any,
     ) -> None:
         self.commands: list[api.AnyCommand] = []
         self.now = 1000.0
-        self.memory = MemoryAccount(1 << 30)
+        self.memory = memory or MemoryAccount(1 << 30)
         start = protocol.Start(
             request_id="a",
             ref="start",

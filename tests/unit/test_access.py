@@ -394,6 +394,33 @@ async def test_whoever_goes_away_in_the_middle_of_a_body_makes_no_route_fail(
     assert not came
 
 
+async def test_a_key_that_is_revoked_while_a_body_comes_steers_nothing(locked: Locked) -> None:
+    locked.add("alices-other", "--tenant", "alice")
+    endpoints = endpoints_of(locked.credentials)
+    came: list[Message] = [{"type": "http.request", "body": b'{"type": "cancel"}'}]
+    statuses = []
+
+    async def receive() -> Message:
+        if not came:
+            await asyncio.Event().wait()
+        locked.revoke("alice")
+        locked.ring.reload()
+        return came.pop()
+
+    async def send(message: Message) -> None:
+        statuses.append(message.get("status"))
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/streams/x/control",
+        "query_string": b"",
+        "headers": [(b"authorization", f"Bearer {locked.alice}".encode())],
+    }
+    await application(endpoints)(scope, receive, send)
+    assert statuses[0] == 401
+
+
 # -- tenants ---------------------------------------------------------------------------------------
 
 ABOUT: dict[type[protocol.Frame], StreamFrame] = {
