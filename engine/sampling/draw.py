@@ -6,12 +6,14 @@ p = 0.9 one race in ten is run again, since the winner is drawn by its share; an
 has half as much mass, more or less.
 
 What is found for a row depends on that row alone: its scores, its parameters and its key. The host waits for
-the device, so on a device that waits for nobody it is done by `triton_draw.py`.
+numbers in between; on a CUDA device, where it must not, `triton_draw.py` does the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -41,6 +43,19 @@ class Asked:
             part = scores if len(rows) == len(scores) else scores[places]
             edges[places] = filters.top_k_edge(part, [self.top_k[at] for at in rows])
         return edges
+
+
+Draw = Callable[[Tensor, Asked], Tensor]
+
+
+def draw_on(device: torch.device) -> Draw:
+    """What draws on a device. Triton is imported only where it does: that takes longer than a CPU engine to
+    start."""
+    if device.type == "cpu" or find_spec("triton") is None:
+        return draw
+    from engine.sampling import triton_draw
+
+    return triton_draw.draw
 
 
 def draw(scores: Tensor, asked: Asked) -> Tensor:

@@ -22,7 +22,7 @@ from torch import Tensor
 from engine.api import Sampling
 from engine.nonblocking_transfer import Download, upload
 from engine.sampling import filters, noise
-from engine.sampling.draw import Asked, draw
+from engine.sampling.draw import Asked, draw_on
 from engine.sampling.penalties import TokenCounts
 from engine.sampling.readback import LogprobsReadback, Readback, SampleRequest
 from engine.schedule.sequence import SampledToken, Sequence
@@ -60,7 +60,7 @@ class Sampler:
             raise ValueError(f"{vocab} tokens are too many to draw from; the limit is {filters.MAX_VOCAB}")
         self._vocab = vocab
         self._device = torch.device(device)
-        self._draw = draw
+        self._draw = draw_on(self._device)
         self._broadcast = broadcast
         self.latest_tokens = torch.zeros(slots + 1, dtype=torch.int64, device=device)  # of each slot
         # A tokenizer may name end tokens that the model has no logits for: they cannot be chosen anyway.

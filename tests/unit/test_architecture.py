@@ -96,6 +96,7 @@ OTHERS = {
     "engine.api": ["msgspec"],
     "engine.schedule": [],
     "engine.sampling": ["torch"],
+    "engine.sampling.triton_draw": ["torch", "triton"],
     "engine.memory": ["torch"],
     "engine.step": ["torch"],
     "engine.parallel": ["msgspec", "torch"],
