@@ -183,7 +183,7 @@ export class Answer {
   }
 
   async resume() {
-    if (this.state !== "paused") return;
+    if (this.state !== "paused" && !this.#gate) return; // with a gate a pause is on its way, and comes first
     this.#gate?.resolve();
     this.#gate = null;
     const index = await this.#try(this.#stream.resume());
