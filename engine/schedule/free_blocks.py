@@ -10,6 +10,7 @@ many blocks there are, and whatever became of them before.
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Protocol
@@ -83,8 +84,10 @@ class FreeRuns:
         self._refs = refs  # of every block; one that is used stands in the hand's way
         ahead = len(refs) // SHARE_AHEAD
         self.most_ahead = ahead if ahead >= LEAST_PITCH else 0
-        self._ends: dict[int, int] = {}  # of each run, by its first block: the block behind its last
-        self._firsts: dict[int, int] = {}  # the other way round
+        # Of each run, by its first block, the block behind its last; and the other way round. In arrays: a
+        # dictionary of a million runs is slow to find anything in.
+        self._ends = array("q", [0]) * (len(refs) + 1)
+        self._firsts = array("q", [-1]) * (len(refs) + 1)
         # Their ends, by the bits of their lengths; ordered, since what a plain dict has lost is in the way of
         # whoever looks for its first.
         self._by_width = [OrderedDict[int, None]() for _ in range(len(refs).bit_length() + 1)]
@@ -98,8 +101,14 @@ class FreeRuns:
         return self._count
 
     def __iter__(self) -> Iterator[int]:
-        for first, end in self._ends.items():
+        for first, end in self.runs():
             yield from range(first, end)
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """Of each its first block, and the one behind its last."""
+        for group in self._by_width:
+            for end in group:
+                yield self._firsts[end], end
 
     def fits(self, count: int) -> bool:
         if self._hand == len(self._refs) or self._refs[self._hand]:
@@ -111,8 +120,8 @@ class FreeRuns:
 
     def take_behind(self, number: int, count: int) -> Iterable[int]:
         first = number + 1
-        end = self._ends.get(first)
-        if end is None:
+        end = self._ends[first]
+        if not end:
             return ()
         taken = range(first, min(end, first + count))
         self._shrink(first, end, taken.stop)
@@ -150,7 +159,7 @@ class FreeRuns:
     @property
     def _width(self) -> int:
         """Of the run that begins at the hand."""
-        return self._ends.get(self._hand, self._hand) - self._hand
+        return max(0, self._ends[self._hand] - self._hand)
 
     def _jump(self) -> None:
         """To the widest run; into its middle where a table lies before it, which may grow."""
@@ -169,7 +178,7 @@ class FreeRuns:
 
     def _leave_room(self, least: int) -> None:
         first = self._hand
-        end = self._ends.get(first, first)
+        end = self._ends[first] or first
         self._hand = min(end, -(-(first + least) // self._pitch) * self._pitch)
         if first < self._hand < end:
             self._split(first, self._hand)
@@ -182,7 +191,9 @@ class FreeRuns:
         self._by_width[(end - first).bit_length()][end] = None
 
     def _remove(self, first: int, end: int) -> None:
-        del self._ends[first], self._firsts[end], self._by_width[(end - first).bit_length()][end]
+        self._ends[first] = 0
+        self._firsts[end] = -1
+        del self._by_width[(end - first).bit_length()][end]
 
     def _split(self, first: int, at: int) -> None:
         end = self._ends[first]
@@ -196,7 +207,7 @@ class FreeRuns:
         if begin == end:
             self._remove(first, end)
             return
-        del self._ends[first]
+        self._ends[first] = 0
         self._ends[begin] = end
         self._firsts[end] = begin
         before, now = (end - first).bit_length(), (end - begin).bit_length()
@@ -206,12 +217,10 @@ class FreeRuns:
 
     def _join(self, first: int, end: int) -> None:
         """A run more, as one with those that it touches."""
-        while first in self._firsts and first != self._hand:
-            before = self._firsts[first]
+        while (before := self._firsts[first]) >= 0 and first != self._hand:
             self._remove(before, first)
             first = before
-        while end in self._ends and end != self._hand:
-            behind = self._ends[end]
+        while (behind := self._ends[end]) and end != self._hand:
             self._remove(end, behind)
             end = behind
         if first < self._hand < end:  # blocks were given on both of its sides

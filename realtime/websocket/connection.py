@@ -149,14 +149,14 @@ class Connection:
                 return  # another stands in for it: what it says now has been said there
             work_s = self._timed(message["bytes"] if message.get("text") is None else message["text"])
             del message  # which may be large, and would wait as well
-            await self._pay(work_s)
+            await self.pay(work_s)
             if len(self._replies) > UNREAD_REPLY_LIMIT or self._reply_bytes > UNREAD_REPLY_BYTES:
                 self._cause = "refused"
                 self._observer.refused(refusal_code(CloseCode.POLICY), self.caller)
                 await self._close(CloseCode.POLICY, "you send, and read none of the answers")
                 return
 
-    async def _pay(self, work_s: float) -> None:
+    async def pay(self, work_s: float) -> None:
         """Meanwhile nothing more is read of this connection; everybody else goes on."""
         wait_s = self._work.pay(work_s, time.monotonic())
         if wait_s is not None:

@@ -66,7 +66,7 @@ class Tables:
         assert sorted([*self.free, *taken]) == list(range(len(self.refs)))
         assert len(self.free) == len(self.refs) - len(taken)
         if isinstance(self.free, FreeRuns):
-            assert not any(first < self.free._hand < end for first, end in self.free._ends.items())
+            assert not any(first < self.free._hand < end for first, end in self.free.runs())
 
 
 @SETTINGS

@@ -14,6 +14,7 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from midstream.protocol import Params, Start
+from realtime.http.bodies_and_headers import MOST_FIELDS
 from realtime.http.openai.errors import FieldRefusal, error_object
 from realtime.http.openai.requests import ChatBody, TextBody, read
 from realtime.http.openai.starts import starts
@@ -305,6 +306,14 @@ def test_errors_are_those_that_openais_clients_know(
     error = error_object(refusal)["error"]
     assert (error["status"], error["type"], error["code"], error["param"]) == (status, kind, code, param)
     assert error.get("retry_after_ms") == refusal.retry_after_ms
+
+
+@pytest.mark.parametrize("value", ["1", "null"])
+def test_a_body_of_many_fields_is_refused_without_a_look_at_them(value: str) -> None:
+    most = ",".join(f'"k{n}":null' for n in range(MOST_FIELDS - 1))
+    assert read(TextBody, b'{"prompt":"x",%s}' % most.encode()).prompts == ["x"]
+    many = ",".join(f'"k{n}":{value}' for n in range(MOST_FIELDS))
+    assert f"{MOST_FIELDS} fields" in refused(TextBody, b'{"prompt":"x",%s}' % many.encode())["message"]
 
 
 @pytest.mark.parametrize(("kind", "name"), [(TextBody, "echo"), (ChatBody, "stop")])

@@ -88,7 +88,7 @@ class CompletionSource(ListenerSource):
         self._opened = False
         self._shows_logprobs = any(choice.shows_logprobs for choice in self._choices.values())
         # A snapshot stands in for text that was sent before, and not for its log probabilities.
-        super().__init__(HttpListener(hub, caller, keeps_events=self._shows_logprobs))
+        super().__init__(HttpListener(hub, caller, work, keeps_events=self._shows_logprobs))
         self._kept = Holding(self._listener.memory)
 
     # -- its life --------------------------------------------------------------------------------

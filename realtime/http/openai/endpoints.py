@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -39,10 +39,7 @@ def completions(
     async def complete(request: Request) -> Response:
         named, new_id = request.headers.get("x-request-id"), dialect.PREFIX + secrets.token_hex(12)
         set_refusal_headers(request, request_id_header(named or new_id))
-        try:
-            data = await read_body(request, most_bytes)
-        except ClientDisconnect:
-            return Response()  # to nobody
+        data = await read_body(request, most_bytes)
 
         def asked() -> CompletionResponse:
             body = read(dialect.BODY, data)
