@@ -131,7 +131,13 @@ def build_around(
         components.kv_bytes / 1e9,
         components.kv_growth,
     )
-    cache = BlockCache(hello.kv_tokens // hello.block, hello.block, runs=hello.attention == "sdpa")
+    cache = BlockCache(
+        len(components.windows) * hello.kv_tokens // hello.block,
+        hello.block,
+        runs=hello.attention == "sdpa",
+        windows=components.windows,
+        chunk=components.chunk,
+    )
     engine = _assemble(
         options,
         components.runner,

@@ -115,7 +115,7 @@ class BatchPrefillWithPagedKVCacheWrapper:
 
 def flash_attn_backend(pool: KvPool, block_size: int, heads: int, slots: int) -> FlashAttnBackend:
     blocks = pool.tokens // block_size
-    tables = BlockTables(slots, blocks, block_size, blocks - 1, pool.keys[0].device)
+    tables = BlockTables(slots, blocks, block_size, blocks - 1, pool.keys[0].device, len(pool.groups))
     return FlashAttnBackend(tables, flash_attn_varlen_func)
 
 

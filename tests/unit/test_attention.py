@@ -174,7 +174,7 @@ def attended(
         softcap=kind.softcap,
         s_aux=sinks,
         pool=pool,
-        plan=plan,
+        plans=plan,
     )
     assert out.shape == (1, len(places), HEADS, SIZE)
     assert out.dtype == dtype
