@@ -16,7 +16,8 @@ MAX_CONTEXTS = 16  # and no more than so many sequences of full length
 
 
 def step_tokens(asked: int, device: str) -> int:
-    return asked or STEP_TOKENS[device.partition(":")[0]]
+    """At least two: a step has room for a token and for preparing another."""
+    return max(2, asked or STEP_TOKENS[device.partition(":")[0]])
 
 
 def decoding_rows(asked: int, streams: int) -> int:

@@ -136,7 +136,7 @@ def build_around(
         hello.block,
         runs=hello.attention == "sdpa",
         windows=components.windows,
-        chunk=components.chunk,
+        chunk=step_tokens(options.step_tokens, hello.device),
     )
     engine = _assemble(
         options,
@@ -164,7 +164,7 @@ def _assemble(
     budget = step_tokens(options.step_tokens, hello.device)
     scheduler = Scheduler(
         cache,
-        step_tokens=max(2, budget),
+        step_tokens=budget,
         batch_rows=max(2, min(options.batch_rows, budget)),
         tenant_prefill=max(hello.context, 4 * budget),
         host_cache=HostCache(host_pool.total_blocks if host_pool else 0),

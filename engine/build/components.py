@@ -87,7 +87,7 @@ class Components:
             self.runner.pool,
             self.runner,
             block_size=self._options.block_size,
-            chunk=self.chunk,
+            chunk=self._chunk,
             gib=self._host_gib,
             free=available_memory(),
         )
@@ -110,7 +110,7 @@ class Components:
 
     def _warm_up(self) -> None:
         """What has to be compiled is compiled now, and not while somebody waits for tokens."""
-        tokens = min(self.chunk, self.kv_tokens)
+        tokens = min(self._chunk, self.kv_tokens)
         blocks = list(range(-(-tokens // self._options.block_size)))
         for counts in backends.warm_up_batches(tokens, self._rows):
             rows = [
@@ -166,10 +166,11 @@ class Components:
 
     @property
     def _kept(self) -> Windows:
-        return Windows(self.windows, self._options.block_size, self.chunk)
+        chunk = step_tokens(self._options.step_tokens, self.device)
+        return Windows(self.windows, self._options.block_size, chunk)
 
     @property
-    def chunk(self) -> int:
+    def _chunk(self) -> int:
         """The most tokens of a prompt that one step computes."""
         return min(step_tokens(self._options.step_tokens, self.device), self._context)
 
@@ -178,7 +179,7 @@ class Components:
         left = kv_sizing.kv_bytes_on_device(
             lambda tokens: self._runner(tokens)[0],
             self.sampler,
-            chunk=whole_blocks(self.chunk, options.block_size, self.device),
+            chunk=whole_blocks(self._chunk, options.block_size, self.device),
             rows=self._rows,
             block_size=options.block_size,
             groups=len(self._groups),

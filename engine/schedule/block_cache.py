@@ -20,22 +20,16 @@ end (`windows.py`).
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
-from hashlib import blake2b
+from collections.abc import Iterable
 from itertools import islice
 
+from engine.schedule.block_names import block_name, hash_chain, longest_prefix
 from engine.schedule.free_blocks import FreeBlocks, FreeList, FreeRuns
 from engine.schedule.sequence import Sequence
-from engine.schedule.windows import GONE, Windows, first_held
+from engine.schedule.windows import GONE, UNLIMITED, Windows, first_held
 
 EVICTED_TOGETHER = 32  # blocks, before it is looked again whether they were enough
-
-
-def block_name(digest: bytes, group: int) -> bytes:
-    """Of the block that keeps these tokens for a group of layers."""
-    return digest + bytes([group]) if group else digest
 
 
 class BlockCache:
@@ -49,10 +43,10 @@ class BlockCache:
         *,
         runs: bool = True,
         windows: tuple[int | None, ...] = (None,),
-        chunk: int = 1,
+        chunk: int = UNLIMITED,
     ) -> None:
         self.block_size = block_size
-        self._windows = Windows(windows, block_size, chunk)
+        self.windows = Windows(windows, block_size, chunk)
         self._windowed = [group for group, window in enumerate(windows) if window is not None]
         self._keeps_all = windows == (None,)
         self._groups = range(len(windows))
@@ -92,7 +86,7 @@ class BlockCache:
             return False
         if missing:
             for group, table in enumerate(self._tables(sequence)):
-                end = self._windows.end(group, sequence.next_position, tokens)
+                end = self.windows.end(group, sequence.next_position, tokens)
                 if end > len(table):
                     table.extend(self._take(end - len(table), table))
         return True
@@ -102,7 +96,7 @@ class BlockCache:
         if self._keeps_all:
             return max(0, self.blocks_for(tokens) - len(sequence.blocks))
         at = sequence.next_position
-        ends = (self._windows.end(group, at, tokens) for group in self._groups)
+        ends = (self.windows.end(group, at, tokens) for group in self._groups)
         return sum(max(0, end - len(table)) for end, table in zip(ends, self._tables(sequence), strict=True))
 
     def release(self, sequence: Sequence, keep: int = 0) -> None:
@@ -120,14 +114,14 @@ class BlockCache:
         """Whether its tables hold all that is read by whoever goes on behind so many of its tokens."""
         tables = sequence.tables
         return not tokens or all(
-            first_held(tables[group]) <= self._windows.first(group, tokens) for group in self._windowed
+            first_held(tables[group]) <= self.windows.first(group, tokens) for group in self._windowed
         )
 
     def let_go_of_past(self, sequence: Sequence) -> None:
         """What has left the windows of whatever it computes next is in its tables no longer."""
         for group in self._windowed:
             table = sequence.blocks if group == 0 else sequence.other_blocks[group - 1]
-            first = self._windows.first(group, sequence.num_computed)
+            first = self.windows.first(group, sequence.num_computed)
             if first and table[first - 1] != GONE:
                 held = first_held(table)
                 self._drop(table[held:first])
@@ -189,33 +183,16 @@ class BlockCache:
     def match_prefix(self, sequence: Sequence) -> int:
         """Begin its tables with computed blocks of the same tokens; returns how many tokens that spares."""
         assert not sequence.blocks
-        chain = self._hash_chain(sequence, (sequence.num_tokens - 1) // self.block_size)
-        found = self.longest_prefix(chain, self._by_hash.__contains__)
+        chain = hash_chain(sequence, (sequence.num_tokens - 1) // self.block_size, self.block_size)
+        found = longest_prefix(chain, self._by_hash.__contains__, self.windows)
         position = len(found) * self.block_size
         for group, table in enumerate(self._tables(sequence)):
-            first = self._windows.first(group, position)
+            first = self.windows.first(group, position)
             table.extend([GONE] * first)
             table.extend(self._use(self._by_hash[block_name(digest, group)]) for digest in found[first:])
         sequence.block_hashes = found
         sequence.num_computed = position
         return position
-
-    def longest_prefix(self, chain: Iterable[bytes], there: Callable[[bytes], object]) -> list[bytes]:
-        """The hashes of the longest beginning of a chain of which all is there that whoever goes on behind it
-        reads: all of it, or the windows before its end."""
-        hashes: list[bytes] = []
-        runs = [0 for _ in self._groups]  # of each: how many of the last are there
-        longest = 0
-        for at, digest in enumerate(chain, 1):
-            for group in self._groups:
-                runs[group] = runs[group] + 1 if there(block_name(digest, group)) else 0
-                if runs[group] < at and group not in self._windowed:
-                    return hashes[:longest]
-            hashes.append(digest)
-            position = at * self.block_size
-            if all(runs[group] >= at - self._windows.first(group, position) for group in self._windowed):
-                longest = at
-        return hashes[:longest]
 
     def lay_out(self, sequence: Sequence, hashes: list[bytes]) -> list[tuple[bytes, int]] | None:
         """Have its tables hold what is read by whoever goes on behind these blocks, of which it has the
@@ -224,7 +201,7 @@ class BlockCache:
         None, and nothing changed, where blocks are short.
         """
         have, end = len(sequence.block_hashes), len(hashes)
-        firsts = [self._windows.first(group, end * self.block_size) for group in self._groups]
+        firsts = [self.windows.first(group, end * self.block_size) for group in self._groups]
         names = [
             [block_name(digest, group) for digest in hashes[max(have, first) :]]
             for group, first in enumerate(firsts)
@@ -240,20 +217,18 @@ class BlockCache:
             self._use(number)
         filled: list[tuple[bytes, int]] = []
         for table, first, group, more in zip(sequence.tables, firsts, names, short, strict=True):
-            unused = table[have:]
-            beyond = max(0, len(table) - end)  # of those, that stay behind what is laid out
-            if more:
-                unused += self._take(more, table)
+            beyond = max(0, len(table) - end)  # blocks that stay behind what is laid out
+            unused = iter([*table[have:], *(self._take(more, table) if more else ())])
             gone = min(first, have)
             self._drop(table[first_held(table) : gone])
             table[:] = [GONE] * first + table[gone:have]
             for name in group:
-                number = known[name] if name in known else unused.pop(0)
+                number = known[name] if name in known else next(unused)
                 table.append(number)
                 if name not in known:
                     filled.append((name, number))
-            table.extend(unused[:beyond])
-            self._drop(unused[beyond:])
+            table.extend(islice(unused, beyond))
+            self._drop(list(unused))
         sequence.blocks_version += 1
         return filled
 
@@ -262,7 +237,7 @@ class BlockCache:
         full = sequence.num_computed // self.block_size
         if full == len(sequence.block_hashes):
             return
-        for at, digest in enumerate(self._hash_chain(sequence, full)):
+        for at, digest in enumerate(hash_chain(sequence, full, self.block_size)):
             if at < len(sequence.block_hashes):
                 continue
             sequence.block_hashes.append(digest)
@@ -282,24 +257,11 @@ class BlockCache:
 
     def hash_blocks(self, sequence: Sequence, blocks: int) -> list[bytes]:
         """The hashes of its first full blocks, computed or not."""
-        return list(self._hash_chain(sequence, blocks))
+        return list(hash_chain(sequence, blocks, self.block_size))
 
     def _truncate_hashes(self, sequence: Sequence, keep: int) -> None:
         del sequence.block_hashes[keep:]
         sequence.num_offered = min(sequence.num_offered, len(sequence.block_hashes))
-
-    def _hash_chain(self, sequence: Sequence, blocks: int) -> Iterable[bytes]:
-        """The hashes of its first full blocks, each covering all tokens before it.
-
-        Salted by tenant: one tenant's timing must tell nothing of another's prompts.
-        """
-        yield from sequence.block_hashes[:blocks]
-        have = len(sequence.block_hashes)
-        digest = sequence.block_hashes[-1] if have else sequence.tenant.to_bytes(8, "big", signed=True)
-        for start in range(have * self.block_size, blocks * self.block_size, self.block_size):
-            tokens = array("q", sequence.tokens[start : start + self.block_size])
-            digest = blake2b(digest + tokens.tobytes(), digest_size=16).digest()
-            yield digest
 
     # -- blocks ----------------------------------------------------------------------------------
 
@@ -406,7 +368,7 @@ class BlockCache:
         for sequence in sequences:
             for group, table in enumerate(sequence.tables if sequence.blocks else []):
                 assert sequence.next_position <= len(table) * self.block_size
-                assert first_held(table) <= self._windows.first(group, sequence.num_computed)
+                assert first_held(table) <= self.windows.first(group, sequence.num_computed)
                 assert GONE not in table[first_held(table) :]
             assert sequence.blocks or not (sequence.held_blocks or sequence.next_position)
             assert len(sequence.block_hashes) <= sequence.num_computed // self.block_size

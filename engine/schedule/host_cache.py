@@ -14,7 +14,8 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from engine.schedule.block_cache import BlockCache, block_name
+from engine.schedule.block_cache import BlockCache
+from engine.schedule.block_names import block_name, longest_prefix
 from engine.schedule.sequence import Sequence
 from engine.schedule.windows import GONE
 
@@ -101,8 +102,8 @@ class HostCache:
         if not self._by_hash:
             return None
         hashes = cache.hash_blocks(sequence, (sequence.num_tokens - 1) // cache.block_size)
-        found = cache.longest_prefix(
-            hashes, lambda name: name in self._by_hash or cache.lookup(name) is not None
+        found = longest_prefix(
+            hashes, lambda name: name in self._by_hash or cache.lookup(name) is not None, cache.windows
         )
         if len(found) <= len(sequence.block_hashes):
             return None

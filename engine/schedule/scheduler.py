@@ -40,6 +40,7 @@ class Scheduler:
         host_cache: HostCache | None = None,
     ) -> None:
         assert step_tokens > 1 and batch_rows > 1, "a step has room for a token and for preparing another"
+        assert step_tokens <= cache.windows.chunk, "a window's table has room for a step"
         self.cache = cache
         self.host_cache = host_cache or HostCache()
         self.step_tokens = step_tokens

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
+UNLIMITED = 1 << 40  # tokens
 GONE = -1  # in a table, in the place of each block that is in it no longer
 
 
@@ -58,10 +59,7 @@ class Windows:
                 break
             blocks -= (end - length) * growing
             length, growing = end, growing - 1
-        return (length + (blocks // growing if growing else ALL)) * self.block_size
+        return (length + blocks // growing) * self.block_size if growing else UNLIMITED
 
     def _most(self, size: int, chunks: int) -> int:
         return -(-(size + chunks * self.chunk) // self.block_size) + 1
-
-
-ALL = 1 << 40  # blocks: there is room for any sequence
