@@ -153,7 +153,13 @@ def build_around(
         components.kv_bytes / 1e9,
         components.kv_growth,
     )
-    cache = BlockCache(hello.kv_tokens // hello.block, hello.block, runs=hello.attention == "sdpa")
+    cache = BlockCache(
+        len(components.windows) * hello.kv_tokens // hello.block,
+        hello.block,
+        runs=hello.attention == "sdpa",
+        windows=components.windows,
+        chunk=step_tokens(options.step_tokens, hello.device),
+    )
     engine = _assemble(
         options,
         components.runner,
@@ -180,7 +186,7 @@ def _assemble(
     budget = step_tokens(options.step_tokens, hello.device)
     scheduler = Scheduler(
         cache,
-        step_tokens=max(2, budget),
+        step_tokens=budget,
         batch_rows=max(2, min(options.batch_rows, budget)),
         tenant_prefill=max(hello.context, 4 * budget),
         host_cache=HostCache(host_pool.total_blocks if host_pool else 0),

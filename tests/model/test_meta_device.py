@@ -84,7 +84,7 @@ def test_of_the_reference(architecture: str, monkeypatch: pytest.MonkeyPatch) ->
 
 def unread(pool: KvPool, facts: ModelFacts, block_size: int, context: int, slots: int) -> AttentionBackend:
     """Our kernels' plans and tables, but for the kernels."""
-    from engine.forward.block_tables import BlockTables
+    from engine.forward.block_tables import BlockTables, GroupTables
     from engine.forward.by_triton import LaunchConfig, Tiles, TritonBackend, TritonPlan
 
     class Unread(TritonPlan):
@@ -100,12 +100,11 @@ def unread(pool: KvPool, facts: ModelFacts, block_size: int, context: int, slots
             return query.new_empty(tokens, heads, values.shape[-1])
 
     class Kernels(TritonBackend):
-        def plan_of(self, pool_indices: Tensor, parts: list[Tiles]) -> TritonPlan:
-            return Unread(pool_indices, parts, self.tables, self.launch)
+        def plan_of(self, pool_indices: Tensor, parts: list[Tiles], tables: GroupTables) -> TritonPlan:
+            return Unread(pool_indices, parts, tables, self.launch)
 
-    tables = BlockTables(
-        slots, -(-context // block_size), block_size, pool.tokens // block_size - 1, pool.keys[0].device
-    )
+    blocks, padding = -(-context // block_size), pool.tokens // block_size - 1
+    tables = BlockTables(slots, blocks, block_size, padding, pool.keys[0].device, len(pool.groups))
     return Kernels(tables, facts.heads, facts.kv_heads, LaunchConfig(128, 64, 264))
 
 
