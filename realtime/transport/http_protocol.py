@@ -117,17 +117,19 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
         self.open.add(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._body_is_late:
+        if self._body_is_late or self.conn.problem is not None:
             self._late_bytes += len(data)
             if self._late_bytes > self.limits.late_body_bytes:
                 self._hear_no_more()
                 return
+        if self.conn.problem is not None:
+            return
         if self._is_kept and not self.conn.trailing_data[0]:
             self.pending.remove(self)  # the time of another request begins with its first byte
         super().data_received(data)
         if self.transport.get_protocol() is not self:
             return  # it is a WebSocket now, and no body is awaited of it
-        if not (self.conn.their_state is h11.IDLE or self._body_is_late):
+        if not (self.conn.their_state is h11.IDLE or self._body_is_late or self.conn.problem is not None):
             self.pending.remove(self)
         elif self not in self.pending:
             self.pending.add(self)
@@ -153,7 +155,7 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
 
     def give_up(self) -> None:
         """What is awaited of it has not come in time, or there are too many of whom that is true."""
-        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
+        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0] and self.conn.problem is None:
             self._refuse(_TOO_SLOW)
         self._close()
 
@@ -162,7 +164,10 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
         assert self.conn.problem is not None
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             self._refuse(self.conn.problem)
-        self._close()
+        if self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY):
+            self._close()  # the app is told, and says nothing behind this
+        else:
+            self._hear_no_more()
 
     def _refuse(self, problem: RequestProblem) -> None:
         status = problem.error_status_hint
