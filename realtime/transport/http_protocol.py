@@ -30,6 +30,7 @@ _logger = logging.getLogger("midstream.http")
 _logger.setLevel(logging.ERROR)
 
 _TOO_SLOW = RequestProblem("The head of this request took too long to arrive.", error_status_hint=408)
+_GOING_AWAY = RequestProblem("The server is going away.", error_status_hint=503)
 
 _TCP_OPTIONS = (
     # The peer's kernel answers for it, however busy it is itself: no answer means that its host is gone.
@@ -223,8 +224,13 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
         self._close()
 
     def shutdown(self) -> None:
-        super().shutdown()
-        self._bound_closing()
+        """uvicorn is stopping: what is being answered is waited for, and what is still to be asked is not."""
+        if self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.SEND_RESPONSE:
+            self._refuse(_GOING_AWAY)
+            self._close()
+        else:
+            super().shutdown()
+            self._bound_closing()
 
     def _close(self) -> None:
         self.transport.close()

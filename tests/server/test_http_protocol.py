@@ -458,6 +458,17 @@ async def test_the_end_of_the_server_waits_for_no_idle_connection() -> None:
         assert await ask(kept) == b"hello"
         await server.stop()
         assert [await peer.read_rest() for peer in (silent, half, kept)] == [b"", b"", b""]
+
+
+async def test_the_end_of_the_server_waits_for_no_body_that_is_still_to_come() -> None:
+    events = Events()
+    async with (
+        serving(reading(events), http_limits=LENIENT, **KEPT) as server,
+        raw_socket(server) as peer,
+    ):
+        await unfinished(peer, events)
+        await server.stop()
+        assert (await peer.read_rest()).startswith(b"HTTP/1.1 503 ")
         assert not server.state.connections
         assert not server.http.pending
 
