@@ -48,7 +48,7 @@ class Server(uvicorn.Server):
         cutting_off.cancel()
 
     def _cut_off(self) -> None:
-        """Whoever takes nothing of an answer: uvicorn would cancel what makes it, and log that as a failure."""
+        """Whoever takes nothing of an answer: uvicorn would cancel what makes it, and log a failure."""
         for connection in list(self.server_state.connections):
             cut_off(cast(Any, connection).transport)
 
