@@ -46,6 +46,7 @@ def rows(components: Components, counts: list[int]) -> list[Row]:
     for slot, (asked, count) in enumerate(zip(ASKED, counts, strict=True)):
         sequence = Sequence(slot, list(range(KNOWN)), asked, credit=1, context=50)
         sequence.slot, sequence.blocks = slot, [2 * slot, 2 * slot + 1]
+        sequence.other_blocks = [sequence.blocks] * (len(components.windows) - 1)
         made.append(Row(sequence, KNOWN - count, count, samples=True))
     return made
 

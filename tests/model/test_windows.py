@@ -10,6 +10,7 @@ import pytest
 from engine import api
 from engine.schedule.windows import first_held
 from tests.fakes.engine_driver import Driver, Limits, engine_of, greedy
+from tests.fakes.failing_device import FailingDevice
 from tests.fakes.greedy_oracle import oracle
 from tests.fakes.late_block_copier import LateBlockCopier
 from tests.fakes.tiny_models import WINDOW
@@ -119,3 +120,42 @@ def test_a_prompt_finds_the_window_before_its_end(architecture: str) -> None:
     assert driver.told[2].admitted == 76
     del driver.told[1]
     check(driver, architecture, 40)
+
+
+class FailingDriver(Driver):
+    """On a device that runs out of memory once in every step."""
+
+    def __init__(self, limits: Limits, device: FailingDevice) -> None:
+        super().__init__(engine_of("gemma3_text", limits))
+        self._device = device
+
+    def step(self, times: int = 1) -> None:
+        for _ in range(times):
+            self._device.begin_step()
+            with self._device:
+                super().step()
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        pytest.param(replace(ROOMY, overlap=True), id="sdpa"),
+        pytest.param(
+            replace(ROOMY, attention="gathered", captured=True, overlap=True),
+            marks=needs_triton,
+            id="captured",
+        ),
+    ],
+)
+def test_any_call_may_fail(limits: Limits) -> None:
+    """What a failed step reads is still there when it is tried again."""
+    for at in range(7, 10_000, 61):
+        device = FailingDevice(at)
+        driver = FailingDriver(limits, device)
+        driver.settle(api.Submit(1, TEXT[:40], greedy(16), credit=14))
+        driver.settle(api.Truncate(1, 2), api.Submit(2, TEXT[:30], greedy(4), credit=4), api.Grant(1, 16))
+        for told in driver.told.values():
+            assert told.finish == api.Finish("length")
+            oracle("gemma3_text").check(told)
+        if not device.failures:
+            break
