@@ -24,7 +24,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from itertools import islice
 
-from engine.schedule.block_names import block_name, hash_chain, longest_prefix
+from engine.schedule.block_names import block_name, block_names, longest_prefix, new_hashes
 from engine.schedule.free_blocks import FreeBlocks, FreeList, FreeRuns
 from engine.schedule.sequence import Sequence
 from engine.schedule.windows import GONE, UNLIMITED, Windows, first_held
@@ -150,7 +150,7 @@ class BlockCache:
         """
         copies: list[tuple[int, int]] = []
         at = sequence.next_position // self.block_size
-        for table in sequence.tables:
+        for table in sequence.tables if sequence.other_blocks else (sequence.blocks,):
             if at >= len(table):
                 continue
             number = table[at]
@@ -168,9 +168,15 @@ class BlockCache:
     def num_copies(self, sequence: Sequence) -> int:
         """How many blocks `make_writable` will need."""
         at = sequence.next_position // self.block_size
-        if self._keeps_all:
-            return at < len(sequence.blocks) and self.refs[sequence.blocks[at]] > 1
         return sum(at < len(table) and self.refs[table[at]] > 1 for table in sequence.tables)
+
+    def needed(self, sequence: Sequence, tokens: int) -> int:
+        """How many blocks are to be had before its tokens up to there are computed."""
+        if not self._keeps_all:
+            return self.missing(sequence, tokens) + self.num_copies(sequence)
+        blocks, size = sequence.blocks, self.block_size
+        have, at = len(blocks), sequence.next_position // size
+        return max(0, -(-tokens // size) - have) + (at < have and self.refs[blocks[at]] > 1)
 
     def _tables(self, sequence: Sequence) -> list[list[int]]:
         """Those of a sequence that may have none yet."""
@@ -183,13 +189,13 @@ class BlockCache:
     def match_prefix(self, sequence: Sequence) -> int:
         """Begin its tables with computed blocks of the same tokens; returns how many tokens that spares."""
         assert not sequence.blocks
-        chain = hash_chain(sequence, (sequence.num_tokens - 1) // self.block_size, self.block_size)
+        chain = new_hashes(sequence, (sequence.num_tokens - 1) // self.block_size, self.block_size)
         found = longest_prefix(chain, self._by_hash.__contains__, self.windows)
         position = len(found) * self.block_size
         for group, table in enumerate(self._tables(sequence)):
             first = self.windows.first(group, position)
             table.extend([GONE] * first)
-            table.extend(self._use(self._by_hash[block_name(digest, group)]) for digest in found[first:])
+            table.extend(self._use(self._by_hash[name]) for name in block_names(found[first:], group))
         sequence.block_hashes = found
         sequence.num_computed = position
         return position
@@ -202,10 +208,7 @@ class BlockCache:
         """
         have, end = len(sequence.block_hashes), len(hashes)
         firsts = [self.windows.first(group, end * self.block_size) for group in self._groups]
-        names = [
-            [block_name(digest, group) for digest in hashes[max(have, first) :]]
-            for group, first in enumerate(firsts)
-        ]
+        names = [block_names(hashes[max(have, first) :], group) for group, first in enumerate(firsts)]
         known = {name: self._by_hash[name] for group in names for name in group if name in self._by_hash}
         short = [
             max(0, sum(name not in known for name in group) - max(0, len(table) - have))
@@ -237,12 +240,11 @@ class BlockCache:
         full = sequence.num_computed // self.block_size
         if full == len(sequence.block_hashes):
             return
-        for at, digest in enumerate(hash_chain(sequence, full, self.block_size)):
-            if at < len(sequence.block_hashes):
-                continue
-            sequence.block_hashes.append(digest)
-            for group, table in enumerate(sequence.tables):
-                number, name = table[at], block_name(digest, group)
+        have = len(sequence.block_hashes)
+        hashes = list(new_hashes(sequence, full, self.block_size))
+        sequence.block_hashes += hashes
+        for group, table in enumerate(sequence.tables):
+            for name, number in zip(block_names(hashes, group), table[have:full], strict=True):
                 if name not in self._by_hash and number not in self._hash_of and number != GONE:
                     self._by_hash[name] = number
                     self._hash_of[number] = name
@@ -257,7 +259,7 @@ class BlockCache:
 
     def hash_blocks(self, sequence: Sequence, blocks: int) -> list[bytes]:
         """The hashes of its first full blocks, computed or not."""
-        return list(hash_chain(sequence, blocks, self.block_size))
+        return [*sequence.block_hashes[:blocks], *new_hashes(sequence, blocks, self.block_size)]
 
     def _truncate_hashes(self, sequence: Sequence, keep: int) -> None:
         del sequence.block_hashes[keep:]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
+from itertools import takewhile
 
 from engine.schedule.sequence import Sequence
 from engine.schedule.windows import Windows
@@ -19,12 +20,16 @@ def block_name(digest: bytes, group: int) -> bytes:
     return digest + bytes([group]) if group else digest
 
 
-def hash_chain(sequence: Sequence, blocks: int, block_size: int) -> Iterable[bytes]:
-    """The hashes of a sequence's first full blocks, each covering all tokens before it.
+def block_names(hashes: list[bytes], group: int) -> list[bytes]:
+    return [block_name(digest, group) for digest in hashes] if group else hashes
+
+
+def new_hashes(sequence: Sequence, blocks: int, block_size: int) -> Iterable[bytes]:
+    """The hashes of a sequence's first full blocks, each covering all tokens before it, but for those that it
+    has.
 
     Salted by tenant: one tenant's timing must tell nothing of another's prompts.
     """
-    yield from sequence.block_hashes[:blocks]
     have = len(sequence.block_hashes)
     digest = sequence.block_hashes[-1] if have else sequence.tenant.to_bytes(8, "big", signed=True)
     for start in range(have * block_size, blocks * block_size, block_size):
@@ -36,6 +41,8 @@ def hash_chain(sequence: Sequence, blocks: int, block_size: int) -> Iterable[byt
 def longest_prefix(chain: Iterable[bytes], there: Callable[[bytes], object], windows: Windows) -> list[bytes]:
     """The hashes of the longest beginning of a chain of which all is there that whoever goes on behind it
     reads: all of it, or the window before its end. `there`: whether a block with this name is."""
+    if windows.sizes == (None,):
+        return list(takewhile(there, chain))
     hashes: list[bytes] = []
     groups = range(len(windows.sizes))
     sliding = [group for group in groups if windows.sizes[group] is not None]

@@ -42,6 +42,7 @@ class Scheduler:
         assert step_tokens > 1 and batch_rows > 1, "a step has room for a token and for preparing another"
         assert step_tokens <= cache.windows.chunk, "a window's table has room for a step"
         self.cache = cache
+        self._slides = cache.windows.sizes != (None,)
         self.host_cache = host_cache or HostCache()
         self.step_tokens = step_tokens
         self.batch_rows = batch_rows
@@ -136,7 +137,8 @@ class Scheduler:
         """What is left of the row stands computed."""
         row.sequence.complete(row)
         self.cache.cache_full_blocks(row.sequence)
-        self.cache.let_go_of_past(row.sequence)
+        if self._slides:
+            self.cache.let_go_of_past(row.sequence)
 
     def void(self, row: Row) -> None:
         """The row was discarded: its sequence, where it is still there, has to compute it again."""
@@ -397,10 +399,10 @@ class Scheduler:
         """Grow its table to so many tokens; where blocks are short, take them from sequences that rank behind
         it, if that is enough."""
         cache = self.cache
-        missing = cache.missing(sequence, tokens) + cache.num_copies(sequence)
-        if not missing:
+        needed = cache.needed(sequence, tokens)
+        if not needed:
             return True
-        short = missing - cache.free - cache.cached
+        short = needed - cache.free - cache.cached
         if short > 0:
             victims = self._holders.victims(sequence, short, self.steps, self._running)
             if not victims:

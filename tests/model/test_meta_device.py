@@ -63,6 +63,7 @@ def rows(components: Components, counts: list[int]) -> list[Row]:
     for slot, (asked, count) in enumerate(zip(ASKED, counts, strict=True)):
         sequence = Sequence(slot, list(range(KNOWN)), asked, credit=1, context=50)
         sequence.slot, sequence.blocks = slot, [2 * slot, 2 * slot + 1]
+        sequence.other_blocks = [sequence.blocks] * (len(components.windows) - 1)
         made.append(Row(sequence, KNOWN - count, count, samples=True))
     return made
 
@@ -77,7 +78,7 @@ def check(components: Components, counts: list[int]) -> None:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_of_the_reference(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = api.EngineOptions(model="tiny", kv_tokens=512, attention="sdpa")
+    options = api.EngineOptions(model="tiny", kv_tokens=512, step_tokens=64, attention="sdpa")
     with on_meta_device(monkeypatch):
         check(Components(meta_model(architecture), options, None), [1, 1, 5, 1, 7])
 
@@ -114,7 +115,7 @@ def test_of_our_kernels(counts: list[int], monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(backends, "choose", lambda name, required: "triton")
     monkeypatch.setattr(backends, "make", lambda name, pool, facts, **sizes: unread(pool, facts, **sizes))
     monkeypatch.setattr("engine.forward.cuda_graphs.CudaGraphCapture", as_it_is)
-    options = api.EngineOptions(model="tiny", kv_tokens=512, batch_rows=8)
+    options = api.EngineOptions(model="tiny", kv_tokens=512, step_tokens=64, batch_rows=8)
     with on_meta_device(monkeypatch):
         check(Components(meta_model("gpt_oss"), options, None), counts)
 
