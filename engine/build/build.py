@@ -18,6 +18,7 @@ from engine.sampling.sampler import Sampler
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.host_cache import HostCache
 from engine.schedule.scheduler import Scheduler
+from engine.structure.vocabulary import Vocabulary, read_vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,9 +71,11 @@ def _build_toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
         device="cpu",
         dtype="none",
         attention="none",
+        grammars=True,
     )
+    vocabulary = read_vocabulary(toy_model.FOLDER, toy_model.VOCAB, [toy_model.EOS])
     cache = BlockCache(tokens // options.block_size, options.block_size, runs=False)
-    return _assemble(options, runner, sampler, hello, cache), hello
+    return _assemble(options, runner, sampler, hello, cache, vocabulary), hello
 
 
 def _build_model(options: api.EngineOptions, join: JoinRanks | None) -> tuple[Engine, api.Hello]:
@@ -107,6 +110,7 @@ def build_around(
     from engine.build.components import Components
 
     components = Components(model, options, ranks)
+    vocabulary = read_vocabulary(folder, components.facts.vocab, components.facts.eos)
     hello = api.Hello(
         model=Path(options.model).name,
         folder=str(folder),
@@ -119,6 +123,7 @@ def build_around(
         dtype=str(model.dtype).removeprefix("torch."),
         attention=components.attention_name,
         weights_bytes=components.weights_bytes,
+        grammars=vocabulary is not None,
     )
     log.info(
         "%s on %s in %s: attention by %s; %s; %d tokens of KV cache, %.2f GB%s",
@@ -138,6 +143,7 @@ def build_around(
         components.sampler,
         hello,
         cache,
+        vocabulary,
         components.host_pool(),
         ranks,
         components.idle_memory(cache),
@@ -151,6 +157,7 @@ def _assemble(
     sampler: Sampler,
     hello: api.Hello,
     cache: BlockCache,
+    vocabulary: Vocabulary | None,
     host_pool: HostPool | None = None,
     ranks: RankGroup | None = None,
     idle_memory: IdleMemory | None = None,
@@ -174,4 +181,5 @@ def _assemble(
         commands=ranks.commands if ranks else None,
         retry=ranks is None,
         idle_memory=idle_memory,
+        vocabulary=vocabulary,
     )

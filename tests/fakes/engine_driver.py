@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -30,6 +31,7 @@ from engine.sampling.sampler import Sampler
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.host_cache import HostCache
 from engine.schedule.scheduler import Scheduler
+from engine.structure.vocabulary import Vocabulary, read_vocabulary
 from tests.fakes.attention_packages import flash_attn_backend, flashinfer_backend
 from tests.fakes.late_block_copier import LateBlockCopier, ToyHostPool
 from tests.fakes.tiny_models import tiny_model
@@ -74,6 +76,7 @@ class Limits:
     batch_rows: int = 8
     tenant_prefill: int = 1000
     overlap: bool = False
+    retry: bool = True
     attention: str = "sdpa"
     captured: bool = False  # needs "triton" or "gathered"
     host_blocks: int = 0  # that may lie in the host's memory, or somewhat fewer
@@ -136,7 +139,16 @@ def _toy_engine(limits: Limits, wrap: Wrap | None) -> Engine:
         latest_tokens=sampler.latest_tokens,
     )
     copier = LateBlockCopier(ToyHostPool(runner, limits.host_blocks)) if limits.host_blocks else None
-    return _assembled(runner if wrap is None else wrap(runner), sampler, limits, copier)
+    return _assembled(
+        runner if wrap is None else wrap(runner), sampler, limits, copier, vocabulary=toy_vocabulary()
+    )
+
+
+@cache
+def toy_vocabulary() -> Vocabulary:
+    vocabulary = read_vocabulary(toy_model.FOLDER, toy_model.VOCAB, [toy_model.EOS])
+    assert vocabulary is not None
+    return vocabulary
 
 
 def _assembled(
@@ -145,6 +157,7 @@ def _assembled(
     limits: Limits,
     copier: LateBlockCopier | None = None,
     pool: KvPool | None = None,
+    vocabulary: Vocabulary | None = None,
 ) -> Engine:
     blocks = limits.kv_tokens // limits.block_size
     cache = BlockCache(blocks, limits.block_size, runs=limits.attention == "sdpa")
@@ -167,6 +180,8 @@ def _assembled(
         overlap=limits.overlap,
         copier=copier,
         idle_memory=idle_memory,
+        retry=limits.retry,
+        vocabulary=vocabulary,
     )
 
 
@@ -263,6 +278,8 @@ class Driver:
 
     def step(self, times: int = 1) -> None:
         for _ in range(times):
+            if self.engine.idle and self.engine.awaits_grammars:
+                self.engine.wait(timeout_s=60)
             output = self.engine.step()
             self.engine.audit()
             for news in output.news:
@@ -274,7 +291,7 @@ class Driver:
         self.send(*commands)
         for _ in range(steps):
             self.step()
-            if self.engine.idle:
+            if self.engine.idle and not self.engine.awaits_grammars:
                 return
         raise AssertionError(f"there is still something to do after {steps} steps")
 
