@@ -9,8 +9,11 @@ It knows no token but bytes, and no stream.
 from __future__ import annotations
 
 import functools
+from concurrent.futures import Future
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+from engine.structure.worker import Worker
 
 LONGEST_REASON = 300  # characters of what is told of a grammar that is none
 END = 256  # behind the bytes
@@ -44,13 +47,27 @@ def problem_of(source: str) -> str:
     return reason_of(matcher)
 
 
+def problem_in_thread(source: str) -> str:
+    """As `problem_of`, where the stack is deep; whoever asks waits."""
+    asked: Future[str] = _worker.submit(functools.partial(problem_of, source))
+    try:
+        return asked.result()
+    except Exception:
+        raise
+    except BaseException:  # of the library, which is of another language  # noqa: BLE001
+        return "its compiler failed"
+
+
+_worker = Worker("grammars")
+
+
 def reason_of(matcher: LLMatcher) -> str:
-    """What a matcher says that cannot go on: the first line, which names what is wrong."""
-    reason = matcher.get_error().partition("<non-verbose/>")[0].strip()
+    """What a matcher says that cannot go on, in the line that names what is wrong."""
+    lines = matcher.get_error().partition("<non-verbose/>")[0].strip().split("\n")
+    reason = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
     if reason.startswith("NoExtension"):
         return "it leaves nothing that could come next"
-    first = reason.partition("\n")[0]
-    return first if len(first) <= LONGEST_REASON else first[:LONGEST_REASON] + "…"
+    return reason if len(reason) <= LONGEST_REASON else reason[:LONGEST_REASON] + "…"
 
 
 @functools.cache

@@ -12,3 +12,4 @@ class ServedModel(Struct, frozen=True):
     tokenizer: Tokenizer
     vocab: int
     context: int
+    grammars: bool = True  # whether its engine can follow them

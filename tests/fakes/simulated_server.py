@@ -57,7 +57,7 @@ def toy_engine(size: EngineSize) -> Engine:
         batch_rows=size.batch_rows,
         tenant_prefill=size.tenant_prefill,
     )
-    return Engine(runner, sampler, cache, scheduler, slots=size.slots, overlap=size.overlap)
+    return Engine(runner, sampler, cache, scheduler, slots=size.slots, overlap=size.overlap, vocabulary=toy_vocabulary())
 
 
 class Timer:

@@ -28,6 +28,7 @@ OUR_OWN = {
     "realtime.refusal": ["midstream.protocol"],
     "realtime.codec": SPOKEN,
     "realtime.text": SPOKEN,
+    "realtime.text.grammar": ["engine.structure.compiler", *SPOKEN],
     "realtime.stream": ["realtime.text", *SPOKEN],
     "realtime.token_bucket": [],
     "realtime.backoff": [],
