@@ -56,7 +56,11 @@ class Engine:
         self._commands = commands or CommandQueue()
         # Where several processes compute in step, none may decide by how quick its threads are.
         self._constraining = Constraining(
-            vocabulary, wake=lambda: self._commands.put([]), force=self._force, patient=not retry
+            vocabulary,
+            wake=lambda: self._commands.put([]),
+            force=self._force,
+            moved=scheduler.update_ready,
+            patient=not retry,
         )
         self._executor = Executor(runner, sampler, self._constraining, overlap=overlap, retry=retry)
         self._swapping = Swapping(scheduler.host_cache, copier)

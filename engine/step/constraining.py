@@ -5,7 +5,8 @@ something else, and this is where their work is given out and waited for: shortl
 a grammar. What is not there by then is no stream's but its own loss: its row is given up in this step, and
 the stream samples nothing until it is.
 
-It knows sequences, rows and outlooks; what a forced token is to a stream's reader it leaves to `force`.
+It knows sequences, rows and outlooks; what a forced token is to a stream's reader it leaves to `force`, and
+where a sequence stands that has less to compute than before, to `moved`.
 """
 
 from __future__ import annotations
@@ -43,11 +44,13 @@ class Constraining:
         *,
         wake: Callable[[], None] = lambda: None,
         force: Callable[[Sequence], None] = lambda sequence: None,
+        moved: Callable[[Sequence], None] = lambda sequence: None,
         patient: bool = False,
     ) -> None:
         self._vocabulary = vocabulary
         self._wake = wake
         self._force = force
+        self._moved = moved
         self._patience_s = None if patient else PATIENCE_S
         self._quick, self._slow = Worker("grammars"), Worker("slow grammars")
         self._unsettled: dict[int, Sequence] = {}  # those of whose outlook there may be news
@@ -62,8 +65,11 @@ class Constraining:
 
     @property
     def busy(self) -> bool:
-        """Whether the next step waits for what is under way, and need not be woken."""
-        return self._patience_s is None and bool(self._unsettled)
+        """Whether a step would settle something, without being woken for it: who is woken in the middle of a
+        step does not hear of it."""
+        if self._patience_s is None:
+            return bool(self._unsettled)
+        return any(_constraint(sequence).masked for sequence in self._unsettled.values())
 
     # -- grammars that begin and end -----------------------------------------------------------------
 
@@ -162,6 +168,7 @@ class Constraining:
             if not _constraint(row.sequence).masked:
                 row.sequence.give_up_in_flight(row.end - 1)
                 self.postpone(row.sequence)
+                self._moved(row.sequence)
             else:
                 chosen.append((row, self._mask(row)))
         return chosen

@@ -76,9 +76,7 @@ def _encoded(value: object) -> str:
 
 def _slashed(regex: str) -> str:
     """As it stands between slashes, where no line may end."""
-    return re.sub(
-        r"\\.|/|\n", lambda found: _BETWEEN_SLASHES.get(found[0], found[0]), regex, flags=re.DOTALL
-    )
+    return re.sub(r"\\.|/|\n", lambda found: _BETWEEN_SLASHES.get(found[0], found[0]), regex, flags=re.DOTALL)
 
 
 def _check_shape(schema: Any) -> None:
@@ -106,7 +104,7 @@ def _walk(schema: Any) -> Iterator[tuple[dict[str, Any], int]]:
 
 
 def _problem_of(source: str) -> str:
-    """In a thread with a deep stack, which lives on: what compiles a grammar goes down as far as that goes."""
+    """What compiles a grammar goes down as far as that goes."""
     from engine.structure import compiler  # not before somebody has a grammar
 
     return compiler.problem_in_thread(source)

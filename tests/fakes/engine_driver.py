@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -31,9 +30,10 @@ from engine.sampling.sampler import Sampler
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.host_cache import HostCache
 from engine.schedule.scheduler import Scheduler
-from engine.structure.vocabulary import Vocabulary, read_vocabulary
+from engine.structure.vocabulary import Vocabulary
 from tests.fakes.attention_packages import flash_attn_backend, flashinfer_backend
 from tests.fakes.late_block_copier import LateBlockCopier, ToyHostPool
+from tests.fakes.small_tokenizers import toy_vocabulary
 from tests.fakes.tiny_models import tiny_model
 from tests.fakes.triton_kernels import gather_backend, triton_backend
 
@@ -142,13 +142,6 @@ def _toy_engine(limits: Limits, wrap: Wrap | None) -> Engine:
     return _assembled(
         runner if wrap is None else wrap(runner), sampler, limits, copier, vocabulary=toy_vocabulary()
     )
-
-
-@cache
-def toy_vocabulary() -> Vocabulary:
-    vocabulary = read_vocabulary(toy_model.FOLDER, toy_model.VOCAB, [toy_model.EOS])
-    assert vocabulary is not None
-    return vocabulary
 
 
 def _assembled(
