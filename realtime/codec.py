@@ -131,7 +131,7 @@ def explain_error(kind: type, error: msgspec.ValidationError, what: str) -> Refu
     match = _PATH.match(place)
     path = match.group(1) if match else ""
     code = "invalid_params" if path.startswith("params") else "invalid_frame"
-    if not path or message.startswith("Object missing required field"):
+    if not path or message.startswith(("Object missing required field", "Object contains unknown field")):
         within = f" in `{path}`" if path else ""
         return Refusal(
             code, f"{message.replace('Object missing required', 'Missing the')} of the {what}{within}."
