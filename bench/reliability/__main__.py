@@ -30,6 +30,7 @@ EXPERIMENTS = (
     "connections",
     "handshakes",
     "poison",
+    "grammars",
     "shortages",
     "drains",
     "soak",

@@ -70,7 +70,9 @@ def same_grammar(one: Params, other: Params) -> bool:
     """Whether whoever follows the one need not begin anew with the other."""
     if one.grammar is other.grammar:
         return True
-    return bool(one.grammar and other.grammar) and source_of(one.grammar) == source_of(other.grammar)
+    if not one.grammar or not other.grammar:
+        return False
+    return source_of(one.grammar) == source_of(other.grammar)
 
 
 def _grammar(params: Params) -> api.Grammar | None:

@@ -86,19 +86,31 @@ class Limits:
 PLENTY = Limits(kv_tokens=4096, step_tokens=512, batch_rows=32)
 
 
-def engine_of(architecture: str, limits: Limits = PLENTY, wrap: Wrap | None = None) -> Engine:
-    """Around the toy, or a tiny model in float64 that knows no end tokens and writes as long as it is let."""
+def engine_of(
+    architecture: str,
+    limits: Limits = PLENTY,
+    wrap: Wrap | None = None,
+    vocabulary: Vocabulary | None = None,
+) -> Engine:
+    """Around the toy, or a tiny model in float64 that knows no end tokens but those of the vocabulary, and
+    writes as long as it is let."""
     if architecture == TOY:
         return _toy_engine(limits, wrap)
-    return model_engine(tiny_model(architecture, dtype=torch.float64), limits, wrap)
+    return model_engine(tiny_model(architecture, dtype=torch.float64), limits, wrap, vocabulary)
 
 
-def model_engine(model: PreTrainedModel, limits: Limits, wrap: Wrap | None = None) -> Engine:
+def model_engine(
+    model: PreTrainedModel,
+    limits: Limits,
+    wrap: Wrap | None = None,
+    vocabulary: Vocabulary | None = None,
+) -> Engine:
     """Around any model, which belongs to the engine from now on."""
+    ends = vocabulary.ends if vocabulary is not None else frozenset[int]()
     facts = describe(model.config)
     model.set_attn_implementation(NAME)
     context = min(facts.context, limits.kv_tokens)
-    sampler = Sampler(SLOTS, facts.vocab, eos=[], rows=limits.batch_rows)
+    sampler = Sampler(SLOTS, facts.vocab, eos=ends, rows=limits.batch_rows)
     pool = KvPool(
         facts.layers,
         facts.kv_heads,
@@ -115,11 +127,13 @@ def model_engine(model: PreTrainedModel, limits: Limits, wrap: Wrap | None = Non
         sampler.latest_tokens,
         block_size=limits.block_size,
         context=context,
-        eos=frozenset(),
+        eos=ends,
     )
     if limits.captured:
         runner.capture_decode(cast("TritonBackend", kernels), limits.batch_rows, lambda work: work)
-    return _assembled(runner if wrap is None else wrap(runner), sampler, limits, _copier(pool, limits), pool)
+    return _assembled(
+        runner if wrap is None else wrap(runner), sampler, limits, _copier(pool, limits), pool, vocabulary
+    )
 
 
 def _copier(pool: KvPool, limits: Limits) -> LateBlockCopier | None:
