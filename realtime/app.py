@@ -66,7 +66,7 @@ class Endpoints:
         self.connections = connections
         self.credentials = credentials
         timeouts = timeouts or SseTimeouts()
-        work = RequestWork()
+        self._work = work = RequestWork()
         self.openai = openai(hub, connections, work, limits.max_message_bytes, timeouts)
         self.streams = streams(hub, credentials, connections, work, limits.max_message_bytes, timeouts)
         self.open: dict[str, Connection] = {}  # by session_id
@@ -99,8 +99,12 @@ class Endpoints:
     async def metrics(self, request: Request) -> Response:
         if self._metrics is None:
             return JSONResponse({"status": "this server counts nothing: see --metrics"}, 404)
-        self._metrics.tasks, self._metrics.connections = len(asyncio.all_tasks()), len(self.open)
-        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return await self._work.response(request, partial(self._scraped, self._metrics))
+
+    def _scraped(self, metrics: Metrics) -> Response:
+        """Of thousands of streams: it takes its time, and is paid for."""
+        metrics.tasks, metrics.connections = len(asyncio.all_tasks()), len(self.open)
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def application(endpoints: Endpoints) -> ASGIApp:

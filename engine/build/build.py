@@ -10,6 +10,7 @@ import torch
 
 from engine import api, toy_model
 from engine.build.budgets import MAX_CONTEXTS, check_kv_tokens, decoding_rows, step_tokens, whole_blocks
+from engine.build.fingerprint import fingerprint
 from engine.engine import Engine
 from engine.forward.interface import Runner
 from engine.forward.toy_runner import CONTEXT, ToyRunner
@@ -72,6 +73,14 @@ def _build_toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
         dtype="none",
         attention="none",
         grammars=True,
+        fingerprint=fingerprint(
+            weights=TOY,
+            folder=toy_model.FOLDER,
+            eos=[toy_model.EOS],
+            device="cpu",
+            dtype="none",
+            attention="none",
+        ),
     )
     vocabulary = read_vocabulary(toy_model.FOLDER, toy_model.VOCAB, [toy_model.EOS])
     cache = BlockCache(tokens // options.block_size, options.block_size, runs=False)
@@ -108,9 +117,12 @@ def build_around(
 ) -> tuple[Engine, api.Hello]:
     """An engine for a model that is loaded, whose tokenizer lies in `folder`."""
     from engine.build.components import Components
+    from engine.model.weights_digest import weights_digest
 
+    weights = weights_digest(model)
     components = Components(model, options, ranks)
     vocabulary = read_vocabulary(folder, components.facts.vocab, components.facts.eos)
+    dtype = str(model.dtype).removeprefix("torch.")
     hello = api.Hello(
         model=Path(options.model).name,
         folder=str(folder),
@@ -120,16 +132,26 @@ def build_around(
         kv_tokens=components.kv_tokens,
         block=options.block_size,
         device=components.device,
-        dtype=str(model.dtype).removeprefix("torch."),
+        dtype=dtype,
         attention=components.attention_name,
         weights_bytes=components.weights_bytes,
         grammars=vocabulary is not None,
+        fingerprint=fingerprint(
+            weights=weights,
+            folder=folder,
+            eos=components.facts.eos,
+            device=components.device,
+            dtype=dtype,
+            attention=components.attention_name,
+            devices=options.devices,
+        ),
     )
     log.info(
-        "%s on %s in %s: attention by %s; %s; %d tokens of KV cache, %.2f GB%s",
+        "%s on %s in %s: %s; attention by %s; %s; %d tokens of KV cache, %.2f GB%s",
         hello.model,
         hello.device if ranks is None else f"{ranks.size} devices",
         hello.dtype,
+        hello.fingerprint,
         hello.attention,
         components.packed,
         hello.kv_tokens,

@@ -26,6 +26,7 @@ from engine.memory.idle_memory import IdleMemory
 from engine.memory.offload_trial import host_pool_if_faster
 from engine.model.loading import available_memory, describe
 from engine.model.onednn import pack
+from engine.sampling.readback import SampleRequest
 from engine.sampling.sampler import Sampler
 from engine.schedule.block_cache import BlockCache
 
@@ -109,9 +110,11 @@ class Components:
         tokens = min(self._chunk, self.kv_tokens)
         blocks = list(range(-(-tokens // self._options.block_size)))
         for counts in backends.warm_up_batches(tokens, self._rows):
-            self.runner.forward(
-                [kv_sizing.trial_row(slot, count, blocks) for slot, count in enumerate(counts)]
-            )
+            rows = [kv_sizing.trial_row(slot, count, blocks) for slot, count in enumerate(counts)]
+            logits = self.runner.forward(rows)
+        self.sampler.launch(logits, [SampleRequest(row.sequence, 0) for row in rows]).read()
+        for row in rows:
+            self.sampler.release_slot(row.sequence)
         self.runner.pool.zero(slice(0, tokens))
 
     def _runner(self, tokens: int) -> tuple[ModelRunner, AttentionBackend]:

@@ -46,7 +46,7 @@ def no_request(observer: Observer) -> Callable[[int, str], None]:
     """Tells the observer what was refused with which status, to which address, before it was a request."""
 
     def refused(status: int, address: str) -> None:
-        observer.refused(_CODES[status], Caller("http", NO_ENDPOINT, address))
+        observer.refused(_CODES.get(status, "bad_request"), Caller("http", NO_ENDPOINT, address))
 
     return refused
 

@@ -127,7 +127,7 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
         super().data_received(data)
         if self.transport.get_protocol() is not self:
             return  # it is a WebSocket now, and no body is awaited of it
-        if self.conn.their_state is not h11.IDLE:
+        if not (self.conn.their_state is h11.IDLE or self._body_is_late):
             self.pending.remove(self)
         elif self not in self.pending:
             self.pending.add(self)
@@ -152,8 +152,8 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
     # -- the request -----------------------------------------------------------------------------
 
     def give_up(self) -> None:
-        """The whole head of a request has not come in time, or there are too many of whom that is true."""
-        if self.conn.trailing_data[0]:
+        """What is awaited of it has not come in time, or there are too many of whom that is true."""
+        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
             self._refuse(_TOO_SLOW)
         self._close()
 
@@ -205,7 +205,7 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
     def on_response_complete(self) -> None:
         self._late_bytes = 0
         super().on_response_complete()
-        if self._is_kept and not self.transport.is_closing():
+        if (self._is_kept or self._body_is_late) and not self.transport.is_closing():
             self.pending.add(self)
         self._bound_closing()
 

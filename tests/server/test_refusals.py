@@ -19,6 +19,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from realtime.keys_command import main
+from tests.server.asgi_app_server import upgrade
 from tests.server.independent_client import client_of
 from tests.server.server_process import PATIENCE_S, Served
 
@@ -159,6 +160,14 @@ def test_what_never_became_a_request_is_counted_and_logged_with_its_address(guar
     assert said(guarded, b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 17_000).startswith(b"HTTP/1.1 431 ")
     assert said(guarded, b"nonsense\r\n\r\n").startswith(b"HTTP/1.1 400 ")
     assert guarded.refusals() - before == {("head_too_large", "none"): 1, ("bad_request", "none"): 1}
+    assert said(guarded, upgrade(REALTIME).replace(b": 13", b": 12")).startswith(b"HTTP/1.1 400 ")
+    assert said(guarded, upgrade(REALTIME, "Content-Length: 1")).startswith(b"HTTP/1.1 400 ")
+    assert said(guarded, upgrade(REALTIME).replace(b"GET", b"POST")).startswith(b"HTTP/1.1 405 ")
+    assert guarded.refusals() - before == {
+        ("head_too_large", "none"): 1,
+        ("bad_request", "none"): 3,
+        ("method_not_allowed", "none"): 1,
+    }
     (line,) = (line for line in guarded.lines() if line["code"] == "head_too_large")
     assert (line["address"], line["key"]) == ("127.0.0.1", None)
 

@@ -228,6 +228,7 @@ export type Started = StreamEventFields & {
     model: string;
     prompt_tokens: number;
     params: Params;
+    fingerprint?: string;
 };
 export type Token = StreamEventFields & {
     type: "token";
@@ -246,6 +247,7 @@ export type Resumed = StreamEventFields & {
     type: "resumed";
     index: number;
     recomputed_tokens: number;
+    fingerprint?: string;
 };
 export type Adjusted = StreamEventFields & {
     type: "adjusted";
@@ -270,6 +272,7 @@ export type Snapshot = StreamEventFields & {
     model: string;
     prompt_tokens: number;
     params: Params;
+    fingerprint?: string;
     paused?: PauseReason;
 };
 export type Final = StreamEventFields & {
@@ -298,6 +301,7 @@ export type Ready = {
     session_id: string;
     models: string[];
     limits: Limits & Record<string, unknown>;
+    fingerprint?: string;
 };
 export type ErrorEvent = {
     type: "error";

@@ -216,6 +216,7 @@ class Ready(Event, kw_only=True):
     session_id: str
     models: list[str]
     limits: dict[str, Any]
+    fingerprint: str | None = None  # of the engine; equal ones promise equal tokens
 
 
 class StreamEvent(Event, kw_only=True):
@@ -230,6 +231,7 @@ class Started(StreamEvent, kw_only=True):
     model: str
     prompt_tokens: int
     params: Params
+    fingerprint: str | None = None
 
 
 class Token(StreamEvent, kw_only=True):
@@ -251,6 +253,7 @@ class Paused(StreamEvent, kw_only=True):
 class Resumed(StreamEvent, kw_only=True):
     index: int
     recomputed_tokens: int
+    fingerprint: str | None = None  # where it is another than before
 
 
 class Adjusted(StreamEvent, kw_only=True):
@@ -277,6 +280,7 @@ class Snapshot(StreamEvent, kw_only=True):
     model: str
     prompt_tokens: int
     params: Params
+    fingerprint: str | None = None
     paused: PauseReason | None = None
 
 
