@@ -1,9 +1,8 @@
 """Constraining: the grammars of streams, in step with their tokens.
 
 Matchers are worked at in two threads (`structure/constraint.py`), while the device computes or the host does
-something else, and this is where their work is given out and waited for: shortly, and only by rows that have
-a grammar. What is not there by then is no stream's but its own loss: its row is given up in this step, and
-the stream samples nothing until it is.
+something else, and this is where their work is given out and waited for, shortly. What is not there by then
+is no stream's but its own loss: its row is given up in this step, and the stream samples nothing until it is.
 
 It knows sequences, rows and outlooks; what a forced token is to a stream's reader it leaves to `force`, and
 where a sequence stands that has less to compute than before, to `moved`.
@@ -24,7 +23,7 @@ from engine.structure.matcher import ALLOWED, GrammarError
 from engine.structure.vocabulary import Vocabulary
 from engine.structure.worker import Worker
 
-PATIENCE_S = 0.002  # that one step waits for all that is to be known of its rows, twice
+LEAST_PATIENCE_S, PATIENCE_S = 0.002, 0.0001  # that a step waits for outlooks, and for each of them
 _ANY = bytes([ALLOWED])
 
 Starts = Several[int]  # positions at which a grammar begins
@@ -51,12 +50,12 @@ class Constraining:
         self._wake = wake
         self._force = force
         self._moved = moved
-        self._patience_s = None if patient else PATIENCE_S
+        self._patient = patient
         self._quick, self._slow = Worker("grammars"), Worker("slow grammars")
         self._unsettled: dict[int, Sequence] = {}  # those of whose outlook there may be news
-        self._jobs: dict[int, Future[None]] = {}  # of each stream's constraint: the last
-        self._known: list[Future[None]] = []  # what is waited for: the outlooks but for their masks,
-        self._masked: list[Future[None]] = []  # and these
+        self._jobs: dict[int, Future[None]] = {}  # of each stream: the last
+        self._awaited: list[Future[None]] = []
+        self._patience_s = 0.0
 
     @property
     def awaited(self) -> bool:
@@ -67,9 +66,9 @@ class Constraining:
     def busy(self) -> bool:
         """Whether a step would settle something, without being woken for it: who is woken in the middle of a
         step does not hear of it."""
-        if self._patience_s is None:
+        if self._patient:
             return bool(self._unsettled)
-        return any(_constraint(sequence).masked for sequence in self._unsettled.values())
+        return any(_constraint(sequence).known for sequence in self._unsettled.values())
 
     # -- grammars that begin and end -----------------------------------------------------------------
 
@@ -104,20 +103,20 @@ class Constraining:
                 self._give(self._slow, [sequence])
 
     def _give(self, worker: Worker, sequences: list[Sequence]) -> None:
-        constraints = [_constraint(sequence) for sequence in sequences]
-        known = worker.submit(partial(_do, [constraint.submit() for constraint in constraints]))
-        masked = worker.submit(partial(_do, [constraint.fill_mask for constraint in constraints]))
+        work = [_constraint(sequence).submit() for sequence in sequences]
+        job = worker.submit(lambda: [follow() for follow in work])
         for sequence in sequences:
-            self._jobs[sequence.stream] = masked
+            self._jobs[sequence.stream] = job
             if sequence.awaited_outlook:
-                masked.add_done_callback(lambda _: self._wake())
-        if worker is self._quick or self._patience_s is None:
-            self._known, self._masked = [*self._known, known], [*self._masked, masked]
+                job.add_done_callback(lambda _: self._wake())
+        if worker is self._quick or self._patient:
+            self._awaited.append(job)
+            self._patience_s += PATIENCE_S * len(sequences)
 
-    def _await(self, jobs: list[Future[None]]) -> None:
-        if jobs:
-            wait(jobs, self._patience_s)
-            jobs.clear()
+    def _await(self) -> None:
+        if self._awaited:
+            wait(self._awaited, None if self._patient else max(LEAST_PATIENCE_S, self._patience_s))
+            self._awaited, self._patience_s = [], 0.0
 
     # -- a step --------------------------------------------------------------------------------------
 
@@ -126,17 +125,12 @@ class Constraining:
         if not self._unsettled:
             return []
         self.start()
-        self._await(self._known)
-        if self._patience_s is None:
-            self._await(self._masked)
+        self._await()
         return [sequence for sequence in list(self._unsettled.values()) if self._settle(sequence)]
 
     def _settle(self, sequence: Sequence) -> bool:
-        constraint = _constraint(sequence)
-        if sequence.awaited_outlook and not constraint.masked:
-            return False
-        if not constraint.known:
-            if sequence.num_placeholders:  # by then it will be another
+        if not _constraint(sequence).known:
+            if sequence.awaited_outlook or sequence.num_placeholders:  # behind those it will be another
                 return False
             self.postpone(sequence)
             return True
@@ -156,16 +150,15 @@ class Constraining:
         """Of rows that were launched, and whose streams' last tokens are known: those that can be sampled
         now, each with its mask. Others are not to be sampled, or are given up."""
         self.start()
-        self._await(self._known)
+        self._await()
         for row in rows:
             if not row.given_up:
                 self._force(row.sequence)
-        self._await(self._masked)
         chosen: list[tuple[Row, bytes | GrammarError | None]] = []
         for row in rows:
             if not row.samples or row.given_up:
                 continue
-            if not _constraint(row.sequence).masked:
+            if not _constraint(row.sequence).known:
                 row.sequence.give_up_in_flight(row.end - 1)
                 self.postpone(row.sequence)
                 self._moved(row.sequence)
@@ -213,11 +206,6 @@ class Constraining:
 def _constraint(sequence: Sequence) -> Constraint:
     assert sequence.constraint is not None
     return sequence.constraint
-
-
-def _do(work: list[Callable[[], None]]) -> None:
-    for one in work:
-        one()
 
 
 def _replay(constraint: Constraint, sequence: Sequence, starts: Starts) -> None:

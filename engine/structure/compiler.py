@@ -40,11 +40,8 @@ def problem_of(source: str) -> str:
     """Why a grammar cannot be followed, or nothing: it is compiled, over bytes, and its first step taken."""
     matcher = matcher_of(source, _bytes())
     if not matcher.is_error():
-        matcher.compute_ff_tokens()
         matcher.compute_bitmask()
-    if not matcher.is_error():
-        return ""
-    return reason_of(matcher)
+    return reason_of(matcher) if matcher.is_error() else ""
 
 
 def problem_in_thread(source: str) -> str:

@@ -22,13 +22,12 @@ Change = Callable[[Matcher], object]
 
 
 class Outlook:
-    """What comes next, as far as it is known; written by a thread, and read when `known` or `masked`."""
+    """What comes next: written by a thread, and read when it is `known`."""
 
-    __slots__ = ("error", "fits", "forced", "known", "mask", "masked")
+    __slots__ = ("error", "fits", "forced", "known", "mask")
 
     def __init__(self) -> None:
-        self.known = False  # all but the mask
-        self.masked = False
+        self.known = False
         self.forced: list[int] = []
         self.fits = True  # the tokens that were asked about
         self.mask: bytes | None = None  # a byte for each token; None where nothing is asked of it
@@ -37,7 +36,6 @@ class Outlook:
     def fail(self, error: BaseException) -> None:
         known = isinstance(error, GrammarError)
         self.error = str(error) if known else "The grammar cannot be followed: its matcher failed."
-        self.known = self.masked = True
 
 
 class Constraint:
@@ -61,16 +59,12 @@ class Constraint:
     @property
     def due(self) -> bool:
         """Whether there is work to do, and none under way that might be done in the other thread."""
-        return (bool(self._changes) or not self._submitted) and (self.outlook.masked or not self._submitted)
+        return not self._submitted or (bool(self._changes) and self.outlook.known)
 
     @property
     def known(self) -> bool:
         """Whether the outlook is that of the tokens that stand."""
         return self._submitted and not self._changes and self.outlook.known
-
-    @property
-    def masked(self) -> bool:
-        return self.known and self.outlook.masked
 
     # -- the stream's tokens -----------------------------------------------------------------------
 
@@ -122,6 +116,7 @@ class Constraint:
             except BaseException as error:  # noqa: BLE001 - it ends its own stream
                 outlook.fail(error)
             self.slow = time.perf_counter() - began > LONG_S
+            outlook.known = True
 
         return follow
 
@@ -133,19 +128,5 @@ class Constraint:
         for change in changes:
             if change(self._matcher) is False:
                 outlook.fits = False
-        outlook.forced = self._matcher.forced()
-        outlook.known = True
-
-    def fill_mask(self) -> None:
-        """In the same thread, behind the rest."""
-        outlook = self.outlook
-        if outlook.masked:
-            return
-        began = time.perf_counter()
-        try:
-            assert self._matcher is not None
-            outlook.mask = self._matcher.mask()
-        except BaseException as error:  # noqa: BLE001 - as above
-            outlook.fail(error)
-        outlook.masked = True
-        self.slow = self.slow or time.perf_counter() - began > LONG_S
+        outlook.mask = self._matcher.mask()
+        outlook.forced = self._matcher.forced(outlook.mask)

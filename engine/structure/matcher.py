@@ -66,17 +66,6 @@ class Matcher:
         """It goes on where the run before stopped."""
         self._runs.pop()
 
-    def forced(self) -> list[int]:
-        """Tokens that must come next; nothing where there is a choice."""
-        run = self._runs[-1]
-        if run.behind_end:
-            return []
-        tokens = run.matcher.compute_ff_tokens()
-        self._check(run.matcher)
-        if not tokens and run.matcher.is_stopped() and len(self._ends) == 1:
-            return list(self._ends)
-        return tokens
-
     def mask(self) -> bytes | None:
         """A byte for each token: whether it may come next. None where nothing is asked."""
         run = self._runs[-1]
@@ -85,6 +74,18 @@ class Matcher:
         mask = run.matcher.compute_logit_bias()
         self._check(run.matcher)
         return mask
+
+    def forced(self, mask: bytes | None) -> list[int]:
+        """The tokens that must come next, where the mask leaves one: that, and what follows of itself.
+
+        To ask for those keeps the interpreter for as long as it takes: nobody asks where there is a choice.
+        """
+        if mask is None or mask.count(ALLOWED) != 1:
+            return []
+        matcher = self._runs[-1].matcher
+        tokens = matcher.compute_ff_tokens()
+        self._check(matcher)
+        return tokens or [mask.index(ALLOWED)]
 
     def _until_end(self, tokens: list[int]) -> int:
         return next((at for at, token in enumerate(tokens) if token in self._ends), len(tokens))

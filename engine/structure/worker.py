@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
 
-STACK_BYTES = 256 << 20  # of addresses: memory is taken as it is used
+STACK_BYTES = 64 << 20  # of addresses: memory is taken as it is used
 
 
 class Worker:
