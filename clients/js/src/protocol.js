@@ -101,6 +101,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @property {Message[]} [messages] close the model's turn, and open a new one after them
  * @property {number[]} [tokens] continue the model's own turn
  * @property {number} [at] rewind to this token first
+ * @property {"fit" | "anew"} [grammar] it fits into the stream's grammar (default), or that begins anew behind it
  */
 /**
  * @typedef {Cancel
