@@ -1,7 +1,8 @@
 """Sampling: what the tokens of a step cost on one core, by what their streams ask for.
 
-Beside the least that anybody pays, torch's maximum of each row, in turn with it. Rows are peaked as a model's
-are: a few likely tokens, and a long tail in random order. Contexts have 400 tokens.
+Beside the least that anybody pays, torch's maximum of each row, in turn with it, in the processor's time.
+Rows are peaked as a model's are: a few likely tokens, and a long tail in random order. Contexts have 400
+tokens.
 """
 
 from __future__ import annotations
@@ -86,9 +87,9 @@ def _in_turn(works: dict[str, Callable[[], object]]) -> dict[str, float]:
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(ROUNDS):
         for name, work in works.items():
-            since = time.perf_counter()
+            since = time.process_time()
             work()
-            seconds[name].append(time.perf_counter() - since)
+            seconds[name].append(time.process_time() - since)
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 

@@ -25,7 +25,7 @@ FILTERS: dict[str, dict[str, float]] = {
     "temperature 2": {"temperature": 2.0},
     "top_k": {"top_k": 20},
     "top_p": {"top_p": 0.8},
-    "top_p of little": {"top_p": 0.05},
+    "top_p of little": {"top_p": 0.2},
     "min_p": {"min_p": 0.05},
     "all": {"temperature": 1.3, "top_k": 100, "top_p": 0.9, "min_p": 0.01},
 }

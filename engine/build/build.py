@@ -12,6 +12,7 @@ from engine import api, toy_model
 from engine.build.budgets import MAX_CONTEXTS, check_kv_tokens, decoding_rows, step_tokens, whole_blocks
 from engine.build.fingerprint import fingerprint
 from engine.engine import Engine
+from engine.heap import trim_heap
 from engine.forward.interface import Runner
 from engine.forward.toy_runner import CONTEXT, ToyRunner
 from engine.model.preflight import ModelError
@@ -122,6 +123,7 @@ def build_around(
     weights = weights_digest(model)
     components = Components(model, options, ranks)
     vocabulary = read_vocabulary(folder, components.facts.vocab, components.facts.eos)
+    trim_heap()  # of what reading it took
     dtype = str(model.dtype).removeprefix("torch.")
     hello = api.Hello(
         model=Path(options.model).name,
@@ -158,7 +160,13 @@ def build_around(
         components.kv_bytes / 1e9,
         components.kv_growth,
     )
-    cache = BlockCache(hello.kv_tokens // hello.block, hello.block, runs=hello.attention == "sdpa")
+    cache = BlockCache(
+        len(components.windows) * hello.kv_tokens // hello.block,
+        hello.block,
+        runs=hello.attention == "sdpa",
+        windows=components.windows,
+        chunk=step_tokens(options.step_tokens, hello.device),
+    )
     engine = _assemble(
         options,
         components.runner,
@@ -187,7 +195,7 @@ def _assemble(
     budget = step_tokens(options.step_tokens, hello.device)
     scheduler = Scheduler(
         cache,
-        step_tokens=max(2, budget),
+        step_tokens=budget,
         batch_rows=max(2, min(options.batch_rows, budget)),
         tenant_prefill=max(hello.context, 4 * budget),
         host_cache=HostCache(host_pool.total_blocks if host_pool else 0),

@@ -21,7 +21,7 @@ from engine.sampling import noise
 from engine.sampling.noise import BLOCK
 
 MIN_TEMPERATURE = 1e-30  # a temperature that float32 still holds
-SLACK = 1e-9  # by which a bound, made of rounded numbers, may be too low
+SLACK = 1e-9  # the share by which a bound, made of rounded numbers, may be too low
 
 
 def peaks(scores: Tensor) -> Tensor:
@@ -103,7 +103,8 @@ class Race:
         certain = torch.cat([firsts.clamp(max=vocab - 1), favourites], 1)
         reached = self._reached(self._scores[at, certain], at, ahead)
         reached[:, :-1].masked_fill_(~real, -torch.inf)
-        least = reached.amax(1) - SLACK  # that the winner comes to
+        most = reached.amax(1)
+        least = most - SLACK * (1 + most.abs())  # that the winner comes to
         bounds = self._reached(self._peaks[rows], at, ahead[:, :-1])
         row, block = ((bounds >= least[:, None]) & (bounds > -torch.inf)).nonzero().unbind(1)
 

@@ -33,6 +33,7 @@ UNIT = tl.constexpr(2.0**-noise.MANTISSA)
 SQRT_HALF = tl.constexpr(noise.SQRT_HALF)
 LN2 = tl.constexpr(noise.LN2)
 TERMS = tl.constexpr(len(noise.SERIES))
+SLACK = tl.constexpr(race.SLACK)
 MIN_TEMPERATURE = tl.constexpr(race.MIN_TEMPERATURE)
 SCALE = tl.constexpr(filters.SCALE)
 
@@ -138,7 +139,7 @@ def winner(  # type: ignore[no-untyped-def]
         bits = mixed(key - (blocks + 1).to(tl.uint64) * GOLDEN)
         times = exponential(bits) * (1 / BLOCK)
         bounds = tl.max(ahead, 1) - ln(times)
-        if tl.max(bounds, 0) >= most - 1e-9:  # a bound, made of rounded numbers, may be too low
+        if tl.max(bounds, 0) >= most - SLACK * (1 + tl.abs(most)):
             first = (bits & (BLOCK - 1)).to(tl.int32)
             later = exponential(mixed(key + (ids + 1).to(tl.uint64) * GOLDEN))
             later = tl.where(inside[None, :] == first[:, None], 0.0, later) + times[:, None]

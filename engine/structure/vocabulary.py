@@ -29,7 +29,8 @@ def read_vocabulary(folder: Path, size: int, ends: Iterable[int]) -> Vocabulary 
         return None
     for rows in (size, None):  # a tokenizer may have tokens that the model has no logits for
         try:
-            return Vocabulary(LLTokenizer(definition, n_vocab=rows, eos_token=known), frozenset(known))
+            tokenizer = LLTokenizer(definition, n_vocab=rows, eos_token=known, slices=[])
         except Exception:  # noqa: BLE001 - the library raises nothing more exact
             continue
+        return Vocabulary(tokenizer, frozenset(known))
     return None

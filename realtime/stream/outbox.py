@@ -266,8 +266,21 @@ class Outbox:
         return count - count % self._interval
 
     def _send_tokens(self, events: list[OutgoingEvent], batch: list[PendingToken]) -> None:
-        if not batch:
-            return
+        """As one event; as several where some have a log probability and some have none."""
+        piece: list[PendingToken] = []
+        for pending in batch:
+            if (
+                piece
+                and pending.token is not None
+                and (pending.logprob is None) != (piece[0].logprob is None)
+            ):
+                self._send_piece(events, piece)
+                piece = []
+            piece.append(pending)
+        if piece:
+            self._send_piece(events, piece)
+
+    def _send_piece(self, events: list[OutgoingEvent], batch: list[PendingToken]) -> None:
         count = sum(pending.token is not None for pending in batch)
         event = Token(
             request_id=self.request_id,

@@ -98,7 +98,7 @@ def launched(
     known: set[str],
 ) -> list[Any]:
     """The kernels that read the batch, and that nobody knows yet."""
-    _, plan = backend.plan([row(slot, *counts) for slot, counts in enumerate(batch)])
+    _, (plan,) = backend.plan([row(slot, *counts) for slot, counts in enumerate(batch)])
     tokens, size = sum(count for _, count in batch), pool.keys[0].shape[-1]
     query = torch.zeros(tokens, heads, size, dtype=pool.dtype).transpose(0, 1)
     kernels = compiled_only()

@@ -25,11 +25,13 @@ from engine.forward.model_runner import ModelRunner
 from engine.forward.toy_runner import ToyRunner
 from engine.memory.host_pool import HostPool
 from engine.memory.idle_memory import IdleMemory
+from engine.model.layer_groups import group_layers
 from engine.model.loading import describe
 from engine.sampling.sampler import Sampler
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.host_cache import HostCache
 from engine.schedule.scheduler import Scheduler
+from engine.schedule.windows import Windows
 from engine.structure.vocabulary import Vocabulary
 from tests.fakes.attention_packages import flash_attn_backend, flashinfer_backend
 from tests.fakes.late_block_copier import LateBlockCopier, ToyHostPool
@@ -109,7 +111,11 @@ def model_engine(
     ends = vocabulary.ends if vocabulary is not None else frozenset[int]()
     facts = describe(model.config)
     model.set_attn_implementation(NAME)
-    context = min(facts.context, limits.kv_tokens)
+    groups = group_layers(facts.windows, facts.context)
+    windows = tuple(group.window for group in groups)
+    blocks = limits.kv_tokens // limits.block_size
+    longest = Windows(windows, limits.block_size, limits.step_tokens).longest(blocks)
+    context = min(facts.context, longest)
     sampler = Sampler(SLOTS, facts.vocab, eos=ends, rows=limits.batch_rows)
     pool = KvPool(
         facts.layers,
@@ -118,6 +124,7 @@ def model_engine(
         tokens=limits.kv_tokens + limits.block_size,
         dtype=model.dtype,
         device="cpu",
+        groups=groups,
     )
     kernels = BACKENDS[limits.attention](pool, limits.block_size, facts.heads, SLOTS)
     runner = ModelRunner(
@@ -131,9 +138,9 @@ def model_engine(
     )
     if limits.captured:
         runner.capture_decode(cast("TritonBackend", kernels), limits.batch_rows, lambda work: work)
-    return _assembled(
-        runner if wrap is None else wrap(runner), sampler, limits, _copier(pool, limits), pool, vocabulary
-    )
+    wrapped = runner if wrap is None else wrap(runner)
+    copier = _copier(pool, limits)
+    return _assembled(wrapped, sampler, limits, copier, pool, windows, vocabulary)
 
 
 def _copier(pool: KvPool, limits: Limits) -> LateBlockCopier | None:
@@ -164,10 +171,16 @@ def _assembled(
     limits: Limits,
     copier: LateBlockCopier | None = None,
     pool: KvPool | None = None,
+    windows: tuple[int | None, ...] = (None,),
     vocabulary: Vocabulary | None = None,
 ) -> Engine:
-    blocks = limits.kv_tokens // limits.block_size
-    cache = BlockCache(blocks, limits.block_size, runs=limits.attention == "sdpa")
+    cache = BlockCache(
+        limits.kv_tokens // limits.block_size,
+        limits.block_size,
+        runs=limits.attention == "sdpa",
+        windows=windows,
+        chunk=limits.step_tokens,
+    )
     scheduler = Scheduler(
         cache,
         step_tokens=limits.step_tokens,

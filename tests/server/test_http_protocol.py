@@ -189,6 +189,37 @@ async def test_a_head_of_too_many_headers_is_refused_before_it_is_parsed(end: by
     assert refused == [(431, "127.0.0.1")]
 
 
+async def test_whoever_sends_on_behind_what_is_no_request_is_told_so_all_the_same() -> None:
+    limits = HttpLimits(close_timeout_s=3600)
+    async with serving(hello, http_limits=limits) as server, raw_socket(server) as peer:
+        await peer.send(WHOLE[:-2] + FIELDS + b"X: " + b"x" * 5 * READ_BYTES)
+        assert (await peer.read_rest()).startswith(b"HTTP/1.1 431 ")
+        await peer.send(b"x" * READ_BYTES)
+        peer.socket.shutdown(socket.SHUT_WR)
+        async with asyncio.timeout(10):
+            while server.state.connections:  # noqa: ASYNC110 - a plain set, that tells nobody
+                await asyncio.sleep(0)
+
+
+async def test_a_body_that_is_none_ends_an_answer_that_is_under_way() -> None:
+    gone = asyncio.Event()
+
+    async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x", "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        await send({"type": "http.response.body", "body": b"y", "more_body": True})
+        gone.set()
+
+    async with serving(endless) as server, raw_socket(server) as peer:
+        await peer.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await peer.read_response()
+        await peer.send(b"no length\r\n")
+        await peer.read_rest()
+        await asyncio.wait_for(gone.wait(), 10)
+
+
 async def test_as_many_headers_as_there_may_be_are_no_fewer_behind_a_request_that_came_with_them() -> None:
     most = WHOLE[:-2] + FIELDS.removesuffix(b"a:b\r\n") + b"\r\n"
     async with serving(hello) as server, raw_socket(server) as peer:
@@ -427,6 +458,17 @@ async def test_the_end_of_the_server_waits_for_no_idle_connection() -> None:
         assert await ask(kept) == b"hello"
         await server.stop()
         assert [await peer.read_rest() for peer in (silent, half, kept)] == [b"", b"", b""]
+
+
+async def test_the_end_of_the_server_waits_for_no_body_that_is_still_to_come() -> None:
+    events = Events()
+    async with (
+        serving(reading(events), http_limits=LENIENT, **KEPT) as server,
+        raw_socket(server) as peer,
+    ):
+        await unfinished(peer, events)
+        await server.stop()
+        assert (await peer.read_rest()).startswith(b"HTTP/1.1 503 ")
         assert not server.state.connections
         assert not server.http.pending
 

@@ -163,10 +163,11 @@ async def test_what_was_decoded_and_taken_back_is_compared_too(server: Served, t
 
 
 def forged(record: Record, at: int) -> Record:
-    """The same, with another token on that line."""
+    """The same, with another token at the head of that line."""
     line = record.lines[at]
     assert isinstance(line, Tokens)
-    other = Tokens(stream=1, index=line.index, text="?", tokens=[line.tokens[0] ^ 1], logprobs=line.logprobs)
+    tokens = [line.tokens[0] ^ 1, *line.tokens[1:]]
+    other = Tokens(stream=1, index=line.index, text="?", tokens=tokens, logprobs=line.logprobs)
     return Record(record.start, [*record.lines[:at], other, *record.lines[at + 1 :]])
 
 
@@ -318,17 +319,17 @@ def test_the_first_token_that_differs_is_shown_with_both_log_probabilities(
     line = first.lines[4]
     assert isinstance(line, Tokens)
     assert line.logprobs is not None
-    first.start.params.seed = 4
     first.start.fingerprint = "fp_other"
-    (tmp_path / "r").write_bytes(b"".join(map(encode_line, [first.start, *first.lines])))
+    other = forged(first, 4)
+    (tmp_path / "r").write_bytes(b"".join(map(encode_line, [other.start, *other.lines])))
     done = command("replay", "--url", shared.http, str(tmp_path / "r"))
     assert (done.stderr, done.returncode) == ("", 1)
     _, differs, recorded_there, here, fingerprints = done.stdout.splitlines()
-    assert differs == "  differs at token 0, 0 tokens having been equal"
-    assert recorded_there.startswith("  recorded: ")
-    assert here.startswith("  here:     ")
-    assert "log probability -" in recorded_there
-    assert "log probability -" in here
+    assert differs == f"  differs at token {line.index}, {line.index} tokens having been equal"
+    assert recorded_there.startswith(f"  recorded: {line.tokens[0] ^ 1} ")
+    assert here.startswith(f"  here:     {line.tokens[0]} ")
+    assert f"log probability {line.logprobs[0]:.4f}" in recorded_there
+    assert f"log probability {line.logprobs[0]:.4f}" in here
     assert fingerprints.startswith("  the fingerprints differ: recorded fp_other, here fp_")
 
 

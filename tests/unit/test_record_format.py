@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import re
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
@@ -17,6 +19,7 @@ from midstream.record_format import (
     Moved,
     Pause,
     RecordError,
+    RecordLine,
     Resume,
     Rewind,
     Start,
@@ -137,3 +140,21 @@ def test_lost_ends_what_is_known() -> None:
     lost = Lost(stream=1, index=0, why="the connection was lost")
     (record,) = parse_records(text(START, lost))
     assert record.lines == [lost]
+
+
+# -- the document ----------------------------------------------------------------------------------
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "records.md").read_text()
+
+
+@pytest.mark.parametrize("kind", get_args(Line), ids=lambda kind: kind.__name__)
+def test_every_line_is_documented_with_all_its_fields(kind: type[RecordLine]) -> None:
+    tag = kind.__struct_config__.tag
+    (row,) = re.findall(rf"^\| `{tag}` \|([^|]+)\|", DOCUMENT, re.MULTILINE)
+    assert set(re.findall(r"\w+", row)) >= set(kind.__struct_fields__) - {"stream"}
+
+
+def test_the_documents_lines_are_lines() -> None:
+    shown = DOCUMENT.rpartition("```\n{")[2].partition("```")[0].replace(", …", "").replace("…", "")
+    (record,) = parse_records("{" + shown)
+    assert [type(line) for line in record.lines] == [Tokens, Tokens, Adjust, Tokens, Final]

@@ -275,7 +275,8 @@ class Player {
       difference: this.#difference,
       recordedFingerprints,
       replayedFingerprints: this.#fingerprints,
-      sameFingerprint: new Set([...recordedFingerprints, ...this.#fingerprints]).size === 1,
+      sameFingerprint: Boolean(recordedFingerprints.length && this.#fingerprints.length)
+        && new Set([...recordedFingerprints, ...this.#fingerprints]).size === 1,
       recordedPromptTokens: start.prompt_tokens,
       replayedPromptTokens: this.#stream.promptTokens ?? 0,
     };

@@ -78,7 +78,8 @@ class Replay(Struct, frozen=True, kw_only=True):
     @property
     def same_fingerprint(self) -> bool:
         """Whether both were computed by what promises equal tokens."""
-        return len({*self.recorded_fingerprints, *self.replayed_fingerprints}) == 1
+        recorded, replayed = self.recorded_fingerprints, self.replayed_fingerprints
+        return bool(recorded and replayed) and len({*recorded, *replayed}) == 1
 
 
 async def replay(client: Client, record: Record) -> Replay:
