@@ -12,9 +12,9 @@ from engine import api, toy_model
 from engine.build.budgets import MAX_CONTEXTS, check_kv_tokens, decoding_rows, step_tokens, whole_blocks
 from engine.build.fingerprint import fingerprint
 from engine.engine import Engine
-from engine.heap import trim_heap
 from engine.forward.interface import Runner
 from engine.forward.toy_runner import CONTEXT, ToyRunner
+from engine.heap import trim_heap
 from engine.model.preflight import ModelError
 from engine.sampling.sampler import Sampler
 from engine.schedule.block_cache import BlockCache
