@@ -26,29 +26,48 @@ STREAM_COUNTS, TOKENS, ROUNDS = (1, 32), 64, 5
 GAP_GOAL, FORWARDS_GOAL = 1.05, 0.3
 QUESTIONS = [
     "What is the weather in Paris?",
-    "Send a mail to Ann that I am late.",
-    "Set an alarm for seven.",
+    "Wake me up at seven.",
     "Find me a flight to Rome.",
+    "Is it cold in Oslo?",
+    "Set an alarm for half past six, every day.",
+    "How do I get to Tokyo by plane?",
+    "Will it rain in London?",
+    "I want to fly to Lima, in comfort.",
 ]
 ENDLESS: dict[str, Any] = {"type": "array", "items": {"type": "string", "minLength": 4}, "minItems": 100}
-CALL: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "tool": {"enum": ["get_weather", "send_mail", "set_alarm", "find_flight"]},
-        "arguments": {
-            "type": "object",
-            "properties": {
-                "destination": {"type": "string", "maxLength": 30},
-                "description": {"type": "string", "maxLength": 60},
-                "priority": {"enum": ["low", "medium", "high"]},
-                "confirmation_required": {"type": "boolean"},
-            },
-            "required": ["destination", "description", "priority", "confirmation_required"],
-            "additionalProperties": False,
-        },
-    },
-    "required": ["tool", "arguments"],
-    "additionalProperties": False,
+
+
+def tool(name: str, **arguments: dict[str, Any]) -> dict[str, Any]:
+    """A call of it."""
+    return {
+        "type": "object",
+        "properties": {"name": {"const": name}, "arguments": closed(arguments)},
+        "required": ["name", "arguments"],
+        "additionalProperties": False,
+    }
+
+
+def closed(properties: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+WORDS = {"type": "string", "maxLength": 30}
+CALL = {
+    "anyOf": [
+        tool("get_current_weather", location=WORDS, temperature_unit={"enum": ["celsius", "fahrenheit"]}),
+        tool(
+            "set_alarm_clock",
+            hours={"type": "integer"},
+            minutes={"type": "integer"},
+            repeat={"type": "boolean"},
+        ),
+        tool("find_flight_connections", destination=WORDS, passenger_class={"enum": ["economy", "business"]}),
+    ]
 }
 
 
