@@ -15,6 +15,14 @@ from typing import Literal
 from msgspec import Struct
 
 
+class Grammar(Struct, array_like=True, frozen=True):
+    """What a stream's output must be, in llguidance's words. `force`: tokens to which it leaves no choice are
+    taken without being sampled, which changes no text."""
+
+    source: str
+    force: bool = True
+
+
 class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a stream's next token is chosen. Complete: every field has its value."""
 
@@ -31,6 +39,7 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     logprobs: int | None = None
     ignore_eos: bool = False
     min_tokens: int = 0
+    grammar: Grammar | None = None
 
 
 class EngineOptions(Struct, frozen=True, kw_only=True):
@@ -77,6 +86,7 @@ class Submit(Command, frozen=True):
         tuple[int, int]
     ] = []  # (output index, tokens) of what stands among the output but is none
     paused: bool = False
+    grammar_starts: tuple[int, ...] = (0,)  # tokens behind the prompt before each beginning of the grammar
 
 
 class Grant(Command, frozen=True):
@@ -104,9 +114,11 @@ class Truncate(Command, frozen=True):
 
 
 class Append(Command, frozen=True):
-    """Put tokens into the context, before the next output token."""
+    """Put tokens into the context, before the next output token. They must fit into the stream's grammar, if
+    it has one, or that begins anew behind them."""
 
     tokens: list[int]
+    grammar_anew: bool = False
 
 
 class Cancel(Command, frozen=True):
@@ -156,6 +168,7 @@ class Refused(Change, frozen=True):
 
     known: int = 0
     context: int = 0
+    reason: Literal["context", "grammar"] = "context"
 
 
 AnyChange = Paused | Resumed | Adjusted | Truncated | Appended | Refused
@@ -190,6 +203,7 @@ class News(Struct, array_like=True):
         None  # set once, when the stream first runs: prompt tokens found in the prefix cache
     )
     finish: Finish | None = None
+    forced: int = 0  # of `tokens`, those to which the grammar left no choice
 
 
 class Stats(Struct, array_like=True):
@@ -234,6 +248,7 @@ class Hello(Struct, tag=True, array_like=True):
     attention: str
     weights_bytes: int = 0
     fingerprint: str = ""  # equal ones promise equal tokens
+    grammars: bool = False  # whether streams may have them
 
 
 class Starting(Struct, tag=True, array_like=True):

@@ -23,10 +23,13 @@ from engine.schedule.block_cache import BlockCache
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import SampledToken, Sequence
 from engine.step.command_queue import CommandQueue, CommandSource
+from engine.step.constraining import Constraining
 from engine.step.executor import Executor, Result
 from engine.step.lifecycle import Lifecycle
 from engine.step.steering import Steering
 from engine.step.swapping import BlockCopier, Swapping
+from engine.structure.matcher import GrammarError
+from engine.structure.vocabulary import Vocabulary
 
 
 class Engine:
@@ -43,17 +46,28 @@ class Engine:
         commands: CommandSource | None = None,
         retry: bool = True,
         idle_memory: IdleMemory | None = None,
+        vocabulary: Vocabulary | None = None,
     ) -> None:
         self.runner = runner
         self.cache = cache
         self.scheduler = scheduler
         self.tokens_total = 0
         self._discarded = 0  # in the last step
-        self._executor = Executor(runner, sampler, overlap=overlap, retry=retry)
-        self._swapping = Swapping(scheduler.host_cache, copier)
-        self._lifecycle = Lifecycle(scheduler, sampler, slots=slots, context=runner.context)
-        self._steering = Steering(self._lifecycle, scheduler)
         self._commands = commands or CommandQueue()
+        # Where several processes compute in step, none may decide by how quick its threads are.
+        self._constraining = Constraining(
+            vocabulary,
+            wake=lambda: self._commands.put([]),
+            force=self._force,
+            moved=scheduler.update_ready,
+            patient=not retry,
+        )
+        self._executor = Executor(runner, sampler, self._constraining, overlap=overlap, retry=retry)
+        self._swapping = Swapping(scheduler.host_cache, copier)
+        self._lifecycle = Lifecycle(
+            scheduler, sampler, self._constraining, slots=slots, context=runner.context
+        )
+        self._steering = Steering(self._lifecycle, scheduler, self._constraining)
         self._idle_memory = idle_memory
         self._stopping = False
 
@@ -65,10 +79,12 @@ class Engine:
         started = time.perf_counter()
         self._give_back_idle_memory()
         self._finish_loads()
+        self._settle_grammars()
         batch = self.scheduler.schedule()
         self._announce(batch)
         completed = self._execute(batch)
         self._apply_commands()
+        self._constraining.start()
         return self._output(completed, time.perf_counter() - started)
 
     @property
@@ -77,8 +93,13 @@ class Engine:
         return self._nothing_to_compute and not self._swapping.busy
 
     @property
+    def awaits_grammars(self) -> bool:
+        """Whether a stream goes on when a thread is done with its grammar, which then wakes the engine."""
+        return self._constraining.awaited
+
+    @property
     def _nothing_to_compute(self) -> bool:
-        return self.scheduler.idle and not self._executor.busy
+        return self.scheduler.idle and not self._executor.busy and not self._constraining.busy
 
     def send(self, commands: list[api.AnyCommand]) -> None:
         """From any thread: commands for the end of the step in flight."""
@@ -90,7 +111,11 @@ class Engine:
             output = self.step()
             emit(output)
             if not output.stats.decode_rows and not output.stats.prefill_tokens and self.idle:
-                self._commands.wait(self._idle_memory.due_in_s if self._idle_memory else None)
+                self.wait(self._idle_memory.due_in_s if self._idle_memory else None)
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Until there is something to do again, or for so long."""
+        self._commands.wait(timeout_s)
 
     def stop(self) -> None:
         """From any thread."""
@@ -116,6 +141,46 @@ class Engine:
                 self._idle_memory.rest()
                 return
             more = self._idle_memory.give_back()
+
+    # -- grammars --------------------------------------------------------------------------------
+
+    def _settle_grammars(self) -> None:
+        """What is known by now of next tokens: an error, an answer that was waited for, or the tokens
+        themselves."""
+        for sequence in self._constraining.settle():
+            constraint = sequence.constraint
+            assert constraint is not None
+            if not constraint.known:
+                self.scheduler.update_ready(sequence)  # it has to wait
+            elif constraint.outlook.error is not None:
+                self._lifecycle.finish(sequence, "error", constraint.outlook.error)
+            else:
+                self._steering.go_on(sequence)
+                if not sequence.num_placeholders:
+                    self._force(sequence)
+                if self._lives(sequence):
+                    self._lifecycle.update(sequence)
+
+    def _force(self, sequence: Sequence) -> None:
+        """Take the tokens to which its grammar leaves it no choice, if it has come so far."""
+        tokens = self._constraining.forced(sequence)
+        if not tokens:
+            return
+        self._lifecycle.add_forced(sequence, tokens)
+        sequence.force(tokens)
+        self.tokens_total += len(tokens)
+        self._lifecycle.tell_answers(sequence)
+        self._end_or_go_on(sequence)
+
+    def _end_or_go_on(self, sequence: Sequence) -> None:
+        """Behind one output token more."""
+        if sequence.tokens[-1] in self.runner.eos and not sequence.sampling.ignore_eos:
+            self._lifecycle.finish(sequence, "eos")
+        else:
+            self._lifecycle.update(sequence)
+
+    def _lives(self, sequence: Sequence) -> bool:
+        return self.scheduler.sequences.get(sequence.stream) is sequence
 
     # -- execute ---------------------------------------------------------------------------------
 
@@ -157,6 +222,8 @@ class Engine:
         if row.discarded:
             self.scheduler.void(row)
             self._lifecycle.tell_answers(row.sequence)
+        elif isinstance(result, GrammarError):
+            self._lifecycle.finish(row.sequence, "error", str(result))
         elif isinstance(result, Exception):
             self._fail(row.sequence, "the model failed on this stream")
         elif result is not None and result.token is None:

@@ -21,6 +21,11 @@ def upload(
     return torch.tensor(numbers, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
 
 
+def upload_bytes(data: bytes, device: torch.device) -> Tensor:
+    on_host = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return on_host if device.type == "cpu" else on_host.pin_memory().to(device, non_blocking=True)
+
+
 def synchronize() -> None:
     """Wait for whatever is queued on the device. Raises `torch.AcceleratorError` where a kernel has broken
     the device: then nothing that this process asks of it succeeds any more."""

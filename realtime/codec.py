@@ -137,7 +137,7 @@ def explain_error(kind: type, error: msgspec.ValidationError, what: str) -> Refu
     match = _PATH.match(place)
     path = match.group(1) if match else ""
     code = "invalid_params" if path.startswith("params") else "invalid_frame"
-    if not path or message.startswith("Object missing required field"):
+    if not path or message.startswith(("Object missing required field", "Object contains unknown field")):
         within = f" in `{path}`" if path else ""
         return Refusal(
             code, f"{message.replace('Object missing required', 'Missing the')} of the {what}{within}."
@@ -191,6 +191,8 @@ def _expected(kind: Any) -> str:
             return "one of " + ", ".join(f'"{value}"' for value in kind.values)
         case inspect.ListType():
             return f"a list{_length(kind, 'items')}"
+        case inspect.DictType() if not isinstance(kind.key_type, inspect.IntType):
+            return "an object"
         case inspect.DictType():
             return f"an object{_length(kind, 'entries')} of token ids to {_expected(kind.value_type)}"
         case _:

@@ -31,6 +31,7 @@ EXPERIMENTS = (
     "connections",
     "handshakes",
     "poison",
+    "grammars",
     "shortages",
     "drains",
     "soak",

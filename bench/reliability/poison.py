@@ -37,6 +37,8 @@ PARAMETERS: tuple[dict[str, Any], ...] = (
     {"logit_bias": {7: math.inf, 8: -math.inf, 10**9: 1.0}, "logprobs": 20},
     {"top_k": 2**31, "min_p": 1.0, "logprobs": 10**6},
     {"seed": -(2**63), "min_tokens": 2**31},
+    {"grammar": api.Grammar("start: ((")},
+    {"grammar": api.Grammar('start: "ab" X\nX: /[a-z]/ & /[0-9]/')},
 )
 
 

@@ -14,11 +14,13 @@ from engine.build.fingerprint import fingerprint
 from engine.engine import Engine
 from engine.forward.interface import Runner
 from engine.forward.toy_runner import CONTEXT, ToyRunner
+from engine.heap import trim_heap
 from engine.model.preflight import ModelError
 from engine.sampling.sampler import Sampler
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.host_cache import HostCache
 from engine.schedule.scheduler import Scheduler
+from engine.structure.vocabulary import Vocabulary, read_vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,6 +73,7 @@ def _build_toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
         device="cpu",
         dtype="none",
         attention="none",
+        grammars=True,
         fingerprint=fingerprint(
             weights=TOY,
             folder=toy_model.FOLDER,
@@ -80,8 +83,9 @@ def _build_toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
             attention="none",
         ),
     )
+    vocabulary = read_vocabulary(toy_model.FOLDER, toy_model.VOCAB, [toy_model.EOS])
     cache = BlockCache(tokens // options.block_size, options.block_size, runs=False)
-    return _assemble(options, runner, sampler, hello, cache), hello
+    return _assemble(options, runner, sampler, hello, cache, vocabulary), hello
 
 
 def _build_model(options: api.EngineOptions, join: JoinRanks | None) -> tuple[Engine, api.Hello]:
@@ -118,6 +122,8 @@ def build_around(
 
     weights = weights_digest(model)
     components = Components(model, options, ranks)
+    vocabulary = read_vocabulary(folder, components.facts.vocab, components.facts.eos)
+    trim_heap()  # of what reading it took
     dtype = str(model.dtype).removeprefix("torch.")
     hello = api.Hello(
         model=Path(options.model).name,
@@ -131,6 +137,7 @@ def build_around(
         dtype=dtype,
         attention=components.attention_name,
         weights_bytes=components.weights_bytes,
+        grammars=vocabulary is not None,
         fingerprint=fingerprint(
             weights=weights,
             folder=folder,
@@ -166,6 +173,7 @@ def build_around(
         components.sampler,
         hello,
         cache,
+        vocabulary,
         components.host_pool(),
         ranks,
         components.idle_memory(cache),
@@ -179,6 +187,7 @@ def _assemble(
     sampler: Sampler,
     hello: api.Hello,
     cache: BlockCache,
+    vocabulary: Vocabulary | None,
     host_pool: HostPool | None = None,
     ranks: RankGroup | None = None,
     idle_memory: IdleMemory | None = None,
@@ -202,4 +211,5 @@ def _assemble(
         commands=ranks.commands if ranks else None,
         retry=ranks is None,
         idle_memory=idle_memory,
+        vocabulary=vocabulary,
     )

@@ -48,6 +48,7 @@ def fingerprint(
         "machine": machine(device),
         "torch": torch.__version__,
         "transformers": version("transformers"),
+        "llguidance": version("llguidance"),  # by which grammars are followed
     }
     encoded = json.dumps(inputs, sort_keys=True).encode()
     return f"fp_{blake2b(encoded, digest_size=FINGERPRINT_BYTES).hexdigest()}"

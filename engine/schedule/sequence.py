@@ -19,6 +19,9 @@ p: prompt, o: output, i: injected, ?: sampled by steps in flight, and not known 
 - `num_uncomputed`: tokens, placeholders included, that no step has been planned for.
 - `num_to_compute`: how many of them the next step should compute; 0 for a sequence that is to wait.
 
+A sequence whose output has a grammar holds its constraint, and tells it of every change of the tokens. One
+that waits for what the constraint has to say samples nothing meanwhile, as if it had no credit.
+
 Prefill, decode, resumption after an eviction, injection and rewind are one thing then: `num_computed` catches
 up with `num_tokens`.
 
@@ -35,6 +38,7 @@ from engine.schedule.windows import GONE, first_held
 
 if TYPE_CHECKING:
     from engine.schedule.batch import Row
+    from engine.structure.constraint import Constraint
 
 
 class Sequence:
@@ -77,6 +81,8 @@ class Sequence:
         self.pending_load: object | None = (
             None  # computed blocks that are on their way from the host's memory
         )
+        self.constraint: Constraint | None = None  # of a grammar
+        self.awaited_outlook: object | None = None  # of the constraint: nothing is sampled before it is there
         self.slot = -1  # row of the sampler's parameter tensors; -1 while it has none
         self.admitted = False  # whether it ever held memory
         self.last_served = 0  # the scheduler's step in which it last had a row
@@ -112,7 +118,8 @@ class Sequence:
 
     @property
     def may_sample(self) -> bool:
-        return not self.paused and self.next_index < self.credit and not self._ends_at(self.num_placeholders)
+        waits = self.paused or self.awaited_outlook
+        return not waits and self.next_index < self.credit and not self._ends_at(self.num_placeholders)
 
     @property
     def length_reached(self) -> bool:
@@ -185,12 +192,30 @@ class Sequence:
                     self.tokens_version += 1  # what was counted of it is void
                 row.given_up = given_up
         self._in_flight = [row for row in self._in_flight if not row.discarded]
+        if self.constraint is not None:
+            self.constraint.truncate(self.num_tokens + self.num_placeholders)
 
     # -- tokens ----------------------------------------------------------------------------------
 
     def append_output(self, token: int) -> None:
+        self._tell_constraint([token])
         self.tokens.append(token)
         self.num_outputs += 1
+
+    def force(self, tokens: list[int]) -> None:
+        """These come next, without being sampled: a row that was launched to sample the first of them does
+        not."""
+        for row in self._in_flight:
+            if row.samples and not row.void:
+                row.samples = False
+                self.num_placeholders -= 1
+        self._tell_constraint(tokens)
+        self.tokens += tokens
+        self.num_outputs += len(tokens)
+
+    def _tell_constraint(self, tokens: list[int]) -> None:
+        if self.constraint is not None:
+            self.constraint.append(tokens, self.num_tokens)
 
     def output_position(self, index: int) -> int:
         """Where output token `index` stands, or would stand, among the tokens."""
@@ -221,10 +246,14 @@ class Sequence:
         self.give_up_in_flight(self.num_tokens - 1)
         return self.num_tokens
 
-    def inject(self, tokens: list[int]) -> None:
+    def inject(self, tokens: list[int], *, grammar_anew: bool = False) -> None:
         """Put context tokens before the next output token, whatever was sampled for that so far."""
         self.give_up_in_flight(self.num_tokens - 1)
         self.tokens_version += 1
+        if not grammar_anew:
+            self._tell_constraint(tokens)
+        elif self.constraint is not None:
+            self.constraint.begin_anew(self.num_tokens + len(tokens))
         self.tokens += tokens
         self.injections.append((self.num_outputs, len(tokens)))
 

@@ -2,7 +2,8 @@
 
 Without overlap a batch completes in the step that launched it. With overlap it is *in flight* until the next
 step, and completes behind the launch of the batch that follows it: the device always has work queued, and the
-host learns of tokens one step later.
+host learns of tokens one step later. Rows whose streams have a grammar are sampled behind the others, once
+the host knows the token before: their masks are filled while the device computes.
 
 It knows rows, the model and the sampler; it changes no sequence, but to discard rows that it cannot trust. It
 knows no news, and no command.
@@ -14,14 +15,20 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from torch import Tensor
 
 from engine.forward.interface import Runner
+from engine.nonblocking_transfer import upload
+from engine.sampling.masks import forbid
 from engine.sampling.readback import Readback, SampleRequest
 from engine.sampling.sampler import Sampler
 from engine.schedule.batch import Batch, Row
 from engine.schedule.sequence import SampledToken
+from engine.step.constraining import Constraining
 from engine.step.failed_attempts import clean_up
+from engine.structure.matcher import GrammarError
 
 log = logging.getLogger(__name__)
 
@@ -35,16 +42,29 @@ class BatchInFlight:
     """Rows that were launched: their tokens on the way to the host, or why they could not be launched."""
 
     rows: list[Row]
-    readback: Readback | Exception
+    logits: Tensor | None = None  # of those rows that were to sample
+    wanted: list[Row] = field(default_factory=list)  # these rows
+    sampled: list[tuple[list[Row], Readback]] = field(default_factory=list)
+    refused: list[tuple[Row, GrammarError]] = field(default_factory=list)  # by their grammars
+    failure: Exception | None = None
 
 
 class Executor:
     """Rows that fail are retried with fewer others, unless other processes compute in step with this one:
     they would not retry, so there an error is raised."""
 
-    def __init__(self, runner: Runner, sampler: Sampler, *, overlap: bool, retry: bool = True) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        sampler: Sampler,
+        constraining: Constraining,
+        *,
+        overlap: bool,
+        retry: bool = True,
+    ) -> None:
         self._runner = runner
         self._sampler = sampler
+        self._constraining = constraining
         self._overlap = overlap
         self._retryable: tuple[type[Exception], ...] = (Exception,) if retry else ()
         self._in_flight: BatchInFlight | None = None
@@ -68,7 +88,11 @@ class Executor:
             if results is None and launched is not None:  # it builds upon what could not be trusted
                 completed += self._discard(launched, commit)
                 launched = None
-        if launched is not None and self._overlap and isinstance(launched.readback, Readback):
+        if launched is not None:
+            with self._timed():
+                self._sample_constrained(launched)
+            launched.logits = None
+        if launched is not None and self._overlap and launched.failure is None:
             self._in_flight = launched
         elif launched is not None:
             with self._timed():
@@ -87,10 +111,17 @@ class Executor:
             self._copy_block(copy)
         if not batch.rows:
             return None
+        launched = BatchInFlight(batch.rows)
+        with self._noting_failure(launched):
+            self._forward(launched)
+        return launched
+
+    @contextmanager
+    def _noting_failure(self, launched: BatchInFlight) -> Iterator[None]:
         try:
-            return BatchInFlight(batch.rows, self._forward(batch.rows))
+            yield
         except self._retryable as error:
-            return BatchInFlight(batch.rows, clean_up(error))
+            launched.failure = clean_up(error)
 
     def _copy_block(self, copy: tuple[int, int]) -> None:
         """One by one, since one may read what the next writes. What fails twice is raised, and ends the
@@ -101,34 +132,66 @@ class Executor:
             clean_up(error)
             self._runner.copy_blocks([copy])
 
-    def _forward(self, rows: list[Row]) -> Readback:
-        logits = self._runner.forward(rows)
-        requests = [SampleRequest(row.sequence, row.index) for row in rows if row.samples]
-        return self._sampler.launch(logits, requests)
+    def _forward(self, launched: BatchInFlight) -> None:
+        """The model, and the sampler for those rows that wait for nobody."""
+        launched.logits = self._runner.forward(launched.rows)
+        launched.wanted = [row for row in launched.rows if row.samples]
+        self._sample(launched, [row for row in launched.wanted if row.sequence.constraint is None])
+
+    def _sample_constrained(self, launched: BatchInFlight) -> None:
+        rows = [row for row in launched.wanted if row.sequence.constraint is not None]
+        if launched.failure is not None or not rows:
+            return
+        chosen = self._constraining.choose(rows)
+        launched.refused = [(row, mask) for row, mask in chosen if isinstance(mask, GrammarError)]
+        masks = {id(row): mask for row, mask in chosen if isinstance(mask, bytes)}
+        with self._noting_failure(launched):
+            self._forbid(launched, masks)
+            self._sample(launched, [row for row, mask in chosen if not isinstance(mask, GrammarError)])
+
+    def _forbid(self, launched: BatchInFlight, masks: dict[int, bytes]) -> None:
+        assert launched.logits is not None
+        masked = [(at, masks[id(row)]) for at, row in enumerate(launched.wanted) if id(row) in masks]
+        forbid(launched.logits, [at for at, _ in masked], [mask for _, mask in masked])
+
+    def _sample(self, launched: BatchInFlight, rows: list[Row]) -> None:
+        """Some of the rows whose logits there are."""
+        logits = launched.logits
+        assert logits is not None
+        if not rows:
+            return
+        if len(rows) < len(launched.wanted):
+            ids = {id(row) for row in rows}
+            places = [at for at, row in enumerate(launched.wanted) if id(row) in ids]
+            logits = logits[upload(places, logits.device)]
+        requests = [SampleRequest(row.sequence, row.index) for row in rows]
+        launched.sampled.append((rows, self._sampler.launch(logits, requests)))
 
     def _results(self, launched: BatchInFlight) -> list[Result] | None:
         """The result of each row, waited for; None where they have to be retried."""
-        if isinstance(launched.readback, Exception):
+        if launched.failure is not None:
             return None
         try:
-            return self._read(launched.rows, launched.readback)
+            return self._read(launched)
         except self._retryable as error:  # of work that was only queued when it was launched
-            launched.readback = clean_up(error)
+            launched.failure = clean_up(error)
             return None
 
-    def _read(self, rows: list[Row], readback: Readback) -> list[Result] | None:
+    def _read(self, launched: BatchInFlight) -> list[Result] | None:
         """The result of each row; None where a row's logits are no numbers, and others may suffer for it.
 
         Rows that are read together read over their ends, masked, into what others wrote; and nothing times no
         number is no number. Alone, a row reads its own: only the culprit is left with none.
         """
-        tokens = iter(readback.read())
-        results: list[Result] = [next(tokens) if row.samples else None for row in rows]
+        by_row: dict[int, Result] = {id(row): error for row, error in launched.refused}
+        for rows, readback in launched.sampled:
+            by_row |= {id(row): token for row, token in zip(rows, readback.read(), strict=True)}
+        results = [by_row.get(id(row)) for row in launched.rows]
         spoiled = any(
             isinstance(result, SampledToken) and result.token is None and not row.discarded
-            for row, result in zip(rows, results, strict=True)
+            for row, result in zip(launched.rows, results, strict=True)
         )
-        return None if spoiled and len(rows) > 1 else results
+        return None if spoiled and len(launched.rows) > 1 else results
 
     def _discard(self, launched: BatchInFlight, commit: Commit) -> list[Row]:
         for row in launched.rows:
@@ -153,12 +216,12 @@ class Executor:
             if row.outdated:
                 row.sequence.give_up_in_flight()
         rows = [row for row in failed.rows if not row.discarded]
-        if not isinstance(failed.readback, Exception) or len(rows) <= 1:
+        if failed.failure is None or len(rows) <= 1:
             again = iter(self._retry_each(rows))
         elif len(rows) < len(failed.rows):  # these have not failed yet
             again = iter(self._retry_rows(rows))
         else:
-            again = iter(self._retry_halves(rows, failed.readback))
+            again = iter(self._retry_halves(rows, failed.failure))
         return [None if row.discarded else next(again) for row in failed.rows]
 
     def _retry_each(self, rows: list[Row]) -> list[Result]:
@@ -167,10 +230,13 @@ class Executor:
     def _retry_rows(self, rows: list[Row]) -> list[Result]:
         """Computing a row again writes the same again, so what is left in the end are the rows that fail
         alone, and what ran short of memory as a whole may do in parts."""
-        try:
-            results = self._read(rows, self._forward(rows))
-        except self._retryable as error:
-            return self._retry_halves(rows, clean_up(error))
+        again = BatchInFlight(rows)
+        with self._noting_failure(again):
+            self._forward(again)
+        self._sample_constrained(again)
+        results = self._results(again)
+        if again.failure is not None:
+            return self._retry_halves(rows, again.failure)
         return self._retry_each(rows) if results is None else results
 
     def _retry_halves(self, rows: list[Row], error: Exception) -> list[Result]:

@@ -1,8 +1,8 @@
 """Stream lifecycle in the engine: how streams begin and end, and the news that are collected for them.
 
-A stream has a slot, a row of the sampler's tensors, from its beginning to its end, and a place in the
-scheduler. Its news are collected here until the step is over, and answers to commands until the token in
-flight is there or void. It knows no command but `Submit`, no batch and no model.
+A stream has a slot, a row of the sampler's tensors, from its beginning to its end, a place in the scheduler,
+and what follows its grammar if it has one. Its news are collected here until the step is over, and answers to
+commands until the token in flight is there or void. It knows no command but `Submit`, no batch and no model.
 """
 
 from __future__ import annotations
@@ -14,14 +14,24 @@ from engine import api
 from engine.sampling.sampler import Sampler
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import SampledToken, Sequence
+from engine.step.constraining import Constraining
 
 Answer = Callable[[int], api.AnyChange]  # to a command, given the index of the next token
 
 
 class Lifecycle:
-    def __init__(self, scheduler: Scheduler, sampler: Sampler, *, slots: int, context: int) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        sampler: Sampler,
+        constraining: Constraining,
+        *,
+        slots: int,
+        context: int,
+    ) -> None:
         self._scheduler = scheduler
         self._sampler = sampler
+        self._constraining = constraining
         self._context = context
         self._free_slots = list(range(slots))
         self._news: list[api.News] = []
@@ -42,6 +52,8 @@ class Lifecycle:
         )
         sequence.paused = command.paused
         sequence.slot = self._free_slots.pop()
+        starts = [sequence.num_prompt + start for start in command.grammar_starts]
+        self._constraining.begin(sequence, starts)
         self._scheduler.add(sequence)
         self.update(sequence)
 
@@ -57,6 +69,7 @@ class Lifecycle:
         self.news(sequence).finish = api.Finish(reason, detail)
         self._scheduler.remove(sequence)
         self._sampler.release_slot(sequence)
+        self._constraining.end(sequence)
         self._free_slots.append(sequence.slot)
 
     # -- news ------------------------------------------------------------------------------------
@@ -90,6 +103,12 @@ class Lifecycle:
         self.tell_answers(sequence)
         self._news_before_changes(sequence).early.append(change)
 
+    def add_forced(self, sequence: Sequence, tokens: list[int]) -> None:
+        """Tokens that nobody sampled: they were certain."""
+        for token in tokens:
+            self.add_token(sequence, token, SampledToken(token, _certain(token, sequence.sampling.logprobs)))
+        self.news(sequence).forced += len(tokens)
+
     def add_token(self, sequence: Sequence, token: int, sampled: SampledToken) -> None:
         news = self._news_before_changes(sequence)
         if not news.tokens:
@@ -107,3 +126,9 @@ class Lifecycle:
         """Raise unless every slot is accounted for."""
         slots = [sequence.slot for sequence in sequences] + self._free_slots
         assert len(set(slots)) == len(slots)
+
+
+def _certain(token: int, count: int | None) -> api.Logprob | None:
+    if count is None:
+        return None
+    return api.Logprob(0.0, [(token, 0.0)] if count else [])

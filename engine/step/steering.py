@@ -4,23 +4,31 @@ A command takes effect behind what is in flight for its stream, and is answered 
 adjust lets the token that is being sampled stand, and acts on the next. Only what changes the tokens before
 that one makes it void, and only what takes the stream's memory away voids what is computed beside it.
 
+Whether an injection fits into a stream's grammar is asked first, and known a moment later: meanwhile the
+stream's further commands wait behind it.
+
 It knows commands, sequences and their memory; it knows no batch, no model and no queue of commands.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 
 from engine import api
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
+from engine.step.constraining import Constraining, source_of
 from engine.step.lifecycle import Lifecycle
 
 
 class Steering:
-    def __init__(self, lifecycle: Lifecycle, scheduler: Scheduler) -> None:
+    def __init__(self, lifecycle: Lifecycle, scheduler: Scheduler, constraining: Constraining) -> None:
         self._lifecycle = lifecycle
         self._scheduler = scheduler
+        self._constraining = constraining
+        # Of each stream: the injection that is asked about, and what came behind it.
+        self._waiting: dict[int, deque[api.AnyCommand]] = {}
 
     def apply(self, command: api.AnyCommand) -> None:
         if isinstance(command, api.Submit):
@@ -28,9 +36,17 @@ class Steering:
             return
         sequence = self._scheduler.sequences.get(command.stream)
         if sequence is None:
+            self._waiting.pop(command.stream, None)
             return  # it finished in this very step, and that news is on its way
+        if command.stream in self._waiting and not isinstance(command, api.Cancel | api.Grant):
+            self._waiting[command.stream].append(command)
+            return
+        self._apply(command, sequence)
+
+    def _apply(self, command: api.AnyCommand, sequence: Sequence) -> None:
         match command:
             case api.Cancel():
+                self._waiting.pop(command.stream, None)
                 self._lifecycle.tell_answers(sequence)
                 self._lifecycle.finish(sequence, "cancelled")
                 return
@@ -44,9 +60,21 @@ class Steering:
                 self._adjust(sequence, sampling)
             case api.Truncate(index=index):
                 self._truncate(sequence, index)
-            case api.Append(tokens=tokens):
-                self._inject(sequence, tokens)
+            case api.Append():
+                self._inject(sequence, command)
         self._lifecycle.update(sequence)
+
+    def go_on(self, sequence: Sequence) -> None:
+        """What was asked of the stream's grammar is answered: do what waited for it."""
+        waiting = self._waiting.pop(sequence.stream, None)
+        if waiting is None or sequence.constraint is None:
+            return
+        injection = waiting.popleft()
+        assert isinstance(injection, api.Append)
+        self._put_in(sequence, injection, fits=sequence.constraint.outlook.fits)
+        self._lifecycle.update(sequence)
+        while waiting:
+            self.apply(waiting.popleft())
 
     def _pause(self, sequence: Sequence, release: bool) -> None:
         sequence.paused = True
@@ -66,7 +94,10 @@ class Steering:
         self._lifecycle.answer(sequence, partial(api.Resumed, recomputed=recomputed))
 
     def _adjust(self, sequence: Sequence, sampling: api.Sampling) -> None:
+        anew = source_of(sampling) != source_of(sequence.sampling)
         sequence.sampling = sampling
+        if anew:
+            self._constraining.begin(sequence)
         if sequence.length_reached:
             sequence.give_up_in_flight()
         self._lifecycle.answer(sequence, api.Adjusted)
@@ -77,10 +108,24 @@ class Steering:
         self._scheduler.release_blocks(sequence, keep=sequence.next_position)
         self._lifecycle.answer(sequence, api.Truncated)
 
-    def _inject(self, sequence: Sequence, tokens: list[int]) -> None:
+    def _inject(self, sequence: Sequence, command: api.Append) -> None:
+        tokens = command.tokens
         if sequence.num_tokens + len(tokens) >= sequence.context:
             refused = partial(api.Refused, known=sequence.num_tokens, context=sequence.context)
             self._lifecycle.answer(sequence, refused)
+        elif sequence.constraint is None or command.grammar_anew:
+            self._put_in(sequence, command, fits=True)
+        else:
+            sequence.give_up_in_flight(
+                sequence.num_tokens - 1
+            )  # a token more, and it would be asked too early
+            sequence.constraint.ask(tokens)
+            self._constraining.postpone(sequence)
+            self._waiting[sequence.stream] = deque([command])
+
+    def _put_in(self, sequence: Sequence, command: api.Append, *, fits: bool) -> None:
+        if not fits:
+            self._lifecycle.answer(sequence, partial(api.Refused, reason="grammar"))
             return
-        sequence.inject(tokens)
-        self._lifecycle.answer(sequence, partial(api.Appended, count=len(tokens)))
+        sequence.inject(command.tokens, grammar_anew=command.grammar_anew)
+        self._lifecycle.answer(sequence, partial(api.Appended, count=len(command.tokens)))

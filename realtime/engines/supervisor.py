@@ -109,7 +109,9 @@ class Supervisor:
             if engine.closed.is_set():
                 raise EngineFailed("its process ended as soon as it was ready")
             self._observer.engine_ready(hello)
-            model = ServedModel(hello.model, tokenizer, hello.vocab, hello.context, hello.fingerprint)
+            model = ServedModel(
+                hello.model, tokenizer, hello.vocab, hello.context, hello.fingerprint, hello.grammars
+            )
             self.hub.engine_ready(model)
         except BaseException:
             engine.give_up()

@@ -16,13 +16,16 @@ import msgspec
 from midstream import protocol
 from midstream.protocol import Params, StreamFrame
 from realtime.refusal import Refusal
-from realtime.stream.memory import TOKEN_ID_BYTES, params_bytes
+from realtime.stream.memory import TOKEN_ID_BYTES, grammar_length, params_bytes
 from realtime.stream.params import resolved
+from realtime.text import grammar
 from realtime.text.chat_template import NotBriefError, TextError
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import TooManyTokensError
 
 CHARACTERS_A_TOKEN = 4  # about, where a text's tokens were not counted
+# What it takes to compile a grammar, and one with a character more, in characters of other text.
+GRAMMAR, GRAMMAR_CHARACTER = 20_000, 100
 FRAME_BYTES, MESSAGE_BYTES, PART_BYTES = 200, 50, 50  # of what is no text
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -38,6 +41,17 @@ def start_digest(frame: protocol.Start) -> bytes:
 
 
 def text_length(frame: StreamFrame) -> int:
+    """In characters; a grammar's are worth more of them."""
+    asked = _grammar(frame)
+    compiled = 0 if asked is None else GRAMMAR + GRAMMAR_CHARACTER * grammar_length(asked)
+    return compiled + _written(frame)
+
+
+def _grammar(frame: StreamFrame) -> protocol.Grammar | None:
+    return frame.params.grammar or None if isinstance(frame, protocol.Start | protocol.Adjust) else None
+
+
+def _written(frame: StreamFrame) -> int:
     match frame:
         case protocol.Start(prompt=str() as text) | protocol.Inject(text=str() as text):
             return len(text)
@@ -52,7 +66,7 @@ def brings_text(frame: StreamFrame) -> bool:
             return True
         case protocol.Inject(text=str()) | protocol.Inject(messages=list()):
             return True
-    return False
+    return _grammar(frame) is not None
 
 
 def stops(frame: StreamFrame) -> bool:
@@ -83,7 +97,8 @@ def _message_bytes(message: protocol.Message) -> int:
 
 def estimated_tokens(frame: StreamFrame) -> int:
     """What a text is charged as that was worked at in vain."""
-    return 1 + text_length(frame) // CHARACTERS_A_TOKEN
+    asked = _grammar(frame)
+    return 1 + (_written(frame) + (0 if asked is None else grammar_length(asked))) // CHARACTERS_A_TOKEN
 
 
 def check_length(frame: StreamFrame, model: ServedModel) -> None:
@@ -95,7 +110,11 @@ def check_length(frame: StreamFrame, model: ServedModel) -> None:
 
 
 def tokenize(frame: StreamFrame, model: ServedModel, *, brief: bool = False) -> list[int] | None:
-    """The tokens of whatever text a frame brings. `brief`: raise `NotBriefError` where a chat takes long."""
+    """The tokens of whatever text a frame brings, and its grammar tried. `brief`: raise `NotBriefError` where
+    a chat takes long."""
+    asked = _grammar(frame)
+    if asked is not None:
+        _check_grammar(asked, model)
     with _refusing(frame, model):
         match frame:
             case protocol.Start(prompt=str() as text):
@@ -107,6 +126,15 @@ def tokenize(frame: StreamFrame, model: ServedModel, *, brief: bool = False) -> 
             case protocol.Inject():
                 return _injection(frame, model, brief)
     return None
+
+
+def _check_grammar(asked: protocol.Grammar, model: ServedModel) -> None:
+    if not model.grammars:
+        raise Refusal("unsupported", f'The model "{model.name}" has a tokenizer that no grammar can follow.')
+    try:
+        grammar.check(asked)
+    except TextError as error:
+        raise Refusal("invalid_params", str(error)) from None
 
 
 @contextmanager

@@ -341,10 +341,11 @@ class Hub:
         """Or the refusal of what need not be tokenized to be refused."""
         if not brings_text(frame):
             return False
-        if isinstance(frame, protocol.Inject):
+        if isinstance(frame, protocol.Inject | protocol.Adjust):
             if self._registry.by_key(key) is None:
                 return False  # it will be refused for that
-            self._quotas.check_rate(key.tenant)
+            if isinstance(frame, protocol.Inject):
+                self._quotas.check_rate(key.tenant)
         elif isinstance(frame, protocol.Start):
             if self._registry.start_digest(key, self._clock()) is not None:
                 return False  # it was started before

@@ -25,9 +25,9 @@ def commands_for(number: int, frame: SteeringFrame, params: Params | None) -> li
         case protocol.Adjust():
             assert params is not None
             return [*rewinding, api.Adjust(number, sampling(params))]
-        case protocol.Inject(tokens=tokens):
+        case protocol.Inject(tokens=tokens, grammar=grammar):
             assert tokens is not None
-            return [*rewinding, api.Append(number, tokens)]
+            return [*rewinding, api.Append(number, tokens, grammar == "anew")]
         case protocol.Rewind():
             return rewinding
 
@@ -49,6 +49,14 @@ def too_long(used: int, more: int, context: int) -> Refusal:
         "context_too_long",
         f"{used} tokens stand and {more} more were to be injected, but the model's context holds {context}, "
         "and one must be left for output.",
+    )
+
+
+def does_not_fit(index: int) -> Refusal:
+    return Refusal(
+        "invalid_params",
+        f"The grammar of this stream does not allow what was to be injected before token {index}: "
+        '`grammar` "anew" begins it anew behind that.',
     )
 
 

@@ -9,12 +9,23 @@ for. Pure: bytes are estimates, as measured once, and counted as they come and g
 from __future__ import annotations
 
 from engine import api
-from midstream.protocol import Adjusted, Attached, Error, Params, Snapshot, Started, StreamEvent, Token
+from midstream.protocol import (
+    Adjusted,
+    Attached,
+    Error,
+    Grammar,
+    Params,
+    Snapshot,
+    Started,
+    StreamEvent,
+    Token,
+)
 from realtime.refusal import Refusal
 
 EVENT_BYTES, LOGPROB_BYTES = 300, 130  # what one costs, as measured
 TOKEN_BYTES, BIAS_BYTES, CHARACTER_BYTES, TOKEN_ID_BYTES, REFERENCE_BYTES = 150, 120, 2, 36, 8
 STOP_BYTES = 40  # a character of a stop string, with its state in a matcher
+GRAMMAR_BYTES = 12  # a character of a grammar, as an object and as the engine is told of it
 COMMAND_BYTES = 300
 CANCEL_REPLY_BYTES = 380  # of what one from elsewhere waits for
 MIB = 1 << 20
@@ -99,7 +110,24 @@ class Holding:
 def params_bytes(params: Params) -> int:
     stops = [params.stop] if isinstance(params.stop, str) else params.stop or []
     bias = params.logit_bias or {}
-    return BIAS_BYTES * len(bias) + STOP_BYTES * sum(map(len, stops))
+    grammar = grammar_length(params.grammar) if params.grammar else 0
+    return BIAS_BYTES * len(bias) + STOP_BYTES * sum(map(len, stops)) + GRAMMAR_BYTES * grammar
+
+
+def grammar_length(grammar: Grammar) -> int:
+    """About how many characters it has, as it would be written."""
+    length, waiting = 0, [grammar.json_schema, grammar.regex, grammar.lark, grammar.choice]
+    while waiting:
+        match waiting.pop():
+            case str() as text:
+                length += len(text) + 3
+            case dict() as values:
+                waiting += [*values, *values.values()]
+            case list() as values:
+                waiting += values
+            case _:
+                length += 5
+    return length
 
 
 def event_bytes(event: StreamEvent | Error | Attached) -> int:

@@ -11,11 +11,17 @@ import secrets
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
+from engine import api
 from engine.api import Sampling
 from midstream.protocol import Params
 from realtime.refusal import Refusal
+from realtime.text.grammar import source_of
 
-_SAMPLING_FIELDS = tuple(name for name in Sampling.__struct_fields__ if name in Params.__struct_fields__)
+_SAMPLING_FIELDS = tuple(
+    name
+    for name in Sampling.__struct_fields__
+    if name in Params.__struct_fields__ and name != "grammar"  # which has other words there
+)
 
 
 def resolved(asked: Params, *, context_left: int, vocab: int) -> Params:
@@ -35,6 +41,7 @@ def resolved(asked: Params, *, context_left: int, vocab: int) -> Params:
         logprobs=None,
         ignore_eos=False,
         min_tokens=0,
+        grammar=None,
     )
     return merged(defaults, asked, vocab=vocab)
 
@@ -55,7 +62,21 @@ def merged(standing: Params, asked: Params, *, vocab: int) -> Params:
 
 
 def sampling(params: Params) -> Sampling:
-    return Sampling(**{name: getattr(params, name) for name in _SAMPLING_FIELDS})
+    values = {name: getattr(params, name) for name in _SAMPLING_FIELDS}
+    return Sampling(**values, grammar=_grammar(params))
+
+
+def same_grammar(one: Params, other: Params) -> bool:
+    """Whether whoever follows the one need not begin anew with the other."""
+    if one.grammar is other.grammar:
+        return True
+    if not one.grammar or not other.grammar:
+        return False
+    return source_of(one.grammar) == source_of(other.grammar)
+
+
+def _grammar(params: Params) -> api.Grammar | None:
+    return api.Grammar(source_of(params.grammar), params.grammar.force) if params.grammar else None
 
 
 def stops(params: Params) -> tuple[str, ...]:

@@ -24,7 +24,13 @@ from midstream.protocol import FinishReason, Params, PauseReason, Usage
 from realtime.refusal import Refusal
 from realtime.stream.accumulated_output import Output
 from realtime.stream.credit import Credit
-from realtime.stream.engine_commands import SteeringFrame, check_index, commands_for, too_long
+from realtime.stream.engine_commands import (
+    SteeringFrame,
+    check_index,
+    commands_for,
+    does_not_fit,
+    too_long,
+)
 from realtime.stream.memory import (
     CANCEL_REPLY_BYTES,
     LOGPROB_BYTES,
@@ -34,7 +40,7 @@ from realtime.stream.memory import (
     params_bytes,
 )
 from realtime.stream.outbox import Outbox, OutgoingEvent, PendingToken
-from realtime.stream.params import merged, sampling, stops
+from realtime.stream.params import merged, same_grammar, sampling, stops
 from realtime.stream.pending_commands import PendingCommand, PendingCommands, Reply, SendReply
 from realtime.stream.states import State, check_transition
 from realtime.stream.stopwatch import Stopwatch
@@ -80,6 +86,9 @@ class Stream:
         self._memory = Holding(memory)
         self._prompt = array("i", prompt)
         self._cached_tokens = 0
+        self._forced_tokens = 0
+        # Tokens behind the prompt before each beginning of the grammar, if it has one.
+        self._grammar_starts: tuple[int, ...] = (0,)
         self._model = model
         self._fingerprint = model.fingerprint  # of the engine that computes it
         self._told_fingerprint = model.fingerprint
@@ -191,7 +200,11 @@ class Stream:
     @property
     def known_tokens(self) -> int:
         """All that an engine is told of it: prompt, output, and what was injected."""
-        return self.prompt_tokens + len(self.output) + self.output.injected()
+        return self.prompt_tokens + self._behind_prompt
+
+    @property
+    def _behind_prompt(self) -> int:
+        return len(self.output) + self.output.injected()
 
     # -- credit ----------------------------------------------------------------------------------
 
@@ -443,6 +456,7 @@ class Stream:
                 prompt=self.prompt_tokens,
                 injections=[(index, len(tokens)) for index, tokens in self.output.injections],
                 paused=self._paused in ("client", "detached"),
+                grammar_starts=self._grammar_starts,
             )
         )
 
@@ -474,6 +488,7 @@ class Stream:
             return []
         if news.admitted is not None:
             self._receive_admission(news.admitted, now)
+        self._forced_tokens += news.forced
         for change in news.early:
             self._receive_memory_change(change, now)
         for at, token in enumerate(news.tokens):
@@ -524,14 +539,20 @@ class Stream:
             case api.Resume(), api.Resumed(recomputed=recomputed):
                 self._resume(index, recomputed, now, pending)
                 return pending
+            case api.Append(), api.Refused(reason="grammar"):
+                event = does_not_fit(index).event(request_id, ref)
             case api.Append(tokens=tokens), api.Refused(known=known, context=context):
                 # It fitted when it came; the tokens that were under way took the room.
                 event = too_long(known, len(tokens), context).event(request_id, ref)
-            case api.Append(tokens=tokens), api.Appended(count=count):
+            case api.Append(tokens=tokens, grammar_anew=anew), api.Appended(count=count):
                 self.output.inject(tokens)
+                if anew:
+                    self._grammar_starts += (self._behind_prompt,)
                 event = protocol.Injected(request_id=request_id, ref=ref, index=index, count=count)
             case api.Adjust(), api.Adjusted():
                 assert pending.params is not None
+                if not same_grammar(pending.params, self._params):
+                    self._grammar_starts = (self._behind_prompt,)
                 self._params = pending.params
                 self.output.set_stop(stops(pending.params), pending.params.min_tokens or 0)
                 event = protocol.Adjusted(request_id=request_id, ref=ref, index=index, params=pending.params)
@@ -549,6 +570,8 @@ class Stream:
         self.outbox.drop_from(index)
         self.discarded += len(self.output) - index
         self.output.cut(index, stop)
+        left = self._behind_prompt
+        self._grammar_starts = tuple(at for at in self._grammar_starts if at <= left) or (left,)
 
     # -- events ----------------------------------------------------------------------------------
 
@@ -653,4 +676,5 @@ class Stream:
             cached_tokens=self._cached_tokens,
             injected_tokens=self.output.injected(),
             discarded_tokens=self.discarded,
+            forced_tokens=self._forced_tokens,
         )

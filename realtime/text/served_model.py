@@ -14,3 +14,4 @@ class ServedModel(Struct, frozen=True):
     vocab: int
     context: int
     fingerprint: str
+    grammars: bool = True  # whether its engine can follow them

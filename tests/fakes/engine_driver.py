@@ -32,8 +32,10 @@ from engine.schedule.block_cache import BlockCache
 from engine.schedule.host_cache import HostCache
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.windows import Windows
+from engine.structure.vocabulary import Vocabulary
 from tests.fakes.attention_packages import flash_attn_backend, flashinfer_backend
 from tests.fakes.late_block_copier import LateBlockCopier, ToyHostPool
+from tests.fakes.small_tokenizers import toy_vocabulary
 from tests.fakes.tiny_models import tiny_model
 from tests.fakes.triton_kernels import gather_backend, triton_backend
 
@@ -76,6 +78,7 @@ class Limits:
     batch_rows: int = 8
     tenant_prefill: int = 1000
     overlap: bool = False
+    retry: bool = True
     attention: str = "sdpa"
     captured: bool = False  # needs "triton" or "gathered"
     host_blocks: int = 0  # that may lie in the host's memory, or somewhat fewer
@@ -85,15 +88,27 @@ class Limits:
 PLENTY = Limits(kv_tokens=4096, step_tokens=512, batch_rows=32)
 
 
-def engine_of(architecture: str, limits: Limits = PLENTY, wrap: Wrap | None = None) -> Engine:
-    """Around the toy, or a tiny model in float64 that knows no end tokens and writes as long as it is let."""
+def engine_of(
+    architecture: str,
+    limits: Limits = PLENTY,
+    wrap: Wrap | None = None,
+    vocabulary: Vocabulary | None = None,
+) -> Engine:
+    """Around the toy, or a tiny model in float64 that knows no end tokens but those of the vocabulary, and
+    writes as long as it is let."""
     if architecture == TOY:
         return _toy_engine(limits, wrap)
-    return model_engine(tiny_model(architecture, dtype=torch.float64), limits, wrap)
+    return model_engine(tiny_model(architecture, dtype=torch.float64), limits, wrap, vocabulary)
 
 
-def model_engine(model: PreTrainedModel, limits: Limits, wrap: Wrap | None = None) -> Engine:
+def model_engine(
+    model: PreTrainedModel,
+    limits: Limits,
+    wrap: Wrap | None = None,
+    vocabulary: Vocabulary | None = None,
+) -> Engine:
     """Around any model, which belongs to the engine from now on."""
+    ends = vocabulary.ends if vocabulary is not None else frozenset[int]()
     facts = describe(model.config)
     model.set_attn_implementation(NAME)
     groups = group_layers(facts.windows, facts.context)
@@ -101,7 +116,7 @@ def model_engine(model: PreTrainedModel, limits: Limits, wrap: Wrap | None = Non
     blocks = limits.kv_tokens // limits.block_size
     longest = Windows(windows, limits.block_size, limits.step_tokens).longest(blocks)
     context = min(facts.context, longest)
-    sampler = Sampler(SLOTS, facts.vocab, eos=[], rows=limits.batch_rows)
+    sampler = Sampler(SLOTS, facts.vocab, eos=ends, rows=limits.batch_rows)
     pool = KvPool(
         facts.layers,
         facts.kv_heads,
@@ -119,12 +134,13 @@ def model_engine(model: PreTrainedModel, limits: Limits, wrap: Wrap | None = Non
         sampler.latest_tokens,
         block_size=limits.block_size,
         context=context,
-        eos=frozenset(),
+        eos=ends,
     )
     if limits.captured:
         runner.capture_decode(cast("TritonBackend", kernels), limits.batch_rows, lambda work: work)
     wrapped = runner if wrap is None else wrap(runner)
-    return _assembled(wrapped, sampler, limits, _copier(pool, limits), pool, windows)
+    copier = _copier(pool, limits)
+    return _assembled(wrapped, sampler, limits, copier, pool, windows, vocabulary)
 
 
 def _copier(pool: KvPool, limits: Limits) -> LateBlockCopier | None:
@@ -144,7 +160,9 @@ def _toy_engine(limits: Limits, wrap: Wrap | None) -> Engine:
         latest_tokens=sampler.latest_tokens,
     )
     copier = LateBlockCopier(ToyHostPool(runner, limits.host_blocks)) if limits.host_blocks else None
-    return _assembled(runner if wrap is None else wrap(runner), sampler, limits, copier)
+    return _assembled(
+        runner if wrap is None else wrap(runner), sampler, limits, copier, vocabulary=toy_vocabulary()
+    )
 
 
 def _assembled(
@@ -154,6 +172,7 @@ def _assembled(
     copier: LateBlockCopier | None = None,
     pool: KvPool | None = None,
     windows: tuple[int | None, ...] = (None,),
+    vocabulary: Vocabulary | None = None,
 ) -> Engine:
     cache = BlockCache(
         limits.kv_tokens // limits.block_size,
@@ -181,6 +200,8 @@ def _assembled(
         overlap=limits.overlap,
         copier=copier,
         idle_memory=idle_memory,
+        retry=limits.retry,
+        vocabulary=vocabulary,
     )
 
 
@@ -277,6 +298,8 @@ class Driver:
 
     def step(self, times: int = 1) -> None:
         for _ in range(times):
+            if self.engine.idle and self.engine.awaits_grammars:
+                self.engine.wait(timeout_s=60)
             output = self.engine.step()
             self.engine.audit()
             for news in output.news:
@@ -288,7 +311,7 @@ class Driver:
         self.send(*commands)
         for _ in range(steps):
             self.step()
-            if self.engine.idle:
+            if self.engine.idle and not self.engine.awaits_grammars:
                 return
         raise AssertionError(f"there is still something to do after {steps} steps")
 

@@ -27,6 +27,7 @@ from realtime.stream.states import TRANSITIONS, State
 from realtime.stream.stream import Stream
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
+from tests.fakes.small_tokenizers import toy_vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,9 @@ def toy_engine(size: EngineSize) -> Engine:
         batch_rows=size.batch_rows,
         tenant_prefill=size.tenant_prefill,
     )
-    return Engine(runner, sampler, cache, scheduler, slots=size.slots, overlap=size.overlap)
+    return Engine(
+        runner, sampler, cache, scheduler, slots=size.slots, overlap=size.overlap, vocabulary=toy_vocabulary()
+    )
 
 
 class Timer:

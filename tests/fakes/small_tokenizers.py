@@ -10,6 +10,8 @@ from typing import Any
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Library
 
+from engine import toy_model
+from engine.structure.vocabulary import Vocabulary, read_vocabulary
 from realtime.text.tokenizer import Tokenizer
 
 LINES = [
@@ -97,3 +99,11 @@ def token_of(library: Library, piece: str) -> int:
     token = library.token_to_id(piece)
     assert token is not None
     return token
+
+
+@functools.cache
+def toy_vocabulary() -> Vocabulary:
+    """What the toy's grammars are followed by."""
+    vocabulary = read_vocabulary(toy_model.FOLDER, toy_model.VOCAB, [toy_model.EOS])
+    assert vocabulary is not None
+    return vocabulary

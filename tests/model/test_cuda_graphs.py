@@ -160,4 +160,4 @@ def test_no_step_of_decoding_makes_the_host_wait(asked: api.Sampling) -> None:
     batch = driver.engine.scheduler.schedule()
     assert [row.count for row in batch.rows] == [1, 1, 1]
     with NoDeviceWaits():  # type: ignore[no-untyped-call]
-        driver.engine._executor._forward(batch.rows)
+        driver.engine._executor._launch(batch)

@@ -19,6 +19,7 @@ from bench.reliability import (
     cuts,
     drains,
     fuzz,
+    grammars,
     handshakes,
     poison,
     readers,
@@ -40,6 +41,13 @@ async def test_mutated_frames_raise_nothing_and_a_good_stream_beside_them_is_exa
     assert fed.wrong == []
     assert fed.good
     assert fed.steered
+
+
+def test_generated_schemas_are_kept_to_on_a_model_that_knows_nothing() -> None:
+    found = grammars.on_the_tiny_model(48)
+    assert found.wrong == []
+    assert found.ended > 40
+    assert found.forced
 
 
 async def test_mutated_frames_and_bodies_over_sockets_are_refused_in_words(serve: Serve) -> None:

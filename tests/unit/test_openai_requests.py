@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from midstream.protocol import Params, Start
+from midstream.protocol import Grammar, Params, Start
 from realtime.http.bodies_and_headers import MOST_FIELDS
 from realtime.http.openai.errors import FieldRefusal, error_object
 from realtime.http.openai.requests import CHOICE_LIMIT, MESSAGE_LIMIT, ChatBody, TextBody, read
@@ -67,13 +67,45 @@ def test_all_sampling_fields_of_the_engine_pass_through() -> None:
         "logit_bias": {"5": -100},
         "ignore_eos": True,
         "min_tokens": 2,
+        "grammar": {"choice": ["yes", "no"], "force": False},
     }
-    as_read = params | {"logit_bias": {5: -100.0}}
+    as_read = params | {"logit_bias": {5: -100.0}, "grammar": Grammar(choice=["yes", "no"], force=False)}
     (start,) = chat(**params)
     assert said_of(start.params) == as_read
     ((start,),) = text(**params, logprobs=3)
     assert said_of(start.params) == as_read | {"logprobs": 3}
     assert set(said_of(start.params)) == set(Params.__struct_fields__), "none was forgotten"
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("response_format", "grammar"),
+    [
+        ({"type": "json_object"}, Grammar(json_schema={"type": "object"})),
+        (
+            {"type": "json_schema", "json_schema": {"name": "A", "schema": SCHEMA, "strict": True}},
+            Grammar(json_schema=SCHEMA),
+        ),
+        ({"type": "json_schema", "json_schema": {"name": "A", "strict": None}}, Grammar(json_schema={})),
+    ],
+)
+def test_a_response_format_is_a_grammar(response_format: dict[str, Any], grammar: Grammar) -> None:
+    (start,) = chat(response_format=response_format)
+    assert start.params.grammar == grammar
+
+
+def test_there_are_no_two_grammars() -> None:
+    error = refused(
+        ChatBody,
+        {
+            "messages": MESSAGES,
+            "response_format": {"type": "json_object"},
+            "grammar": {"regex": "a"},
+        },
+    )
+    assert error["param"] == "grammar"
 
 
 def test_a_start_says_what_the_request_says() -> None:
@@ -109,7 +141,6 @@ def test_what_is_null_or_asks_for_nothing_is_left_out_of_account() -> None:
         ("tools", [{"type": "function"}]),
         ("tool_choice", "required"),
         ("functions", [{}]),
-        ("response_format", {"type": "json_object"}),
         ("modalities", ["text", "audio"]),
         ("audio", {"voice": "alloy"}),
         ("reasoning_effort", "low"),

@@ -17,6 +17,7 @@ NAMED = set(re.findall(r"[a-z_]+", " ".join(re.findall(r"`([^`]+)`", PROSE))))
 KINDS = [*get_args(protocol.ClientFrame), *get_args(protocol.ServerEvent)]
 PARTS = [
     protocol.Params,
+    protocol.Grammar,
     protocol.Credit,
     protocol.Message,
     protocol.TokenLogprob,

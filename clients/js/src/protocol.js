@@ -27,6 +27,7 @@ export const ANSWERS = /** @type {const} */ ({
 export const PARAMS = [
   "temperature", "top_p", "top_k", "min_p", "max_tokens", "stop", "seed", "repetition_penalty",
   "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "ignore_eos", "min_tokens",
+  "grammar",
 ];
 
 /** The fields of `start` that are no sampling parameters, and that a caller gives. */
@@ -54,6 +55,17 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @property {number | null} [logprobs] how many alternatives to report for each token
  * @property {boolean} [ignore_eos]
  * @property {number} [min_tokens]
+ * @property {Grammar | null} [grammar] what output must be; in an adjust, null takes it away
+ */
+
+/**
+ * @typedef {object} Grammar One of the first four, and how it is held to.
+ * @property {object | boolean} [json_schema]
+ * @property {string} [regex]
+ * @property {string} [lark]
+ * @property {string[]} [choice]
+ * @property {boolean} [whitespace] whether JSON may have some between its tokens
+ * @property {boolean} [force] false: tokens to which it leaves no choice are sampled all the same
  */
 
 /**
@@ -89,6 +101,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @property {Message[]} [messages] close the model's turn, and open a new one after them
  * @property {number[]} [tokens] continue the model's own turn
  * @property {number} [at] rewind to this token first
+ * @property {"fit" | "anew"} [grammar] it fits into the stream's grammar (default), or that begins anew behind it
  */
 /**
  * @typedef {Cancel
@@ -114,6 +127,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @property {number} cached_tokens of the prompt, taken from the prefix cache
  * @property {number} injected_tokens
  * @property {number} discarded_tokens decoded, then rewound or never delivered
+ * @property {number} forced_tokens to which a grammar left no choice
  */
 
 /**

@@ -19,7 +19,7 @@ export const RECORD_VERSION = 1;
 /** @typedef {LineFields & {type: "adjust", index: number, params: Params}} AdjustLine */
 /**
  * @typedef {LineFields & {type: "inject", index: number, text?: string, messages?: Message[],
- *   tokens?: number[]}} InjectLine
+ *   tokens?: number[], grammar?: "fit" | "anew"}} InjectLine
  */
 /** @typedef {LineFields & {type: "rewind", index: number}} RewindLine */
 /** @typedef {LineFields & {type: "moved", index: number, fingerprint: string}} MovedLine */

@@ -51,8 +51,8 @@ export class Recorder {
     if (frame.type === "adjust") line.params = frame.params;
     if (frame.type === "pause" && frame.kv) line.kv = frame.kv;
     if (frame.type === "inject") {
-      const { text, messages, tokens } = frame;
-      Object.assign(line, { text, messages, tokens });
+      const { text, messages, tokens, grammar } = frame;
+      Object.assign(line, { text, messages, tokens, grammar });
     }
   }
 

@@ -207,8 +207,8 @@ class Player {
         return stream.adjust(Object.fromEntries(sent));
       }
       case "inject": {
-        const { text, messages, tokens } = control;
-        return stream.inject({ text, messages, tokens });
+        const { text, messages, tokens, grammar } = control;
+        return stream.inject({ text, messages, tokens, grammar });
       }
       case "rewind":
         this.#floor = control.index;

@@ -217,8 +217,8 @@ export class Stream {
    * Put text, messages or tokens into the context, before the output token at the resulting index.
    * @param {Injection} what
    */
-  inject({ text, messages, tokens, at }) {
-    return this.#steer({ type: "inject", request_id: this.requestId, text, messages, tokens, at });
+  inject({ text, messages, tokens, at, grammar }) {
+    return this.#steer({ type: "inject", request_id: this.requestId, text, messages, tokens, at, grammar });
   }
 
   /**

@@ -46,6 +46,27 @@ export type Params = {
     logprobs?: number | null | undefined;
     ignore_eos?: boolean | undefined;
     min_tokens?: number | undefined;
+    /**
+     * what output must be; in an adjust, null takes it away
+     */
+    grammar?: Grammar | null | undefined;
+};
+/**
+ * One of the first four, and how it is held to.
+ */
+export type Grammar = {
+    json_schema?: boolean | object | undefined;
+    regex?: string | undefined;
+    lark?: string | undefined;
+    choice?: string[] | undefined;
+    /**
+     * whether JSON may have some between its tokens
+     */
+    whitespace?: boolean | undefined;
+    /**
+     * false: tokens to which it leaves no choice are sampled all the same
+     */
+    force?: boolean | undefined;
 };
 /**
  * One turn of a conversation.
@@ -141,6 +162,10 @@ export type Injection = {
      * rewind to this token first
      */
     at?: number | undefined;
+    /**
+     * it fits into the stream's grammar (default), or that begins anew behind it
+     */
+    grammar?: "fit" | "anew" | undefined;
 };
 export type Steering = Cancel | {
     type: "pause";
@@ -202,6 +227,10 @@ export type Usage = {
      * decoded, then rewound or never delivered
      */
     discarded_tokens: number;
+    /**
+     * to which a grammar left no choice
+     */
+    forced_tokens: number;
 };
 export type Timing = {
     queue_ms: number;

@@ -56,6 +56,7 @@ export type InjectLine = LineFields & {
     text?: string;
     messages?: Message[];
     tokens?: number[];
+    grammar?: "fit" | "anew";
 };
 export type RewindLine = LineFields & {
     type: "rewind";

@@ -85,7 +85,7 @@ export class Stream {
      * Put text, messages or tokens into the context, before the output token at the resulting index.
      * @param {Injection} what
      */
-    inject({ text, messages, tokens, at }: Injection): Promise<number>;
+    inject({ text, messages, tokens, at, grammar }: Injection): Promise<number>;
     /**
      * Forget the output from token `to` on, and go on from there. `text` and `tokens` follow.
      * @param {number} to

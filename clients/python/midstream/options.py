@@ -14,7 +14,7 @@ from typing import Any, Literal, TypedDict, TypeVar
 import msgspec
 
 from midstream.errors import from_code
-from midstream.protocol import Credit, Frame, Message, Params, Start
+from midstream.protocol import Credit, Frame, Grammar, Message, Params, Start
 
 F = TypeVar("F", bound=Frame)
 S = TypeVar("S", bound=msgspec.Struct)
@@ -23,8 +23,24 @@ DEFAULT_WINDOW = 64
 MessageLike = Message | Mapping[str, Any]
 
 
+class GrammarOptions(TypedDict, total=False):
+    """What output must be: one of the first four. `whitespace`: JSON may have some. `force=False`: tokens to
+    which it leaves no choice are sampled all the same."""
+
+    json_schema: Mapping[str, Any] | bool
+    regex: str
+    lark: str
+    choice: Sequence[str]
+    whitespace: bool
+    force: bool
+
+
+GrammarLike = GrammarOptions | Grammar
+
+
 class ParamOptions(TypedDict, total=False):
-    """Sampling parameters. `temperature=0` is greedy; `logprobs`: how many alternatives to report a token."""
+    """Sampling parameters. `temperature=0` is greedy; `logprobs`: how many alternatives to report a token.
+    `grammar`: what output must be; in an adjust, None takes it away."""
 
     temperature: float
     top_p: float
@@ -40,6 +56,7 @@ class ParamOptions(TypedDict, total=False):
     logprobs: int | None
     ignore_eos: bool
     min_tokens: int
+    grammar: GrammarLike | None
 
 
 class StartOptions(ParamOptions, total=False):

@@ -21,6 +21,7 @@ MAX_INDEX = 2**31 - 1
 MAX_MILLISECONDS = 86_400_000  # a day
 MAX_BIASES = 1024
 MAX_TRACEPARENT = 256  # characters
+MAX_CHOICES = 1000
 
 RequestId = Annotated[str, Meta(min_length=1, max_length=128)]
 Ref = Annotated[str, Meta(max_length=64)]
@@ -28,6 +29,22 @@ Index = Annotated[int, Meta(ge=0, le=MAX_INDEX)]
 TokenId = Annotated[int, Meta(ge=0, le=MAX_INDEX)]
 Milliseconds = Annotated[int, Meta(ge=0, le=MAX_MILLISECONDS)]
 StopString = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class Grammar(Struct, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
+    """What output must be: exactly one of the first four. `whitespace`: whether JSON may have some between
+    its tokens. `force`: whether tokens to which it leaves no choice are taken without being sampled; the text
+    is the same."""
+
+    json_schema: dict[str, Any] | bool | UnsetType = UNSET
+    regex: Annotated[str, Meta(min_length=1)] | UnsetType = UNSET
+    lark: Annotated[str, Meta(min_length=1)] | UnsetType = UNSET
+    choice: (
+        Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1, max_length=MAX_CHOICES)]
+        | UnsetType
+    ) = UNSET
+    whitespace: bool = False
+    force: bool = True
 
 
 class Params(Struct, omit_defaults=True, kw_only=True):
@@ -49,6 +66,7 @@ class Params(Struct, omit_defaults=True, kw_only=True):
     logprobs: Annotated[int, Meta(ge=0, le=20)] | UnsetType | None = UNSET
     ignore_eos: bool | UnsetType = UNSET
     min_tokens: Annotated[int, Meta(ge=0, le=MAX_INDEX)] | UnsetType = UNSET
+    grammar: Grammar | UnsetType | None = UNSET
 
 
 class TextPart(Struct, tag_field="type", tag="text", omit_defaults=True):
@@ -128,6 +146,7 @@ class Inject(Frame, kw_only=True):
     messages: Messages | None = None
     tokens: Annotated[list[TokenId], Meta(min_length=1)] | None = None
     at: Index | None = None
+    grammar: Literal["fit", "anew"] = "fit"
 
 
 class Rewind(Frame, kw_only=True):
@@ -177,6 +196,7 @@ class Usage(Struct, kw_only=True):
     cached_tokens: int
     injected_tokens: int
     discarded_tokens: int
+    forced_tokens: int = 0
 
 
 class Timing(Struct, kw_only=True):

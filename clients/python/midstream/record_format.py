@@ -76,6 +76,7 @@ class Inject(RecordLine, kw_only=True):
     text: str | None = None
     messages: Messages | None = None
     tokens: list[TokenId] | None = None
+    grammar: Literal["fit", "anew"] = "fit"
 
 
 class Rewind(RecordLine, kw_only=True):

@@ -165,6 +165,7 @@ class StreamRecorder:
                 text=frame.text,
                 messages=frame.messages,
                 tokens=frame.tokens,
+                grammar=frame.grammar,
             )
         )
 

@@ -242,8 +242,8 @@ class _Player:
                 kept = {"logprobs", *(ONWARD if self._onward else ())}
                 sent: Any = {name: value for name, value in changed.items() if name not in kept}
                 return await stream.adjust(**sent)
-            case Inject(text=text, messages=messages, tokens=tokens):
-                return await stream.inject(text=text, messages=messages, tokens=tokens)
+            case Inject(text=text, messages=messages, tokens=tokens, grammar=grammar):
+                return await stream.inject(text=text, messages=messages, tokens=tokens, grammar=grammar)
             case Rewind(index=index):
                 self._floor = index
                 if index < self._granted:

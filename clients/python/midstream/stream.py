@@ -200,12 +200,15 @@ class Stream:
         messages: Sequence[MessageLike] | None = None,
         tokens: Sequence[int] | None = None,
         at: int | None = None,
+        grammar: Literal["fit", "anew"] = "fit",
     ) -> int:
         """Put text, messages or tokens into the context, before the output token at the index returned.
 
         `text` and `tokens` continue the model's own turn; `messages` close it, and open a new one after them.
+        Where the stream has a grammar they fit into it, or it begins anew behind them.
         """
-        put = frame(Inject, request_id=self.request_id, text=text, messages=messages, tokens=tokens, at=at)
+        content = {"text": text, "messages": messages, "tokens": tokens}
+        put = frame(Inject, request_id=self.request_id, **content, at=at, grammar=grammar)
         return (await self._channel.request(put, Injected)).index
 
     async def rewind(self, to: int) -> int:

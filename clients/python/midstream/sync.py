@@ -183,9 +183,12 @@ class Stream:
         messages: Sequence[MessageLike] | None = None,
         tokens: Sequence[int] | None = None,
         at: int | None = None,
+        grammar: Literal["fit", "anew"] = "fit",
     ) -> int:
         """Put text, messages or tokens into the context, before the output token at the index returned."""
-        return self._thread.run(self._stream.inject(text=text, messages=messages, tokens=tokens, at=at))
+        return self._thread.run(
+            self._stream.inject(text=text, messages=messages, tokens=tokens, at=at, grammar=grammar)
+        )
 
     def rewind(self, to: int) -> int:
         """Forget the output from token `to` on, and go on from there. `text` and `tokens` follow."""

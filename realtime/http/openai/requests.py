@@ -50,11 +50,36 @@ class Turn(Struct, kw_only=True, forbid_unknown_fields=True):
     name: str | None = None
 
 
+class TextFormat(Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
+    pass
+
+
+class JsonObjectFormat(Struct, tag_field="type", tag="json_object", forbid_unknown_fields=True):
+    pass
+
+
+class NamedSchema(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What is made is always held to the schema, `strict` or not."""
+
+    name: str = ""
+    description: str | None = None
+    schema: dict[str, Any] = {}
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(Struct, tag_field="type", tag="json_schema", forbid_unknown_fields=True):
+    json_schema: NamedSchema
+
+
+ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
+
+
 class ChatBody(Body, kw_only=True, forbid_unknown_fields=True):
     messages: Annotated[list[Turn], Meta(min_length=1, max_length=MESSAGE_LIMIT)]
     max_completion_tokens: MaxTokens | UnsetType = UNSET
     logprobs: bool = False  # here it is a switch, and the number has another name
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    response_format: ResponseFormat = msgspec.field(default_factory=TextFormat)
 
 
 class TextBody(Body, kw_only=True, forbid_unknown_fields=True):
@@ -125,7 +150,7 @@ _HARMLESS: dict[str, Callable[[Raw], bool]] = {
     "parallel_tool_calls": _anything,  # without tools
     "prompt_cache_key": _anything,
     "prompt_cache_retention": _anything,
-    "response_format": _is({"type": "text"}),
+    "response_format": _is({"type": "text"}),  # of a text completion
     "safety_identifier": _anything,
     "service_tier": _anything,
     "store": _is(False),

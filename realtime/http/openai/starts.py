@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
-from midstream.protocol import MAX_MILLISECONDS, MAX_TRACEPARENT, Message, Params, Start
+from midstream.protocol import MAX_MILLISECONDS, MAX_TRACEPARENT, Grammar, Message, Params, Start
 from realtime.http.openai.errors import FieldRefusal
-from realtime.http.openai.requests import CHOICE_LIMIT, Body, ChatBody, TextBody
+from realtime.http.openai.requests import (
+    CHOICE_LIMIT,
+    Body,
+    ChatBody,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    TextBody,
+    TextFormat,
+)
 
 LONGEST_ID = 128  # as in a frame
 TEXT_MAX_TOKENS = 16  # OpenAI's own default for completions, and for them alone
@@ -75,7 +83,20 @@ def _of_chat(body: ChatBody) -> dict[str, Any]:
         raise FieldRefusal(
             "max_tokens", "`max_tokens` and `max_completion_tokens` differ: leave one of them out."
         )
-    return {"max_tokens": most, "logprobs": (body.top_logprobs or 0) if body.logprobs else UNSET}
+    logprobs = (body.top_logprobs or 0) if body.logprobs else UNSET
+    return {"max_tokens": most, "logprobs": logprobs, "grammar": _grammar(body)}
+
+
+def _grammar(body: ChatBody) -> Grammar | UnsetType | None:
+    if body.grammar and not isinstance(body.response_format, TextFormat):
+        raise FieldRefusal("grammar", "`grammar` and `response_format` both say what the answer must be.")
+    match body.response_format:
+        case JsonSchemaFormat(json_schema=named):
+            return Grammar(json_schema=named.schema)
+        case JsonObjectFormat():
+            return Grammar(json_schema={"type": "object"})
+        case _:
+            return body.grammar
 
 
 def _messages(body: ChatBody) -> list[Message]:

@@ -1,0 +1,222 @@
+"""Constraining: the grammars of streams, in step with their tokens.
+
+Matchers are worked at in two threads (`structure/constraint.py`), while the device computes or the host does
+something else, and this is where their work is given out and waited for, shortly. What is not there by then
+is no stream's but its own loss: its row is given up in this step, and the stream samples nothing until it is.
+
+It knows sequences, rows and outlooks; what a forced token is to a stream's reader it leaves to `force`, and
+where a sequence stands that has less to compute than before, to `moved`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Several
+from concurrent.futures import Future, wait
+from functools import partial
+
+from engine import api
+from engine.schedule.batch import Row
+from engine.schedule.sequence import Sequence
+from engine.structure.constraint import Constraint
+from engine.structure.matcher import ALLOWED, GrammarError
+from engine.structure.vocabulary import Vocabulary
+from engine.structure.worker import Worker
+
+LEAST_PATIENCE_S, PATIENCE_S = 0.002, 0.0001  # that a step waits for outlooks, and for each of them
+_ANY = bytes([ALLOWED])
+
+Starts = Several[int]  # positions at which a grammar begins
+
+
+def source_of(sampling: api.Sampling) -> str | None:
+    return None if sampling.grammar is None else sampling.grammar.source
+
+
+class Constraining:
+    """`wake` is called from any thread, when what a stream waits for is there. `patient`: everything is
+    waited for, so that what happens in a step hangs on no thread's pace."""
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary | None = None,
+        *,
+        wake: Callable[[], None] = lambda: None,
+        force: Callable[[Sequence], None] = lambda sequence: None,
+        moved: Callable[[Sequence], None] = lambda sequence: None,
+        patient: bool = False,
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._wake = wake
+        self._force = force
+        self._moved = moved
+        self._patient = patient
+        self._quick, self._slow = Worker("grammars"), Worker("slow grammars")
+        self._unsettled: dict[int, Sequence] = {}  # those of whose outlook there may be news
+        self._jobs: dict[int, Future[None]] = {}  # of each stream: the last
+        self._awaited: list[Future[None]] = []
+        self._patience_s = 0.0
+
+    @property
+    def awaited(self) -> bool:
+        """Whether a stream waits for what is under way."""
+        return any(sequence.awaited_outlook for sequence in self._unsettled.values())
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would settle something, without being woken for it: who is woken in the middle of a
+        step does not hear of it."""
+        if self._patient:
+            return bool(self._unsettled)
+        return any(_constraint(sequence).known for sequence in self._unsettled.values())
+
+    # -- grammars that begin and end -----------------------------------------------------------------
+
+    def begin(self, sequence: Sequence, starts: Starts | None = None) -> None:
+        """By the sequence's parameters: from the next token on, or from where they began before."""
+        self.end(sequence)
+        source = source_of(sequence.sampling)
+        if source is None:
+            return
+        if starts is None:
+            starts = [sequence.num_tokens + sequence.num_placeholders]
+        changed = partial(self._unsettled.__setitem__, sequence.stream, sequence)
+        constraint = Constraint(source, self._vocabulary, starts[0], changed)
+        _replay(constraint, sequence, starts)
+        sequence.constraint = sequence.awaited_outlook = constraint
+
+    def end(self, sequence: Sequence) -> None:
+        sequence.constraint = sequence.awaited_outlook = None
+        self._unsettled.pop(sequence.stream, None)
+        self._jobs.pop(sequence.stream, None)
+
+    # -- the threads -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Have the threads follow whatever happened to tokens."""
+        due = [sequence for sequence in self._unsettled.values() if _constraint(sequence).due]
+        quick = [sequence for sequence in due if not _constraint(sequence).slow]
+        if quick:
+            self._give(self._quick, quick)
+        for sequence in due:
+            if _constraint(sequence).slow:
+                self._give(self._slow, [sequence])
+
+    def _give(self, worker: Worker, sequences: list[Sequence]) -> None:
+        work = [_constraint(sequence).submit() for sequence in sequences]
+        job = worker.submit(lambda: [follow() for follow in work])
+        for sequence in sequences:
+            self._jobs[sequence.stream] = job
+            if sequence.awaited_outlook:
+                job.add_done_callback(lambda _: self._wake())
+        if worker is self._quick or self._patient:
+            self._awaited.append(job)
+            self._patience_s += PATIENCE_S * len(sequences)
+
+    def _await(self) -> None:
+        if self._awaited:
+            wait(self._awaited, None if self._patient else max(LEAST_PATIENCE_S, self._patience_s))
+            self._awaited, self._patience_s = [], 0.0
+
+    # -- a step --------------------------------------------------------------------------------------
+
+    def settle(self) -> list[Sequence]:
+        """Before a step is planned: the streams of whose next token more is known than before, or less."""
+        if not self._unsettled:
+            return []
+        self.start()
+        self._await()
+        return [sequence for sequence in list(self._unsettled.values()) if self._settle(sequence)]
+
+    def _settle(self, sequence: Sequence) -> bool:
+        if not _constraint(sequence).known:
+            if sequence.awaited_outlook or sequence.num_placeholders:  # behind those it will be another
+                return False
+            self.postpone(sequence)
+            return True
+        sequence.awaited_outlook = None
+        del self._unsettled[sequence.stream]
+        return True
+
+    def postpone(self, sequence: Sequence) -> None:
+        """It samples nothing before its outlook is there."""
+        sequence.awaited_outlook = sequence.constraint
+        self._unsettled[sequence.stream] = sequence
+        job = self._jobs.get(sequence.stream)
+        if job is not None:
+            job.add_done_callback(lambda _: self._wake())
+
+    def choose(self, rows: list[Row]) -> list[tuple[Row, bytes | GrammarError | None]]:
+        """Of rows that were launched, and whose streams' last tokens are known: those that can be sampled
+        now, each with its mask. Others are not to be sampled, or are given up."""
+        self.start()
+        self._await()
+        for row in rows:
+            if not row.given_up:
+                self._force(row.sequence)
+        chosen: list[tuple[Row, bytes | GrammarError | None]] = []
+        for row in rows:
+            if not row.samples or row.given_up:
+                continue
+            if not _constraint(row.sequence).known:
+                row.sequence.give_up_in_flight(row.end - 1)
+                self.postpone(row.sequence)
+                self._moved(row.sequence)
+            else:
+                chosen.append((row, self._mask(row)))
+        return chosen
+
+    def _mask(self, row: Row) -> bytes | GrammarError | None:
+        outlook = _constraint(row.sequence).outlook
+        if outlook.error is not None:
+            return GrammarError(outlook.error)
+        mask = outlook.mask
+        if mask is None or self._vocabulary is None:
+            return mask
+        if _ANY not in mask:
+            return GrammarError("The grammar leaves nothing that could come next.")
+        if row.index < row.sequence.sampling.min_tokens:
+            allowed = bytearray(mask)
+            for token in self._vocabulary.ends:
+                allowed[token] = 0
+            if _ANY not in allowed:
+                least = row.sequence.sampling.min_tokens
+                return GrammarError(
+                    f"The grammar leaves nothing but an end at token {row.index}, "
+                    f"and `min_tokens` is {least}."
+                )
+        return mask
+
+    def forced(self, sequence: Sequence) -> list[int]:
+        """What comes next of itself, as far as the stream may go now."""
+        constraint, sampling = sequence.constraint, sequence.sampling
+        if constraint is None or sampling.grammar is None or not sampling.grammar.force:
+            return []
+        if not constraint.known or not sequence.admitted or sequence.paused or sequence.awaited_outlook:
+            return []
+        tokens = constraint.outlook.forced
+        if self._vocabulary is None or not tokens:
+            return []
+        if tokens[0] in self._vocabulary.ends and sequence.num_outputs < sampling.min_tokens:
+            return []
+        most = min(sequence.credit, sampling.max_tokens) - sequence.num_outputs
+        return tokens[: max(0, min(most, sequence.context - sequence.num_tokens))]
+
+
+def _constraint(sequence: Sequence) -> Constraint:
+    assert sequence.constraint is not None
+    return sequence.constraint
+
+
+def _replay(constraint: Constraint, sequence: Sequence, starts: Starts) -> None:
+    """All that stands, from each beginning up to the injection behind which there is another."""
+    ends, put = {}, 0
+    for index, count in sequence.injections:
+        put += count
+        ends[sequence.num_prompt + index + put] = count
+    at = starts[0]
+    for start in starts[1:]:
+        constraint.append(sequence.tokens[at : start - ends[start]], at)
+        constraint.begin_anew(start)
+        at = start
+    constraint.append(sequence.tokens[at:], at)

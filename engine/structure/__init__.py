@@ -1,0 +1,1 @@
+"""What may come next in a stream: grammars over token bytes, and matchers that advance with its tokens."""

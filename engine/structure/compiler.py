@@ -1,0 +1,84 @@
+"""The compiler of grammars, with limits: what one stranger's grammar may cost, in work and not in time.
+
+A grammar is a text of llguidance's: Lark, or JSON that holds a JSON schema. The limits bound what compiling
+it and each step along it can take; they do not bound its recursion, so all of it is done on a deep stack
+(`worker.py`). The gateway asks `problem_of` before a grammar goes to an engine; both go by the same limits.
+It knows no token but bytes, and no stream.
+"""
+
+from __future__ import annotations
+
+import functools
+from concurrent.futures import Future
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+from engine.structure.worker import Worker
+
+LONGEST_REASON = 300  # characters of what is told of a grammar that is none
+END = 256  # behind the bytes
+
+
+def limits() -> LLParserLimits:
+    return LLParserLimits(
+        max_grammar_size=100_000,  # symbols
+        initial_lexer_fuel=500_000,  # some 10 ms
+        step_lexer_fuel=50_000,  # some 4 ms
+        step_max_items=10_000,
+        max_items_in_row=1_000,
+        max_lexer_states=20_000,  # some 30 MB
+        verbose_errors=False,  # they would quote the text
+    )
+
+
+def matcher_of(source: str, tokenizer: LLTokenizer) -> LLMatcher:
+    """At the grammar's beginning. What is wrong is in its `get_error()`."""
+    return LLMatcher(tokenizer, source, log_level=0, limits=limits())
+
+
+def problem_of(source: str) -> str:
+    """Why a grammar cannot be followed, or nothing: it is compiled, over bytes, and its first step taken."""
+    matcher = matcher_of(source, _bytes())
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    return reason_of(matcher) if matcher.is_error() else ""
+
+
+def problem_in_thread(source: str) -> str:
+    """As `problem_of`, where the stack is deep; whoever asks waits."""
+    asked: Future[str] = _worker.submit(functools.partial(problem_of, source))
+    try:
+        return asked.result()
+    except Exception:
+        raise
+    except BaseException:  # of the library, which is of another language  # noqa: BLE001
+        return "its compiler failed"
+
+
+_worker = Worker("grammars")
+
+
+def reason_of(matcher: LLMatcher) -> str:
+    """What a matcher says that cannot go on, in the line that names what is wrong."""
+    lines = matcher.get_error().partition("<non-verbose/>")[0].strip().split("\n")
+    reason = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
+    if reason.startswith("NoExtension"):
+        return "it leaves nothing that could come next"
+    return reason if len(reason) <= LONGEST_REASON else reason[:LONGEST_REASON] + "…"
+
+
+@functools.cache
+def _bytes() -> LLTokenizer:
+    return LLTokenizer(TokenizerWrapper(_ByteTokens()), slices=[])
+
+
+class _ByteTokens:
+    """A tokenizer of bytes alone, as llguidance wants to be shown one."""
+
+    tokens = (*(bytes([byte]) for byte in range(END)), b"<end>")
+    special_token_ids = (END,)
+    eos_token_id = END
+    bos_token_id = None
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return list(text.encode() if isinstance(text, str) else text)

@@ -1,0 +1,132 @@
+"""A constraint: a stream's grammar as its sequence holds it, worked at in threads.
+
+Whatever happens to the stream's tokens is noted here at once, and costs nothing; the threads then have the
+matcher follow, and the *outlook* is what came of it: what is forced next, what is allowed, or why the grammar
+cannot be gone on with. There are two threads: what took long once waits behind what takes long, and a grammar
+that was just begun, which is to be compiled, is the first of those.
+
+It knows positions among a stream's tokens, and tokens. It knows no sequence and no step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from engine.structure.matcher import GrammarError, Matcher
+from engine.structure.vocabulary import Vocabulary
+
+LONG_S = 0.005  # of the work for one token: others' need not wait behind it
+
+Change = Callable[[Matcher], object]
+
+
+class Outlook:
+    """What comes next: written by a thread, and read when it is `known`."""
+
+    __slots__ = ("error", "fits", "forced", "known", "mask")
+
+    def __init__(self) -> None:
+        self.known = False
+        self.forced: list[int] = []
+        self.fits = True  # the tokens that were asked about
+        self.mask: bytes | None = None  # a byte for each token; None where nothing is asked of it
+        self.error: str | None = None
+
+    def fail(self, error: BaseException) -> None:
+        known = isinstance(error, GrammarError)
+        self.error = str(error) if known else "The grammar cannot be followed: its matcher failed."
+
+
+class Constraint:
+    """`start`: where among the stream's tokens the grammar begins. `changed` is called, in the caller's
+    thread, when there is work to do."""
+
+    def __init__(
+        self, source: str, vocabulary: Vocabulary | None, start: int, changed: Callable[[], None]
+    ) -> None:
+        self.source = source
+        self.slow = True
+        self.outlook = Outlook()
+        self._vocabulary = vocabulary
+        self._runs = [(start, start)]  # of each beginning: where it is, and how far the matcher went from it
+        self._changes: list[Change] = []  # that the matcher has not been told of
+        self._submitted = False
+        self._matcher: Matcher | None = None  # the threads'
+        self._changed = changed
+        changed()
+
+    @property
+    def due(self) -> bool:
+        """Whether there is work to do, and none under way that might be done in the other thread."""
+        return not self._submitted or (bool(self._changes) and self.outlook.known)
+
+    @property
+    def known(self) -> bool:
+        """Whether the outlook is that of the tokens that stand."""
+        return self._submitted and not self._changes and self.outlook.known
+
+    # -- the stream's tokens -----------------------------------------------------------------------
+
+    def append(self, tokens: list[int], position: int) -> None:
+        """They stand behind the others, from `position` on: what stands before the grammar is not its
+        own."""
+        start, reached = self._runs[-1]
+        own = tokens[max(0, start - position) :]
+        if own:
+            self._runs[-1] = (start, reached + len(own))
+            self._change(lambda matcher: matcher.accept(own))
+
+    def truncate(self, length: int) -> None:
+        """Only so many tokens of the stream stand. A grammar that began behind them begins there."""
+        while len(self._runs) > 1 and self._runs[-1][0] > length:
+            self._runs.pop()
+            self._change(Matcher.drop_run)
+        start, reached = self._runs[-1]
+        void = reached - max(start, length)
+        if void > 0:
+            self._change(lambda matcher: matcher.back(void))
+        self._runs[-1] = (min(start, length), min(reached, length))
+
+    def begin_anew(self, position: int) -> None:
+        """The grammar has another beginning, there."""
+        self._runs.append((position, position))
+        self._change(Matcher.begin_anew)
+
+    def ask(self, tokens: list[int]) -> None:
+        """Whether they would fit: the outlook will say."""
+        self._change(lambda matcher: matcher.fits(tokens))
+
+    def _change(self, change: Change) -> None:
+        self._changes.append(change)
+        self._changed()
+
+    # -- the threads' work -------------------------------------------------------------------------
+
+    def submit(self) -> Callable[[], None]:
+        """What is to be done in a thread, until the outlook is known."""
+        changes, self._changes = self._changes, []
+        outlook = self.outlook = Outlook()
+        self._submitted = True
+
+        def follow() -> None:
+            began = time.perf_counter()
+            try:
+                self._follow(changes, outlook)
+            except BaseException as error:  # noqa: BLE001 - it ends its own stream
+                outlook.fail(error)
+            self.slow = time.perf_counter() - began > LONG_S
+            outlook.known = True
+
+        return follow
+
+    def _follow(self, changes: list[Change], outlook: Outlook) -> None:
+        if self._matcher is None:
+            if self._vocabulary is None:
+                raise GrammarError("This model's tokens have no bytes that a grammar could be followed by.")
+            self._matcher = Matcher(self.source, self._vocabulary)
+        for change in changes:
+            if change(self._matcher) is False:
+                outlook.fits = False
+        outlook.mask = self._matcher.mask()
+        outlook.forced = self._matcher.forced(outlook.mask)

@@ -1,0 +1,36 @@
+"""The vocabulary: the bytes of every token of a model, as grammars are followed by them.
+
+It is read from the model folder's own `tokenizer.json`, when the engine is built: that takes the interpreter
+for some tenths of a second, which would be every stream's later. Special tokens have no bytes that a grammar
+of text could mean, and end tokens are allowed where a grammar may end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from llguidance import LLTokenizer
+
+
+class Vocabulary:
+    def __init__(self, tokenizer: LLTokenizer, ends: frozenset[int]) -> None:
+        self.tokenizer = tokenizer
+        self.ends = ends  # tokens that end a text
+
+
+def read_vocabulary(folder: Path, size: int, ends: Iterable[int]) -> Vocabulary | None:
+    """`size`: how many tokens the model has logits for. None where grammars cannot be followed by these
+    tokens."""
+    known = sorted(token for token in set(ends) if 0 <= token < size)
+    try:
+        definition = (folder / "tokenizer.json").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    for rows in (size, None):  # a tokenizer may have tokens that the model has no logits for
+        try:
+            tokenizer = LLTokenizer(definition, n_vocab=rows, eos_token=known, slices=[])
+        except Exception:  # noqa: BLE001 - the library raises nothing more exact
+            continue
+        return Vocabulary(tokenizer, frozenset(known))
+    return None

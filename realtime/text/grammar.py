@@ -1,0 +1,110 @@
+"""Grammars as clients write them: what one says in the engine's words, and whether it can be followed.
+
+What is refused is refused by what the grammar says, and not by how long it took: a limit counts characters,
+properties and levels, and the compiler counts its own work (`engine/structure/compiler.py`). It takes
+milliseconds all the same, and up to half a second: `check` is for a thread. It knows no stream and no token.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from midstream.protocol import Grammar
+from realtime.text.chat_template import TextError
+
+SCHEMA_BYTES, TEXT_BYTES = 64 << 10, 16 << 10
+DEPTH, PROPERTIES = 64, 1000
+KINDS = ("json_schema", "regex", "lark", "choice")
+_BETWEEN_SLASHES = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
+COMPACT = {"whitespace_flexible": False}
+# So many characters between two tokens of JSON, and no more: some models would write nothing else.
+SPACED = {"whitespace_flexible": True, "whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}"}
+
+
+def source_of(grammar: Grammar) -> str:
+    """In llguidance's words. It has one kind, and only one."""
+    match grammar:
+        case Grammar(json_schema=bool() | dict() as schema):
+            return _schema_source(grammar.whitespace, schema)
+        case Grammar(regex=str() as regex):
+            return _encoded({"grammars": [{"lark_grammar": f"start: TEXT\nTEXT: /{_slashed(regex)}/"}]})
+        case Grammar(choice=list() as choices):
+            return "start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
+        case Grammar(lark=str() as lark):
+            return _encoded({"grammars": [{"lark_grammar": lark}]})
+    raise AssertionError("a grammar without a kind")
+
+
+def check(grammar: Grammar) -> None:
+    """Raise `TextError` where a stream could not follow it."""
+    given = [kind for kind in KINDS if getattr(grammar, kind) is not UNSET]
+    if len(given) != 1:
+        raise TextError(f"`params.grammar` has one of {', '.join(f'`{kind}`' for kind in KINDS)}.")
+    kind = given[0]
+    if kind == "json_schema":
+        _check_shape(grammar.json_schema)
+    try:
+        source = source_of(grammar)
+        size = len(source.encode())
+    except (TypeError, ValueError):
+        raise TextError(f"`params.grammar.{kind}` has something in it that is not JSON.") from None
+    most = SCHEMA_BYTES if kind == "json_schema" else TEXT_BYTES
+    if size > most:
+        raise TextError(f"`params.grammar.{kind}` has {size} bytes; it may have {most}.")
+    problem = _problem_of(source)
+    if problem:
+        raise TextError(f"`params.grammar.{kind}` cannot be followed: {problem}.")
+
+
+def _schema_source(whitespace: bool, schema: dict[str, Any] | bool) -> str:
+    """True is what anything fits, and False what nothing does."""
+    if isinstance(schema, bool):
+        schema = {} if schema else {"enum": []}
+    options = SPACED if whitespace else COMPACT
+    return _encoded({"grammars": [{"json_schema": schema | {"x-guidance": options}}]})
+
+
+def _encoded(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _slashed(regex: str) -> str:
+    """As it stands between slashes, where no line may end."""
+    return re.sub(r"\\.|/|\n", lambda found: _BETWEEN_SLASHES.get(found[0], found[0]), regex, flags=re.DOTALL)
+
+
+def _check_shape(schema: Any) -> None:
+    """What the compiler's own limits come to too late."""
+    properties = 0
+    for value, depth in _walk(schema):
+        if depth > DEPTH:
+            raise TextError(f"`params.grammar.json_schema` is nested deeper than {DEPTH} levels.")
+        listed = value.get("properties")
+        properties += len(listed) if isinstance(listed, dict) else 0
+        if properties > PROPERTIES:
+            raise TextError(f"`params.grammar.json_schema` has more than {PROPERTIES} properties.")
+
+
+def _walk(schema: Any) -> Iterator[tuple[dict[str, Any], int]]:
+    """All objects in it, with how deep they lie."""
+    waiting: list[tuple[Any, int]] = [(schema, 1)]
+    while waiting:
+        value, depth = waiting.pop()
+        if isinstance(value, dict):
+            yield value, depth
+            waiting += [(inner, depth + 1) for inner in value.values()]
+        elif isinstance(value, list):
+            waiting += [(inner, depth + 1) for inner in value]
+
+
+def _problem_of(source: str) -> str:
+    """What compiles a grammar goes down as far as that goes."""
+    from engine.structure import compiler  # not before somebody has a grammar
+
+    return compiler.problem_in_thread(source)

@@ -1,0 +1,139 @@
+"""Grammars as clients write them: what can be followed, what is refused and in which words."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from engine.structure.matcher import Matcher
+from midstream.protocol import Grammar
+from realtime.text.chat_template import TextError
+from realtime.text.grammar import check, source_of
+from tests.fakes.grammars import MANY
+from tests.fakes.small_tokenizers import toy_vocabulary
+
+
+def nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    return schema
+
+
+def one_of_many(count: int) -> dict[str, Any]:
+    return {
+        "anyOf": [{"type": "object", "properties": {f"k{at}": {"type": "string"}}} for at in range(count)]
+    }
+
+
+def lark_chain(rules: int, rule: str) -> str:
+    return "start: r0\n" + "".join(rule.format(at, at + 1) for at in range(rules)) + f'r{rules}: "z"'
+
+
+LOOP = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
+OVERLAP = {"properties": {"ab": {"type": "integer"}}, "patternProperties": {"^a": {"type": "string"}}}
+REFUSED: dict[str, tuple[Grammar, str]] = {
+    "no kind": (Grammar(), "one of `json_schema`, `regex`, `lark`, `choice`"),
+    "two kinds": (Grammar(regex="a", choice=["a"]), "one of `json_schema`"),
+    "a large enum": (Grammar(json_schema={"enum": [f"value {at}" for at in range(20_000)]}), "bytes; it may"),
+    "deep": (Grammar(json_schema=nested(200)), "deeper than 64 levels"),
+    "many": (Grammar(json_schema=one_of_many(2_000)), "more than 1000 properties"),
+    "a loop": (Grammar(json_schema=LOOP), "leaves nothing"),
+    "nothing": (Grammar(json_schema=False), "Unsatisfiable"),
+    "a bad type": (Grammar(json_schema={"type": "strnig"}), "Invalid type: strnig"),
+    "if": (Grammar(json_schema={"if": {}, "then": {}}), "Unimplemented keys"),
+    "conflict": (
+        Grammar(json_schema={"allOf": [{"type": "string"}, {"type": "null"}]}),
+        "incompatible types",
+    ),
+    "look-ahead": (Grammar(json_schema={"type": "string", "pattern": "^(?=a)b"}), "look-around"),
+    "no regex": (Grammar(regex="(" * 300), "invalid regex|unclosed|nest"),
+    "an empty class": (Grammar(regex=r"[^\s\S]"), "leaves nothing"),
+    "a long regex": (Grammar(regex="a" * 20_000), "bytes; it may have 16384"),
+    "an unknown rule": (Grammar(lark="start: x"), 'unknown name: "x"'),
+    "a special token": (Grammar(lark="start: <|im_end|>"), "unknown special token"),
+    "deep brackets": (Grammar(lark="start: " + "(" * 2_000), "too deeply nested"),
+    "ambiguous": (Grammar(lark=lark_chain(800, 'r{}:(r{}|"y")+\n')), "Too many items"),
+    "no JSON": (Grammar(json_schema={"const": object()}), "not JSON"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_followed_is_refused_by_name(name: str) -> None:
+    grammar, words = REFUSED[name]
+    with pytest.raises(TextError, match=words) as caught:
+        check(grammar)
+    assert str(caught.value).startswith("`params.grammar")
+    assert str(caught.value).endswith(".")
+    assert "\n" not in str(caught.value)
+
+
+TREE = {"$ref": "#/$defs/a", "$defs": {"a": {"properties": {"next": {"$ref": "#/$defs/a"}}}}}
+TAKEN = {
+    "a long string": Grammar(json_schema={"type": "string", "maxLength": 4_000}),
+    "patterns that overlap": Grammar(json_schema=OVERLAP),
+    "anything": Grammar(json_schema=True),
+    "no limits of its own": Grammar(json_schema={"type": "object"}),
+    "deep": Grammar(json_schema=nested(31)),
+    "a chain of rules": Grammar(lark=lark_chain(1_100, "r{}:r{}\n")),
+    "a tree": Grammar(json_schema=TREE),
+    "options": Grammar(json_schema={"type": "string", "x-guidance": {"lenient": True}}),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_can_is_taken(name: str) -> None:
+    check(TAKEN[name])
+
+
+@pytest.mark.parametrize("grammar", MANY, ids=str)
+def test_so_are_those_of_the_other_tests(grammar: Grammar) -> None:
+    check(grammar)
+
+
+def test_its_own_options_are_not_a_clients_to_set() -> None:
+    with pytest.raises(TextError, match="Unimplemented"):
+        check(Grammar(json_schema={"if": {}, "x-guidance": {"lenient": True}}))
+
+
+def fits(grammar: Grammar, text: str) -> bool:
+    ends = sorted(toy_vocabulary().ends)
+    matcher = Matcher(source_of(grammar), toy_vocabulary())
+    return matcher.fits([*text.encode(), *ends])
+
+
+@pytest.mark.parametrize(
+    ("regex", "text"),
+    [
+        ("a/b", "a/b"),
+        (r"a\/b", "a/b"),
+        ("a\nb", "a\nb"),
+        ("a\\\nb", "a\nb"),
+        (r"a\\", "a\\"),
+        (r"[/\\]+", "/\\"),
+    ],
+)
+def test_a_regex_means_what_it_says(regex: str, text: str) -> None:
+    assert fits(Grammar(regex=regex), text)
+    assert re.fullmatch(regex, text)
+    assert not fits(Grammar(regex=regex), text + "x")
+
+
+@pytest.mark.parametrize("choice", ["yes", 'qu"ote', "a\nline", "back\\slash", "🙂", "/slash/", " "])
+def test_a_choice_is_the_text_itself(choice: str) -> None:
+    grammar = Grammar(choice=["other", choice])
+    check(grammar)
+    assert fits(grammar, choice)
+    assert not fits(grammar, choice + choice)
+
+
+def test_whitespace_is_an_option_and_has_a_bound() -> None:
+    schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
+    compact, spaced = Grammar(json_schema=schema), Grammar(json_schema=schema, whitespace=True)
+    assert fits(compact, '{"a":1}')
+    assert not fits(compact, '{"a": 1}')
+    assert fits(spaced, '{"a":1}')
+    assert fits(spaced, '{\n  "a": 1\n}')
+    assert not fits(spaced, '{"a":' + " " * 50 + "1}")

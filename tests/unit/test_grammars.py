@@ -1,0 +1,281 @@
+"""Grammars in the engine: how they begin and end, what they force, what fits into them, and whom a bad one
+hurts. On the toy; `tests/properties/test_grammars.py` tries them in every order."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from engine import api, toy_model
+from engine.structure.matcher import Matcher
+from midstream.protocol import Grammar
+from tests.fakes.engine_driver import TOY, Driver, Limits, engine_of, greedy
+from tests.fakes.grammars import LIST, PERSON, matches, told
+from tests.fakes.small_tokenizers import toy_vocabulary
+
+PROMPT = [72, 101, 300]
+JSON = Grammar(json_schema=PERSON)
+SOME = api.Sampling(seed=3, temperature=2.0, max_tokens=90, grammar=told(JSON))
+OVERLAPS = pytest.mark.parametrize("overlap", [False, True], ids=["", "overlap"])
+
+
+def new(overlap: bool = False) -> Driver:
+    return Driver(engine_of(TOY, Limits(kv_tokens=4096, overlap=overlap)))
+
+
+def regex(text: str, **params: Any) -> api.Sampling:
+    return replace(SOME, grammar=told(Grammar(regex=text)), **params)
+
+
+def text_of(driver: Driver, stream: int = 1) -> str:
+    tokens = [token for token in driver.told[stream].tokens if token != toy_model.EOS]
+    return toy_vocabulary().tokenizer.decode_str(tokens)
+
+
+def forced(driver: Driver) -> int:
+    return sum(news.forced for output in driver.outputs for news in output.news)
+
+
+def rows(driver: Driver) -> int:
+    return sum(output.stats.decode_rows + output.stats.prefill_rows for output in driver.outputs)
+
+
+@OVERLAPS
+def test_what_is_forced_is_not_computed_token_by_token(overlap: bool) -> None:
+    driver, sampled = new(overlap), new(overlap)
+    driver.settle(api.Submit(1, PROMPT, SOME, 1000))
+    assert driver.told[1].finish == api.Finish("eos")
+    assert matches(JSON, driver.told[1].tokens, toy_vocabulary())
+    sampled.settle(api.Submit(1, PROMPT, replace(SOME, grammar=told(JSON, force=False)), 1000))
+    assert sampled.told[1].tokens == driver.told[1].tokens
+    assert forced(sampled) == 0
+    assert forced(driver) > len(driver.told[1].tokens) / 2
+    assert rows(driver) < rows(sampled) / 2
+
+
+def test_what_is_forced_stays_within_credit_and_max_tokens() -> None:
+    driver = new()
+    driver.settle(api.Submit(1, PROMPT, regex("abcdefghij"), 4))
+    assert text_of(driver) == "abcd"
+    driver.settle(api.Grant(1, 5))
+    assert text_of(driver) == "abcde"
+    driver.settle(api.Adjust(1, regex("abcdefghij", max_tokens=7)), api.Grant(1, 1000))
+    assert text_of(driver) == "abcdefg"
+    assert driver.told[1].finish == api.Finish("length")
+
+
+def test_a_pause_stops_what_is_forced_as_well() -> None:
+    driver = new()
+    driver.settle(api.Submit(1, PROMPT, regex("abcdefghij"), 1000, paused=True))
+    assert text_of(driver) == ""
+    driver.settle(api.Resume(1))
+    assert text_of(driver) == "abcdefghij"
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_log_probabilities_are_among_what_is_allowed(force: bool) -> None:
+    driver = new()
+    grammar = told(Grammar(regex="ab[cd]"), force=force)
+    driver.settle(api.Submit(1, PROMPT, replace(SOME, grammar=grammar, logprobs=3), 1000))
+    a, b, last, end = driver.told[1].logprobs
+    assert (a, b, end) == (
+        api.Logprob(0.0, [(97, 0.0)]),
+        api.Logprob(0.0, [(98, 0.0)]),
+        api.Logprob(0.0, [(toy_model.EOS, 0.0)]),
+    )
+    assert {token for token, _ in last.top} == {99, 100}
+
+
+@OVERLAPS
+def test_a_grammar_comes_and_goes_in_mid_stream(overlap: bool) -> None:
+    driver = new(overlap)
+    driver.settle(api.Submit(1, PROMPT, greedy(60), 10))
+    driver.settle(
+        api.Adjust(1, replace(greedy(60), grammar=told(Grammar(regex="[ab]{8}")))), api.Grant(1, 15)
+    )
+    driver.settle(api.Adjust(1, greedy(60)), api.Grant(1, 1000))
+    assert [change.index for change in driver.told[1].changes] == [10, 15]
+    tokens = driver.told[1].tokens
+    assert set(tokens[10:15]) <= {97, 98}
+    assert len(tokens) == 60
+    assert not set(tokens[15:]) <= {97, 98}
+
+
+@OVERLAPS
+def test_the_token_in_flight_is_not_the_new_grammars(overlap: bool) -> None:
+    driver = new(overlap)
+    driver.send(api.Submit(1, PROMPT, greedy(60), 1000))
+    driver.until(driver.has(1, 5))
+    driver.settle(api.Adjust(1, replace(greedy(60), grammar=told(Grammar(regex="x[ab]{8}y")))))
+    (change,) = driver.told[1].changes
+    assert driver.told[1].tokens[change.index] == ord("x")
+
+
+def test_a_rewind_to_before_its_beginning_begins_it_there() -> None:
+    driver = new()
+    driver.settle(api.Submit(1, PROMPT, greedy(60), 10))
+    driver.settle(api.Adjust(1, replace(greedy(60), grammar=told(Grammar(regex="xyz")))), api.Grant(1, 12))
+    driver.settle(api.Truncate(1, 4), api.Grant(1, 1000))
+    assert driver.told[1].tokens[4:7] == [ord("x"), ord("y"), ord("z")]
+
+
+@OVERLAPS
+def test_an_injection_fits_or_is_refused_or_begins_it_anew(overlap: bool) -> None:
+    driver = new(overlap)
+    driver.settle(api.Submit(1, PROMPT, regex("ab[cd]{3}ef"), 3))
+    assert text_of(driver)[:2] == "ab"
+    driver.settle(api.Append(1, [122]), api.Append(1, [99, 100]), api.Pause(1))
+    refused, fitted, paused = driver.told[1].changes
+    assert isinstance(refused, api.Refused)
+    assert (refused.reason, refused.index) == ("grammar", 3)
+    assert fitted == api.Appended(3, 2)
+    assert isinstance(paused, api.Paused)
+    driver.settle(api.Resume(1), api.Grant(1, 5))
+    assert text_of(driver)[3:] == "ef"
+    driver.settle(api.Append(1, [122], True), api.Grant(1, 1000))
+    assert text_of(driver)[5:7] == "ab"
+    assert len(text_of(driver)) == 5 + 7
+    assert driver.told[1].finish == api.Finish("eos")
+
+
+def test_a_rewind_to_before_a_second_beginning_is_in_the_first() -> None:
+    driver = new()
+    driver.settle(api.Submit(1, PROMPT, regex("ab[cd]{6}ef"), 4))
+    before = text_of(driver)
+    driver.settle(api.Append(1, [122], True), api.Grant(1, 7))
+    assert text_of(driver)[4:6] == "ab"
+    driver.settle(api.Truncate(1, 3), api.Grant(1, 1000))
+    assert text_of(driver)[:4] == before
+    assert text_of(driver)[-2:] == "ef"
+    assert len(text_of(driver)) == 10
+
+
+def test_a_stream_that_is_built_anew_goes_on_where_it_was() -> None:
+    whole, parts, first = new(), new(), new()
+    whole.settle(api.Submit(1, PROMPT, SOME, 9))
+    whole.settle(api.Append(1, [122, 122], True), api.Grant(1, 14))
+    known = list(whole.told[1].tokens)
+    whole.settle(api.Grant(1, 1000))
+    tokens = [*PROMPT, *known[:9], 122, 122, *known[9:]]
+    submit = api.Submit(
+        1, tokens, SOME, 14, prompt=len(PROMPT), injections=[(9, 2)], grammar_starts=(0, 9 + 2)
+    )
+    parts.send(submit)
+    parts.told[1].tokens, parts.told[1].injections = list(known), [(9, [122, 122])]
+    parts.settle()
+    parts.settle(api.Grant(1, 1000))
+    assert parts.told[1].tokens == whole.told[1].tokens
+    parts.send(replace(submit, stream=2))
+    parts.told[2].tokens, parts.told[2].injections = list(known), [(9, [122, 122])]
+    parts.settle(api.Truncate(2, 8), api.Grant(2, 1000))
+    first.settle(api.Submit(1, PROMPT, SOME, 1000))
+    assert parts.told[2].tokens == first.told[1].tokens
+
+
+# -- where grammars meet other parameters ------------------------------------------------------------
+
+
+def test_an_end_that_is_forbidden_ends_the_stream_with_a_sentence() -> None:
+    driver = new()
+    driver.send(api.Submit(2, PROMPT, greedy(40), 1000))
+    driver.settle(api.Submit(1, PROMPT, regex("ab", min_tokens=5), 1000))
+    assert driver.told[1].tokens == [97, 98]
+    assert driver.told[1].finish == api.Finish(
+        "error", "The grammar leaves nothing but an end at token 2, and `min_tokens` is 5."
+    )
+    assert driver.told[2].finish == api.Finish("length")
+
+
+def test_min_tokens_lets_a_grammar_go_on() -> None:
+    driver = new()
+    driver.settle(
+        api.Submit(1, PROMPT, regex("a*", min_tokens=12, temperature=0, logit_bias={463: 90.0}), 1000)
+    )
+    assert text_of(driver) == "a" * 12
+
+
+def test_a_bias_against_all_that_is_allowed_changes_nothing() -> None:
+    driver = new()
+    bias = {97: -100.0, 98: -100.0}
+    driver.settle(api.Submit(1, PROMPT, regex("[ab]{5}", logit_bias=bias), 1000))
+    assert len(text_of(driver)) == 5
+
+
+def test_behind_an_end_that_is_ignored_everything_goes() -> None:
+    driver = new()
+    driver.settle(api.Submit(1, PROMPT, regex("abc", ignore_eos=True, max_tokens=30), 1000))
+    assert driver.told[1].tokens[:4] == [97, 98, 99, toy_model.EOS]
+    assert len(driver.told[1].tokens) == 30
+
+
+# -- whom a bad one hurts ----------------------------------------------------------------------------
+
+
+@OVERLAPS
+@pytest.mark.parametrize(
+    "lark", ['start: "abc" X\nX: /[a-z]/ & /[0-9]/', 'start: "ab" ' + '"c"? ' * 1200, "start: ((", ""]
+)
+def test_a_grammar_that_leads_nowhere_ends_its_own_stream(lark: str, overlap: bool) -> None:
+    driver = new(overlap)
+    driver.send(api.Submit(2, PROMPT, greedy(40), 1000))
+    bad = replace(SOME, grammar=api.Grammar(lark))
+    driver.settle(api.Submit(1, PROMPT, bad, 1000), api.Submit(3, PROMPT, SOME, 1000))
+    finish = driver.told[1].finish
+    assert finish is not None
+    assert finish.reason == "error"
+    assert finish.detail is not None
+    assert finish.detail.startswith("The grammar")
+    assert driver.told[2].finish == api.Finish("length")
+    assert driver.told[3].finish == api.Finish("eos")
+
+
+def broken(matcher: Matcher) -> bytes:
+    raise BaseException("what a library of another language raises")
+
+
+def test_a_matcher_that_breaks_ends_its_own_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = new()
+    driver.settle(api.Submit(2, PROMPT, greedy(40), 10), api.Submit(1, PROMPT, SOME, 3))
+    monkeypatch.setattr(Matcher, "mask", broken)
+    driver.settle(api.Truncate(1, 0), api.Grant(1, 9), api.Grant(2, 40))
+    assert driver.told[1].finish == api.Finish("error", "The grammar cannot be followed: its matcher failed.")
+    assert driver.told[2].finish == api.Finish("length")
+
+
+@OVERLAPS
+@pytest.mark.parametrize("step", ["__init__", "accept", "mask"])
+def test_nobody_waits_for_a_matcher(step: str, overlap: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not while it compiles, nor while it follows, nor while it fills a mask."""
+    done, original = threading.Event(), getattr(Matcher, step)
+
+    def waits(*arguments: Any) -> Any:
+        assert done.wait(60)
+        return original(*arguments)
+
+    driver = new(overlap)
+    driver.send(api.Submit(2, PROMPT, greedy(500), 1000))
+    driver.until(driver.has(2, 3))
+    monkeypatch.setattr(Matcher, step, waits)
+    driver.send(api.Submit(1, PROMPT, replace(SOME, grammar=told(Grammar(json_schema=LIST))), 1000))
+    driver.step()
+    before = len(driver.told[2].tokens)
+    driver.step(20)
+    assert len(driver.told[2].tokens) == before + 20
+    assert driver.told[1].finish is None
+    done.set()
+    driver.until(lambda: driver.told[1].finish is not None)
+    assert driver.told[1].finish == api.Finish("eos")
+
+
+def test_an_engine_that_knows_no_bytes_says_so() -> None:
+    driver = Driver(engine_of("llama"))
+    driver.settle(api.Submit(1, PROMPT, SOME, 1000))
+    finish = driver.told[1].finish
+    assert finish is not None
+    assert (finish.reason, finish.detail) == (
+        "error",
+        "This model's tokens have no bytes that a grammar could be followed by.",
+    )
