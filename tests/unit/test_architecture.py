@@ -20,20 +20,21 @@ SOURCES = {"midstream": ROOT / "clients/python", "realtime": ROOT, "engine": ROO
 
 # What each room may import of ours. The longest name that fits a module decides; a room allows itself.
 SPOKEN = ["midstream.protocol", "engine.api", "realtime.refusal"]
-CORE = ["realtime.hub", "realtime.stream", "realtime.text", "realtime.tenants", *SPOKEN]
+CORE = ["realtime.hub", "realtime.stream", "realtime.text", "realtime.tenants", "realtime.tools", *SPOKEN]
 OUR_OWN = {
     "midstream": ["midstream"],
     "midstream.protocol": [],
     "realtime": ["midstream.protocol", "engine.api"],  # what wires, and what stands in no room
     "realtime.refusal": ["midstream.protocol"],
     "realtime.codec": SPOKEN,
-    "realtime.text": SPOKEN,
-    "realtime.stream": ["realtime.text", *SPOKEN],
+    "realtime.tools": SPOKEN,
+    "realtime.text": ["realtime.tools", *SPOKEN],
+    "realtime.stream": ["realtime.text", "realtime.tools", *SPOKEN],
     "realtime.token_bucket": [],
     "realtime.backoff": [],
     "realtime.background_tasks": ["realtime.backoff"],
     "realtime.tenants": ["realtime.token_bucket", *SPOKEN],
-    "realtime.hub": ["realtime.stream", "realtime.tenants", "realtime.text", *SPOKEN],
+    "realtime.hub": ["realtime.stream", "realtime.tenants", "realtime.text", "realtime.tools", *SPOKEN],
     "realtime.transport": ["realtime.token_bucket"],
     "realtime.access": ["realtime.hub", "realtime.tenants", "realtime.transport", *SPOKEN],
     "realtime.engines": ["engine.heap", "realtime.backoff", "realtime.background_tasks", *CORE],
@@ -82,6 +83,7 @@ OTHERS = {
     "midstream.cli.terminal.answer_screen": ["prompt_toolkit"],
     "midstream.protocol": ["msgspec"],
     "realtime": ["msgspec", "starlette", "uvicorn"],
+    "realtime.tools": ["msgspec"],
     "realtime.text": ["jinja2", "msgspec", "tokenizers"],
     "realtime.stream": ["msgspec"],
     "realtime.tenants": ["msgspec"],
@@ -119,7 +121,7 @@ OPTIONAL = {"prompt_toolkit", "opentelemetry", "triton"}  # behind an extra, or 
 # and the gate has a bucket that leaks by itself.
 PURE = [
     f"realtime.{room}.{path.stem}"
-    for room in ("text", "stream", "tenants", "hub")
+    for room in ("tools", "text", "stream", "tenants", "hub")
     for path in sorted((ROOT / "realtime" / room).glob("[!_]*.py"))
     if path.stem not in ("hub", "frame_queues", "tokenizing_pool", "quota")
 ]
