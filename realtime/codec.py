@@ -185,6 +185,8 @@ def _expected(kind: Any) -> str:
             return "one of " + ", ".join(f'"{value}"' for value in kind.values)
         case inspect.ListType():
             return f"a list{_length(kind, 'items')}"
+        case inspect.DictType(key_type=inspect.StrType()):
+            return "an object"
         case inspect.DictType():
             return f"an object{_length(kind, 'entries')} of token ids to {_expected(kind.value_type)}"
         case _:

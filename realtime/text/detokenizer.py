@@ -63,6 +63,11 @@ class TextStream:
             text = self._release(text)
         return self._let_out(text)
 
+    def feed_text(self, text: str) -> str:
+        """The same, for a token of which another has read what it says here."""
+        self._fed += 1
+        return self._let_out(self._release(text))
+
     def flush(self) -> str:
         """The end of the stream: what was held for want of a continuation, incomplete bytes as U+FFFD."""
         text = self._release(self._decode(b"", final=True))
@@ -100,6 +105,15 @@ class TextStream:
         decoded = self.text + self._held
         taken_back = sum(len(behind.feed(token)) for token in tokens[index:])
         again._begin(decoded[: len(decoded) - taken_back], sent)
+        return again
+
+    def rewound_text(
+        self, length: int, index: int, sent: int, stop: tuple[str, ...], min_tokens: int
+    ) -> TextStream:
+        """The same, of one that was fed texts: so many code points came with the first `index` tokens."""
+        again = TextStream(self._tokenizer, stop, min_tokens)
+        again._fed = index
+        again._begin((self.text + self._held)[:length], sent)
         return again
 
     def _begin(self, decoded: str, sent: int) -> None:

@@ -234,6 +234,7 @@ TOOL_FORMATS = (
     ),
 )
 BY_NAME = {known.name: known for known in TOOL_FORMATS}
+FALLBACK = BY_NAME["hermes"]
 
 REASONING_FORMATS = (
     ReasoningFormat("<think>", "</think>"),
@@ -244,9 +245,13 @@ REASONING_FORMATS = (
 )
 
 
+def knows_tools(template: str) -> bool:
+    return re.search(r"\btools\b", template) is not None
+
+
 def find(template: str) -> ToolFormat | None:
     """The format that a model's chat template shows, if it knows tools at all."""
-    if not re.search(r"\btools\b", template):
+    if not knows_tools(template):
         return None
     return next((known for known in TOOL_FORMATS if _fits(known, template)), None)
 

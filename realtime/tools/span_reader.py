@@ -368,10 +368,12 @@ class SpanReader:
         self.lengths = Lengths(content, reasoning, calls, arguments, is_open)
         last = self._parts[-1] if self._parts else None
         match last, part:
-            case (Content(before), Content(text)) | (Reasoning(before), Reasoning(text)):
-                self._parts[-1] = part._replace(text=before + text)
-            case (Arguments(before), Arguments(text)):
-                self._parts[-1] = part._replace(text=before + text)
+            case Content(before), Content(text):
+                self._parts[-1] = Content(before + text)
+            case Reasoning(before), Reasoning(text):
+                self._parts[-1] = Reasoning(before + text)
+            case Arguments(before), Arguments(text):
+                self._parts[-1] = Arguments(before + text)
             case _:
                 self._parts.append(part)
 

@@ -8,12 +8,22 @@ from enum import IntEnum
 from realtime.tools.braced_call import BracedCall
 from realtime.tools.call_reader import CallReader
 from realtime.tools.delimiters import Delimiters
-from realtime.tools.formats import ReasoningFormat, ToolFormat
+from realtime.tools.formats import (
+    BY_NAME,
+    FALLBACK,
+    ReasoningFormat,
+    ToolFormat,
+    find,
+    find_headers,
+    find_reasoning,
+    knows_tools,
+)
 from realtime.tools.json_call import JsonCall
 from realtime.tools.named_call import NamedCall
 from realtime.tools.pythonic_call import PythonicCall
 from realtime.tools.tagged_call import TaggedCall
 
+AUTO = "auto"
 TAIL_TOKENS = 16  # of a prompt, whose text tells where it leaves the model
 
 
@@ -105,6 +115,29 @@ class Spelling:
                 for token in prompt[-TAIL_TOKENS:]
             )
         )
+
+
+def spelling_of(
+    template: str,
+    tool_format: str,
+    *,
+    pieces: Mapping[int, bytes],
+    added: Mapping[str, int],
+    special: frozenset[int],
+    leading_spaces: int,
+) -> Spelling:
+    """Of a model with this chat template. A template that knows no tools, or shows them in no way that is
+    known, is told of none: `fallback` speaks for it."""
+    found = find(template) if tool_format == AUTO else BY_NAME[tool_format]
+    return Spelling(
+        found or find_headers(template) or FALLBACK,
+        find_reasoning(template),
+        pieces=pieces,
+        added=added,
+        special=special,
+        leading_spaces=leading_spaces,
+        in_template=found is not None and knows_tools(template),
+    )
 
 
 def _texts(tools: ToolFormat, reasoning: ReasoningFormat | None) -> list[str]:
