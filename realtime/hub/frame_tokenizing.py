@@ -51,7 +51,7 @@ def text_length(frame: StreamFrame) -> int:
 
 
 def _message_length(message: Message) -> int:
-    length = len(message.name or "") + sum(map(len, message.texts))
+    length = len(message.name or "") + sum(map(len, message.texts)) + len(message.reasoning_content or "")
     if message.tool_calls:
         length += sum(
             len(call.id) + len(call.function.name) + len(call.function.arguments)
@@ -100,7 +100,7 @@ def weight(frame: StreamFrame) -> int:
 
 
 def _message_bytes(message: Message) -> int:
-    size = MESSAGE_BYTES + getsizeof(message.name)
+    size = MESSAGE_BYTES + getsizeof(message.name) + getsizeof(message.reasoning_content)
     size += sum(PART_BYTES + getsizeof(text) for text in message.texts)
     for call in message.tool_calls or ():
         size += CALL_BYTES + getsizeof(call.function.arguments)
@@ -132,7 +132,7 @@ def tokenize(frame: StreamFrame, model: ServedModel, *, brief: bool = False) -> 
             case protocol.Start(prompt=list() as tokens):
                 return _known(tokens, "prompt", model)
             case protocol.Start(messages=list() as messages):
-                _check_contents(messages)
+                check_contents(messages)
                 tools = frame.tools if frame.tool_choice != "none" else None
                 return model.tokenizer.encode_chat(messages, tools, below=model.context, brief=brief)
             case protocol.Inject():
@@ -140,7 +140,8 @@ def tokenize(frame: StreamFrame, model: ServedModel, *, brief: bool = False) -> 
     return None
 
 
-def _check_contents(messages: list[Message]) -> None:
+def check_contents(messages: list[Message]) -> None:
+    """Refuse what only a message that says something else can be without."""
     for at, message in enumerate(messages):
         if message.content is None and not (message.role == "assistant" and message.tool_calls):
             raise Refusal(
@@ -166,7 +167,7 @@ def check_tools(frame: protocol.Start) -> None:
     if any(tool.function.strict for tool in frame.tools):
         raise Refusal(
             "unsupported",
-            "`strict` is not supported: this server cannot hold a model to a tool's `parameters`.",
+            "`strict` of `tools` is not supported: this server cannot hold a model to a tool's `parameters`.",
         )
     length = tools_length(frame.tools)
     if length > TOOLS_LIMIT:
@@ -200,7 +201,7 @@ def _injection(frame: protocol.Inject, model: ServedModel, brief: bool) -> list[
     if frame.tokens is not None:
         return _known(frame.tokens, "tokens", model)
     if frame.messages is not None:
-        _check_contents(frame.messages)
+        check_contents(frame.messages)
         return model.tokenizer.encode_turns(frame.messages, below=model.context, brief=brief)
     tokens = model.tokenizer.encode(frame.text or "", special=False, below=model.context)
     if not tokens:

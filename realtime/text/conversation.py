@@ -10,9 +10,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
-
 from midstream.protocol import Message, MessageToolCall, Tool
+from realtime.tools.offered import as_told
 
 MOST_NESTED = 64  # objects and lists, in a tool's schema or a call's arguments
 
@@ -27,7 +26,7 @@ def turns(messages: Sequence[Message], hide: Callable[[str], str]) -> list[dict[
 
 def tool_objects(tools: Sequence[Tool] | None, hide: Callable[[str], str]) -> list[dict[str, Any]] | None:
     """None where there are none: templates ask whether there are."""
-    return [_hidden(msgspec.to_builtins(tool), hide) for tool in tools] if tools else None
+    return [_hidden(as_told(tool), hide) for tool in tools] if tools else None
 
 
 def _turn(message: Message) -> dict[str, Any]:
@@ -35,6 +34,8 @@ def _turn(message: Message) -> dict[str, Any]:
     turn: dict[str, Any] = {"role": message.role, "content": "".join(message.texts)}
     if message.name is not None:
         turn["name"] = message.name
+    if message.reasoning_content is not None:
+        turn["reasoning_content"] = message.reasoning_content
     if message.tool_calls:
         turn["tool_calls"] = [_call(call) for call in message.tool_calls]
     if message.tool_call_id is not None:

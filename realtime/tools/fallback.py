@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from midstream.protocol import Message, MessageToolCall, Tool
+from realtime.tools.offered import as_told
 
 _ABOUT = """\
 You can call these functions, each described by a JSON object in its line:
@@ -42,7 +43,7 @@ def without_tools(messages: Sequence[Message], tools: Sequence[Tool] | None) -> 
 
 
 def _about(tools: Sequence[Tool]) -> str:
-    lines = (msgspec.json.encode(tool).decode() for tool in tools)
+    lines = (msgspec.json.encode(as_told(tool)).decode() for tool in tools)
     return _ABOUT.format(tools="\n".join(lines))
 
 

@@ -6,7 +6,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from midstream.protocol import Tool
+
+
+def as_told(tool: Tool) -> dict[str, Any]:
+    """With its type, which all have and templates look for; `strict` is between a client and us."""
+    function = msgspec.to_builtins(tool.function)
+    function.pop("strict", None)
+    return {"type": tool.type, "function": function}
 
 
 def offered(tools: Sequence[Tool]) -> dict[str, frozenset[str]]:

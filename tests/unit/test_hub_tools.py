@@ -120,7 +120,7 @@ def test_a_template_is_told_tools_and_calls_as_it_knows_them() -> None:
     tokenizer = knowing()
     text = spelt(tokenizer, tokenizer.encode_chat(TALK, [FIND]))
     shown, _, rest = text.removeprefix("<tool>").partition("user Hi")
-    assert json.loads(shown) == msgspec.to_builtins(FIND)
+    assert json.loads(shown) == {"type": "function", "function": msgspec.to_builtins(FIND.function)}
     assert rest == 'assistant <tool_call>find{"q": "x"}abcdefghitool 42abcdefghi'
 
 

@@ -85,6 +85,7 @@ class Message(Struct, omit_defaults=True, kw_only=True):
     name: str | None = None
     tool_calls: Annotated[list[MessageToolCall], Meta(max_length=MAX_TOOL_CALLS)] | None = None
     tool_call_id: CallId | None = None
+    reasoning_content: str | None = None
 
     @property
     def texts(self) -> list[str]:
