@@ -23,8 +23,10 @@ export { exposeInWorker } from "./worker.js";
 /** @typedef {import("./dial.js").ApiKey} ApiKey */
 /** @typedef {import("./options.js").StartOptions} StartOptions */
 /** @typedef {import("./stream-core.js").Chunk} Chunk */
+/** @typedef {import("./protocol.js").Call} Call */
 /** @typedef {import("./protocol.js").Final} Final */
 /** @typedef {import("./protocol.js").Message} Message */
 /** @typedef {import("./protocol.js").Params} Params */
 /** @typedef {import("./protocol.js").Ready} Ready */
 /** @typedef {import("./protocol.js").StreamEvent} StreamEvent */
+/** @typedef {import("./protocol.js").Tool} Tool */

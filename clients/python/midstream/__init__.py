@@ -35,10 +35,12 @@ from midstream.errors import (
     UnknownRequest,
     Unsupported,
 )
+from midstream.spans import Call
 from midstream.stream import Stream
 from midstream.stream_core import Chunk
 
 __all__ = [
+    "Call",
     "Chunk",
     "Client",
     "Completion",
