@@ -7,8 +7,11 @@ for there alone. To go back it keeps a copy of its reader now and then, and read
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from hashlib import blake2b
+from operator import attrgetter
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,13 +23,15 @@ from realtime.text.tokenizer import Tokenizer
 from realtime.tools import span_reader as spans
 from realtime.tools.span_reader import Lengths, Offered, Part, SpanReader
 
-COPY_EVERY = 64  # tokens: a rewind reads no more than these anew
+COPY_EVERY = 64  # tokens, injected ones too: a rewind reads hardly more than these anew
 COPY_BYTES, CALL_BYTES, TEXT_BYTES = (
     1500,
     400,
     60,
 )  # what a copy, a call and a piece of text weigh, beside texts
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+INJECTION_BYTES = 150  # each, beside its tokens
+_INDEX = attrgetter("index")
 ID_LENGTH = 9  # letters and digits: there are templates that take no other
 
 
@@ -42,6 +47,14 @@ class Injected(Struct):
     index: int  # of the output token behind it
     tokens: array[int]
     new_turn: bool
+
+
+class Copy(NamedTuple):
+    """The reader as it was behind so many output tokens and injections."""
+
+    fed: int
+    injected: int
+    reader: SpanReader
 
 
 class SpannedText:
@@ -65,8 +78,10 @@ class SpannedText:
         self.one_call = one_call
         self._request_id = request_id
         self._reader = SpanReader(tokenizer.spelling, offered, prompt)
-        self._copies = [self._reader.copy()]  # one every so many tokens
+        self._copies = [Copy(0, 0, self._reader.copy())]
+        self._read_since = 0  # tokens, since the last of them was made
         self._injected: list[Injected] = []
+        self._injected_tokens = 0
         self._content = TextStream(tokenizer, stop, min_tokens)
         self._fed = 0
         self._told_calls = 0  # ever, those that were rewound too: no two have the same id
@@ -94,8 +109,7 @@ class SpannedText:
     def feed(self, token: int) -> str:
         content = self._take(self._reader.feed(token, self._fed), 1)
         self._fed += 1
-        if self._fed % COPY_EVERY == 0:
-            self._copies.append(self._reader.copy())
+        self._note_read(1)
         return self._content.feed_text(content)
 
     def flush(self) -> str:
@@ -123,28 +137,36 @@ class SpannedText:
     @property
     def bytes(self) -> int:
         """About how much memory it takes, beside its content."""
-        injected = sum(len(one.tokens) for one in self._injected)
-        return (
-            COPY_BYTES * (1 + len(self._copies))
-            + CALL_BYTES * len(self.calls)
-            + 2 * self._text_bytes
-            + 4 * injected
-        )
+        copies = COPY_BYTES * (1 + len(self._copies))
+        injected = INJECTION_BYTES * len(self._injected) + 4 * self._injected_tokens
+        return copies + CALL_BYTES * len(self.calls) + 2 * self._text_bytes + injected
 
     def inject(self, tokens: Sequence[int], *, new_turn: bool) -> None:
         """Context before the next token: in the model's own turn it may be part of a call."""
         injected = Injected(self._fed, array("i", tokens), new_turn)
         self._injected.append(injected)
+        self._injected_tokens += len(tokens)
         self._take(_inject(self._reader, injected), 0)
+        self._note_read(len(tokens))
+
+    def _note_read(self, tokens: int) -> None:
+        self._read_since += tokens
+        if self._read_since >= COPY_EVERY:
+            self._copies.append(Copy(self._fed, len(self._injected), self._reader.copy()))
+            self._read_since = 0
 
     def rewound(
         self, tokens: Sequence[int], index: int, sent: int, stop: tuple[str, ...], min_tokens: int
     ) -> SpannedText:
         """Itself, behind the first `index` of the `tokens` that were fed, and what was injected there or
         before."""
-        self._injected = [one for one in self._injected if one.index <= index]
-        del self._copies[index // COPY_EVERY + 1 :]
-        self._reader, self._fed = self._read_until(tokens, index), index
+        kept = bisect_right(self._injected, index, key=_INDEX)
+        self._injected_tokens -= sum(len(one.tokens) for one in self._injected[kept:])
+        del self._injected[kept:]
+        while self._copies[-1].fed > index or self._copies[-1].injected > kept:
+            self._copies.pop()
+        self._reader, self._fed = self._read_until(tokens, index, kept), index
+        self._read_since = index - self._copies[-1].fed
         lengths = self._reader.lengths
         self._content = self._content.rewound_text(lengths.content, index, sent, stop, min_tokens)
         self.reasoning = ["".join(self.reasoning)[: lengths.reasoning]]
@@ -158,10 +180,8 @@ class SpannedText:
     ) -> tuple[Lengths, str, list[SnapshotCall]]:
         """What was known with the first `count` tokens; `injected`: and with what was injected behind
         them."""
-        if count == self._fed and injected:
-            lengths = self._reader.lengths
-        else:
-            lengths = self._read_until(tokens, count, injected=injected).lengths
+        bisect = bisect_right if injected else bisect_left
+        lengths = self._read_until(tokens, count, bisect(self._injected, count, key=_INDEX)).lengths
         calls = [
             SnapshotCall(
                 index=call.index,
@@ -182,16 +202,17 @@ class SpannedText:
             calls[-1] = replace(last, arguments=[arguments], end=None if lengths.open else last.end)
         return calls
 
-    def _read_until(self, tokens: Sequence[int], index: int, *, injected: bool = True) -> SpanReader:
-        begin = min(index // COPY_EVERY, len(self._copies) - 1) * COPY_EVERY
-        reader = self._copies[begin // COPY_EVERY].copy()
-        put = {at: [one for one in self._injected if one.index == at] for at in range(begin, index + 1)}
-        for at in range(begin, index):
-            for one in put[at]:
-                _inject(reader, one)
-            reader.feed(tokens[at], at)
-        for one in put[index] if injected else ():
-            _inject(reader, one)
+    def _read_until(self, tokens: Sequence[int], index: int, injected: int) -> SpanReader:
+        """The reader as it was behind so many output tokens and injections: read on from the last copy
+        before."""
+        copy = next(one for one in reversed(self._copies) if one.fed <= index and one.injected <= injected)
+        reader, next_injected = copy.reader.copy(), copy.injected
+        for at in range(copy.fed, index + 1):
+            while next_injected < injected and self._injected[next_injected].index == at:
+                _inject(reader, self._injected[next_injected])
+                next_injected += 1
+            if at < index:
+                reader.feed(tokens[at], at)
         return reader
 
     def _take(self, parts: list[Part], count: int) -> str:

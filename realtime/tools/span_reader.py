@@ -110,13 +110,23 @@ class SpanReader:
     def feed(self, token: int, index: int) -> list[Part]:
         """What is known with this output token."""
         self._next_index = index + 1
-        self._read(token, index)
+        mark = self._spelling.delimiters.by_token.get(token)
+        if mark is None:
+            self._read_text(self._decode(self._spelling.pieces.get(token, b"")), index)
+        else:  # what is left of a character before it never becomes one
+            self._read_text(self._decode(b"", ends=True) + mark, index)
         return self._take_parts()
 
     def inject(self, tokens: Sequence[int], index: int) -> list[Part]:
         """Context before output token `index`, in the model's own turn: it is part of calls alone."""
+        marks, run = self._spelling.delimiters.by_token, bytearray()
         for token in tokens:
-            self._read(token, ~index)
+            if token in marks:
+                self._read_text(self._decode(run) + self._decode(b"", ends=True) + marks[token], ~index)
+                run.clear()
+            else:
+                run += self._spelling.pieces.get(token, b"")
+        self._read_text(self._decode(run), ~index)
         return self._take_parts()
 
     def begin_turn(self, prompt: Sequence[int], index: int) -> None:
@@ -128,9 +138,7 @@ class SpanReader:
     def flush(self) -> list[Part]:
         """The output ends: what was held for want of a continuation. A call that is not whole is none."""
         index = self._next_index
-        if self._partial:
-            self._partial = b""
-            self._step("\ufffd", index)
+        self._read_text(self._decode(b"", ends=True), index)
         held = zip(self._held, self._origins, strict=True)
         behind_span = self._mode == "gap" and not self._fresh
         self._held, self._origins = "", ()
@@ -146,27 +154,26 @@ class SpanReader:
         parts, self._parts = self._parts, []
         return parts
 
-    def _read(self, token: int, origin: int) -> None:
-        mark = self._spelling.delimiters.by_token.get(token)
-        if mark is not None:
-            text = "\ufffd" * bool(self._partial) + mark
-            self._partial = b""
-        else:
-            data = self._partial + self._spelling.pieces.get(token, b"")
-            text, used = utf_8_decode(data, "replace", False)
-            self._partial = data[used:]
+    def _decode(self, data: bytes | bytearray, *, ends: bool = False) -> str:
+        data = self._partial + data
+        text, used = utf_8_decode(data, "replace", ends)
+        self._partial = data[used:]
         while self._leading_spaces and text:
             if text[0] != " ":
                 self._leading_spaces = 0
                 break
             text = text[1:]
             self._leading_spaces -= 1
+        return text
+
+    def _read_text(self, text: str, origin: int) -> None:
         at = 0
         while at < len(text):
-            if self._mode == "content" and not self._held and origin >= 0:
+            if self._mode == "content" and not self._held:
                 found = self._may_begin.search(text, at)
                 until = found.start() if found else len(text)
-                self._say(Content(self._spelling.delimiters.shown(text[at:until])))
+                shown = self._spelling.delimiters.shown(text[at:until])
+                self._say_from(origin, Content(shown))
                 at = until
             if at < len(text):
                 self._step(text[at], origin)

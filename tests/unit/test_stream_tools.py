@@ -170,6 +170,22 @@ def test_a_rewind_reads_anew_no_more_than_a_little(monkeypatch: pytest.MonkeyPat
     one.steer(protocol.Rewind(request_id="a", to=1000))
     one.answer(api.Truncated(1000))
     assert fed <= 64
+    injected, inject = 0, type(spans._reader).inject
+
+    def counting_injected(reader: Any, tokens: Any, index: int) -> Any:
+        nonlocal injected
+        injected += len(tokens)
+        return inject(reader, tokens, index)
+
+    monkeypatch.setattr(type(spans._reader), "inject", counting_injected)
+    for piece in ("y" * 2000, "z", "w"):
+        one.steer(protocol.Inject(request_id="a", text=piece, tokens=list(piece.encode())))
+        one.answer(api.Appended(1000, len(piece)))
+    assert injected == 2002
+    for _ in range(3):
+        one.steer(protocol.Rewind(request_id="a", to=1000))
+        one.answer(api.Truncated(1000))
+    assert injected == 2008, "a long injection is not read anew"
 
 
 def test_void_calls_and_new_ones_have_other_ids() -> None:
