@@ -146,7 +146,7 @@ class SpannedText:
         injected = Injected(self._fed, array("i", tokens), new_turn)
         self._injected.append(injected)
         self._injected_tokens += len(tokens)
-        self._take(_inject(self._reader, injected), 0)
+        self._content.add_late(self._take(_inject(self._reader, injected), 0))
         self._note_read(len(tokens))
 
     def _note_read(self, tokens: int) -> None:

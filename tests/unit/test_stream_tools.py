@@ -24,8 +24,11 @@ from midstream.protocol import (
 )
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
+from realtime.tools.offered import offered
+from realtime.tools.span_reader import SpanReader
 from tests.fakes.folded_spans import FoldedSpans
 from tests.fakes.lone_stream import CANCELLED, LoneStream, kinds
+from tests.fakes.spelt_calls import Told
 
 TEMPLATE = "{% if tools %}<tool_call>{% endif %}{% for m in messages %}<think>{{ m.content }}{% endfor %}"
 MODEL = ServedModel(
@@ -397,3 +400,100 @@ def test_a_stream_without_spans_has_no_reader() -> None:
     rewound = one.take()[-1]
     assert isinstance(rewound, Rewound)
     assert (rewound.reasoning_length, rewound.tool_calls) == (0, 0)
+
+
+# -- at random -------------------------------------------------------------------------------------
+
+PIECES = [
+    *("<think>", "Hm é", "</think>", "\n", "So <it ", "<tool", "_call>", FIND, STOP, FIND[:30], FIND[30:50]),
+    *('{"name": "find", ', '"arguments": {"q": "', "x</tool_call>", '"}', "}", ", ", "</tool_call>", "日本"),
+]
+
+
+class Wanderer:
+    """A stream that is steered at random, and what stands of it."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.one, self.client = lone(), FoldedSpans()
+        self.one.admit()
+        self.tokens: list[int] = []
+        self.injected: list[tuple[int, list[int]]] = []
+
+    def act(self) -> None:
+        getattr(
+            self, self.chance.choice(["write"] * 6 + ["take"] * 3 + ["rewind", "inject", "come_back", "die"])
+        )()
+
+    def write(self) -> None:
+        tokens = list(self.chance.choice(PIECES).encode())
+        at = 0
+        while at < len(tokens):
+            count = self.chance.choice([1, 2, 5, 40])
+            _write(self.one, *tokens[at : at + count])
+            at += count
+        self.tokens += tokens
+
+    def take(self) -> None:
+        self.client.read(self.one.take())
+
+    def rewind(self) -> None:
+        to = self.chance.randrange(self.one.stream.outbox.sent + 1)
+        to = max(to, self.chance.choice([0, len(self.tokens) - 30]))
+        to = min(to, self.one.stream.outbox.sent)
+        self.one.steer(protocol.Rewind(request_id="a", to=to))
+        self.one.answer(api.Truncated(to))
+        del self.tokens[to:]
+        self.injected = [(index, tokens) for index, tokens in self.injected if index <= to]
+
+    def inject(self) -> None:
+        tokens = list(self.chance.choice(PIECES).encode())
+        self.one.steer(protocol.Inject(request_id="a", text="x", tokens=tokens))
+        self.one.answer(api.Appended(len(self.tokens), len(tokens)))
+        self.injected.append((len(self.tokens), tokens))
+
+    def come_back(self) -> None:
+        """Somebody else, who knows nothing, or who knows all that was taken."""
+        self.one.stream.acknowledge(self.chance.randrange(1 + len(self.tokens)), self.chance.randrange(200))
+        self.one.detach()
+        if self.chance.random() < 0.5:
+            self.client = FoldedSpans()
+        self.client.read(self.one.attach(self.client.seq))
+
+    def die(self) -> None:
+        self.one.lose_engine()
+        self.one.new_engine()
+        self.one.admit()
+
+    def expected(self) -> Any:
+        reader = SpanReader(MODEL.tokenizer.spelling, offered(TOOLS), [])
+        told, injected, content = Told(), list(self.injected), ""
+        for index in range(len(self.tokens) + 1):
+            while injected and injected[0][0] == index:
+                told.add(reader.inject(injected.pop(0)[1], index))
+            if index < len(self.tokens):
+                told.add(reader.feed(self.tokens[index], index))
+                content = told.content  # what an injection lets out goes out with the next token
+        return content, told.reasoning, [tuple(call) for call in told.calls]
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_whatever_happens_a_reader_knows_what_stands(seed: int) -> None:
+    wanderer = Wanderer(seed)
+    for _ in range(40):
+        wanderer.act()
+        if len(wanderer.tokens) > 1500:
+            break
+        wanderer.take()
+        assert wanderer.client.said == wanderer.expected()
+
+
+@pytest.mark.parametrize("seed", range(15, 30))
+def test_also_one_that_reads_late(seed: int) -> None:
+    wanderer = Wanderer(seed)
+    for _ in range(40):
+        wanderer.act()
+        if len(wanderer.tokens) > 1500:
+            break
+    wanderer.take()
+    assert wanderer.client.said == wanderer.expected()
