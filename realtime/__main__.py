@@ -98,6 +98,7 @@ async def serve(options: Options, listening: socket.socket) -> None:
         background,
         silence_s=options.engine_silence_s,
         spare=_wants_spare(options),
+        tool_format=options.tool_format,
     )
     keyring = _keyring(options)
     allowance = keyring.allowance if keyring else _everything

@@ -16,6 +16,9 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
 
+from realtime.tools.formats import BY_NAME
+from realtime.tools.spelling import AUTO
+
 ANY_COUNT = 2**31 - 1
 DAY_S = 86_400
 PREFIX = "MIDSTREAM_"  # of environment variables
@@ -64,6 +67,12 @@ class Options:
     dtype: Dtype = option("auto", "precision of weights and cache; auto chooses by the device")
     attention: Attention = option(
         "auto", "what reads the KV cache; auto takes triton on a CUDA device, else sdpa"
+    )
+    tool_format: str = option(
+        AUTO,
+        "how the model spells tool calls, by its name in docs/tools.md; auto finds it in the chat template",
+        pattern="|".join([AUTO, *BY_NAME]),
+        right=f"{AUTO} or one of {', '.join(BY_NAME)}",
     )
     engine: EnginePlace = option(
         "process", "where the engine runs: in a child process, or in a thread of the server"

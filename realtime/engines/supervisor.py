@@ -20,6 +20,7 @@ from realtime.hub.observers import Observer
 from realtime.text.chat_template import TextError
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
+from realtime.tools.spelling import AUTO
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class Supervisor:
         start_silence_s: float = START_SILENCE_S,
         spare_answer_s: float = SPARE_ANSWER_S,
         spare: bool = False,
+        tool_format: str = AUTO,
     ) -> None:
         self.hub: Hub | None = None
         self._connect = connect
@@ -53,6 +55,7 @@ class Supervisor:
         self._start_silence_s = start_silence_s
         self._spare_answer_s = spare_answer_s
         self._wants_spare = spare
+        self._tool_format = tool_format
         self._engine: WatchedEngine | None = None
         self._spare: WatchedEngine | None = None
         self._up = asyncio.Event()
@@ -105,7 +108,7 @@ class Supervisor:
         self._engine = engine = self._take_spare() or self._new_engine()
         try:
             hello = await engine.open(answer_s=self._spare_answer_s, start_silence_s=self._start_silence_s)
-            tokenizer = await asyncio.to_thread(_tokenizer, hello)
+            tokenizer = await asyncio.to_thread(_tokenizer, hello, self._tool_format)
             if engine.closed.is_set():
                 raise EngineFailed("its process ended as soon as it was ready")
             self._observer.engine_ready(hello)
@@ -208,9 +211,9 @@ class Supervisor:
             self.hub.engine_lost()
 
 
-def _tokenizer(hello: api.Hello) -> Tokenizer:
+def _tokenizer(hello: api.Hello, tool_format: str) -> Tokenizer:
     try:
-        return Tokenizer.load(Path(hello.folder))
+        return Tokenizer.load(Path(hello.folder), tool_format)
     except TextError as error:
         raise EngineFailed(str(error)) from None
     finally:

@@ -14,7 +14,7 @@ from sys import getsizeof
 import msgspec
 
 from midstream import protocol
-from midstream.protocol import Params, StreamFrame
+from midstream.protocol import Message, NamedTool, Params, StreamFrame, Tool
 from realtime.refusal import Refusal
 from realtime.stream.memory import TOKEN_ID_BYTES, grammar_length, params_bytes
 from realtime.stream.params import resolved
@@ -27,6 +27,9 @@ CHARACTERS_A_TOKEN = 4  # about, where a text's tokens were not counted
 # What it takes to compile a grammar, and one with a character more, in characters of other text.
 GRAMMAR, GRAMMAR_CHARACTER = 20_000, 100
 FRAME_BYTES, MESSAGE_BYTES, PART_BYTES = 200, 50, 50  # of what is no text
+FRAME_BYTES, MESSAGE_BYTES, PART_BYTES, CALL_BYTES = 200, 50, 50, 400  # of what is no text
+TOOL_CHARACTER_BYTES = 8  # a tool in memory, for each character of it as JSON
+TOOLS_LIMIT = 128 << 10  # characters of all of a stream's tools, as JSON
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -55,9 +58,29 @@ def _written(frame: StreamFrame) -> int:
     match frame:
         case protocol.Start(prompt=str() as text) | protocol.Inject(text=str() as text):
             return len(text)
-        case protocol.Start(messages=list() as messages) | protocol.Inject(messages=list() as messages):
-            return sum(len(message.name or "") + sum(map(len, message.texts)) for message in messages)
+        case protocol.Start(messages=list() as messages, tools=tools):
+            return sum(map(_message_length, messages)) + (tools_length(tools) if tools else 0)
+        case protocol.Inject(messages=list() as messages):
+            return sum(map(_message_length, messages))
     return 0
+
+
+def _message_length(message: Message) -> int:
+    length = len(message.name or "") + sum(map(len, message.texts)) + len(message.reasoning_content or "")
+    if message.tool_calls:
+        length += sum(
+            len(call.id) + len(call.function.name) + len(call.function.arguments)
+            for call in message.tool_calls
+        )
+    return length
+
+
+def tools_length(tools: list[Tool]) -> int:
+    """As JSON. What can be none, as MessagePack can say it, is as long as what is too long."""
+    try:
+        return len(msgspec.json.encode(tools))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return TOOLS_LIMIT + 1
 
 
 def brings_text(frame: StreamFrame) -> bool:
@@ -86,13 +109,17 @@ def weight(frame: StreamFrame) -> int:
             size += getsizeof(text)
     if isinstance(frame, protocol.Start | protocol.Adjust):
         size += params_bytes(frame.params)
+    if isinstance(frame, protocol.Start) and frame.tools:
+        size += TOOL_CHARACTER_BYTES * tools_length(frame.tools)
     return size + getsizeof(frame.model) if isinstance(frame, protocol.Start) else size
 
 
-def _message_bytes(message: protocol.Message) -> int:
-    return (
-        MESSAGE_BYTES + getsizeof(message.name) + sum(PART_BYTES + getsizeof(text) for text in message.texts)
-    )
+def _message_bytes(message: Message) -> int:
+    size = MESSAGE_BYTES + getsizeof(message.name) + getsizeof(message.reasoning_content)
+    size += sum(PART_BYTES + getsizeof(text) for text in message.texts)
+    for call in message.tool_calls or ():
+        size += CALL_BYTES + getsizeof(call.function.arguments)
+    return size
 
 
 def estimated_tokens(frame: StreamFrame) -> int:
@@ -102,7 +129,10 @@ def estimated_tokens(frame: StreamFrame) -> int:
 
 
 def check_length(frame: StreamFrame, model: ServedModel) -> None:
-    """Refuse a text whose tokens cannot fit, whichever they are, without making them: this is quick."""
+    """Refuse a text whose tokens cannot fit, whichever they are, without making them, and tools that cannot
+    be had: this is quick."""
+    if isinstance(frame, protocol.Start):
+        check_tools(frame)
     match frame:
         case protocol.Start(prompt=str() as text) | protocol.Inject(text=str() as text):
             with _refusing(frame, model):
@@ -122,7 +152,9 @@ def tokenize(frame: StreamFrame, model: ServedModel, *, brief: bool = False) -> 
             case protocol.Start(prompt=list() as tokens):
                 return _known(tokens, "prompt", model)
             case protocol.Start(messages=list() as messages):
-                return model.tokenizer.encode_chat(messages, below=model.context, brief=brief)
+                check_contents(messages)
+                tools = frame.tools if frame.tool_choice != "none" else None
+                return model.tokenizer.encode_chat(messages, tools, below=model.context, brief=brief)
             case protocol.Inject():
                 return _injection(frame, model, brief)
     return None
@@ -135,6 +167,43 @@ def _check_grammar(asked: protocol.Grammar, model: ServedModel) -> None:
         grammar.check(asked)
     except TextError as error:
         raise Refusal("invalid_params", str(error)) from None
+
+
+def check_contents(messages: list[Message]) -> None:
+    """Refuse what only a message that says something else can be without."""
+    for at, message in enumerate(messages):
+        if message.content is None and not (message.role == "assistant" and message.tool_calls):
+            raise Refusal(
+                "invalid_frame",
+                f"Missing the field `content` in `messages[{at}]`: only an assistant's message with "
+                "`tool_calls` can be without.",
+            )
+
+
+def check_tools(frame: protocol.Start) -> None:
+    """Refuse what is asked of tools and cannot be done, before anything is made of it."""
+    if isinstance(frame.tool_choice, NamedTool) or frame.tool_choice == "required":
+        raise Refusal(
+            "unsupported",
+            "`tool_choice` can be `auto` or `none`: this server cannot make a model call a tool.",
+        )
+    if not frame.tools:
+        return
+    if frame.messages is None:
+        raise Refusal(
+            "invalid_frame", "`tools` go with `messages`: a `prompt` is told to the model as it is."
+        )
+    if any(tool.function.strict for tool in frame.tools):
+        raise Refusal(
+            "unsupported",
+            "`strict` of `tools` is not supported: this server cannot hold a model to a tool's `parameters`.",
+        )
+    length = tools_length(frame.tools)
+    if length > TOOLS_LIMIT:
+        raise Refusal(
+            "invalid_frame",
+            f"`tools` are {length} characters as JSON, or none; the limit is {TOOLS_LIMIT}.",
+        )
 
 
 @contextmanager
@@ -161,6 +230,7 @@ def _injection(frame: protocol.Inject, model: ServedModel, brief: bool) -> list[
     if frame.tokens is not None:
         return _known(frame.tokens, "tokens", model)
     if frame.messages is not None:
+        check_contents(frame.messages)
         return model.tokenizer.encode_turns(frame.messages, below=model.context, brief=brief)
     tokens = model.tokenizer.encode(frame.text or "", special=False, below=model.context)
     if not tokens:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from engine import api
 from midstream import protocol
-from realtime.hub.frame_tokenizing import checked_params, start_digest, text_length, tokenize
+from realtime.hub.frame_tokenizing import check_tools, checked_params, start_digest, text_length, tokenize
 from realtime.hub.registry import LiveStream
 from realtime.hub.stream_key import StreamKey
 from realtime.refusal import Refusal
@@ -51,6 +51,7 @@ class StreamStarter:
             raise Refusal(
                 "invalid_frame", "A start has either `messages` or `prompt`, not both and not neither."
             )
+        check_tools(frame)
         _check_limit("grace_ms", frame.grace_ms, self._max_grace_ms)
         _check_limit("timeout_ms", frame.timeout_ms, self._max_timeout_ms)
         if self.is_full(others):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 
+from realtime.stream.spanned_text import SpannedText
 from realtime.text.detokenizer import TextStream
 from realtime.text.tokenizer import Tokenizer
 
@@ -15,13 +16,21 @@ INJECTION_BYTES = 150  # each, beside its tokens
 
 
 class Output:
-    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...], min_tokens: int) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stop: tuple[str, ...],
+        min_tokens: int,
+        spans: SpannedText | None = None,
+    ) -> None:
+        """`spans`: the reader of an output that has more than content, with the same stop strings."""
         self.tokens = array("i")  # a number in four bytes: there are many, and streams stay long
         self.injections: list[tuple[int, array[int]]] = []  # (index of the output token behind it, tokens)
         self._injected = 0  # tokens of all of them
         self._ends = array("q")  # code points released up to and with each token
         self._min_tokens = min_tokens
-        self._text = TextStream(tokenizer, stop, min_tokens)
+        self.spans = spans
+        self._text: TextStream | SpannedText = spans or TextStream(tokenizer, stop, min_tokens)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -51,8 +60,11 @@ class Output:
         self._min_tokens = min_tokens
         self._text.set_stop(stop, min_tokens)
 
-    def inject(self, tokens: list[int]) -> None:
-        """These context tokens now stand before the next output token."""
+    def inject(self, tokens: list[int], *, new_turn: bool = False) -> None:
+        """These context tokens now stand before the next output token; `new_turn`: and close the model's
+        turn."""
+        if self.spans is not None:
+            self.spans.inject(tokens, new_turn=new_turn)
         self.injections.append((len(self.tokens), array("i", tokens)))
         self._injected += len(tokens)
 

@@ -15,10 +15,12 @@ from midstream.protocol import (
     Error,
     Grammar,
     Params,
+    Reasoning,
     Snapshot,
     Started,
     StreamEvent,
     Token,
+    ToolArguments,
 )
 from realtime.refusal import Refusal
 
@@ -136,10 +138,14 @@ def event_bytes(event: StreamEvent | Error | Attached) -> int:
         case Token(delta=delta, tokens=tokens, logprobs=logprobs):
             size += CHARACTER_BYTES * len(delta) + TOKEN_ID_BYTES * len(tokens or ())
             size += LOGPROB_BYTES * sum(1 + len(one.top) for one in logprobs or ())
+        case Reasoning(delta=delta) | ToolArguments(delta=delta):
+            size += CHARACTER_BYTES * len(delta)
         case Started(params=params) | Adjusted(params=params):
             size += params_bytes(params)
         case Snapshot(params=params, text=text, tokens=tokens):
             size += params_bytes(params) + CHARACTER_BYTES * len(text) + TOKEN_ID_BYTES * len(tokens or ())
+            size += CHARACTER_BYTES * len(event.reasoning)
+            size += sum(EVENT_BYTES + CHARACTER_BYTES * len(call.arguments) for call in event.tool_calls)
         case Attached(pending=pending):
             size += REFERENCE_BYTES * len(pending) + sum(map(len, pending))
     return size

@@ -11,6 +11,7 @@ carries.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import islice
 
 from msgspec import Struct
@@ -21,32 +22,41 @@ from midstream.protocol import (
     Final,
     Paused,
     PauseReason,
+    Reasoning,
     Resumed,
     Rewound,
     Snapshot,
     StreamEvent,
     Token,
     TokenLogprob,
+    ToolArguments,
 )
 from realtime.stream.credit import Credit
 from realtime.stream.memory import LOGPROB_BYTES, REFERENCE_BYTES, TOKEN_BYTES, event_bytes
+from realtime.stream.span_events import Beside, joined, tell_lengths
+from realtime.tools.span_reader import Lengths
 
 HISTORY_LIMIT = 512  # events that nobody is known to have read; whoever needs older ones gets a snapshot
 HISTORY_BYTES = 256 << 10  # and so many bytes of them
 
 
+NONE_BESIDE = Lengths()
+
+
 class PendingToken(Struct):
-    """One output token on its way out; `token` is None for text that was held back and has no token to go
-    with."""
+    """One output token on its way out, and what is known with it beside content; `token` is None for what was
+    held back, or injected into a call, and has no token to go with."""
 
     index: int
     delta: str
     token: int | None
     logprob: TokenLogprob | None = None
+    beside: Sequence[Beside] = ()
 
     @property
     def bytes(self) -> int:
-        return TOKEN_BYTES + (LOGPROB_BYTES * (1 + len(self.logprob.top)) if self.logprob else 0)
+        size = TOKEN_BYTES + (LOGPROB_BYTES * (1 + len(self.logprob.top)) if self.logprob else 0)
+        return size + sum(map(event_bytes, self.beside)) if self.beside else size
 
 
 Item = PendingToken | StreamEvent | Error
@@ -60,6 +70,7 @@ class Outbox:
         self.sent = 0  # output tokens given out, that still stand
         self._listener_index = 0  # the same as the listener knows it: what is void it hears later
         self._listener_length = 0  # of the last snapshot's text, in code points
+        self._listener_lengths = NONE_BESIDE  # and of what it has beside
         self.seq = 0  # of the next event
         self._history: deque[StreamEvent] = deque()  # not known to have been read
         self._replay: list[OutgoingEvent] = []  # to be given out before anything else
@@ -83,7 +94,11 @@ class Outbox:
     @property
     def beyond_credit(self) -> list[PendingToken]:
         """Tokens decoded ahead of the listener's credit."""
-        return [pending for pending in self.unsent if pending.index >= self.credit.limit]
+        return [
+            pending
+            for pending in self.unsent
+            if pending.index >= self.credit.limit and pending.token is not None
+        ]
 
     @property
     def undeliverable(self) -> list[PendingToken]:
@@ -92,6 +107,8 @@ class Outbox:
         held = self.paused is not None
         for item in self._waiting:
             if isinstance(item, PendingToken):
+                if item.token is None:
+                    continue
                 if held or stuck or item.index >= self.credit.limit:
                     stuck.append(item)
             elif isinstance(item, Paused):
@@ -115,6 +132,8 @@ class Outbox:
             if _is_token(item):
                 void -= 1
                 self._waiting_tokens -= 1
+                self._waiting_bytes -= _bytes(item)
+            elif isinstance(item, PendingToken) and item.index > index:
                 self._waiting_bytes -= _bytes(item)
             else:
                 passed.append(item)
@@ -172,9 +191,17 @@ class Outbox:
         missed = self.seq - 1 - after
         return list(self._history)[len(self._history) - missed :] if missed <= len(self._history) else None
 
-    def with_snapshot(self, snapshot: Snapshot) -> list[StreamEvent]:
-        """A snapshot for all that was given out, and the final behind it if that was, too."""
+    @property
+    def holds_injected(self) -> bool:
+        """Whether what was injected into a call, behind the tokens that were sent, is still to be given
+        out."""
+        return any(pending.token is None and pending.index == self.sent for pending in self.unsent)
+
+    def with_snapshot(self, snapshot: Snapshot, lengths: Lengths = NONE_BESIDE) -> list[StreamEvent]:
+        """A snapshot for all that was given out, and the final behind it if that was, too. `lengths`: of what
+        it has beside the text."""
         self._listener_index, self._listener_length = snapshot.index, len(snapshot.text)
+        self._listener_lengths = lengths
         final = [event for event in self._history if isinstance(event, Final)]
         snapshot.seq = self.seq - 1 - len(final)
         return [snapshot, *final]
@@ -266,14 +293,11 @@ class Outbox:
         return count - count % self._interval
 
     def _send_tokens(self, events: list[OutgoingEvent], batch: list[PendingToken]) -> None:
-        """As one event; as several where some have a log probability and some have none."""
+        """As one event; as several where some have a log probability and some have none, or where what is
+        known beside content is not of one kind."""
         piece: list[PendingToken] = []
         for pending in batch:
-            if (
-                piece
-                and pending.token is not None
-                and (pending.logprob is None) != (piece[0].logprob is None)
-            ):
+            if piece and _is_apart(pending, piece[0]):
                 self._send_piece(events, piece)
                 piece = []
             piece.append(pending)
@@ -294,7 +318,10 @@ class Outbox:
         if logprobs:
             event.logprobs = logprobs
         self.sent = self._listener_index = batch[0].index + count
-        self._send(events, event)
+        if count or event.delta:
+            self._send(events, event)
+        for beside in joined([one for pending in batch for one in pending.beside]):
+            self._send(events, beside)
 
     def _send_event(self, events: list[OutgoingEvent], event: StreamEvent | Error) -> None:
         if isinstance(event, Paused | Resumed):
@@ -304,6 +331,7 @@ class Outbox:
         elif isinstance(event, Rewound):
             if event.index > self._listener_index:  # a snapshot has told of a later rewinding already
                 event.index, event.text_length = self._listener_index, self._listener_length
+                tell_lengths(event, self._listener_lengths)
             self._listener_index = event.index
         self._send(events, event)
 
@@ -313,6 +341,25 @@ class Outbox:
             self.seq += 1
             self._remember(event)
         events.append(event)
+
+
+def _is_apart(pending: PendingToken, first: PendingToken) -> bool:
+    """Whether it is told in another event than this one before it."""
+    if pending.token is not None and (pending.logprob is None) != (first.logprob is None):
+        return True
+    return bool(pending.beside or first.beside) and _kind(pending) != _kind(first)
+
+
+def _kind(pending: PendingToken) -> object:
+    """What is known with it: of one kind and one call alone, tokens are told together."""
+    match pending.beside:
+        case []:
+            return None
+        case [Reasoning()]:
+            return Reasoning
+        case [ToolArguments(call_id=call_id)]:
+            return call_id
+    return pending.index, pending.token
 
 
 def _bytes(item: Item) -> int:

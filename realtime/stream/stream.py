@@ -42,10 +42,14 @@ from realtime.stream.memory import (
 from realtime.stream.outbox import Outbox, OutgoingEvent, PendingToken
 from realtime.stream.params import merged, same_grammar, sampling, stops
 from realtime.stream.pending_commands import PendingCommand, PendingCommands, Reply, SendReply
+from realtime.stream.span_events import tell_lengths
+from realtime.stream.spanned_text import SpannedText
 from realtime.stream.states import State, check_transition
 from realtime.stream.stopwatch import Stopwatch
 from realtime.text.served_model import ServedModel
 from realtime.text.stop_strings import matcher_for
+from realtime.tools.offered import offered
+from realtime.tools.span_reader import Lengths
 
 GRACE_MS = 30_000  # that a stream waits for somebody to attach
 STREAM_BYTES, PROMPT_TOKEN_BYTES, OUTPUT_TOKEN_BYTES = 4096, 4, 18  # as measured
@@ -78,7 +82,9 @@ class Stream:
         self.grace_s = (GRACE_MS if start.grace_ms is None else start.grace_ms) / 1000
         self.final: protocol.Final | None = None  # there is one once it has ended
         self.discarded = 0
-        self.output = Output(model.tokenizer, stops(params), params.min_tokens or 0)
+        self.output = Output(
+            model.tokenizer, stops(params), params.min_tokens or 0, _spans(start, model, prompt, params)
+        )
         self.credit = Credit(start.credit, window=window)
         self.outbox = Outbox(
             start.request_id, self.credit, interval=start.stream_interval, tokens=start.return_tokens
@@ -186,7 +192,8 @@ class Stream:
         again."""
         tokens = PROMPT_TOKEN_BYTES * self.prompt_tokens + OUTPUT_TOKEN_BYTES * len(self.output)
         steering = self._waiting_bytes + self.output.injection_bytes
-        return STREAM_BYTES + tokens + params_bytes(self._params) + self.outbox.bytes + steering
+        beside = 0 if self.output.spans is None else self.output.spans.bytes
+        return STREAM_BYTES + tokens + params_bytes(self._params) + self.outbox.bytes + steering + beside
 
     @property
     def _waiting_bytes(self) -> int:
@@ -409,7 +416,7 @@ class Stream:
             after = self.outbox.replayed_from(after)
         missed = self.outbox.since(after)
         if missed is None:
-            missed = self.outbox.with_snapshot(self._snapshot())
+            missed = self.outbox.with_snapshot(*self._snapshot())
         attached = protocol.Attached(request_id=self.request_id, pending=self._pending_refs(), ref=ref)
         self.outbox.replay([*missed, attached])
         if self._detached:
@@ -423,9 +430,9 @@ class Stream:
         refs = [pending.ref for pending in (*self._commands, *cancel) if pending.ref is not None]
         return refs + self.outbox.pending_refs
 
-    def _snapshot(self) -> protocol.Snapshot:
+    def _snapshot(self) -> tuple[protocol.Snapshot, Lengths]:
         count = self.outbox.sent
-        return protocol.Snapshot(
+        snapshot = protocol.Snapshot(
             request_id=self.request_id,
             index=count,
             text=self.output.text(count, flushed=self.outbox.final_sent),
@@ -436,6 +443,13 @@ class Stream:
             fingerprint=self._told_fingerprint,
             paused=self.outbox.paused,
         )
+        spans = self.output.spans
+        if spans is None:
+            return snapshot, Lengths()
+        lengths, snapshot.reasoning, snapshot.tool_calls = spans.snapshot(
+            self.output.tokens, count, injected=not self.outbox.holds_injected
+        )
+        return snapshot, lengths
 
     # -- engines ---------------------------------------------------------------------------------
 
@@ -496,7 +510,7 @@ class Stream:
             if self.output.stopped is not None:
                 self.discarded += len(news.tokens) - at - 1
                 self._commands.send(api.Cancel(self.number))
-                self._conclude("stop", self.output.stopped, now)
+                self._conclude("stop", self.output.stopped or None, now)
                 return []
         replied = [self._receive_reply(change, now) for change in news.changes]
         effective = [pending for pending in replied if pending.wants_reply]
@@ -519,7 +533,9 @@ class Stream:
         index = len(self.output)
         delta = self.output.add(token)
         told = None if logprob is None else protocol.TokenLogprob(token, logprob.logprob, logprob.top)
-        self.outbox.put(PendingToken(index, delta, token, told))
+        spans = self.output.spans
+        beside = () if spans is None else spans.take_beside()
+        self.outbox.put(PendingToken(index, delta, token, told, beside))
         self._stopwatch.token(now)
 
     def _receive_memory_change(self, change: api.AnyChange, now: float) -> None:
@@ -544,26 +560,42 @@ class Stream:
             case api.Append(tokens=tokens), api.Refused(known=known, context=context):
                 # It fitted when it came; the tokens that were under way took the room.
                 event = too_long(known, len(tokens), context).event(request_id, ref)
-            case api.Append(tokens=tokens, grammar_anew=anew), api.Appended(count=count):
-                self.output.inject(tokens)
-                if anew:
-                    self._grammar_starts += (self._behind_prompt,)
+            case api.Append() as command, api.Appended(count=count):
+                self._inject(command, pending.frame)
                 event = protocol.Injected(request_id=request_id, ref=ref, index=index, count=count)
             case api.Adjust(), api.Adjusted():
                 assert pending.params is not None
-                if not same_grammar(pending.params, self._params):
-                    self._grammar_starts = (self._behind_prompt,)
-                self._params = pending.params
-                self.output.set_stop(stops(pending.params), pending.params.min_tokens or 0)
+                self._adjust(pending.params)
                 event = protocol.Adjusted(request_id=request_id, ref=ref, index=index, params=pending.params)
             case api.Truncate(), api.Truncated():
                 self._truncate(index, stops(self._params))
                 length = self.output.text_length
                 event = protocol.Rewound(request_id=request_id, ref=ref, index=index, text_length=length)
+                if self.output.spans is not None:
+                    tell_lengths(event, self.output.spans.lengths)
             case unexpected:
                 raise AssertionError(f"not a reply: {unexpected}")
         self._emit(event, pending)
+        self._put_beside(index, "")
         return pending
+
+    def _put_beside(self, index: int, text: str) -> None:
+        """What is told without a token: held back until the end, or part of a call by an injection."""
+        beside = () if self.output.spans is None else self.output.spans.take_beside()
+        if text or beside:
+            self.outbox.put(PendingToken(index, text, None, beside=beside))
+
+    def _inject(self, command: api.Append, frame: protocol.StreamFrame | None) -> None:
+        new_turn = isinstance(frame, protocol.Inject) and frame.messages is not None
+        self.output.inject(command.tokens, new_turn=new_turn)
+        if command.grammar_anew:
+            self._grammar_starts += (self._behind_prompt,)
+
+    def _adjust(self, params: Params) -> None:
+        if not same_grammar(params, self._params):
+            self._grammar_starts = (self._behind_prompt,)
+        self._params = params
+        self.output.set_stop(stops(params), params.min_tokens or 0)
 
     def _truncate(self, index: int, stop: tuple[str, ...]) -> None:
         """Output from `index` on is void."""
@@ -639,9 +671,10 @@ class Stream:
         if undeliverable:
             # Nothing that was sent can be taken back any more.
             self._truncate(undeliverable[0].index, stop=())
-        rest = self.output.flush()
-        if rest:
-            self.outbox.put(PendingToken(len(self.output), rest, None))
+        self._put_beside(len(self.output), self.output.flush())
+        spans = self.output.spans
+        if reason == "stop" and why in (None, "eos") and spans is not None and spans.called:
+            reason = "tool_calls"
         self._refuse_pending()
         self._conclusion = None
         self.final = protocol.Final(
@@ -678,3 +711,21 @@ class Stream:
             discarded_tokens=self.discarded,
             forced_tokens=self._forced_tokens,
         )
+
+
+def _spans(
+    start: protocol.Start, model: ServedModel, prompt: list[int], params: Params
+) -> SpannedText | None:
+    """The reader of its output, where a conversation offers tools, or the model reasons."""
+    tools = start.tools if start.tool_choice != "none" else None
+    if start.messages is None or not (tools or model.tokenizer.spelling.has_reasoning):
+        return None
+    return SpannedText(
+        model.tokenizer,
+        start.request_id,
+        offered(tools) if tools else None,
+        prompt,
+        stops(params),
+        params.min_tokens or 0,
+        one_call=not start.parallel_tool_calls,
+    )

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import jinja2
 import jinja2.ext
 
+from realtime.text.conversation import characters
 from realtime.text.template_sandbox import Budget, BudgetSpentError, MeteredEnvironment
 
 # What a rendering may do: far more than templates do that go through their messages some dozen times, and a
@@ -45,15 +46,20 @@ class ChatTemplate:
             raise TextError("The model's chat template is not a valid Jinja template.") from None
 
     def render(
-        self, messages: list[dict[str, str]], *, add_generation_prompt: bool, brief: bool = False
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        add_generation_prompt: bool,
+        brief: bool = False,
     ) -> str:
         """The template is the model's code: whatever it raises, it raises about these messages.
 
         `brief`: raise `NotBriefError` rather than take long.
         """
         try:
-            with Budget(BRIEF_BUDGET if brief else _budget(messages)).spending():
-                return self._render(messages, add_generation_prompt)
+            with Budget(BRIEF_BUDGET if brief else _budget(messages, tools)).spending():
+                return self._render(messages, tools, add_generation_prompt)
         except BudgetSpentError:
             if brief:
                 raise NotBriefError("This conversation takes the model's chat template long.") from None
@@ -61,8 +67,13 @@ class ChatTemplate:
                 "The model's chat template has more to do for these messages than the limit allows."
             ) from None
 
-    def _render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
-        variables: dict[str, Any] = {**self._variables, "tools": None, "documents": None}
+    def _render(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        add_generation_prompt: bool,
+    ) -> str:
+        variables: dict[str, Any] = {**self._variables, "tools": tools, "documents": None}
         try:
             return self._template.render(
                 messages=messages, add_generation_prompt=add_generation_prompt, **variables
@@ -97,9 +108,9 @@ class _Generation(jinja2.ext.Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _budget(messages: list[dict[str, str]]) -> int:
-    characters = sum(len(text) for message in messages for text in message.values())
-    return BUDGET + BUDGET_PER_CHARACTER * characters + BUDGET_PER_MESSAGE * len(messages)
+def _budget(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> int:
+    length = characters(messages) + characters(tools)
+    return BUDGET + BUDGET_PER_CHARACTER * length + BUDGET_PER_MESSAGE * len(messages)
 
 
 def _environment() -> MeteredEnvironment:

@@ -41,6 +41,7 @@ class TextStream:
         self._partial = b""  # the beginning of a character
         self._text = bytearray()  # that is released, in UTF-8
         self._held = ""  # text that is not released
+        self._late = ""  # and that has not been looked at
         self._matcher: StopMatcher | None = None
         self._state = 0
         self._fed = 0
@@ -63,9 +64,20 @@ class TextStream:
             text = self._release(text)
         return self._let_out(text)
 
+    def feed_text(self, text: str) -> str:
+        """The same, for a token of which another has read what it says here."""
+        self._fed += 1
+        text, self._late = self._late + text, ""
+        return self._let_out(self._release(text))
+
+    def add_late(self, text: str) -> None:
+        """Text of tokens that were fed, which goes out with the next one."""
+        self._late += text
+
     def flush(self) -> str:
         """The end of the stream: what was held for want of a continuation, incomplete bytes as U+FFFD."""
-        text = self._release(self._decode(b"", final=True))
+        text = self._release(self._late + self._decode(b"", final=True))
+        self._late = ""
         if self.stopped is None:
             text, self._held = text + self._held, ""
         return self._let_out(text)
@@ -100,6 +112,15 @@ class TextStream:
         decoded = self.text + self._held
         taken_back = sum(len(behind.feed(token)) for token in tokens[index:])
         again._begin(decoded[: len(decoded) - taken_back], sent)
+        return again
+
+    def rewound_text(
+        self, length: int, index: int, sent: int, stop: tuple[str, ...], min_tokens: int
+    ) -> TextStream:
+        """The same, of one that was fed texts: so many code points came with the first `index` tokens."""
+        again = TextStream(self._tokenizer, stop, min_tokens)
+        again._fed = index
+        again._begin((self.text + self._held + self._late)[:length], sent)
         return again
 
     def _begin(self, decoded: str, sent: int) -> None:

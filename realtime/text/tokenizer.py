@@ -13,11 +13,14 @@ from typing import Any
 
 import tokenizers
 
-from midstream.protocol import Message
+from midstream.protocol import Message, Tool
 from realtime.text.chat_template import ChatTemplate, NotBriefError, TextError, template_source
+from realtime.text.conversation import MOST_NESTED, NestedTooDeeplyError, tool_objects, turns
 from realtime.text.length_bound import LengthBound
 from realtime.text.special_tokens import SpecialTokens
 from realtime.text.token_bytes import TokenBytes
+from realtime.tools.fallback import without_tools
+from realtime.tools.spelling import AUTO, spelling_of
 
 __all__ = ["NotBriefError", "TextError", "Tokenizer", "TooManyTokensError"]
 
@@ -43,10 +46,16 @@ class Tokenizer:
     """
 
     def __init__(
-        self, definition: dict[str, Any], template: str | None = None, roles: dict[str, str] | None = None
+        self,
+        definition: dict[str, Any],
+        template: str | None = None,
+        roles: dict[str, str] | None = None,
+        tool_format: str = AUTO,
     ) -> None:
-        """`definition`: a parsed `tokenizer.json`, used up here. `roles`: which token is `bos_token`, etc."""
+        """`definition`: a parsed `tokenizer.json`, used up here. `roles`: which token is `bos_token`, etc.
+        `tool_format`: the name of one, or that it follows from the template."""
         roles = roles or {}
+        added = [token["content"] for token in definition["added_tokens"]]
         self._template = None if template is None else ChatTemplate(template, roles)
         self._specials = SpecialTokens(definition, roles.values())
         self._specials.rename(definition)
@@ -56,16 +65,24 @@ class Tokenizer:
         self.special = frozenset(vocab[name] for name in self._specials.names.values())
         self._bound = LengthBound(definition, vocab)
         self.pieces = TokenBytes(definition.get("decoder"), vocab, self.special)
+        self.spelling = spelling_of(
+            template or "",
+            tool_format,
+            pieces=self.pieces.bytes,
+            added={text: vocab[self._specials.names.get(text, text)] for text in added},
+            special=self.special,
+            leading_spaces=self.pieces.leading_spaces,
+        )
 
     @classmethod
-    def load(cls, folder: Path) -> Tokenizer:
+    def load(cls, folder: Path, tool_format: str = AUTO) -> Tokenizer:
         definition = _read_json(folder / "tokenizer.json")
         if definition is None:
             raise TextError("The model folder has no tokenizer.json.")
         config = _read_json(folder / "tokenizer_config.json") or {}
         roles = _roles(_read_json(folder / "special_tokens_map.json") or {}) | _roles(config)
         try:
-            return cls(definition, template_source(folder, config), roles)
+            return cls(definition, template_source(folder, config), roles, tool_format)
         except (KeyError, TypeError, AttributeError, ValueError, OSError):
             raise TextError("The model's tokenizer files do not have the shape they should have.") from None
 
@@ -87,6 +104,7 @@ class Tokenizer:
     def encode_chat(
         self,
         messages: list[Message],
+        tools: list[Tool] | None = None,
         *,
         add_generation_prompt: bool = True,
         below: int | None = None,
@@ -94,7 +112,7 @@ class Tokenizer:
     ) -> list[int]:
         """A conversation by the model's template; the template writes its own first token. `brief`: raise
         `NotBriefError` where the template takes long."""
-        rendered = self._render(messages, add_generation_prompt, brief)
+        rendered = self._render(messages, add_generation_prompt, brief, tools)
         return self.encode(rendered, special=False, below=below)
 
     def encode_turns(
@@ -123,25 +141,34 @@ class Tokenizer:
         both = self.encode("a" + text, special=False)
         return both[len(before) :] if both[: len(before)] == before else self.encode(text, special=False)
 
-    def _render(self, messages: list[Message], add_generation_prompt: bool, brief: bool) -> str:
+    def _render(
+        self,
+        messages: list[Message],
+        add_generation_prompt: bool,
+        brief: bool,
+        tools: list[Tool] | None = None,
+    ) -> str:
         if self._template is None:
             raise TextError("This model has no chat template: send a `prompt` instead of `messages`.")
+        if not self.spelling.in_template:
+            messages, tools = without_tools(messages, tools), None
         hide = self._specials.hide
-        turns = [{key: hide(value) for key, value in _turn(message).items()} for message in messages]
         try:
-            rendered = self._template.render(turns, add_generation_prompt=add_generation_prompt, brief=brief)
+            rendered = self._template.render(
+                turns(messages, hide),
+                tools=tool_objects(tools, hide),
+                add_generation_prompt=add_generation_prompt,
+                brief=brief,
+            )
+        except NestedTooDeeplyError:
+            raise TextError(
+                f"A tool's `parameters`, or a call's `arguments`, are nested deeper than {MOST_NESTED}."
+            ) from None
         except NotBriefError:
             raise
         except TextError as error:
             raise TextError(self._specials.quote(str(error))) from None
         return self._specials.name(rendered)
-
-
-def _turn(message: Message) -> dict[str, str]:
-    content = message.content
-    text = content if isinstance(content, str) else "".join(part.text for part in content)
-    turn = {"role": message.role, "content": text}
-    return turn if message.name is None else turn | {"name": message.name}
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

@@ -33,8 +33,11 @@ class LoneStream:
         on_disconnect: Literal["cancel", "pause", "continue"] = "cancel",
         grace_ms: int | None = None,
         memory: MemoryAccount | None = None,
+        model: ServedModel = MODEL,
+        asked: dict[str, Any] | None = None,
         **params: Any,
     ) -> None:
+        """`asked`: further fields of its start."""
         self.commands: list[api.AnyCommand] = []
         self.now = 1000.0
         self.memory = memory or MemoryAccount(1 << 30)
@@ -46,13 +49,14 @@ class LoneStream:
             return_tokens=True,
             on_disconnect=on_disconnect,
             grace_ms=grace_ms,
+            **(asked or {}),
         )
         self.stream = Stream(
             7,
             start,
             PROMPT,
-            resolved(Params(**params), context_left=CONTEXT - len(PROMPT), vocab=MODEL.vocab),
-            model=MODEL,
+            resolved(Params(**params), context_left=model.context - len(PROMPT), vocab=model.vocab),
+            model=model,
             tenant=0,
             window=WINDOW,
             send=self.commands.append,

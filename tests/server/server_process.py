@@ -11,6 +11,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 from tempfile import TemporaryFile
 
 PATIENCE_S = 30.0  # for what must happen; nothing is expected to take a tenth of it
@@ -18,9 +19,10 @@ Metrics = dict[str, float]
 
 
 class Served:
-    """A server with the toy model, from its first line until `end`. `options` are the command line's."""
+    """A server with the toy model, from its first line until `end`. `options` are the command line's.
+    `scripted`: whether the model says what it is told to."""
 
-    def __init__(self, *options: str, model: str = "toy") -> None:
+    def __init__(self, *options: str, model: str = "toy", scripted: bool = False) -> None:
         self.key = ""  # that opens `/metrics`, where there are keys
         self.errors = TemporaryFile("w+")  # noqa: SIM115 - closed in `end`
         self.process = subprocess.Popen(
@@ -28,7 +30,7 @@ class Served:
             stdout=subprocess.PIPE,
             stderr=self.errors,
             text=True,
-            env=environment(),
+            env=environment() | (_scripted() if scripted else {}),
             start_new_session=True,  # a process group of its own: what outlives it can be found
         )
         self.greeting = self._greeting()
@@ -142,6 +144,11 @@ def environment() -> dict[str, str]:
     """Ours, without options for the server, with one thread and no spare engine: tests share the machine."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MIDSTREAM_")}
     return kept | {"OMP_NUM_THREADS": "1", "MIDSTREAM_ENGINE_SPARE": "off"}
+
+
+def _scripted() -> dict[str, str]:
+    folder = Path(__file__).parents[1] / "fakes" / "scripted_engine"
+    return {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -20,21 +20,22 @@ SOURCES = {"midstream": ROOT / "clients/python", "realtime": ROOT, "engine": ROO
 
 # What each room may import of ours. The longest name that fits a module decides; a room allows itself.
 SPOKEN = ["midstream.protocol", "engine.api", "realtime.refusal"]
-CORE = ["realtime.hub", "realtime.stream", "realtime.text", "realtime.tenants", *SPOKEN]
+CORE = ["realtime.hub", "realtime.stream", "realtime.text", "realtime.tenants", "realtime.tools", *SPOKEN]
 OUR_OWN = {
     "midstream": ["midstream"],
     "midstream.protocol": [],
     "realtime": ["midstream.protocol", "engine.api"],  # what wires, and what stands in no room
     "realtime.refusal": ["midstream.protocol"],
     "realtime.codec": SPOKEN,
-    "realtime.text": SPOKEN,
+    "realtime.tools": SPOKEN,
+    "realtime.text": ["realtime.tools", *SPOKEN],
     "realtime.text.grammar": ["engine.structure.compiler", *SPOKEN],
-    "realtime.stream": ["realtime.text", *SPOKEN],
+    "realtime.stream": ["realtime.text", "realtime.tools", *SPOKEN],
     "realtime.token_bucket": [],
     "realtime.backoff": [],
     "realtime.background_tasks": ["realtime.backoff"],
     "realtime.tenants": ["realtime.token_bucket", *SPOKEN],
-    "realtime.hub": ["realtime.stream", "realtime.tenants", "realtime.text", *SPOKEN],
+    "realtime.hub": ["realtime.stream", "realtime.tenants", "realtime.text", "realtime.tools", *SPOKEN],
     "realtime.hub.tokenizing_pool": ["engine.heap", "realtime.hub"],
     "realtime.transport": ["realtime.token_bucket"],
     "realtime.access": ["realtime.hub", "realtime.tenants", "realtime.transport", *SPOKEN],
@@ -86,6 +87,7 @@ OTHERS = {
     "midstream.cli.terminal.answer_screen": ["prompt_toolkit"],
     "midstream.protocol": ["msgspec"],
     "realtime": ["msgspec", "starlette", "uvicorn"],
+    "realtime.tools": ["msgspec"],
     "realtime.text": ["jinja2", "msgspec", "tokenizers"],
     "realtime.stream": ["msgspec"],
     "realtime.tenants": ["msgspec"],
@@ -125,7 +127,7 @@ OPTIONAL = {"prompt_toolkit", "opentelemetry", "triton"}  # behind an extra, or 
 # and the gate has a bucket that leaks by itself.
 PURE = [
     f"realtime.{room}.{path.stem}"
-    for room in ("text", "stream", "tenants", "hub")
+    for room in ("tools", "text", "stream", "tenants", "hub")
     for path in sorted((ROOT / "realtime" / room).glob("[!_]*.py"))
     if path.stem not in ("hub", "frame_queues", "long_texts", "tokenizing_pool", "quota")
 ]

@@ -146,8 +146,20 @@ def test_a_bias_out_of_range_is_named_with_its_range(codec: Codec, bad: Any) -> 
         (start(on_disconnect="x"), 'one of "cancel", "continue", "pause"'),
         (start(messages=[]), "`messages` of the start frame must be a list of 1 to 4096 items"),
         (
-            start(messages=[{"role": "user"}]),
-            "Missing the field `content` of the start frame in `messages[0]`",
+            start(messages=[{"content": "Hi"}]),
+            "Missing the field `role` of the start frame in `messages[0]`",
+        ),
+        (
+            start(tools=[{"type": "function", "function": {"name": "a b"}}]),
+            "`tools[0].function.name` of the start frame must be a string of 1 to 64 characters",
+        ),
+        (
+            start(tools=[{"function": {"name": "a", "parameters": []}}]),
+            "`tools[0].function.parameters` of the start frame must be an object or null",
+        ),
+        (
+            start(tool_choice="sometimes"),
+            '`tool_choice` of the start frame must be one of "auto", "none", "required" or an object',
         ),
         (
             start(messages=[{"role": "user", "content": [{"type": "image"}]}]),

@@ -7,13 +7,14 @@ import tracemalloc
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from midstream.protocol import Grammar, Params, Start
+from midstream.protocol import Grammar, MessageToolCall, Params, Start
 from realtime.http.bodies_and_headers import MOST_FIELDS
 from realtime.http.openai.errors import FieldRefusal, error_object
 from realtime.http.openai.requests import CHOICE_LIMIT, MESSAGE_LIMIT, ChatBody, TextBody, read
@@ -118,6 +119,26 @@ def test_a_start_says_what_the_request_says() -> None:
     assert chat(request_id="mine", on_disconnect="cancel")[0].on_disconnect == "cancel"
 
 
+def test_tools_and_what_came_of_them_are_the_same_in_a_start() -> None:
+    call = {"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    turns = [
+        *MESSAGES,
+        {"role": "assistant", "content": None, "refusal": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "x", "content": "42"},
+    ]
+    tools = [
+        {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}, "strict": False}}
+    ]
+    (start,) = chat(messages=turns, tools=tools, tool_choice="none", parallel_tool_calls=False)
+    assert start.messages is not None
+    assert start.tools is not None
+    assert start.messages[1].tool_calls == [msgspec.convert(call, MessageToolCall)]
+    assert start.messages[1].content is None
+    assert (start.messages[2].role, start.messages[2].tool_call_id) == ("tool", "x")
+    assert start.tools[0].function.parameters == {"type": "object"}
+    assert (start.tool_choice, start.parallel_tool_calls) == ("none", False)
+
+
 def test_what_is_null_or_asks_for_nothing_is_left_out_of_account() -> None:
     nothing = {
         "user": "somebody",
@@ -138,7 +159,7 @@ def test_what_is_null_or_asks_for_nothing_is_left_out_of_account() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("tools", [{"type": "function"}]),
+        ("tools", [{"type": "function", "function": {"name": "f", "strict": True}}]),
         ("tool_choice", "required"),
         ("functions", [{}]),
         ("modalities", ["text", "audio"]),
@@ -172,9 +193,11 @@ def test_what_would_change_the_answer_is_refused_by_name(name: str, value: Any) 
         ({"messages": MESSAGES, "request_id": "x" * 128, "n": 2}, "request_id"),
         ({"messages": []}, "messages"),
         ({}, "messages"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0]"),
-        ({"messages": [*MESSAGES, *MESSAGES, {"tool_call_id": "1"}]}, "messages[2].tool_call_id"),
+        ({"messages": [*MESSAGES, *MESSAGES, {"who": "1"}]}, "messages[2].who"),
+        ({"messages": MESSAGES, "tools": [{"type": "function"}]}, "tools[0]"),
+        ({"messages": MESSAGES, "tools": [{"function": {"name": "a b"}}]}, "tools[0].function.name"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
     ],
 )  # fmt: skip

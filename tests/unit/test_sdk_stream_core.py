@@ -17,13 +17,18 @@ from midstream.protocol import (
     Params,
     Paused,
     PauseReason,
+    Reasoning,
     Resumed,
     Rewound,
     Snapshot,
+    SnapshotCall,
     Started,
     StreamEvent,
     Token,
     TokenLogprob,
+    ToolArguments,
+    ToolCall,
+    ToolCallDone,
 )
 from midstream.stream_core import Chunk, StreamCore
 from tests.fakes.scripted_server import final
@@ -341,3 +346,73 @@ def test_credit_to_begin_with_may_be_given() -> None:
 
 def test_a_grant_stays_within_what_an_index_may_be() -> None:
     assert StreamCore(2**31, 1, Credit(limit=0)).extend_credit() == MAX_INDEX
+
+
+# -- reasoning and calls ---------------------------------------------------------------------------
+
+
+def spoken(core: StreamCore) -> tuple[str, list[tuple[str, str, int | None]]]:
+    return core.spans.reasoning, [(call.name, call.arguments, call.end) for call in core.spans.calls]
+
+
+def called() -> StreamCore:
+    """Five tokens: two of reasoning, and a call that is whole."""
+    core = StreamCore()
+    events: list[StreamEvent] = [
+        Started(request_id="a", model="m", prompt_tokens=1, params=Params()),
+        Token(request_id="a", index=0, count=5, delta=""),
+        Reasoning(request_id="a", index=0, count=2, delta="Hm 🙂"),
+        ToolCall(request_id="a", index=2, call_id="x", name="f"),
+        ToolArguments(request_id="a", index=3, count=1, call_id="x", delta='{"a": '),
+        ToolArguments(request_id="a", index=4, count=1, call_id="x", delta="1}"),
+        ToolCallDone(request_id="a", index=2, end=5, call_id="x"),
+    ]
+    for seq, event in enumerate(events):
+        event.seq = seq
+        core.receive(event)
+    return core
+
+
+def test_reasoning_and_calls_stand_beside_the_text() -> None:
+    core = called()
+    assert (core.text, core.index) == ("", 5)
+    assert spoken(core) == ("Hm 🙂", [("f", '{"a": 1}', 5)])
+    assert core.spans.calls[0].whole
+
+
+def test_they_are_rewound_with_it() -> None:
+    core = called()
+    core.receive(
+        Rewound(
+            request_id="a",
+            seq=7,
+            index=4,
+            text_length=0,
+            reasoning_length=4,
+            tool_calls=1,
+            arguments_length=6,
+        )
+    )
+    assert spoken(core) == ("Hm 🙂", [("f", '{"a": ', None)])
+    core.receive(Rewound(request_id="a", seq=8, index=1, text_length=0, reasoning_length=2))
+    assert spoken(core) == ("Hm", [])
+    with pytest.raises(ProtocolError, match="not the last"):
+        core.receive(ToolArguments(request_id="a", seq=9, index=1, count=1, call_id="x", delta=""))
+
+
+def test_a_snapshot_has_all_of_them() -> None:
+    core = StreamCore()
+    core.receive(
+        Snapshot(
+            request_id="a",
+            seq=3,
+            index=2,
+            text="",
+            model="m",
+            prompt_tokens=1,
+            params=Params(),
+            reasoning="Hm",
+            tool_calls=[SnapshotCall(index=0, call_id="x", name="f", arguments="{}", end=2)],
+        )
+    )
+    assert spoken(core) == ("Hm", [("f", "{}", 2)])

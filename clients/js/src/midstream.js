@@ -26,6 +26,7 @@ export { exposeInWorker } from "./worker.js";
 /** @typedef {import("./dial.js").ApiKey} ApiKey */
 /** @typedef {import("./options.js").StartOptions} StartOptions */
 /** @typedef {import("./stream-core.js").Chunk} Chunk */
+/** @typedef {import("./protocol.js").Call} Call */
 /** @typedef {import("./protocol.js").Final} Final */
 /** @typedef {import("./protocol.js").Message} Message */
 /** @typedef {import("./protocol.js").Params} Params */
@@ -33,3 +34,4 @@ export { exposeInWorker } from "./worker.js";
 /** @typedef {import("./protocol.js").StreamEvent} StreamEvent */
 /** @typedef {import("./record-format.js").StreamRecord} StreamRecord */
 /** @typedef {import("./replay.js").Replay} Replay */
+/** @typedef {import("./protocol.js").Tool} Tool */

@@ -23,6 +23,14 @@ export const ANSWERS = /** @type {const} */ ({
   ping: "pong",
 });
 
+/** Events of a stream that answer no frame. */
+const UNASKED = ["token", "reasoning", "tool_call", "tool_arguments", "tool_call_done", "snapshot"];
+
+/** @param {StreamEvent} event @returns {event is Exclude<Answer, Attached | Pong>} */
+export function mayAnswer(event) {
+  return !UNASKED.includes(event.type);
+}
+
 /** Sampling parameters, by their names on the wire. */
 export const PARAMS = [
   "temperature", "top_p", "top_k", "min_p", "max_tokens", "stop", "seed", "repetition_penalty",
@@ -33,7 +41,7 @@ export const PARAMS = [
 /** The fields of `start` that are no sampling parameters, and that a caller gives. */
 export const START_FIELDS = [
   "request_id", "messages", "prompt", "model", "stream_interval", "priority", "timeout_ms", "on_disconnect",
-  "grace_ms", "return_tokens",
+  "grace_ms", "return_tokens", "tools", "tool_choice", "parallel_tool_calls",
 ];
 
 /** WebSocket close codes after which a new connection is worth a try. */
@@ -71,8 +79,18 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
 /**
  * @typedef {object} Message One turn of a conversation.
  * @property {string} role
- * @property {string | {type: "text", text: string}[]} content
+ * @property {string | {type: "text", text: string}[] | null} [content] only where there are `tool_calls` there may be none
  * @property {string} [name]
+ * @property {MessageToolCall[]} [tool_calls] of role `assistant`: what the model has called
+ * @property {string} [tool_call_id] of role `tool`: the call whose result this is
+ * @property {string} [reasoning_content]
+ */
+
+/** @typedef {{id: string, type?: "function", function: {name: string, arguments: string}}} MessageToolCall */
+/**
+ * @typedef {object} Tool A function that the model may call, as OpenAI's API has it.
+ * @property {"function"} [type]
+ * @property {{name: string, description?: string, parameters?: object}} function
  */
 
 /**
@@ -88,6 +106,9 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  *   default "pause" where the client connects anew by itself
  * @property {number} [grace_ms] how long it then waits for somebody to come
  * @property {boolean} [return_tokens] chunks carry token ids
+ * @property {Tool[]} [tools] functions that the model may call
+ * @property {"auto" | "none"} [tool_choice]
+ * @property {boolean} [parallel_tool_calls] false: the first call that is whole ends the stream
  */
 
 /** @typedef {{limit?: number, prefetch?: number}} Credit */
@@ -158,17 +179,36 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  */
 /** @typedef {StreamEventFields & {type: "adjusted", index: number, params: Params}} Adjusted */
 /** @typedef {StreamEventFields & {type: "injected", index: number, count: number}} Injected */
-/** @typedef {StreamEventFields & {type: "rewound", index: number, text_length: number}} Rewound */
+/** @typedef {StreamEventFields & {type: "reasoning", index: number, count: number, delta: string}} Reasoning */
+/** @typedef {StreamEventFields & {type: "tool_call", index: number, call_id: string, name: string}} ToolCall */
+/**
+ * @typedef {StreamEventFields & {type: "tool_arguments", index: number, count: number, call_id: string,
+ *   delta: string}} ToolArguments
+ */
+/** @typedef {StreamEventFields & {type: "tool_call_done", index: number, end: number, call_id: string}} ToolCallDone */
+/**
+ * @typedef {StreamEventFields & {type: "rewound", index: number, text_length: number, reasoning_length?: number,
+ *   tool_calls?: number, arguments_length?: number}} Rewound
+ */
+/**
+ * @typedef {object} Call A call of a tool as far as it has come; one with an `end` is whole, and its `arguments` are JSON.
+ * @property {string} call_id
+ * @property {string} name
+ * @property {string} arguments
+ * @property {number} index its first token
+ * @property {number} [end] the index behind its last token
+ */
 /**
  * @typedef {StreamEventFields & {type: "snapshot", index: number, text: string, tokens?: number[], model: string,
- *   prompt_tokens: number, params: Params, fingerprint?: string, paused?: PauseReason}} Snapshot
+ *   prompt_tokens: number, params: Params, fingerprint?: string, paused?: PauseReason, reasoning?: string,
+ *   tool_calls?: Call[]}} Snapshot
  */
 /**
  * @typedef {StreamEventFields & {type: "final", index: number, finish_reason: FinishReason, stop_reason?: string,
  *   usage: Usage, timing: Timing}} Final
  */
 /**
- * @typedef {Started | Token | Paused | Resumed | Adjusted | Injected | Rewound | Snapshot
+ * @typedef {Started | Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | Paused | Resumed | Adjusted | Injected | Rewound | Snapshot
  *   | Final} StreamEvent
  */
 
@@ -193,4 +233,4 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
 /** @typedef {{type: "pong", ref?: string}} Pong */
 /** @typedef {{type: "going_away", deadline_ms: number}} GoingAway */
 /** @typedef {StreamEvent | Ready | Attached | ErrorEvent | Pong | GoingAway} ServerEvent */
-/** @typedef {Exclude<StreamEvent, Token | Snapshot> | Attached | Pong} Answer */
+/** @typedef {Exclude<StreamEvent, Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | Snapshot> | Attached | Pong} Answer */

@@ -20,6 +20,7 @@ import { ConnectionLost, ProtocolError, connectionClosed, fromEvent, outcomeUnkn
 import { streamLost } from "./errors.js";
 import { parseEvent } from "./event-parser.js";
 import { PendingFrames } from "./pending-frames.js";
+import { mayAnswer } from "./protocol.js";
 import { Reconnecting } from "./reconnecting.js";
 import { openingFrame, reopeningFrame, resendDecision } from "./recovery.js";
 
@@ -144,7 +145,7 @@ export class Session {
     } else if ("request_id" in event) {
       this.#connection.confirm(); // a stream has events on a transport only when it was opened there
       this.#channels.receive(event);
-      if (event.type !== "token" && event.type !== "snapshot") this.#pending.receiveAnswer(event.ref, event);
+      if (mayAnswer(event)) this.#pending.receiveAnswer(event.ref, event);
       if (event.type === "final") this.#pending.receiveFinal(event);
     }
   }

@@ -11,6 +11,8 @@
 
 import { ProtocolError } from "./errors.js";
 import { MAX_INDEX } from "./protocol.js";
+import { Spans } from "./spans.js";
+import { utf16Length } from "./utf16-length.js";
 
 /**
  * @typedef {object} Chunk A piece of output, and the text that became whole with it. `text` may be empty: a
@@ -38,6 +40,8 @@ export class StreamCore {
   text = "";
   /** @type {number[]} The ids of the tokens that have come and still stand. */
   tokens = [];
+  /** What has come beside the text, and still stands. */
+  spans = new Spans();
   /** The output tokens that have come and still stand; */
   index = 0;
   /** those of them that were taken. */
@@ -126,6 +130,10 @@ export class StreamCore {
     if (!this.#isNew(event)) return false;
     switch (event.type) {
       case "token": this.#receiveToken(event); break;
+      case "reasoning":
+      case "tool_call":
+      case "tool_arguments":
+      case "tool_call_done": this.spans.receive(event); break;
       case "rewound": this.#receiveRewound(event); break;
       case "snapshot": this.#receiveSnapshot(event); break;
       case "started": this.#receiveStarted(event); break;
@@ -182,6 +190,7 @@ export class StreamCore {
     if (event.index > this.index || length === null) {
       throw new ProtocolError(`rewound to token ${event.index} of ${this.index}, which has not come yet`);
     }
+    this.spans.rewind(event);
     this.text = this.text.slice(0, length);
     this.index = event.index;
     this.tokens = this.tokens.slice(0, event.index);
@@ -199,6 +208,7 @@ export class StreamCore {
   #receiveSnapshot(event) {
     const { index, text, tokens } = event;
     this.#receiveStarted(event);
+    this.spans.receiveSnapshot(event);
     this.pauseReason = event.paused ?? null;
     const taken = this.text.slice(0, this.#consumedLength);
     if (index < this.consumed || !text.startsWith(taken)) this.consumed = this.#consumedLength = 0;
@@ -234,17 +244,4 @@ function truncate(chunk, end, length) {
     logprobs: chunk.logprobs && chunk.logprobs.slice(0, count),
     end: index + count,
   };
-}
-
-/**
- * The wire counts text in code points, JavaScript in UTF-16 units: the length in units of the first `points`
- * code points, or null if there are not so many.
- * @param {string} text @param {number} points
- */
-function utf16Length(text, points) {
-  let length = 0;
-  for (; points > 0 && length < text.length; points--) {
-    length += /** @type {number} */ (text.codePointAt(length)) > 0xffff ? 2 : 1;
-  }
-  return points > 0 ? null : length;
 }

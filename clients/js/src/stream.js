@@ -67,6 +67,16 @@ export class Stream {
     return this.#channel.core.text;
   }
 
+  /** What the model has said to itself, of what still stands: it is in no chunk. */
+  get reasoning() {
+    return this.#channel.core.spans.reasoning;
+  }
+
+  /** The calls of tools that still stand; the last may be incomplete: a whole one has an `end`. */
+  get toolCalls() {
+    return this.#channel.core.spans.calls;
+  }
+
   /** The ids of all tokens received that still stand, if it was started with `return_tokens: true`. */
   get tokens() {
     return [...this.#channel.core.tokens];

@@ -305,3 +305,27 @@ function sequence(seed) {
     return Math.floor((state / 2 ** 32) * below);
   };
 }
+
+test("reasoning and calls stand beside the text, and are rewound with it", () => {
+  const core = new StreamCore();
+  const of = { request_id: "r" };
+  const call = { ...of, call_id: "x" };
+  [
+    started(),
+    token(0, "", { count: 5 }),
+    { ...of, type: "reasoning", index: 0, count: 2, delta: "Hm 🙂" },
+    { ...call, type: "tool_call", index: 2, name: "f" },
+    { ...call, type: "tool_arguments", index: 3, count: 1, delta: '{"a": ' },
+    { ...call, type: "tool_arguments", index: 4, count: 1, delta: "1}" },
+    { ...call, type: "tool_call_done", index: 2, end: 5 },
+  ].forEach((event, seq) => core.receive(/** @type {any} */ ({ ...event, seq })));
+  assert.equal(core.spans.reasoning, "Hm 🙂");
+  assert.deepEqual(core.spans.calls, [{ call_id: "x", name: "f", arguments: '{"a": 1}', index: 2, end: 5 }]);
+  core.receive({ ...rewound(4, 0), seq: 7, reasoning_length: 4, tool_calls: 1, arguments_length: 6 });
+  assert.equal(core.spans.reasoning, "Hm 🙂");
+  assert.deepEqual(core.spans.calls, [{ call_id: "x", name: "f", arguments: '{"a": ', index: 2 }]);
+  core.receive({ ...rewound(1, 0), seq: 8, reasoning_length: 2 });
+  assert.deepEqual([core.spans.reasoning, core.spans.calls], ["Hm", []]);
+  core.receive(snapshot(12, { index: 1, text: "", reasoning: "So", tool_calls: [] }));
+  assert.equal(core.spans.reasoning, "So");
+});

@@ -1,3 +1,5 @@
+/** @param {StreamEvent} event @returns {event is Exclude<Answer, Attached | Pong>} */
+export function mayAnswer(event: StreamEvent): event is Started | Paused | Resumed | Adjusted | Injected | Rewound | Final;
 /**
  * The Midstream protocol, as types: every frame a client may send and every event a server may answer with.
  *
@@ -73,11 +75,42 @@ export type Grammar = {
  */
 export type Message = {
     role: string;
-    content: string | {
+    /**
+     * only where there are `tool_calls` there may be none
+     */
+    content?: string | {
         type: "text";
         text: string;
-    }[];
+    }[] | null | undefined;
     name?: string | undefined;
+    /**
+     * of role `assistant`: what the model has called
+     */
+    tool_calls?: MessageToolCall[] | undefined;
+    /**
+     * of role `tool`: the call whose result this is
+     */
+    tool_call_id?: string | undefined;
+    reasoning_content?: string | undefined;
+};
+export type MessageToolCall = {
+    id: string;
+    type?: "function";
+    function: {
+        name: string;
+        arguments: string;
+    };
+};
+/**
+ * A function that the model may call, as OpenAI's API has it.
+ */
+export type Tool = {
+    type?: "function" | undefined;
+    function: {
+        name: string;
+        description?: string;
+        parameters?: object;
+    };
 };
 /**
  * What a stream may be started with, beside sampling parameters.
@@ -121,6 +154,15 @@ export type StartFields = {
      * chunks carry token ids
      */
     return_tokens?: boolean | undefined;
+    /**
+     * functions that the model may call
+     */
+    tools?: Tool[] | undefined;
+    tool_choice?: "auto" | "none" | undefined;
+    /**
+     * false: the first call that is whole ends the stream
+     */
+    parallel_tool_calls?: boolean | undefined;
 };
 export type Credit = {
     limit?: number;
@@ -288,10 +330,54 @@ export type Injected = StreamEventFields & {
     index: number;
     count: number;
 };
+export type Reasoning = StreamEventFields & {
+    type: "reasoning";
+    index: number;
+    count: number;
+    delta: string;
+};
+export type ToolCall = StreamEventFields & {
+    type: "tool_call";
+    index: number;
+    call_id: string;
+    name: string;
+};
+export type ToolArguments = StreamEventFields & {
+    type: "tool_arguments";
+    index: number;
+    count: number;
+    call_id: string;
+    delta: string;
+};
+export type ToolCallDone = StreamEventFields & {
+    type: "tool_call_done";
+    index: number;
+    end: number;
+    call_id: string;
+};
 export type Rewound = StreamEventFields & {
     type: "rewound";
     index: number;
     text_length: number;
+    reasoning_length?: number;
+    tool_calls?: number;
+    arguments_length?: number;
+};
+/**
+ * A call of a tool as far as it has come; one with an `end` is whole, and its `arguments` are JSON.
+ */
+export type Call = {
+    call_id: string;
+    name: string;
+    arguments: string;
+    /**
+     * its first token
+     */
+    index: number;
+    /**
+     * the index behind its last token
+     */
+    end?: number | undefined;
 };
 export type Snapshot = StreamEventFields & {
     type: "snapshot";
@@ -303,6 +389,8 @@ export type Snapshot = StreamEventFields & {
     params: Params;
     fingerprint?: string;
     paused?: PauseReason;
+    reasoning?: string;
+    tool_calls?: Call[];
 };
 export type Final = StreamEventFields & {
     type: "final";
@@ -312,7 +400,7 @@ export type Final = StreamEventFields & {
     usage: Usage;
     timing: Timing;
 };
-export type StreamEvent = Started | Token | Paused | Resumed | Adjusted | Injected | Rewound | Snapshot | Final;
+export type StreamEvent = Started | Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | Paused | Resumed | Adjusted | Injected | Rewound | Snapshot | Final;
 /**
  * What a connection may ask for, and the model's context.
  */
@@ -357,4 +445,4 @@ export type GoingAway = {
     deadline_ms: number;
 };
 export type ServerEvent = StreamEvent | Ready | Attached | ErrorEvent | Pong | GoingAway;
-export type Answer = Exclude<StreamEvent, Token | Snapshot> | Attached | Pong;
+export type Answer = Exclude<StreamEvent, Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | Snapshot> | Attached | Pong;

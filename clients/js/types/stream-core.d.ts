@@ -29,6 +29,8 @@ export class StreamCore {
     text: string;
     /** @type {number[]} The ids of the tokens that have come and still stand. */
     tokens: number[];
+    /** What has come beside the text, and still stands. */
+    spans: Spans;
     /** The output tokens that have come and still stand; */
     index: number;
     /** those of them that were taken. */
@@ -102,6 +104,7 @@ export type ReadOptions = {
 import type { Params } from "./protocol.js";
 import type { Final } from "./protocol.js";
 import type { PauseReason } from "./protocol.js";
+import { Spans } from "./spans.js";
 import type { StreamEvent } from "./protocol.js";
 import type { Credit } from "./protocol.js";
 import type { TokenLogprob } from "./protocol.js";

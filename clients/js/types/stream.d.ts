@@ -25,6 +25,10 @@ export class Stream {
     get params(): Params;
     /** All text received that still stands. It may be ahead of the chunks taken; `rewind` shortens it. */
     get text(): string;
+    /** What the model has said to itself, of what still stands: it is in no chunk. */
+    get reasoning(): string;
+    /** The calls of tools that still stand; the last may be incomplete: a whole one has an `end`. */
+    get toolCalls(): import("./protocol.js").Call[];
     /** The ids of all tokens received that still stand, if it was started with `return_tokens: true`. */
     get tokens(): number[];
     /** How many output tokens were received and still stand; `consumed` of them were taken. */

@@ -38,10 +38,12 @@ from midstream.errors import (
 from midstream.record_format import Record, RecordError
 from midstream.recording import Recording, read_records
 from midstream.replay import Difference, Replay, ReplayError
+from midstream.spans import Call
 from midstream.stream import Stream
 from midstream.stream_core import Chunk
 
 __all__ = [
+    "Call",
     "Chunk",
     "Client",
     "Completion",

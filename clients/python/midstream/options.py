@@ -14,13 +14,14 @@ from typing import Any, Literal, TypedDict, TypeVar
 import msgspec
 
 from midstream.errors import from_code
-from midstream.protocol import Credit, Frame, Grammar, Message, Params, Start
+from midstream.protocol import Credit, Frame, Grammar, Message, Params, Start, Tool
 
 F = TypeVar("F", bound=Frame)
 S = TypeVar("S", bound=msgspec.Struct)
 
 DEFAULT_WINDOW = 64
 MessageLike = Message | Mapping[str, Any]
+ToolLike = Tool | Mapping[str, Any]
 
 
 class GrammarOptions(TypedDict, total=False):
@@ -65,6 +66,7 @@ class StartOptions(ParamOptions, total=False):
     `stream_interval`: tokens in a chunk. `return_tokens`: chunks carry token ids. `priority`: from -8 to 8.
     `timeout_ms`: the longest that the stream may live. `on_disconnect`: what becomes of it when the
     connection breaks. `request_id`: a name of one's own, up to 128 characters; a random one by default.
+    `tools`: functions that the model may call, as OpenAI's API has them.
     """
 
     request_id: str
@@ -77,6 +79,9 @@ class StartOptions(ParamOptions, total=False):
     on_disconnect: Literal["cancel", "pause", "continue"]
     grace_ms: int | None
     return_tokens: bool
+    tools: Sequence[ToolLike]
+    tool_choice: Literal["auto", "none"]
+    parallel_tool_calls: bool
 
 
 class CreditOptions(TypedDict, total=False):

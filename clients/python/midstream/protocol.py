@@ -22,6 +22,8 @@ MAX_MILLISECONDS = 86_400_000  # a day
 MAX_BIASES = 1024
 MAX_TRACEPARENT = 256  # characters
 MAX_CHOICES = 1000
+MAX_TOOLS = 128
+MAX_TOOL_CALLS = 128  # of one message
 
 RequestId = Annotated[str, Meta(min_length=1, max_length=128)]
 Ref = Annotated[str, Meta(max_length=64)]
@@ -73,17 +75,42 @@ class TextPart(Struct, tag_field="type", tag="text", omit_defaults=True):
     text: str
 
 
+ToolName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.-]+$")]
+CallId = Annotated[str, Meta(min_length=1, max_length=128)]
+
+
+class CalledFunction(Struct, omit_defaults=True, kw_only=True):
+    """`arguments` are a JSON object, as text."""
+
+    name: ToolName
+    arguments: str
+
+
+class MessageToolCall(Struct, omit_defaults=True, kw_only=True):
+    """A call that the model has made, in a message of role `assistant`."""
+
+    id: CallId
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
 class Message(Struct, omit_defaults=True, kw_only=True):
-    """One turn of a conversation, as the chat template of the model will render it."""
+    """One turn of a conversation, as the chat template of the model will render it. One of role `tool` has a
+    call's result; one of role `assistant` that has called tools need have no content."""
 
     role: Annotated[str, Meta(min_length=1, max_length=32)]
-    content: str | list[TextPart]
+    content: str | list[TextPart] | None = None
     name: str | None = None
+    tool_calls: Annotated[list[MessageToolCall], Meta(max_length=MAX_TOOL_CALLS)] | None = None
+    tool_call_id: CallId | None = None
+    reasoning_content: str | None = None
 
     @property
     def texts(self) -> list[str]:
         """The content's parts, of which there is one where it is a plain string."""
-        return [self.content] if isinstance(self.content, str) else [part.text for part in self.content]
+        if isinstance(self.content, str):
+            return [self.content]
+        return [part.text for part in self.content or ()]
 
 
 Messages = Annotated[list[Message], Meta(min_length=1, max_length=4096)]
@@ -95,6 +122,37 @@ class Credit(Struct, omit_defaults=True, kw_only=True):
 
     limit: Index = 0
     prefetch: Annotated[int, Meta(ge=0, le=4096)] = 0
+
+
+class Function(Struct, omit_defaults=True, kw_only=True):
+    """What a tool does, and its arguments as a JSON schema."""
+
+    name: ToolName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Struct, omit_defaults=True, kw_only=True):
+    """A function that the model may call, as OpenAI's API has it."""
+
+    type: Literal["function"] = "function"
+    function: Function
+
+
+class NamedFunction(Struct, omit_defaults=True, kw_only=True):
+    name: ToolName
+
+
+class NamedTool(Struct, omit_defaults=True, kw_only=True):
+    """The one tool that is to be called."""
+
+    type: Literal["function"] = "function"
+    function: NamedFunction
+
+
+Tools = Annotated[list[Tool], Meta(max_length=MAX_TOOLS)]
+ToolChoice = Literal["auto", "none", "required"] | NamedTool
 
 
 # -- client to server ------------------------------------------------------------------------------
@@ -118,6 +176,9 @@ class Start(Frame, kw_only=True):
     grace_ms: Milliseconds | None = None
     return_tokens: bool = False
     traceparent: Annotated[str, Meta(max_length=MAX_TRACEPARENT)] | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = True
 
 
 class Grant(Frame, kw_only=True, tag="credit"):
@@ -242,6 +303,39 @@ class Token(StreamEvent, kw_only=True):
     logprobs: list[TokenLogprob] | None = None
 
 
+class Reasoning(StreamEvent, kw_only=True):
+    """What the model says to itself, of the tokens from `index` on: it is in no `delta` of a `token`."""
+
+    index: int
+    count: int
+    delta: str
+
+
+class ToolCall(StreamEvent, kw_only=True, tag="tool_call"):
+    """The model calls a tool. `index`: the first token of the call, with all its markup."""
+
+    index: int
+    call_id: str
+    name: str
+
+
+class ToolArguments(StreamEvent, kw_only=True, tag="tool_arguments"):
+    """More of a call's arguments, which together are JSON. `count` is 0 where they were injected."""
+
+    index: int
+    count: int
+    call_id: str
+    delta: str
+
+
+class ToolCallDone(StreamEvent, kw_only=True, tag="tool_call_done"):
+    """The call is whole: it stands in the tokens from `index` to before `end`."""
+
+    index: int
+    end: int
+    call_id: str
+
+
 PauseReason = Literal["client", "memory", "detached", "engine"]
 
 
@@ -267,8 +361,25 @@ class Injected(StreamEvent, kw_only=True):
 
 
 class Rewound(StreamEvent, kw_only=True):
+    """`text_length` code points of the stream's text stand. Where it has reasoning or calls, so many code
+    points of reasoning stand too, the first `tool_calls` calls, and so much of the last one's arguments; that
+    is whole only if its `end` is at most `index`."""
+
     index: int
     text_length: int
+    reasoning_length: int = 0
+    tool_calls: int = 0
+    arguments_length: int = 0
+
+
+class SnapshotCall(Struct, omit_defaults=True, kw_only=True):
+    """A call as far as it has come; one with an `end` is whole."""
+
+    index: int
+    call_id: str
+    name: str
+    arguments: str
+    end: int | None = None
 
 
 class Snapshot(StreamEvent, kw_only=True):
@@ -282,6 +393,8 @@ class Snapshot(StreamEvent, kw_only=True):
     params: Params
     fingerprint: str | None = None
     paused: PauseReason | None = None
+    reasoning: str = ""
+    tool_calls: list[SnapshotCall] = []
 
 
 FinishReason = Literal["stop", "length", "cancelled", "error", "tool_calls", "content_filter"]
@@ -329,6 +442,10 @@ ServerEvent = (
     Ready
     | Started
     | Token
+    | Reasoning
+    | ToolCall
+    | ToolArguments
+    | ToolCallDone
     | Paused
     | Resumed
     | Adjusted

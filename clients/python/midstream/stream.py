@@ -32,6 +32,7 @@ from midstream.protocol import (
     Rewind,
     Rewound,
 )
+from midstream.spans import Call
 from midstream.stream_channel import Channel
 from midstream.stream_core import Chunk, State
 
@@ -99,6 +100,16 @@ class Stream:
     def text(self) -> str:
         """All text received that still stands. It may be ahead of the chunks taken; `rewind` shortens it."""
         return self._core.text
+
+    @property
+    def reasoning(self) -> str:
+        """What the model has said to itself, of what still stands: it is in no chunk."""
+        return self._core.spans.reasoning
+
+    @property
+    def tool_calls(self) -> list[Call]:
+        """The calls that still stand; the last may be incomplete: see `Call.whole`."""
+        return self._core.spans.calls
 
     @property
     def tokens(self) -> list[int]:

@@ -29,6 +29,7 @@ from midstream.protocol import (
     Token,
     TokenLogprob,
 )
+from midstream.spans import Spans
 
 State = Literal["running", "paused", "finished"]
 
@@ -71,6 +72,7 @@ class StreamCore:
         self.index = 0  # the output tokens that have come and still stand
         self.consumed = 0  # those of them that were taken
         self.tokens: list[int] = []
+        self.spans = Spans()  # what it has beside its text
         self._window = window
         self._interval = interval
         self.seq = -1  # of the last event that has come
@@ -151,6 +153,8 @@ class StreamCore:
                 self.fingerprint = event.fingerprint or self.fingerprint
             case Final():
                 self.final, self.pause_reason = event, None
+            case _:
+                self.spans.receive(event)
         return True
 
     def _is_new(self, event: StreamEvent) -> bool:
@@ -181,6 +185,7 @@ class StreamCore:
     def _receive_rewound(self, event: Rewound) -> None:
         if event.index > self.index or event.text_length > self._length:
             raise ProtocolError(f"rewound to token {event.index} of {self.index}, which has not come yet")
+        self.spans.rewind(event)
         self._text = [self.text[: event.text_length]]
         self._length = event.text_length
         self.index = event.index
@@ -193,6 +198,7 @@ class StreamCore:
     def _receive_snapshot(self, event: Snapshot) -> None:
         """The whole output anew. What was taken of it before is not given out again, if it still stands."""
         self._receive_started(event)
+        self.spans.receive_snapshot(event)
         self.pause_reason = event.paused
         taken = self.text[: self._consumed_length]
         if event.index < self.consumed or not event.text.startswith(taken):

@@ -30,6 +30,7 @@ from midstream.reconnecting import ClientState
 from midstream.record_format import Record
 from midstream.recording import Recording
 from midstream.replay import Replay
+from midstream.spans import Call
 from midstream.stream_core import Chunk, State
 
 T = TypeVar("T")
@@ -118,6 +119,16 @@ class Stream:
     def text(self) -> str:
         """All text received that still stands. It may be ahead of the chunks taken; `rewind` shortens it."""
         return self._stream.text
+
+    @property
+    def reasoning(self) -> str:
+        """What the model has said to itself, of what still stands: it is in no chunk."""
+        return self._stream.reasoning
+
+    @property
+    def tool_calls(self) -> list[Call]:
+        """The calls that still stand; the last may be incomplete: see `Call.whole`."""
+        return self._stream.tool_calls
 
     @property
     def tokens(self) -> list[int]:

@@ -1,22 +1,38 @@
-"""The accumulation of choices while they are written: their text, from a stream's events, and for an answer
-that is told whole the log probabilities, as its dialect encodes them.
+"""The accumulation of choices while they are written: their text, reasoning and calls, from a stream's
+events, and for an answer that is told whole the log probabilities, as its dialect encodes them.
 
 Pure. It keeps what stands: what is rewound is cut away. It knows the protocol's events and no dialect.
 """
 
 from __future__ import annotations
 
-from midstream.protocol import Final, Rewound, Snapshot, Token
+from msgspec.structs import replace
+
+from midstream.protocol import (
+    Final,
+    Reasoning,
+    Rewound,
+    Snapshot,
+    SnapshotCall,
+    Token,
+    ToolArguments,
+    ToolCall,
+    ToolCallDone,
+)
 from realtime.http.openai.logprobs import EncodedLogprob
 from realtime.refusal import Refusal
 from realtime.stream.memory import CHARACTER_BYTES
 from realtime.stream.outbox import OutgoingEvent
+
+CALL_LENGTH = 200  # of what a call has beside its arguments, as characters
 
 
 class Choice:
     def __init__(self, index: int, *, logprobs: bool) -> None:
         self.index = index
         self.text = ""
+        self.reasoning = ""
+        self.calls: list[SnapshotCall] = []
         self.logprobs: list[EncodedLogprob] = []
         self._logprob_bytes = 0
         self.final: Final | None = None
@@ -28,12 +44,22 @@ class Choice:
             case Token(delta=delta):
                 self.begun = True
                 self.text += delta
+            case Reasoning(delta=delta):
+                self.reasoning += delta
+            case ToolCall(index=index, call_id=call_id, name=name):
+                self.calls.append(SnapshotCall(index=index, call_id=call_id, name=name, arguments=""))
+            case ToolArguments(delta=delta):
+                self.calls[-1].arguments += delta
+            case ToolCallDone(end=end):
+                self.calls[-1].end = end
             case Rewound(index=index, text_length=length):
                 self.text = self.text[:length]
+                self._rewind_beside(event)
                 self._logprob_bytes -= sum(one.bytes for one in self.logprobs[index:])
                 del self.logprobs[index:]
             case Snapshot(text=text, index=index):
                 self._begin_anew(text, index)
+                self.reasoning, self.calls = event.reasoning, list(map(replace, event.tool_calls))
             case Final():
                 self.begun, self.final = True, event
 
@@ -45,7 +71,21 @@ class Choice:
     @property
     def bytes(self) -> int:
         """About how much memory it takes."""
-        return CHARACTER_BYTES * len(self.text) + self._logprob_bytes
+        beside = len(self.reasoning) + sum(CALL_LENGTH + len(call.arguments) for call in self.calls)
+        return CHARACTER_BYTES * (len(self.text) + beside) + self._logprob_bytes
+
+    @property
+    def whole_calls(self) -> list[SnapshotCall]:
+        return [call for call in self.calls if call.end is not None]
+
+    def _rewind_beside(self, event: Rewound) -> None:
+        self.reasoning = self.reasoning[: event.reasoning_length]
+        del self.calls[event.tool_calls :]
+        if self.calls:
+            last = self.calls[-1]
+            last.arguments = last.arguments[: event.arguments_length]
+            if last.end is not None and last.end > event.index:
+                last.end = None
 
     def _begin_anew(self, text: str, tokens: int) -> None:
         """It was begun by an earlier request of the same id, of whose events not all are kept."""

@@ -33,6 +33,7 @@ from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
 from realtime.stream.memory import Holding
 from realtime.stream.outbox import OutgoingEvent
+from realtime.stream.span_events import Beside
 from realtime.text.tokenizer import Tokenizer
 from realtime.work_budget import steering_s
 
@@ -57,6 +58,8 @@ class Dialect(Protocol):
     def first_chunk(self, index: int) -> AnyChoice | None: ...
     def encoded_logprob(self, told: protocol.TokenLogprob, tokenizer: Tokenizer) -> EncodedLogprob: ...
     def text_chunk(self, choice: Choice, text: str, logprobs: list[EncodedLogprob]) -> AnyChoice: ...
+    def beside_chunk(self, choice: Choice, event: Beside) -> AnyChoice | None: ...
+    def snapshot_chunks(self, choice: Choice, event: protocol.Snapshot) -> list[AnyChoice]: ...
     def rewind_chunk(self, choice: Choice, event: protocol.Rewound) -> AnyChoice: ...
     def final_chunk(self, choice: Choice, reason: str) -> AnyChoice: ...
     def whole_choice(self, choice: Choice, reason: str) -> AnyChoice: ...
@@ -198,9 +201,17 @@ class CompletionSource(ListenerSource):
     def _events_for(self, choice: Choice, before: str, event: OutgoingEvent) -> list[AnyChoice | None]:
         match event:
             case protocol.Token():
-                return [self._dialect.text_chunk(choice, event.delta, self._logprobs_of(event))]
+                logprobs = self._logprobs_of(event)
+                if not event.delta and not logprobs and (choice.reasoning or choice.calls):
+                    return []
+                return [self._dialect.text_chunk(choice, event.delta, logprobs)]
+            case protocol.Reasoning() | protocol.ToolCall() | protocol.ToolArguments():
+                return [self._dialect.beside_chunk(choice, event)]
             case protocol.Snapshot(text=text) if not before:
-                return [self._dialect.text_chunk(choice, text, [])]
+                return [
+                    self._dialect.text_chunk(choice, text, []),
+                    *self._dialect.snapshot_chunks(choice, event),
+                ]
             case protocol.Rewound():
                 return [self._dialect.rewind_chunk(choice, event)]
             case protocol.Final() if self._listener.failure is None:

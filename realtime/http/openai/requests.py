@@ -15,7 +15,20 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from midstream.protocol import MAX_INDEX, MAX_MILLISECONDS, Milliseconds, Params, RequestId, TextPart, TokenId
+from midstream.protocol import (
+    MAX_INDEX,
+    MAX_MILLISECONDS,
+    MAX_TOOL_CALLS,
+    CallId,
+    MessageToolCall,
+    Milliseconds,
+    Params,
+    RequestId,
+    TextPart,
+    TokenId,
+    ToolChoice,
+    Tools,
+)
 from realtime.codec import explain_error
 from realtime.http.bodies_and_headers import fields_of
 from realtime.http.openai.errors import FieldRefusal
@@ -45,9 +58,12 @@ class Body(Params, kw_only=True, forbid_unknown_fields=True):
 
 
 class Turn(Struct, kw_only=True, forbid_unknown_fields=True):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
     name: str | None = None
+    tool_calls: Annotated[list[MessageToolCall], Meta(max_length=MAX_TOOL_CALLS)] | None = None
+    tool_call_id: CallId | None = None
+    reasoning_content: str | None = None
 
 
 class TextFormat(Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
@@ -80,6 +96,9 @@ class ChatBody(Body, kw_only=True, forbid_unknown_fields=True):
     logprobs: bool = False  # here it is a switch, and the number has another name
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     response_format: ResponseFormat = msgspec.field(default_factory=TextFormat)
+    tools: Tools = msgspec.field(default_factory=list)
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = True
 
 
 class TextBody(Body, kw_only=True, forbid_unknown_fields=True):

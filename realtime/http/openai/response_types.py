@@ -30,17 +30,34 @@ class TextLogprobs(Struct):
     text_offset: list[int]
 
 
-class Rewinding(Struct):
-    """Our own: of what was sent, only so many code points stand."""
+class Rewinding(Struct, omit_defaults=True):
+    """Our own: of what was sent, only so many code points stand; so many of reasoning, so many calls, and so
+    much of the last one's arguments."""
 
     index: int
     text_length: int
+    reasoning_length: int = 0
+    tool_calls: int = 0
+    arguments_length: int = 0
 
 
-class ChatMessage(Struct):
-    content: str
+class FunctionCall(Struct):
+    name: str
+    arguments: str
+
+
+class ChatToolCall(Struct):
+    id: str
+    function: FunctionCall
+    type: str = "function"
+
+
+class ChatMessage(Struct, kw_only=True):
+    content: str | None
     role: str = "assistant"
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ChatToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(Struct):
@@ -50,9 +67,25 @@ class ChatChoice(Struct):
     finish_reason: str
 
 
+class DeltaFunction(Struct, omit_defaults=True):
+    name: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+
+
+class DeltaToolCall(Struct, omit_defaults=True):
+    """The first of a call has all fields, and those behind it more of its arguments."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    function: DeltaFunction | UnsetType = UNSET
+
+
 class Delta(Struct, omit_defaults=True):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[DeltaToolCall] | UnsetType = UNSET
 
 
 class ChatChunkChoice(Struct, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from msgspec import UNSET, UnsetType
@@ -17,6 +18,8 @@ from realtime.http.openai.requests import (
     TextBody,
     TextFormat,
 )
+from realtime.hub.frame_tokenizing import check_contents, check_tools
+from realtime.refusal import Refusal
 
 LONGEST_ID = 128  # as in a frame
 TEXT_MAX_TOKENS = 16  # OpenAI's own default for completions, and for them alone
@@ -39,11 +42,13 @@ def starts(
         )
     if traceparent is not None and len(traceparent) > MAX_TRACEPARENT:
         traceparent = None  # it stands in a header, which may be much longer, and each stream would keep it
+    tools = _tools(body)
     return [
         [
             Start(
                 request_id=_id_of(request_id, at * body.n + choice),
                 **prompt,
+                **tools,
                 model=body.model,
                 params=_of_choice(params, choice),
                 priority=body.priority,
@@ -75,6 +80,24 @@ def _asked(body: Body) -> tuple[list[dict[str, Any]], Params]:
     return [{"prompt": prompt} for prompt in prompts], Params(**values)
 
 
+def _tools(body: Body) -> dict[str, Any]:
+    if not isinstance(body, ChatBody):
+        return {}
+    asked: dict[str, Any] = {
+        "tools": body.tools or None,
+        "tool_choice": body.tool_choice,
+        "parallel_tool_calls": body.parallel_tool_calls,
+    }
+    messages = _messages(body)
+    try:
+        check_contents(messages)
+        check_tools(Start(request_id="-", messages=messages, **asked))
+    except Refusal as refusal:
+        field = re.search(r"`(tools|tool_choice|messages\[\d+\])`", refusal.message)
+        raise FieldRefusal(field[1] if field else "tools", refusal.message, refusal.code) from None
+    return asked
+
+
 def _of_chat(body: ChatBody) -> dict[str, Any]:
     if body.top_logprobs is not None and not body.logprobs:
         raise FieldRefusal("top_logprobs", "`top_logprobs` says something with `logprobs: true` alone.")
@@ -102,7 +125,12 @@ def _grammar(body: ChatBody) -> Grammar | UnsetType | None:
 def _messages(body: ChatBody) -> list[Message]:
     return [
         Message(
-            role="system" if turn.role == "developer" else turn.role, content=turn.content, name=turn.name
+            role="system" if turn.role == "developer" else turn.role,
+            content=turn.content,
+            name=turn.name,
+            tool_calls=turn.tool_calls,
+            tool_call_id=turn.tool_call_id,
+            reasoning_content=turn.reasoning_content,
         )
         for turn in body.messages
     ]

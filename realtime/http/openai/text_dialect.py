@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from midstream.protocol import Rewound
+from midstream.protocol import Rewound, Snapshot
 from realtime.http.openai.choice_accumulator import Choice
 from realtime.http.openai.logprobs import EncodedLogprob, text_logprob, text_logprobs
 from realtime.http.openai.requests import TextBody
 from realtime.http.openai.response_types import AnyChoice, Rewinding, TextChoice
+from realtime.stream.span_events import Beside
 
 BODY = TextBody
 PREFIX = "cmpl-"
@@ -24,6 +25,15 @@ def text_chunk(choice: Choice, text: str, logprobs: list[EncodedLogprob]) -> Any
     """`text` is to be written on, and `choice` knows it already."""
     told = text_logprobs(logprobs, len(choice.text) - len(text)) if logprobs else None
     return TextChoice(index=choice.index, text=text, logprobs=told)
+
+
+def beside_chunk(choice: Choice, event: Beside) -> AnyChoice | None:
+    """A prompt that is told as it is has no spans."""
+    return None
+
+
+def snapshot_chunks(choice: Choice, event: Snapshot) -> list[AnyChoice]:
+    return []
 
 
 def rewind_chunk(choice: Choice, event: Rewound) -> AnyChoice:

@@ -1,0 +1,53 @@
+/**
+ * What a stream has beside its text: reasoning, and calls of tools. Events in, what stands out; it knows no text.
+ * @module
+ * @import { Call, Reasoning, Rewound, Snapshot, ToolArguments, ToolCall, ToolCallDone } from "./protocol.js"
+ */
+
+import { utf16Length } from "./utf16-length.js";
+
+export class Spans {
+  /** What the model has said to itself, of what stands. */
+  reasoning = "";
+  /** @type {Call[]} whole ones, and perhaps one that is being written */
+  calls = [];
+
+  /** @param {Reasoning | ToolCall | ToolArguments | ToolCallDone} event */
+  receive(event) {
+    switch (event.type) {
+      case "reasoning": this.reasoning += event.delta; break;
+      case "tool_call": {
+        const { call_id, name, index } = event;
+        this.calls = [...this.calls, { call_id, name, arguments: "", index }];
+        break;
+      }
+      case "tool_arguments": this.#change(event.call_id, (last) => ({ arguments: last.arguments + event.delta })); break;
+      case "tool_call_done": this.#change(event.call_id, () => ({ end: event.end }));
+    }
+  }
+
+  /** @param {Rewound} event */
+  rewind({ index, reasoning_length = 0, tool_calls = 0, arguments_length = 0 }) {
+    this.reasoning = this.reasoning.slice(0, utf16Length(this.reasoning, reasoning_length) ?? undefined);
+    this.calls = this.calls.slice(0, tool_calls);
+    const last = this.calls.at(-1);
+    if (!last) return;
+    const { end, ...open } = last;
+    const kept = last.arguments.slice(0, utf16Length(last.arguments, arguments_length) ?? undefined);
+    const whole = end !== undefined && end <= index ? { end } : {};
+    this.calls = [...this.calls.slice(0, -1), { ...open, arguments: kept, ...whole }];
+  }
+
+  /** @param {Snapshot} event */
+  receiveSnapshot({ reasoning = "", tool_calls = [] }) {
+    this.reasoning = reasoning;
+    this.calls = tool_calls;
+  }
+
+  /** @param {string} callId @param {(last: Call) => Partial<Call>} change */
+  #change(callId, change) {
+    const last = this.calls.at(-1);
+    if (last?.call_id !== callId) return; // it had begun before what is known of the stream
+    this.calls = [...this.calls.slice(0, -1), { ...last, ...change(last) }];
+  }
+}

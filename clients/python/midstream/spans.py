@@ -1,0 +1,79 @@
+"""What a stream has beside its text: reasoning, and calls of tools. Events in, what stands out; it knows no
+text."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from midstream.errors import ProtocolError
+from midstream.protocol import (
+    Reasoning,
+    Rewound,
+    Snapshot,
+    SnapshotCall,
+    StreamEvent,
+    ToolArguments,
+    ToolCall,
+    ToolCallDone,
+)
+
+
+class Call(Struct, frozen=True, kw_only=True):
+    """A call of a tool as far as it has come. `arguments` are JSON once it is whole: when it has an `end`,
+    the index behind its last token; `index` is its first."""
+
+    call_id: str
+    name: str
+    arguments: str
+    index: int
+    end: int | None = None
+
+    @property
+    def whole(self) -> bool:
+        return self.end is not None
+
+
+class Spans:
+    def __init__(self) -> None:
+        self._reasoning: list[str] = []
+        self._calls: list[SnapshotCall] = []
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(self._reasoning)
+
+    @property
+    def calls(self) -> list[Call]:
+        """Whole ones, and perhaps one that is being written."""
+        return [
+            Call(call_id=c.call_id, name=c.name, arguments=c.arguments, index=c.index, end=c.end)
+            for c in self._calls
+        ]
+
+    def receive(self, event: StreamEvent) -> None:
+        match event:
+            case Reasoning(delta=delta):
+                self._reasoning.append(delta)
+            case ToolCall(index=index, call_id=call_id, name=name):
+                self._calls.append(SnapshotCall(index=index, call_id=call_id, name=name, arguments=""))
+            case ToolArguments(call_id=call_id, delta=delta):
+                self._open(call_id).arguments += delta
+            case ToolCallDone(call_id=call_id, end=end):
+                self._open(call_id).end = end
+
+    def rewind(self, event: Rewound) -> None:
+        self._reasoning = [self.reasoning[: event.reasoning_length]]
+        del self._calls[event.tool_calls :]
+        if self._calls:
+            last = self._calls[-1]
+            last.arguments = last.arguments[: event.arguments_length]
+            if last.end is not None and last.end > event.index:
+                last.end = None
+
+    def receive_snapshot(self, event: Snapshot) -> None:
+        self._reasoning, self._calls = [event.reasoning], list(event.tool_calls)
+
+    def _open(self, call_id: str) -> SnapshotCall:
+        if not self._calls or self._calls[-1].call_id != call_id:
+            raise ProtocolError(f"more of call {call_id}, which is not the last that has begun")
+        return self._calls[-1]

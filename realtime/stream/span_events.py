@@ -1,0 +1,42 @@
+"""The events of reasoning and calls, which go beside those of tokens. Pure functions of events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from midstream.protocol import Reasoning, Rewound, ToolArguments, ToolCall, ToolCallDone
+from realtime.tools.span_reader import Lengths
+
+Beside = Reasoning | ToolCall | ToolArguments | ToolCallDone
+
+
+def joined(events: Iterable[Beside]) -> list[Beside]:
+    """More of the same reasoning, or of one call's arguments, is one event."""
+    told: list[Beside] = []
+    for event in events:
+        last = told[-1] if told else None
+        match last, event:
+            case Reasoning(), Reasoning():
+                told[-1] = _both(last, event)
+            case ToolArguments(call_id=call_id), ToolArguments() if call_id == event.call_id:
+                told[-1] = _both(last, event)
+            case _:
+                told.append(event)
+    return told
+
+
+E = TypeVar("E", Reasoning, ToolArguments)
+
+
+def _both(first: E, second: E) -> E:
+    count = second.index + second.count - first.index
+    return replace(first, count=count, delta=first.delta + second.delta)
+
+
+def tell_lengths(event: Rewound, lengths: Lengths) -> None:
+    """How much stands of what the stream has beside its text."""
+    event.reasoning_length = lengths.reasoning
+    event.tool_calls, event.arguments_length = lengths.calls, lengths.arguments

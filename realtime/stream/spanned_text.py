@@ -1,0 +1,280 @@
+"""The text of a stream whose output has spans: content, and beside it reasoning and calls.
+
+It stands where a `TextStream` stands otherwise, of which it uses one for the content: stop strings are looked
+for there alone. To go back it keeps a copy of its reader now and then, and reads on from one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from hashlib import blake2b
+from operator import attrgetter
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from midstream.protocol import Reasoning, SnapshotCall, ToolArguments, ToolCall, ToolCallDone
+from realtime.stream.span_events import Beside
+from realtime.text.detokenizer import TextStream
+from realtime.text.tokenizer import Tokenizer
+from realtime.tools import span_reader as spans
+from realtime.tools.span_reader import Lengths, Offered, Part, SpanReader
+
+COPY_EVERY = 64  # tokens, injected ones too: a rewind reads hardly more than these anew
+COPY_BYTES, CALL_BYTES, TEXT_BYTES = (
+    1500,
+    400,
+    60,
+)  # what a copy, a call and a piece of text weigh, beside texts
+_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+INJECTION_BYTES = 150  # each, beside its tokens
+_INDEX = attrgetter("index")
+ID_LENGTH = 9  # letters and digits: there are templates that take no other
+
+
+class Call(Struct):
+    call_id: str
+    index: int
+    name: str
+    arguments: list[str]
+    end: int | None = None
+
+
+class Injected(Struct):
+    index: int  # of the output token behind it
+    tokens: array[int]
+    new_turn: bool
+
+
+class Copy(NamedTuple):
+    """The reader as it was behind so many output tokens and injections."""
+
+    fed: int
+    injected: int
+    reader: SpanReader
+
+
+class SpannedText:
+    """Feed it tokens, and it gives the content that each one releases; what else is known with it, as events
+    that are still to be told, is for `take_beside`. `one_call`: the first call that is whole ends it."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        request_id: str,
+        offered: Offered | None,
+        prompt: Sequence[int],
+        stop: tuple[str, ...],
+        min_tokens: int,
+        *,
+        one_call: bool,
+    ) -> None:
+        self._beside: list[Beside] = []
+        self.calls: list[Call] = []
+        self.reasoning: list[str] = []
+        self.one_call = one_call
+        self._request_id = request_id
+        self._reader = SpanReader(tokenizer.spelling, offered, prompt)
+        self._copies = [Copy(0, 0, self._reader.copy())]
+        self._read_since = 0  # tokens, since the last of them was made
+        self._injected: list[Injected] = []
+        self._injected_tokens = 0
+        self._content = TextStream(tokenizer, stop, min_tokens)
+        self._fed = 0
+        self._told_calls = 0  # ever, those that were rewound too: no two have the same id
+        self._text_bytes = 0
+
+    # -- as any text -----------------------------------------------------------------------------
+
+    @property
+    def stopped(self) -> str | None:
+        if self.one_call and self.called:
+            return ""
+        return self._content.stopped
+
+    @property
+    def released(self) -> int:
+        return self._content.released
+
+    @property
+    def text(self) -> str:
+        return self._content.text
+
+    def set_stop(self, stop: tuple[str, ...], min_tokens: int) -> None:
+        self._content.set_stop(stop, min_tokens)
+
+    def feed(self, token: int) -> str:
+        content = self._take(self._reader.feed(token, self._fed), 1)
+        self._fed += 1
+        self._note_read(1)
+        return self._content.feed_text(content)
+
+    def flush(self) -> str:
+        return self._content.feed_text(self._take(self._reader.flush(), 0)) + self._content.flush()
+
+    # -- and beside it ---------------------------------------------------------------------------
+
+    @property
+    def called(self) -> bool:
+        """Whether there is a call, and none that is not whole."""
+        return bool(self.calls) and all(call.end is not None for call in self.calls)
+
+    @property
+    def _texts(self) -> list[list[str]]:
+        return [self.reasoning, *(call.arguments for call in self.calls)]
+
+    def take_beside(self) -> list[Beside]:
+        beside, self._beside = self._beside, []
+        return beside
+
+    @property
+    def lengths(self) -> Lengths:
+        return self._reader.lengths
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory it takes, beside its content."""
+        copies = COPY_BYTES * (1 + len(self._copies))
+        injected = INJECTION_BYTES * len(self._injected) + 4 * self._injected_tokens
+        return copies + CALL_BYTES * len(self.calls) + 2 * self._text_bytes + injected
+
+    def inject(self, tokens: Sequence[int], *, new_turn: bool) -> None:
+        """Context before the next token: in the model's own turn it may be part of a call."""
+        injected = Injected(self._fed, array("i", tokens), new_turn)
+        self._injected.append(injected)
+        self._injected_tokens += len(tokens)
+        self._content.add_late(self._take(_inject(self._reader, injected), 0))
+        self._note_read(len(tokens))
+
+    def _note_read(self, tokens: int) -> None:
+        self._read_since += tokens
+        if self._read_since >= COPY_EVERY:
+            self._copies.append(Copy(self._fed, len(self._injected), self._reader.copy()))
+            self._read_since = 0
+
+    def rewound(
+        self, tokens: Sequence[int], index: int, sent: int, stop: tuple[str, ...], min_tokens: int
+    ) -> SpannedText:
+        """Itself, behind the first `index` of the `tokens` that were fed, and what was injected there or
+        before."""
+        kept = bisect_right(self._injected, index, key=_INDEX)
+        self._injected_tokens -= sum(len(one.tokens) for one in self._injected[kept:])
+        del self._injected[kept:]
+        while self._copies[-1].fed > index or self._copies[-1].injected > kept:
+            self._copies.pop()
+        self._reader, self._fed = self._read_until(tokens, index, kept), index
+        self._read_since = index - self._copies[-1].fed
+        lengths = self._reader.lengths
+        self._content = self._content.rewound_text(lengths.content, index, sent, stop, min_tokens)
+        self.reasoning = ["".join(self.reasoning)[: lengths.reasoning]]
+        self.calls = self._calls_until(lengths)
+        self._text_bytes = sum(TEXT_BYTES + len(text) for texts in self._texts for text in texts)
+        self._beside = []
+        return self
+
+    def snapshot(
+        self, tokens: Sequence[int], count: int, *, injected: bool
+    ) -> tuple[Lengths, str, list[SnapshotCall]]:
+        """What was known with the first `count` tokens; `injected`: and with what was injected behind
+        them."""
+        bisect = bisect_right if injected else bisect_left
+        lengths = self._read_until(tokens, count, bisect(self._injected, count, key=_INDEX)).lengths
+        calls = [
+            SnapshotCall(
+                index=call.index,
+                call_id=call.call_id,
+                name=call.name,
+                arguments="".join(call.arguments),
+                end=call.end,
+            )
+            for call in self._calls_until(lengths)
+        ]
+        return lengths, "".join(self.reasoning)[: lengths.reasoning], calls
+
+    def _calls_until(self, lengths: Lengths) -> list[Call]:
+        calls = self.calls[: lengths.calls]
+        if calls:
+            last = calls[-1]
+            arguments = "".join(last.arguments)[: lengths.arguments]
+            calls[-1] = replace(last, arguments=[arguments], end=None if lengths.open else last.end)
+        return calls
+
+    def _read_until(self, tokens: Sequence[int], index: int, injected: int) -> SpanReader:
+        """The reader as it was behind so many output tokens and injections: read on from the last copy
+        before."""
+        copy = next(one for one in reversed(self._copies) if one.fed <= index and one.injected <= injected)
+        reader, next_injected = copy.reader.copy(), copy.injected
+        for at in range(copy.fed, index + 1):
+            while next_injected < injected and self._injected[next_injected].index == at:
+                _inject(reader, self._injected[next_injected])
+                next_injected += 1
+            if at < index:
+                reader.feed(tokens[at], at)
+        return reader
+
+    def _take(self, parts: list[Part], count: int) -> str:
+        """Keep what stands beside the content, which is returned."""
+        content = ""
+        for part in parts:
+            match part:
+                case spans.Content(text):
+                    content += text
+                case spans.Reasoning(text):
+                    self._keep(self.reasoning, text)
+                    self._tell(
+                        Reasoning(request_id=self._request_id, index=self._fed, count=count, delta=text)
+                    )
+                case spans.CallBegun(begin, name):
+                    self._begin_call(begin, name)
+                case spans.Arguments(text):
+                    self._keep(self.calls[-1].arguments, text)
+                    self._tell(
+                        ToolArguments(
+                            request_id=self._request_id,
+                            index=self._fed,
+                            count=count,
+                            call_id=self.calls[-1].call_id,
+                            delta=text,
+                        )
+                    )
+                case spans.CallEnded(end):
+                    call = self.calls[-1]
+                    call.end = end
+                    self._tell(
+                        ToolCallDone(
+                            request_id=self._request_id, index=call.index, end=end, call_id=call.call_id
+                        )
+                    )
+        return content
+
+    def _begin_call(self, begin: int, name: str) -> None:
+        self._told_calls += 1
+        call = Call(_call_id(f"{self._request_id}:{self._told_calls}"), begin, name, [])
+        self.calls.append(call)
+        self._tell(ToolCall(request_id=self._request_id, index=begin, call_id=call.call_id, name=name))
+
+    def _keep(self, texts: list[str], text: str) -> None:
+        texts.append(text)
+        self._text_bytes += TEXT_BYTES + len(text)
+
+    def _tell(self, event: Beside) -> None:
+        self._beside.append(event)
+
+
+def _call_id(named: str) -> str:
+    number = int.from_bytes(blake2b(named.encode(), digest_size=8).digest())
+    letters = ""
+    for _ in range(ID_LENGTH):
+        number, at = divmod(number, len(_ALPHABET))
+        letters += _ALPHABET[at]
+    return letters
+
+
+def _inject(reader: SpanReader, injected: Injected) -> list[Part]:
+    if injected.new_turn:
+        reader.begin_turn(injected.tokens, injected.index)
+        return []
+    return reader.inject(injected.tokens, injected.index)

@@ -1,0 +1,28 @@
+"""What the readers of calls have in common: each reads one call, a character at a time."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Protocol
+
+LONGEST_NAME = 512  # characters, with all that stands around it, of what may become a call's name
+
+
+class Step(IntEnum):
+    """What a character made of a call."""
+
+    MORE = 0
+    WHOLE = 1  # it was the last
+    BROKEN = 2  # it belongs to no call
+    REASONING = 3  # what follows is no call, but this
+    CONTENT = 4
+
+
+class CallReader(Protocol):
+    """`told` are its arguments as JSON, as far as they are known and were not taken."""
+
+    name: str | None
+    told: str
+
+    def step(self, char: str) -> Step: ...
+    def copy(self) -> CallReader: ...

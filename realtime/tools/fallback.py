@@ -1,0 +1,69 @@
+"""Tools for a model whose chat template knows none: the system message says what there is and how a call is
+spelt, as many models have it (`hermes`); calls that were made are text, and results come as the user's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from midstream.protocol import Message, MessageToolCall, Tool
+from realtime.tools.offered import as_told
+
+_ABOUT = """\
+You can call these functions, each described by a JSON object in its line:
+<tools>
+{tools}
+</tools>
+To call one, write a JSON object with its name and its arguments between tags, and nothing behind it:
+<tool_call>
+{{"name": "NAME", "arguments": {{"ARGUMENT": "VALUE"}}}}
+</tool_call>
+The results come between <tool_response> and </tool_response>."""
+
+
+def without_tools(messages: Sequence[Message], tools: Sequence[Tool] | None) -> list[Message]:
+    """The same conversation in messages of text alone."""
+    spelt = list[Message]()
+    for message in messages:
+        if message.role == "tool":
+            _add_result(spelt, message)
+        elif message.tool_calls:
+            calls = "\n".join(map(_call, message.tool_calls))
+            text = "".join(message.texts)
+            spelt.append(
+                Message(role=message.role, content=f"{text}\n{calls}" if text else calls, name=message.name)
+            )
+        else:
+            spelt.append(message)
+    return _with_system(spelt, _about(tools)) if tools else spelt
+
+
+def _about(tools: Sequence[Tool]) -> str:
+    lines = (msgspec.json.encode(as_told(tool)).decode() for tool in tools)
+    return _ABOUT.format(tools="\n".join(lines))
+
+
+def _with_system(messages: list[Message], about: str) -> list[Message]:
+    if messages and messages[0].role == "system":
+        first = replace(messages[0], content="\n\n".join(["".join(messages[0].texts), about]))
+        return [first, *messages[1:]]
+    return [Message(role="system", content=about), *messages]
+
+
+def _call(call: MessageToolCall) -> str:
+    name = json.dumps(call.function.name)
+    return f'<tool_call>\n{{"name": {name}, "arguments": {call.function.arguments}}}\n</tool_call>'
+
+
+def _add_result(messages: list[Message], message: Message) -> None:
+    """Results of one turn's calls are one message: templates want turns to alternate."""
+    text = f"<tool_response>\n{''.join(message.texts)}\n</tool_response>"
+    last = messages[-1] if messages else None
+    if last is not None and last.role == "user" and "".join(last.texts).endswith("</tool_response>"):
+        messages[-1] = replace(last, content=f"{''.join(last.texts)}\n{text}")
+    else:
+        messages.append(Message(role="user", content=text))

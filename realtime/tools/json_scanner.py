@@ -1,0 +1,45 @@
+"""The JSON scanner: one character at a time, where a value ends. It knows strings, escapes and brackets, and
+which characters stand outside of strings; what it lets through may be no JSON all the same."""
+
+from __future__ import annotations
+
+SPACE = " \t\r\n"
+_OUTSIDE_STRINGS = frozenset('{}[],:"+-.0123456789Eetrufalsn' + SPACE)
+
+
+class JsonScanner:
+    """Of one value, whose first character is the first that it is shown."""
+
+    __slots__ = ("depth", "escaped", "in_string")
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.in_string = self.escaped = False
+
+    def takes(self, char: str) -> bool:
+        """Whether it may stand here in any JSON."""
+        return self.in_string or char in _OUTSIDE_STRINGS
+
+    def ends_with(self, char: str) -> bool:
+        """Whether this character is the value's last. A number or a word has none: it ends before what
+        follows."""
+        if self.in_string:
+            if self.escaped:
+                self.escaped = False
+            elif char == "\\":
+                self.escaped = True
+            elif char == '"':
+                self.in_string = False
+                return self.depth == 0
+        elif char == '"':
+            self.in_string = True
+        elif char in "{[":
+            self.depth += 1
+        elif char in "}]":
+            self.depth -= 1
+            return self.depth <= 0
+        return False
+
+    def ends_before(self, char: str) -> bool:
+        """Whether a number or a word ends before this character."""
+        return self.depth == 0 and not self.in_string and (char in ",}]" or char in SPACE)

@@ -1,0 +1,42 @@
+"""The tools that a stream offers, as the reading of its calls needs them: names, and which arguments are no
+text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from midstream.protocol import Tool
+
+
+def as_told(tool: Tool) -> dict[str, Any]:
+    """With its type, which all have and templates look for; `strict` is between a client and us."""
+    function = msgspec.to_builtins(tool.function)
+    function.pop("strict", None)
+    return {"type": tool.type, "function": function}
+
+
+def offered(tools: Sequence[Tool]) -> dict[str, frozenset[str]]:
+    """Of each tool the arguments that are no text. One that no schema speaks of is."""
+    return {tool.function.name: _other_kinds(tool.function.parameters) for tool in tools}
+
+
+def _other_kinds(parameters: Mapping[str, Any] | None) -> frozenset[str]:
+    properties = (parameters or {}).get("properties")
+    if not isinstance(properties, dict):
+        return frozenset()
+    return frozenset(key for key, schema in properties.items() if not _is_text(schema))
+
+
+def _is_text(schema: object) -> bool:
+    """Or may be something else, which is told by its spelling."""
+    if not isinstance(schema, dict):
+        return True
+    if "type" in schema:
+        return bool(schema["type"] == "string")
+    choices = schema.get("enum")
+    if isinstance(choices, list):
+        return all(isinstance(choice, str) for choice in choices)
+    return not any(word in schema for word in ("anyOf", "oneOf", "allOf", "$ref", "const"))

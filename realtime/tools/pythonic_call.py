@@ -1,0 +1,103 @@
+"""A call as Python writes it, `name(key=value, …)`: each argument is told as JSON once it is whole."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import json
+from typing import Any
+
+from realtime.tools.call_reader import LONGEST_NAME, Step
+from realtime.tools.delimiters import Delimiters
+from realtime.tools.json_scanner import SPACE
+
+_WORDS = {"true": True, "false": False, "null": None}
+
+
+class PythonicCall:
+    def __init__(self, delimiters: Delimiters) -> None:
+        self.name: str | None = None
+        self.told = ""
+        self._delimiters = delimiters
+        self._phase = "name"
+        self._read = ""
+        self._key: str | None = None
+        self._arguments = 0
+        self._depth = 0
+        self._quote = ""
+        self._escaped = False
+
+    def copy(self) -> PythonicCall:
+        return copy.copy(self)
+
+    def step(self, char: str) -> Step:
+        match self._phase:
+            case "name":
+                return self._read_name(char)
+            case "value" if not self._ends_value(char):
+                self._read += char
+                return Step.MORE
+            case "value":
+                return self._end_argument(char)
+        return self._read_key(char)
+
+    def _read_name(self, char: str) -> Step:
+        if char == "(" and self._read.replace(".", "_").isidentifier():
+            self.name, self._read, self._phase = self._read, "", "key"
+            return Step.MORE
+        self._read += char
+        fits = self._read.replace(".", "_").isidentifier() and len(self._read) < LONGEST_NAME
+        return Step.MORE if fits else Step.BROKEN
+
+    def _read_key(self, char: str) -> Step:
+        if char in SPACE:
+            return Step.MORE
+        if char == ")" and not self._read:
+            return self._close()
+        if char == "=" and self._read.isidentifier():
+            self._key, self._read, self._phase = self._read, "", "value"
+            return Step.MORE
+        self._read += char
+        return Step.MORE if self._read.isidentifier() and len(self._read) < LONGEST_NAME else Step.BROKEN
+
+    def _ends_value(self, char: str) -> bool:
+        if self._quote:
+            if self._escaped:
+                self._escaped = False
+            elif char == "\\":
+                self._escaped = True
+            elif char == self._quote:
+                self._quote = ""
+        elif char in "'\"":
+            self._quote = char
+        elif char in "([{":
+            self._depth += 1
+        elif self._depth and char in ")]}":
+            self._depth -= 1
+        else:
+            return not self._depth and char in ",)"
+        return False
+
+    def _end_argument(self, char: str) -> Step:
+        try:
+            value = json.dumps(_value(self._delimiters.spelt(self._read.strip())), ensure_ascii=False)
+            value.encode()  # an escape may have made half a character of it
+        except (ValueError, TypeError):
+            return Step.BROKEN
+        self.told += f"{', ' if self._arguments else '{'}{json.dumps(self._key)}: {value}"
+        self._arguments += 1
+        self._read, self._phase = "", "key"
+        return self._close() if char == ")" else Step.MORE
+
+    def _close(self) -> Step:
+        self.told += "}" if self._arguments else "{}"
+        return Step.WHOLE
+
+
+def _value(spelt: str) -> Any:
+    if spelt in _WORDS:
+        return _WORDS[spelt]
+    try:
+        return ast.literal_eval(spelt)
+    except (SyntaxError, RecursionError, MemoryError):
+        raise ValueError("no literal") from None

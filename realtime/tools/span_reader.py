@@ -1,0 +1,390 @@
+"""The reading of what a model writes, token by token: content, reasoning and calls, each as soon as it is
+known.
+
+It is told tokens and never pieces of text, and what it says of a token follows from the tokens so far alone.
+What may become a delimiter is held back until it is known; what turns out to be no call is content. A call
+ends where its own spelling says, and a close tag within a string is text.
+
+All of its state is in a few small values: a copy is a point to go back to.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from codecs import utf_8_decode
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from realtime.tools.call_reader import CallReader, Step
+from realtime.tools.json_scanner import SPACE
+from realtime.tools.spelling import Mark, Spelling
+
+
+class Content(NamedTuple):
+    text: str
+
+
+class Reasoning(NamedTuple):
+    text: str
+
+
+class CallBegun(NamedTuple):
+    begin: int  # the index of its first token, its delimiter
+    name: str
+
+
+class Arguments(NamedTuple):
+    """Of the call that has begun last."""
+
+    text: str
+
+
+class CallEnded(NamedTuple):
+    end: int  # behind its last token
+
+
+Part = Content | Reasoning | CallBegun | Arguments | CallEnded
+Offered = Mapping[str, Collection[str]]  # of each tool the arguments that are no text
+
+
+class Lengths(NamedTuple):
+    """How much was read: code points, and calls. `arguments` are the last call's; `open`: whether it has no
+    end."""
+
+    content: int = 0
+    reasoning: int = 0
+    calls: int = 0
+    arguments: int = 0
+    open: bool = False
+
+
+class SpanReader:
+    """`offered`: the tools; None where there are none, and what is spelt like a call is content. `prompt` is
+    what the model goes on from."""
+
+    def __init__(self, spelling: Spelling, offered: Offered | None, prompt: Sequence[int]) -> None:
+        self.lengths = Lengths()
+        self._spelling = spelling
+        self._offered = offered
+        with_tools = offered is not None
+        self._marks = spelling.marks(with_tools=with_tools)
+        self._marks_in_gap = spelling.marks_in_gap(with_tools=with_tools)
+        self._closes = dict.fromkeys(spelling.reasoning_closes, Mark.FILL)
+        self._beginnings = _beginnings([*self._marks_in_gap, *self._closes])
+        firsts = "".join(re.escape(mark[0]) for mark in self._marks)
+        self._may_begin = re.compile(f"[{firsts}]" if firsts else r"(?!)")
+        self._bare = spelling.tools.bare if with_tools else ""
+        self._partial = b""  # the beginning of a character
+        self._leading_spaces = spelling.leading_spaces
+        self._parts: list[Part] = []
+        self._next_index = 0
+        self._begin(prompt)
+
+    def _begin(self, prompt: Sequence[int]) -> None:
+        self._mode = "gap"
+        self._fresh = True  # whether nothing was said yet
+        self._held = ""  # that may become a delimiter
+        self._origins: tuple[int, ...] = ()  # of what is held: token indices, inverted where it was injected
+        self._blanks = ""  # that are said if something follows
+        self._section: int | None = None  # where a section of calls has begun
+        self._call: CallReader | None = None
+        self._call_index = 0
+        self._told = False  # whether the call's beginning was
+        self._raw = ""  # all of the call until then
+        self._in_list = self._comma = False
+        self._is_bare = False  # whether the call has no delimiter, and may be content
+        if self._spelling.reasons_behind(prompt):
+            self._mode = "reasoning"
+        elif self._spelling.heads_behind(prompt):
+            self._open_call("", self._next_index)
+
+    def copy(self) -> SpanReader:
+        again = copy.copy(self)
+        again._parts = []
+        again._call = None if self._call is None else self._call.copy()
+        return again
+
+    # -- in --------------------------------------------------------------------------------------
+
+    def feed(self, token: int, index: int) -> list[Part]:
+        """What is known with this output token."""
+        self._next_index = index + 1
+        mark = self._spelling.delimiters.by_token.get(token)
+        if mark is None:
+            self._read_text(self._decode(self._spelling.pieces.get(token, b"")), index)
+        else:  # what is left of a character before it never becomes one
+            self._read_text(self._decode(b"", ends=True) + mark, index)
+        return self._take_parts()
+
+    def inject(self, tokens: Sequence[int], index: int) -> list[Part]:
+        """Context before output token `index`, in the model's own turn: it is part of calls alone."""
+        marks, run = self._spelling.delimiters.by_token, bytearray()
+        for token in tokens:
+            if token in marks:
+                self._read_text(self._decode(run) + self._decode(b"", ends=True) + marks[token], ~index)
+                run.clear()
+            else:
+                run += self._spelling.pieces.get(token, b"")
+        self._read_text(self._decode(run), ~index)
+        return self._take_parts()
+
+    def begin_turn(self, prompt: Sequence[int], index: int) -> None:
+        """The model's turn was closed, and another opened: what was open stays so."""
+        self._next_index = index
+        self._partial = b""
+        self._begin(prompt)
+
+    def flush(self) -> list[Part]:
+        """The output ends: what was held for want of a continuation. A call that is not whole is none."""
+        index = self._next_index
+        self._read_text(self._decode(b"", ends=True), index)
+        held = zip(self._held, self._origins, strict=True)
+        behind_span = self._mode == "gap" and not self._fresh
+        self._held, self._origins = "", ()
+        for char, origin in () if behind_span else held:
+            self._plain(char, origin)
+        if self._mode in ("block", "call") and self._is_bare and not self._told:
+            self._say(Content(self._raw))
+        elif self._mode == "gap" and self._fresh:
+            self._say(Content(self._blanks))
+        return self._take_parts()
+
+    def _take_parts(self) -> list[Part]:
+        parts, self._parts = self._parts, []
+        return parts
+
+    def _decode(self, data: bytes | bytearray, *, ends: bool = False) -> str:
+        data = self._partial + data
+        text, used = utf_8_decode(data, "replace", ends)
+        self._partial = data[used:]
+        while self._leading_spaces and text:
+            if text[0] != " ":
+                self._leading_spaces = 0
+                break
+            text = text[1:]
+            self._leading_spaces -= 1
+        return text
+
+    def _read_text(self, text: str, origin: int) -> None:
+        at = 0
+        while at < len(text):
+            if self._mode == "content" and not self._held:
+                found = self._may_begin.search(text, at)
+                until = found.start() if found else len(text)
+                shown = self._spelling.delimiters.shown(text[at:until])
+                self._say_from(origin, Content(shown))
+                at = until
+            if at < len(text):
+                self._step(text[at], origin)
+                at += 1
+
+    def _step(self, char: str, origin: int) -> None:
+        match self._mode:
+            case "call":
+                self._read_call(char, origin)
+            case "block":
+                self._read_block(char, origin)
+            case _:
+                self._read_between(char, origin)
+
+    # -- between calls ---------------------------------------------------------------------------
+
+    def _read_between(self, char: str, origin: int) -> None:
+        self._held += char
+        self._origins += (origin,)
+        while self._held:
+            mark = self._known_marks().get(self._held)
+            if mark is not None:
+                self._found(mark)
+                return
+            if self._held in self._beginnings:
+                return
+            first, self._held = self._held[0], self._held[1:]
+            begun, self._origins = self._origins[0], self._origins[1:]
+            self._plain(first, begun)
+            if self._mode in ("call", "block"):
+                rest = zip(self._held, self._origins, strict=True)
+                self._held, self._origins = "", ()
+                for later, at in rest:
+                    self._step(later, at)
+
+    def _known_marks(self) -> Mapping[str, Mark]:
+        if self._mode == "reasoning":
+            return self._closes
+        return self._marks_in_gap if self._mode == "gap" else self._marks
+
+    def _found(self, mark: Mark) -> None:
+        """A delimiter, which is what was held."""
+        opened_by, begun = self._held, self._origins[0]
+        self._held, self._origins = "", ()
+        in_section = self._section if self._mode == "gap" else None
+        index = begun if begun >= 0 else ~begun
+        match mark:
+            case Mark.REASONING:
+                self._enter("reasoning")
+                self._fresh = True
+            case Mark.CALL:
+                self._open_call(opened_by, index if in_section is None else in_section)
+            case Mark.SECTION:
+                self._enter("gap")
+                self._section = index
+            case Mark.FILL:
+                self._enter("gap")
+                self._section = in_section
+
+    def _enter(self, mode: str) -> None:
+        self._mode, self._blanks, self._section = mode, "", None
+        self._fresh = self._in_list = self._comma = False
+        self._is_bare = self._is_bare and mode == "call"
+
+    def _plain(self, char: str, origin: int) -> None:
+        """A character that is no part of a delimiter."""
+        shown = self._spelling.delimiters.shown(char)
+        if not shown:
+            return
+        if self._mode == "content":
+            self._say_from(origin, Content(shown))
+        elif char in SPACE:
+            self._blanks += char if origin >= 0 else ""
+        elif self._mode == "reasoning":
+            self._say_from(origin, Reasoning(("" if self._fresh else self._blanks) + shown))
+            self._blanks, self._fresh = "", False
+        else:
+            self._end_gap(char, shown, origin)
+
+    def _end_gap(self, char: str, shown: str, origin: int) -> None:
+        if self._in_list and self._goes_on(char, origin):
+            return
+        if self._fresh and char == self._bare:
+            blanks = self._blanks
+            self._open_call("", origin if origin >= 0 else ~origin)
+            self._raw, self._is_bare = blanks, True
+            self._step(char, origin)
+            return
+        blanks = self._blanks if self._fresh else ""
+        self._enter("content")
+        self._say_from(origin, Content(blanks + shown))
+
+    def _goes_on(self, char: str, origin: int) -> bool:
+        """Whether a list of calls goes on with this."""
+        pythonic = self._spelling.tools.body == "pythonic"
+        if char in ",;" or char == "]":
+            self._comma = char != "]"
+            return True
+        if (char == "{") if not pythonic else (self._comma and (char.isidentifier())):
+            self._begin_call("", origin if origin >= 0 else ~origin)
+            self._step(char, origin)
+            return True
+        return False
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    def _open_call(self, opened_by: str, index: int) -> None:
+        self._enter("block")
+        self._raw, self._call_index, self._told = opened_by, index, False
+        if self._spelling.tools.body not in ("json", "pythonic"):
+            self._begin_call(opened_by, index)
+
+    def _begin_call(self, opened_by: str, index: int) -> None:
+        raw = self._raw if self._mode == "block" else ""
+        self._enter("call")
+        self._raw, self._call_index, self._told = raw, index, False
+        self._call = self._spelling.call_reader(opened_by, self._offered or {})
+
+    def _read_block(self, char: str, origin: int) -> None:
+        """Between a delimiter and the first of the calls that it opens."""
+        pythonic = self._spelling.tools.body == "pythonic"
+        listed = self._comma
+        if char in SPACE or (char == "[" and not listed):
+            self._comma = listed or char == "["
+            self._raw += char if origin >= 0 else ""
+        elif (listed and char.isidentifier()) if pythonic else char == "{":
+            self._begin_call("", self._call_index)
+            self._read_call(char, origin)
+        else:
+            self._give_back(char, origin)
+
+    def _give_back(self, char: str, origin: int) -> None:
+        """It was no call: all of it is content."""
+        raw = self._spelling.delimiters.shown(self._raw)
+        self._enter("content")
+        self._raw, self._call = "", None
+        self._say(Content(raw))
+        self._step(char, origin)
+
+    def _read_call(self, char: str, origin: int) -> None:
+        call = self._call
+        assert call is not None
+        step = call.step(char)
+        if step in (Step.MORE, Step.WHOLE) and call.name is not None and not self._told:
+            step = self._tell_call(call.name, step)
+        if self._told:
+            self._say(Arguments(self._spelling.delimiters.spelt(call.told)))
+            call.told = ""
+        match step:
+            case Step.MORE:
+                self._raw += char if origin >= 0 and not self._told else ""
+            case Step.WHOLE:
+                self._say(CallEnded(self._next_index if origin >= 0 else ~origin))
+                self._enter("gap")
+                self._in_list = self._spelling.tools.body in ("json", "pythonic")
+                self._call = None
+            case Step.BROKEN if self._told:
+                self._enter("gap")
+                self._call = None
+                self._step(char, origin)
+            case Step.BROKEN:
+                self._give_back(char, origin)
+            case _:
+                self._enter("reasoning" if step is Step.REASONING else "content")
+                self._fresh = step is Step.REASONING
+                self._call = None
+
+    def _tell_call(self, name: str, step: Step) -> Step:
+        if self._offered is None:
+            return Step.CONTENT
+        if self._is_bare and name not in self._offered:
+            return Step.BROKEN
+        self._told, self._raw = True, ""
+        self._say(CallBegun(self._call_index, name))
+        return step
+
+    # -- out -------------------------------------------------------------------------------------
+
+    def _say_from(self, origin: int, part: Part) -> None:
+        """What was injected is no output."""
+        if origin >= 0:
+            self._say(part)
+
+    def _say(self, part: Part) -> None:
+        content, reasoning, calls, arguments, is_open = self.lengths
+        match part:
+            case Content("") | Reasoning("") | Arguments(""):
+                return
+            case Content(text):
+                content += len(text)
+            case Reasoning(text):
+                reasoning += len(text)
+            case CallBegun():
+                calls, arguments, is_open = calls + 1, 0, True
+            case Arguments(text):
+                arguments += len(text)
+            case CallEnded():
+                is_open = False
+        self.lengths = Lengths(content, reasoning, calls, arguments, is_open)
+        last = self._parts[-1] if self._parts else None
+        match last, part:
+            case Content(before), Content(text):
+                self._parts[-1] = Content(before + text)
+            case Reasoning(before), Reasoning(text):
+                self._parts[-1] = Reasoning(before + text)
+            case Arguments(before), Arguments(text):
+                self._parts[-1] = Arguments(before + text)
+            case _:
+                self._parts.append(part)
+
+
+def _beginnings(marks: list[str]) -> frozenset[str]:
+    """All that may become one of these, and is none."""
+    return frozenset(mark[:length] for mark in marks for length in range(1, len(mark)))

@@ -1,0 +1,160 @@
+"""A call whose arguments stand each between tags of its own, as text: what it is of JSON's kinds the tool's
+schema says. Texts are told as they come, everything else once it is whole."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Collection, Mapping
+
+from realtime.tools.call_reader import LONGEST_NAME, Step
+from realtime.tools.delimiters import Delimiters
+from realtime.tools.formats import Tags
+
+
+class TaggedCall:
+    """`other_kinds`: of each tool the arguments that are no text. `opened`: whether the tag before the name
+    has been read."""
+
+    def __init__(
+        self,
+        tags: Tags,
+        delimiters: Delimiters,
+        other_kinds: Mapping[str, Collection[str]],
+        *,
+        opened: bool,
+    ) -> None:
+        self.name: str | None = None
+        self.told = ""
+        self._delimiters = delimiters
+        mark = delimiters.mark
+        self._name_open = mark(tags.name_open)
+        self._name_ends = {mark(end): end for end in tags.name_ends}
+        self._key_open, self._key_end = mark(tags.key_open), mark(tags.key_end)
+        self._value_open, self._value_end = mark(tags.value_open), mark(tags.value_end)
+        self._call_end = mark(tags.call_end)
+        self._newlines = tags.newlines
+        self._other_kinds = other_kinds
+        self._phase = "name" if opened or not tags.name_open else "open"
+        self._read = ""  # that is not made anything of yet
+        self._key = ""
+        self._arguments = 0
+        self._begun = False  # whether the value's first character was read
+        self._is_text = True
+        self._value = ""  # where it is no text
+
+    def copy(self) -> TaggedCall:
+        return copy.copy(self)
+
+    def step(self, char: str) -> Step:
+        self._read += char
+        match self._phase:
+            case "open":
+                return self._await({self._name_open: "name"})
+            case "name":
+                return self._read_name()
+            case "between":
+                return self._await({self._key_open: "key", self._call_end: "end"})
+            case "key":
+                return self._read_key()
+            case "value open":
+                return self._await({self._value_open: "value"})
+        return self._read_value()
+
+    def _await(self, phases: Mapping[str, str]) -> Step:
+        """One of these tags, behind blanks."""
+        read = self._read.lstrip()
+        if read in phases:
+            return self._enter(phases[read])
+        return Step.MORE if any(tag.startswith(read) for tag in phases) else Step.BROKEN
+
+    def _enter(self, phase: str) -> Step:
+        self._phase, self._read = phase, ""
+        if phase == "value":
+            self._begin_value()
+        if phase != "end":
+            return Step.MORE
+        self.told += "}" if self._arguments else "{}"
+        return Step.WHOLE
+
+    def _read_name(self) -> Step:
+        end = next((end for end in self._name_ends if self._read.endswith(end)), None)
+        if end is None:
+            return Step.MORE if len(self._read) < LONGEST_NAME else Step.BROKEN
+        name = self._delimiters.spelt(self._read[: -len(end)]).strip()
+        if not name:
+            blank = end == "\n"
+            return Step.MORE if blank else Step.BROKEN
+        self.name = name
+        return self._enter("key" if end == self._key_open else "end" if end == self._call_end else "between")
+
+    def _read_key(self) -> Step:
+        if not self._read.endswith(self._key_end):
+            return Step.MORE if len(self._read) < LONGEST_NAME else Step.BROKEN
+        self._key = self._delimiters.spelt(self._read[: -len(self._key_end)]).strip()
+        return self._enter("value open" if self._value_open else "value")
+
+    # -- values ----------------------------------------------------------------------------------
+
+    def _begin_value(self) -> None:
+        self._begun = False
+        self._is_text = self._key not in self._other_kinds.get(self.name or "", ())
+        self.told += f"{', ' if self._arguments else '{'}{json.dumps(self._key, ensure_ascii=False)}: "
+        self.told += '"' if self._is_text else ""
+        self._arguments += 1
+
+    def _read_value(self) -> Step:
+        if not self._begun:
+            self._begun = True
+            if self._newlines and self._read == "\n":
+                self._read = ""
+                return Step.MORE
+        while self._read:
+            follows = self._behind_end(self._read)
+            if follows == self._key_open:
+                self._end_value()
+                return self._enter("key")
+            if follows == self._call_end:
+                self._end_value()
+                return self._enter("end")
+            if follows is not None:
+                return Step.MORE
+            self._take(self._read[0])
+            self._read = self._read[1:]
+        return Step.MORE
+
+    def _behind_end(self, read: str) -> str | None:
+        """What follows the value's end, if this is the end: a tag, or so far nothing whole. None if it is
+        text."""
+        if self._newlines and read.startswith("\n"):
+            read = read[1:]
+        if len(read) < len(self._value_end):
+            return "" if self._value_end.startswith(read) else None
+        if not read.startswith(self._value_end):
+            return None
+        behind = read[len(self._value_end) :].lstrip()
+        if behind in (self._key_open, self._call_end):
+            return behind
+        return "" if self._key_open.startswith(behind) or self._call_end.startswith(behind) else None
+
+    def _take(self, char: str) -> None:
+        text = self._delimiters.spelt(char)
+        if self._is_text:
+            self.told += json.dumps(text, ensure_ascii=False)[1:-1]
+        else:
+            self._value += text
+
+    def _end_value(self) -> None:
+        if self._is_text:
+            self.told += '"'
+            return
+        try:
+            json.loads(self._value, parse_constant=_refuse)
+            self.told += self._value.strip()
+        except (ValueError, RecursionError):
+            self.told += json.dumps(self._value, ensure_ascii=False)
+        self._value = ""
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)

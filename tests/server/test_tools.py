@@ -1,0 +1,257 @@
+"""Tools over the WebSocket and through the `openai` package as it is, with a model that says what it is told
+to."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import msgspec
+import openai
+import pytest
+from openai import AsyncOpenAI
+
+from midstream import protocol
+from tests.fakes.folded_spans import FoldedSpans
+from tests.server.conftest import JSON, MSGPACK
+from tests.server.independent_client import Client, client_of
+from tests.server.server_process import Served
+
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+PARIS = {"city": "Paris </tool_call> } é"}
+
+
+def spelt(arguments: dict[str, Any], name: str = "weather") -> str:
+    call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+    return f"<tool_call>\\n{call}\\n</tool_call>".replace("\\n", "\n")
+
+
+def asking(script: str) -> list[Any]:
+    return [{"role": "user", "content": f"Say ⟦{script}⟧"}]
+
+
+@pytest.fixture(scope="module")
+def scripted() -> Iterator[Served]:
+    served = Served(scripted=True)
+    yield served
+    served.end()
+
+
+@pytest.fixture(params=[JSON, MSGPACK])
+async def client(request: pytest.FixtureRequest, scripted: Served) -> AsyncIterator[Client]:
+    async with client_of(scripted.url, request.param) as connection:
+        yield connection
+
+
+@pytest.fixture
+async def buyer(scripted: Served) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=f"{scripted.http}/v1", api_key="none", max_retries=0) as openai_client:
+        yield openai_client
+
+
+def typed(event: dict[str, Any]) -> protocol.StreamEvent:
+    return msgspec.convert(event, protocol.ServerEvent)  # type: ignore[no-any-return]
+
+
+async def read(client: Client, name: str, folded: FoldedSpans, until: str = "final") -> dict[str, Any]:
+    """Fold a stream's events, up to and with the first of this type."""
+    while True:
+        event = await client.next(name)
+        folded.read([typed(event)])
+        if event["type"] == until:
+            return event
+
+
+# -- over the WebSocket ----------------------------------------------------------------------------
+
+
+async def test_calls_are_told_as_they_come(client: Client) -> None:
+    script = f"Let me see.{spelt(PARIS)}{spelt({'city': 'Rome'})}"
+    folded = FoldedSpans()
+    await client.send("start", request_id="a", messages=asking(script), tools=[WEATHER])
+    final = await read(client, "a", folded)
+    assert final["finish_reason"] == "tool_calls"
+    assert folded.content == "Let me see."
+    assert [json.loads(call["arguments"]) for call in folded.calls] == [PARIS, {"city": "Rome"}]
+    assert {call["name"] for call in folded.calls} == {"weather"}
+
+
+async def test_rewound_into_the_middle_of_an_argument(client: Client) -> None:
+    """What is injected there is part of the call, and the rest follows."""
+    script = spelt({"city": "Paris"})
+    at = script.encode().index(b"ris")
+    folded = FoldedSpans()
+    await client.send(
+        "start", request_id="a", messages=asking(script), tools=[WEATHER], credit={"limit": at + 2}
+    )
+    while folded.index < at + 2:
+        folded.read([typed(await client.next("a"))])
+    await client.send("inject", request_id="a", text="-", at=at, ref="put")
+    await client.send("credit", request_id="a", limit=1000)
+    await read(client, "a", folded)
+    assert json.loads(folded.calls[0]["arguments"]) == {"city": "Pa-ris"}
+    assert folded.calls[0]["end"] == len(script.encode()) - len("\n</tool_call>")
+
+
+async def test_what_is_cut_off_is_no_call(client: Client) -> None:
+    folded = FoldedSpans()
+    await client.send(
+        "start", request_id="a", messages=asking(spelt(PARIS)), tools=[WEATHER], params={"max_tokens": 60}
+    )
+    final = await read(client, "a", folded)
+    assert final["finish_reason"] == "length"
+    assert folded.calls[0]["end"] is None
+
+
+async def test_an_engine_that_is_killed_in_the_middle_of_a_call() -> None:
+    served = Served(scripted=True)
+    try:
+        async with client_of(served.url, JSON) as client:
+            folded = FoldedSpans()
+            await client.send(
+                "start", request_id="a", messages=asking(spelt(PARIS)), tools=[WEATHER], credit={"limit": 50}
+            )
+            while folded.index < 50:
+                folded.read([typed(await client.next("a"))])
+            assert folded.calls
+            os.kill(served.engine, signal.SIGKILL)
+            await client.send("credit", request_id="a", limit=1000)
+            final = await read(client, "a", folded)
+            assert final["finish_reason"] == "tool_calls"
+            assert json.loads(folded.calls[0]["arguments"]) == PARIS
+    finally:
+        served.end()
+
+
+async def test_a_result_is_injected_and_the_answer_goes_on(client: Client) -> None:
+    """No second start: what the call was computed from stays where it is."""
+    script = spelt({"city": "Rome"}) + "It is warm."
+    folded, end = FoldedSpans(), len(spelt({"city": "Rome"}).encode())
+    await client.send(
+        "start", request_id="a", messages=asking(script), tools=[WEATHER], credit={"limit": end}
+    )
+    await read(client, "a", folded, "tool_call_done")
+    result = {"role": "tool", "tool_call_id": folded.calls[0]["id"], "content": "30 degrees"}
+    while folded.index < end:
+        folded.read([typed(await client.next("a"))])
+    await client.send("inject", request_id="a", messages=[result])
+    await client.send("credit", request_id="a", limit=1000)
+    await read(client, "a", folded)
+    assert folded.content == "It is warm."
+
+
+# -- by OpenAI's package ---------------------------------------------------------------------------
+
+
+def given(calls: Any) -> list[Any]:
+    return [json.loads(call.function.arguments) for call in calls]
+
+
+async def test_a_whole_answer_with_calls(buyer: AsyncOpenAI) -> None:
+    answer = await buyer.chat.completions.create(
+        model="toy", messages=asking(spelt(PARIS) + spelt({})), tools=[WEATHER]
+    )
+    (choice,) = answer.choices
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content is None
+    assert choice.message.tool_calls is not None
+    assert given(choice.message.tool_calls) == [PARIS, {}]
+    assert len({call.id for call in choice.message.tool_calls}) == 2
+
+
+async def test_its_chunks_put_together_are_the_same(buyer: AsyncOpenAI) -> None:
+    """By the package's own accumulation, which is what agents read."""
+    asked: dict[str, Any] = {
+        "model": "toy",
+        "messages": asking("Well. " + spelt(PARIS) + spelt({"city": "Rome"})),
+        "tools": [WEATHER],
+    }
+    async with buyer.chat.completions.stream(**asked) as stream:
+        kinds = {event.type async for event in stream}
+        final = await stream.get_final_completion()
+    assert {"tool_calls.function.arguments.delta", "tool_calls.function.arguments.done"} <= kinds
+    (choice,) = final.choices
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", "Well. ")
+    assert choice.message.tool_calls is not None
+    assert given(choice.message.tool_calls) == [PARIS, {"city": "Rome"}]
+
+
+async def test_the_first_delta_of_a_call_has_its_name(buyer: AsyncOpenAI) -> None:
+    stream = await buyer.chat.completions.create(
+        model="toy", messages=asking(spelt(PARIS)), tools=[WEATHER], stream=True
+    )
+    deltas = [
+        call async for chunk in stream for choice in chunk.choices for call in choice.delta.tool_calls or ()
+    ]
+    first, *others = deltas
+    assert first.id
+    assert first.function is not None
+    assert (first.index, first.type, first.function.name, first.function.arguments) == (
+        0,
+        "function",
+        "weather",
+        "",
+    )
+    assert all(call.id is None and call.index == 0 for call in others)
+
+
+async def test_a_loop_of_calls_and_results(buyer: AsyncOpenAI) -> None:
+    """As every client of tools writes it: its answer goes back as it came, with the results."""
+    messages: list[Any] = asking(spelt({"city": "Rome"}))
+    first = await buyer.chat.completions.create(model="toy", messages=messages, tools=[WEATHER])
+    message = first.choices[0].message
+    assert message.tool_calls is not None
+    messages += [
+        message,
+        {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "⟦It is warm.⟧"},
+    ]
+    second = await buyer.chat.completions.create(model="toy", messages=messages, tools=[WEATHER])
+    assert second.choices[0].finish_reason == "stop"
+    assert second.choices[0].message.content == "It is warm."
+    assert second.choices[0].message.tool_calls is None
+
+
+async def test_one_call_at_a_time(buyer: AsyncOpenAI) -> None:
+    answer = await buyer.chat.completions.create(
+        model="toy",
+        messages=asking(spelt(PARIS) + spelt({})),
+        tools=[WEATHER],
+        parallel_tool_calls=False,
+    )
+    assert answer.choices[0].finish_reason == "tool_calls"
+    assert answer.choices[0].message.tool_calls is not None
+    assert len(answer.choices[0].message.tool_calls) == 1
+
+
+async def test_a_call_that_is_cut_off_is_left_out(buyer: AsyncOpenAI) -> None:
+    answer = await buyer.chat.completions.create(
+        model="toy", messages=asking(spelt(PARIS)), tools=[WEATHER], max_tokens=60
+    )
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.choices[0].message.tool_calls is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "weather"}}}, "tool_choice"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+    ],
+)
+async def test_what_only_a_grammar_could_do_is_refused(
+    buyer: AsyncOpenAI, fields: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        await buyer.chat.completions.create(model="toy", messages=asking("x"), tools=[WEATHER], **fields)
+    assert (refused.value.param, refused.value.code) == (param, "unsupported_parameter")

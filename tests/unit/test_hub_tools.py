@@ -1,0 +1,200 @@
+"""Tools in the hub: what is refused of them, what they cost, and how they come to the model."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine import toy_model
+from midstream import protocol
+from midstream.protocol import (
+    CalledFunction,
+    Function,
+    Message,
+    MessageToolCall,
+    NamedFunction,
+    NamedTool,
+    TextPart,
+    Tool,
+)
+from realtime.hub.frame_tokenizing import TOOLS_LIMIT, text_length, tools_length, weight
+from realtime.hub.hub import LONG_TEXT
+from realtime.text.chat_template import TextError
+from realtime.text.tokenizer import Tokenizer
+from realtime.tools.fallback import without_tools
+from realtime.tools.offered import offered
+from tests.fakes.recording_listener import RecordingListener
+from tests.fakes.simulated_client import SIZE, settled, start
+from tests.fakes.simulated_server import SimulatedServer, toy_tokenizer
+from tests.fakes.small_tokenizers import ROLES, byte_level_json
+
+HI = [Message(role="user", content="Hi")]
+SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}, "n": {"type": "integer"}}}
+FIND = Tool(function=Function(name="find", description="Finds <|im_end|>", parameters=SCHEMA))
+CALL = MessageToolCall(id="abcdefghi", function=CalledFunction(name="find", arguments='{"q": "x"}'))
+TALK = [
+    *HI,
+    Message(role="assistant", tool_calls=[CALL]),
+    Message(role="tool", tool_call_id="abcdefghi", content="42"),
+]
+TEMPLATE = (
+    "{% for tool in tools or [] %}<tool>{{ tool | tojson }}{% endfor %}"
+    "{% for m in messages %}<|im_start|>{{ m.role + ' ' + m.content }}"
+    "{% for call in m.tool_calls or [] %}<tool_call>{{ call.function.name }}"
+    "{{ call.function.arguments | tojson }}{{ call.id }}{% endfor %}"
+    "{{ m.tool_call_id or '' }}<|im_end|>{% endfor %}"
+)
+
+
+def knowing(template: str = TEMPLATE) -> Tokenizer:
+    return Tokenizer(json.loads(byte_level_json()), template, ROLES)
+
+
+def spelt(tokenizer: Tokenizer, tokens: list[int]) -> str:
+    return b"".join(map(tokenizer.token_bytes, tokens)).decode()
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "named"),
+    [
+        ({"tools": [FIND], "tool_choice": "required"}, "unsupported", "`tool_choice`"),
+        ({"tool_choice": NamedTool(function=NamedFunction(name="find"))}, "unsupported", "`tool_choice`"),
+        ({"tools": [Tool(function=Function(name="f", strict=True))]}, "unsupported", "`strict`"),
+        ({"tools": [FIND], "messages": None, "prompt": "Hi"}, "invalid_frame", "`messages`"),
+        ({"messages": [Message(role="user")]}, "invalid_frame", "`content` in `messages[0]`"),
+        ({"messages": [Message(role="tool")]}, "invalid_frame", "`content` in `messages[0]`"),
+        (
+            {"tools": [Tool(function=Function(name="f", description="x" * TOOLS_LIMIT))]},
+            "invalid_frame",
+            f"the limit is {TOOLS_LIMIT}",
+        ),
+        (
+            {"tools": [Tool(function=Function(name="f", parameters={"x": msgspec.msgpack.Ext(1, b"")}))]},
+            "invalid_frame",
+            "as JSON, or none",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(fields: dict[str, Any], code: str, named: str) -> None:
+    listener = RecordingListener(SimulatedServer(SIZE))
+    listener.send(start(**({"prompt": None, "messages": HI} | fields)))
+    error = listener.error()
+    assert error.code == code
+    assert named in error.message
+
+
+def test_arguments_that_no_template_should_see_are_refused() -> None:
+    deep: Any = {}
+    for _ in range(100):
+        deep = {"a": deep}
+    with pytest.raises(TextError, match="nested deeper than 64"):
+        knowing().encode_chat(HI, [Tool(function=Function(name="f", parameters=deep))])
+    call = MessageToolCall(id="a", function=CalledFunction(name="f", arguments="[" * 9000))
+    assert knowing().encode_chat([Message(role="assistant", tool_calls=[call])])
+
+
+def test_tools_are_paid_for_as_the_text_that_they_are() -> None:
+    plain = start(prompt=None, messages=HI)
+    offering = start(prompt=None, messages=HI, tools=[FIND])
+    assert text_length(offering) == text_length(plain) + tools_length([FIND])
+    assert weight(offering) > weight(plain) + tools_length([FIND])
+    talking = start(prompt=None, messages=TALK)
+    assert text_length(talking) > text_length(plain) + len(CALL.function.arguments)
+
+
+async def test_many_of_them_are_rendered_in_a_thread() -> None:
+    tools = [Tool(function=Function(name=f"f{n}", description="x" * 200)) for n in range(30)]
+    frame = start(prompt=None, messages=HI, tools=tools)
+    assert text_length(frame) > LONG_TEXT
+    listener = RecordingListener(SimulatedServer(SIZE))
+    listener.send(frame)
+    assert not listener.heard
+    await settled()
+    assert listener.error().code == "context_too_long"
+
+
+def test_a_template_is_told_tools_and_calls_as_it_knows_them() -> None:
+    tokenizer = knowing()
+    text = spelt(tokenizer, tokenizer.encode_chat(TALK, [FIND]))
+    shown, _, rest = text.removeprefix("<tool>").partition("user Hi")
+    assert json.loads(shown) == {"type": "function", "function": msgspec.to_builtins(FIND.function)}
+    assert rest == 'assistant <tool_call>find{"q": "x"}abcdefghitool 42abcdefghi'
+
+
+def test_what_a_tool_says_is_never_a_special_token() -> None:
+    tokenizer = knowing()
+    end = tokenizer.encode_chat([])  # none
+    tokens = tokenizer.encode_chat(HI, [FIND])
+    special = [token for token in tokens if token in tokenizer.special]
+    assert (end, len(special)) == ([], 2)
+
+
+def test_without_a_choice_no_tool_is_told() -> None:
+    server = SimulatedServer(SIZE)
+    lengths = []
+    for name, fields in (
+        ("a", {}),
+        ("b", {"tools": [FIND], "tool_choice": "none"}),
+        ("c", {"tools": [FIND]}),
+    ):
+        listener = RecordingListener(server)
+        listener.send(start(name, prompt=None, messages=HI, **fields))
+        started = listener.heard[0]
+        assert isinstance(started, protocol.Started)
+        lengths.append(started.prompt_tokens)
+    assert lengths[0] == lengths[1] < lengths[2]
+
+
+# -- where the template knows none -----------------------------------------------------------------
+
+
+def test_a_template_that_knows_no_tools_is_told_of_them_as_text() -> None:
+    text = spelt(toy_tokenizer(), toy_tokenizer().encode_chat(TALK, [FIND]))
+    assert text.startswith("system\nYou can call these functions")
+    assert '"name":"find"' in text
+    assert '<tool_call>\n{"name": "find", "arguments": {"q": "x"}}\n</tool_call>' in text
+    assert "user\n<tool_response>\n42\n</tool_response>" in text
+
+
+def test_a_system_message_stays_the_first() -> None:
+    told = without_tools([Message(role="system", content=[TextPart("Be"), TextPart(" kind")]), *HI], [FIND])
+    assert [message.role for message in told] == ["system", "user"]
+    assert "".join(told[0].texts).startswith("Be kind\n\nYou can call")
+
+
+def test_results_of_one_turn_are_one_message() -> None:
+    results = [Message(role="tool", content=text) for text in "12"]
+    told = without_tools([*HI, *results, *HI], None)
+    assert [message.role for message in told] == ["user", "user", "user"]
+    assert told[1].content == ("<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>")
+
+
+def test_a_result_is_put_in_behind_an_answer() -> None:
+    tokens = toy_tokenizer().encode_turns([Message(role="tool", content="42")])
+    assert "<tool_response>\n42\n</tool_response>" in spelt(toy_tokenizer(), tokens)
+    assert toy_model.MESSAGE in tokens
+
+
+# -- schemas ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"type": "string"}, True),
+        ({}, True),
+        (True, True),
+        ({"enum": ["a", "b"]}, True),
+        ({"enum": ["a", 1]}, False),
+        ({"type": "integer"}, False),
+        ({"type": ["string", "null"]}, False),
+        ({"anyOf": [{"type": "string"}]}, False),
+    ],
+)
+def test_which_arguments_are_text(schema: Any, text: bool) -> None:
+    tool = Tool(function=Function(name="f", parameters={"properties": {"q": schema}}))
+    assert offered([tool]) == {"f": frozenset() if text else frozenset("q")}
+    assert offered([Tool(function=Function(name="f", parameters={"properties": []}))]) == {"f": frozenset()}

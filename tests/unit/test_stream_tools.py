@@ -1,0 +1,500 @@
+"""Reasoning and calls in a stream's events: the same however they are delivered, rewound, replayed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from engine import api, toy_model
+from midstream import protocol
+from midstream.protocol import (
+    Credit,
+    Function,
+    Message,
+    Reasoning,
+    Rewound,
+    Tool,
+    ToolArguments,
+    ToolCallDone,
+)
+from realtime.text.served_model import ServedModel
+from realtime.text.tokenizer import Tokenizer
+from realtime.tools.offered import offered
+from realtime.tools.span_reader import SpanReader
+from tests.fakes.folded_spans import FoldedSpans
+from tests.fakes.lone_stream import CANCELLED, LoneStream, kinds
+from tests.fakes.spelt_calls import Told
+
+TEMPLATE = "{% if tools %}<tool_call>{% endif %}{% for m in messages %}<think>{{ m.content }}{% endfor %}"
+MODEL = ServedModel(
+    "toy",
+    Tokenizer(json.loads((toy_model.FOLDER / "tokenizer.json").read_text()), TEMPLATE),
+    vocab=toy_model.VOCAB,
+    context=4096,
+    fingerprint="fp",
+)
+TOOLS = [Tool(function=Function(name="find")), Tool(function=Function(name="stop"))]
+ASKED = {"messages": [Message(role="user", content="Hi")], "tools": TOOLS}
+FIND = '<tool_call>{"name": "find", "arguments": {"q": "é</tool_call>"}}</tool_call>'
+STOP = '<tool_call>{"name": "stop", "arguments": {}}</tool_call>'
+TEXT = f"<think>Hm</think>So <it:\n{FIND}\n{STOP}Done"
+EOS = api.Finish("eos")
+
+
+def lone(**asked: Any) -> LoneStream:
+    return LoneStream(model=MODEL, credit=Credit(limit=2000), on_disconnect="continue", asked=ASKED | asked)
+
+
+def told(text: str = TEXT) -> FoldedSpans:
+    """Of the whole text, told a token at a time."""
+    one, client = lone(), FoldedSpans()
+    for byte in text.encode():
+        one.write(chr(byte)) if byte < 128 else _write(one, byte)
+        client.read(one.take())
+    one.answer(finish=EOS)
+    client.read(one.take())
+    return client
+
+
+def _write(one: LoneStream, *tokens: int) -> None:
+    one.stream.receive_news(api.News(7, index=one.index, tokens=list(tokens)), one.now)
+    one.index += len(tokens)
+
+
+def cuts(length: int) -> Iterator[list[int]]:
+    yield from ([], list(range(length)), *([at] for at in range(1, length, 3)))
+    chance = random.Random(3)
+    yield from map(list, chance.sample(list(itertools.combinations(range(1, length), 2)), 30))
+    for _ in range(30):
+        yield sorted(chance.sample(range(1, length), 20))
+
+
+def test_what_is_told_of_all_of_it() -> None:
+    client = told()
+    content, reasoning, calls = client.said
+    assert (content, reasoning) == ("So <it:\nDone", "Hm")
+    assert [(name, json.loads(arguments)) for name, arguments, _, _ in calls] == [
+        ("find", {"q": "é</tool_call>"}),
+        ("stop", {}),
+    ]
+    for (_, _, index, end), spelt in zip(calls, (FIND, STOP), strict=True):
+        begin = TEXT.encode().index(spelt.encode())
+        assert (index, end) == (begin, begin + len(spelt.encode()) - len("</tool_call>"))
+    assert client.final is not None
+    assert (client.final.finish_reason, client.final.stop_reason) == ("tool_calls", "eos")
+    assert len({call["id"] for call in client.calls}) == 2
+
+
+def test_the_same_is_told_in_any_pieces() -> None:
+    expected, tokens = told().said, list(TEXT.encode())
+    for places in cuts(len(tokens)):
+        one, client = lone(), FoldedSpans()
+        for begin, end in itertools.pairwise([0, *places, len(tokens)]):
+            _write(one, *tokens[begin:end])
+            client.read(one.take())
+        one.answer(finish=EOS)
+        client.read(one.take())
+        assert client.said == expected, places
+
+
+def test_each_is_told_in_the_step_in_which_it_is_known() -> None:
+    one = lone()
+    one.write('<tool_call>{"name": "find')
+    one.take()
+    one.write('"')
+    assert kinds(one.take()) == ["Token", "ToolCall"]
+    one.write(', "arguments": ')
+    assert kinds(one.take()) == ["Token"]
+    for char in '{"a": 1':
+        one.write(char)
+        _, arguments = one.take()
+        assert isinstance(arguments, ToolArguments)
+        assert (arguments.delta, arguments.index, arguments.count) == (char, one.index - 1, 1)
+    one.write("}")
+    one.take()
+    one.write("}")
+    _, done = one.take()
+    assert isinstance(done, ToolCallDone)
+    assert (done.index, done.end) == (0, one.index)
+
+
+def test_what_piles_up_is_few_events() -> None:
+    one = lone()
+    one.write(TEXT)
+    events = one.take()
+    assert sum(isinstance(event, Reasoning) for event in events) == 1
+    assert len(events) < 30, kinds(events)
+
+
+@pytest.mark.parametrize("every", [1, 1000])
+def test_rewound_to_anywhere_it_is_as_if_it_had_never_gone_further(every: int) -> None:
+    tokens = list(TEXT.encode())
+    expected = told().said
+    for to in range(0, len(tokens) + 1, 5):
+        one, client = lone(), FoldedSpans()
+        for begin in range(0, len(tokens), every):
+            _write(one, *tokens[begin : begin + every])
+            client.read(one.take())
+        one.steer(protocol.Rewind(request_id="a", to=to))
+        one.answer(api.Truncated(to))
+        client.read(one.take())
+        assert client.said == _so_far(tokens[:to])
+        _write(one, *tokens[to:])
+        one.answer(finish=EOS)
+        client.read(one.take())
+        assert client.said == expected
+
+
+def _so_far(tokens: list[int]) -> Any:
+    one, client = lone(), FoldedSpans()
+    _write(one, *tokens)
+    client.read(one.take())
+    return client.said
+
+
+def test_a_rewind_reads_anew_no_more_than_a_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = lone()
+    one.write('<tool_call>{"name": "find", "arguments": {"q": "' + "x" * 1000)
+    one.take()
+    spans = one.stream.output.spans
+    assert spans is not None
+    fed, feed = 0, type(spans._reader).feed
+
+    def counting(reader: Any, token: int, index: int) -> Any:
+        nonlocal fed
+        fed += 1
+        return feed(reader, token, index)
+
+    monkeypatch.setattr(type(spans._reader), "feed", counting)
+    one.steer(protocol.Rewind(request_id="a", to=1000))
+    one.answer(api.Truncated(1000))
+    assert fed <= 64
+    injected, inject = 0, type(spans._reader).inject
+
+    def counting_injected(reader: Any, tokens: Any, index: int) -> Any:
+        nonlocal injected
+        injected += len(tokens)
+        return inject(reader, tokens, index)
+
+    monkeypatch.setattr(type(spans._reader), "inject", counting_injected)
+    for piece in ("y" * 2000, "z", "w"):
+        one.steer(protocol.Inject(request_id="a", text=piece, tokens=list(piece.encode())))
+        one.answer(api.Appended(1000, len(piece)))
+    assert injected == 2002
+    for _ in range(3):
+        one.steer(protocol.Rewind(request_id="a", to=1000))
+        one.answer(api.Truncated(1000))
+    assert injected == 2008, "a long injection is not read anew"
+
+
+def test_void_calls_and_new_ones_have_other_ids() -> None:
+    one, client = lone(), FoldedSpans()
+    one.write(STOP)
+    client.read(one.take())
+    before = client.calls[0]["id"]
+    one.steer(protocol.Rewind(request_id="a", to=0))
+    one.answer(api.Truncated(0))
+    one.write(STOP)
+    client.read(one.take())
+    assert before != client.calls[0]["id"]
+
+
+@pytest.mark.parametrize("at", range(0, len(TEXT), 9))
+def test_whoever_comes_back_has_all_of_it(at: int) -> None:
+    """By the same events again, or by a snapshot."""
+    one = lone()
+    tokens = list(TEXT.encode())
+    known, fresh = FoldedSpans(), FoldedSpans()
+    _write(one, *tokens[:at])
+    known.read(one.take())
+    one.stream.acknowledge(at, known.seq)
+    _write(one, *tokens[at : at + 9])
+    one.take()
+    one.detach()
+    known.read(one.attach(known.seq))
+    fresh.read(one.attach(-1))
+    assert known.said == fresh.said == _so_far(tokens[: at + 9])
+    _write(one, *tokens[at + 9 :])
+    one.answer(finish=EOS)
+    fresh.read(one.take())
+    assert fresh.said == told().said
+
+
+def test_a_rewind_that_a_snapshot_has_told_of_changes_nothing() -> None:
+    one = lone()
+    one.write(TEXT[:60])
+    one.stream.acknowledge(60, one.stream.outbox.seq + 100)
+    one.take()
+    one.stream.acknowledge(60, one.stream.outbox.seq - 1)
+    for to in (50, 40):
+        one.steer(protocol.Rewind(request_id="a", to=to))
+        one.answer(api.Truncated(to))
+    client = FoldedSpans()
+    client.read(one.attach(-1))
+    client.read(one.take())
+    assert client.said == _so_far(list(TEXT[:40].encode()))
+
+
+def test_another_engine_is_given_what_stands_and_the_call_goes_on() -> None:
+    one, client = lone(), FoldedSpans()
+    one.admit()
+    one.write(TEXT[:70])
+    client.read(one.take())
+    one.lose_engine()
+    client.read(one.take())
+    submit = one.new_engine()
+    assert len(submit.tokens) == (submit.prompt or 0) + 70
+    one.admit()
+    one.write(TEXT[70:])
+    one.answer(finish=EOS)
+    client.read(one.take())
+    assert client.said == told().said
+
+
+# -- ends ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", range(0, len(TEXT), 9))
+def test_what_is_cut_off_is_no_call(length: int) -> None:
+    one, client = lone(), FoldedSpans()
+    one.write(TEXT[:length])
+    client.read(one.take())
+    one.answer(finish=api.Finish("length"))
+    client.read(one.take())
+    assert client.final is not None
+    assert client.final.finish_reason == "length"
+    assert all(call["end"] is not None for call in client.calls[:-1])
+
+
+def test_an_end_within_a_call_is_no_end_by_calls() -> None:
+    one, client = lone(), FoldedSpans()
+    one.write(FIND + STOP[:40])
+    one.answer(finish=EOS)
+    client.read(one.take())
+    assert client.final is not None
+    assert client.final.finish_reason == "stop"
+    assert [call["end"] is not None for call in client.calls] == [True, False]
+
+
+def test_where_one_call_is_enough_it_ends_the_stream() -> None:
+    one, client = lone(parallel_tool_calls=False), FoldedSpans()
+    one.write(FIND + STOP)
+    client.read(one.take())
+    assert [call["name"] for call in client.calls] == ["find"]
+    assert client.final is not None
+    assert (client.final.finish_reason, client.final.stop_reason) == ("tool_calls", None)
+    assert one.commands[-1] == api.Cancel(7)
+
+
+def test_a_stop_string_is_looked_for_in_content_alone() -> None:
+    one, client = lone(), FoldedSpans()
+    one.stream.output.set_stop(("st", "Hm", "find"), 0)
+    one.write(f"<think>Hm</think>{FIND}last")
+    client.read(one.take())
+    assert client.final is not None
+    assert (client.final.finish_reason, client.final.stop_reason) == ("stop", "st")
+    assert client.said[:2] == ("la", "Hm")
+
+
+def test_credit_is_of_tokens_whatever_they_are() -> None:
+    one = LoneStream(model=MODEL, credit=Credit(limit=20), asked=ASKED)
+    client = FoldedSpans()
+    one.write(FIND[:40])
+    client.read(one.take())
+    assert client.index == 20
+    one.answer(finish=EOS)
+    assert client.final is None
+    one.stream.grant(100, one.now)
+    client.read(one.take())
+    assert client.index == 40
+    assert client.final is not None
+
+
+# -- injections ------------------------------------------------------------------------------------
+
+
+def inject(one: LoneStream, text: str, client: FoldedSpans) -> None:
+    tokens = list(text.encode())
+    one.steer(protocol.Inject(request_id="a", text=text, tokens=tokens))
+    one.answer(api.Appended(one.index, len(tokens)))
+    client.read(one.take())
+
+
+def test_a_call_has_what_is_injected_into_it() -> None:
+    one, client = lone(), FoldedSpans()
+    one.write('<tool_call>{"name": "find", "arguments": {"q": "')
+    client.read(one.take())
+    inject(one, "Par", client)
+    assert client.calls[0]["arguments"].endswith('"Par')
+    one.write('is"}}</tool_call>')
+    client.read(one.take())
+    assert json.loads(client.calls[0]["arguments"]) == {"q": "Paris"}
+    for to in (one.index, 49, 48, 47):
+        one.steer(protocol.Rewind(request_id="a", to=to))
+        one.answer(api.Truncated(to))
+        client.read(one.take())
+        injected = '"Par' in client.calls[0]["arguments"]
+        assert injected == (to >= 48)
+    fresh = FoldedSpans()
+    one.stream.acknowledge(0, 100)
+    fresh.read(one.attach(-1))
+    assert fresh.said == client.said
+
+
+def test_reasoning_is_closed_by_an_injection() -> None:
+    one, client = lone(), FoldedSpans()
+    one.write("<think>Hm")
+    inject(one, "</think>So ", client)
+    one.write("yes")
+    client.read(one.take())
+    assert client.said[:2] == ("yes", "Hm")
+
+
+def test_a_call_is_made_by_an_injection() -> None:
+    one, client = lone(), FoldedSpans()
+    inject(one, STOP, client)
+    assert client.said[2] == [("stop", "{}", 0, 0)]
+
+
+def test_what_waits_of_an_injection_is_void_with_what_was_behind_it() -> None:
+    one, client = lone(), FoldedSpans()
+    one.write('<tool_call>{"name": "find", "arguments": {"q": "')
+    client.read(one.take())
+    one.write("abc")
+    one.steer(protocol.Inject(request_id="a", text="x", tokens=[120]))
+    one.answer(api.Appended(one.index, 1))
+    one.steer(protocol.Rewind(request_id="a", to=48))
+    one.answer(api.Truncated(48))
+    client.read(one.take())
+    assert client.calls[0]["arguments"] == '{"q": "'
+    one.answer(finish=CANCELLED)
+    client.read(one.take())
+
+
+# -- without ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "asked", [{"tools": None}, {"tool_choice": "none"}, {"messages": None, "prompt": "Hi", "tools": None}]
+)
+def test_where_no_tools_are_offered_a_call_is_text(asked: dict[str, Any]) -> None:
+    one, client = lone(**asked), FoldedSpans()
+    one.write("<think>Hm</think>" + STOP)
+    one.answer(finish=EOS)
+    client.read(one.take())
+    reads = asked.get("prompt") is None
+    assert client.said == (STOP if reads else "<think>Hm</think>" + STOP, "Hm" if reads else "", [])
+    assert client.final is not None
+    assert client.final.finish_reason == "stop"
+
+
+def test_a_stream_without_spans_has_no_reader() -> None:
+    one = LoneStream(asked={"messages": [Message(role="user", content="Hi")]})
+    assert one.stream.output.spans is None
+    one.steer(protocol.Rewind(request_id="a", to=0))
+    one.answer(api.Truncated(0))
+    rewound = one.take()[-1]
+    assert isinstance(rewound, Rewound)
+    assert (rewound.reasoning_length, rewound.tool_calls) == (0, 0)
+
+
+# -- at random -------------------------------------------------------------------------------------
+
+PIECES = [
+    *("<think>", "Hm é", "</think>", "\n", "So <it ", "<tool", "_call>", FIND, STOP, FIND[:30], FIND[30:50]),
+    *('{"name": "find", ', '"arguments": {"q": "', "x</tool_call>", '"}', "}", ", ", "</tool_call>", "日本"),
+]
+
+
+class Wanderer:
+    """A stream that is steered at random, and what stands of it."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.one, self.client = lone(), FoldedSpans()
+        self.one.admit()
+        self.tokens: list[int] = []
+        self.injected: list[tuple[int, list[int]]] = []
+
+    def act(self) -> None:
+        getattr(
+            self, self.chance.choice(["write"] * 6 + ["take"] * 3 + ["rewind", "inject", "come_back", "die"])
+        )()
+
+    def write(self) -> None:
+        tokens = list(self.chance.choice(PIECES).encode())
+        at = 0
+        while at < len(tokens):
+            count = self.chance.choice([1, 2, 5, 40])
+            _write(self.one, *tokens[at : at + count])
+            at += count
+        self.tokens += tokens
+
+    def take(self) -> None:
+        self.client.read(self.one.take())
+
+    def rewind(self) -> None:
+        to = self.chance.randrange(self.one.stream.outbox.sent + 1)
+        to = max(to, self.chance.choice([0, len(self.tokens) - 30]))
+        to = min(to, self.one.stream.outbox.sent)
+        self.one.steer(protocol.Rewind(request_id="a", to=to))
+        self.one.answer(api.Truncated(to))
+        del self.tokens[to:]
+        self.injected = [(index, tokens) for index, tokens in self.injected if index <= to]
+
+    def inject(self) -> None:
+        tokens = list(self.chance.choice(PIECES).encode())
+        self.one.steer(protocol.Inject(request_id="a", text="x", tokens=tokens))
+        self.one.answer(api.Appended(len(self.tokens), len(tokens)))
+        self.injected.append((len(self.tokens), tokens))
+
+    def come_back(self) -> None:
+        """Somebody else, who knows nothing, or who knows all that was taken."""
+        self.one.stream.acknowledge(self.chance.randrange(1 + len(self.tokens)), self.chance.randrange(200))
+        self.one.detach()
+        if self.chance.random() < 0.5:
+            self.client = FoldedSpans()
+        self.client.read(self.one.attach(self.client.seq))
+
+    def die(self) -> None:
+        self.one.lose_engine()
+        self.one.new_engine()
+        self.one.admit()
+
+    def expected(self) -> Any:
+        reader = SpanReader(MODEL.tokenizer.spelling, offered(TOOLS), [])
+        told, injected, content = Told(), list(self.injected), ""
+        for index in range(len(self.tokens) + 1):
+            while injected and injected[0][0] == index:
+                told.add(reader.inject(injected.pop(0)[1], index))
+            if index < len(self.tokens):
+                told.add(reader.feed(self.tokens[index], index))
+                content = told.content  # what an injection lets out goes out with the next token
+        return content, told.reasoning, [tuple(call) for call in told.calls]
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_whatever_happens_a_reader_knows_what_stands(seed: int) -> None:
+    wanderer = Wanderer(seed)
+    for _ in range(40):
+        wanderer.act()
+        if len(wanderer.tokens) > 1500:
+            break
+        wanderer.take()
+        assert wanderer.client.said == wanderer.expected()
+
+
+@pytest.mark.parametrize("seed", range(15, 30))
+def test_also_one_that_reads_late(seed: int) -> None:
+    wanderer = Wanderer(seed)
+    for _ in range(40):
+        wanderer.act()
+        if len(wanderer.tokens) > 1500:
+            break
+    wanderer.take()
+    assert wanderer.client.said == wanderer.expected()

@@ -1,0 +1,282 @@
+"""Calls and reasoning in every known format: the same is told however the text was cut into tokens, whatever
+its strings hold, and what was cut off is never told as a call.
+
+`MIDSTREAM_EXAMPLES` set to any number tries every cut in one place and in two, and a thousand at random.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from realtime.tools.formats import BY_NAME, TOOL_FORMATS, find, find_reasoning
+from realtime.tools.span_reader import CallBegun, CallEnded, Content, SpanReader
+from tests.fakes.spelt_calls import BARE, SPELT, THINK, Calls, Pieces, Told, told
+
+THOROUGH = "MIDSTREAM_EXAMPLES" in os.environ
+STRIDE, TWO_PLACES, AT_RANDOM = (1, None, 1000) if THOROUGH else (5, 15, 15)
+TEXT = 'say "hi" \\ } ] { [ é日👩‍👧\n</p'
+CALLS: Calls = [("find", {"q": TEXT, "n": 3, "deep": {"a": [1.5, None, True], "b": ""}}), ("stop", {})]
+OFFERED = {"find": {"n", "deep"}, "stop": set[str]()}
+EVERY = [(name, single) for name in SPELT for single in (True, False)]
+
+
+def sample(name: str) -> tuple[str, Calls]:
+    """Reasoning, content, calls whose strings hold the delimiters, and content."""
+    form = BY_NAME[name]
+    delimiters = [*form.fills[:1], *form.opens[:1], form.tags.value_end + "-" if form.tags.value_end else ""]
+    text = TEXT + "".join(delimiters)
+    calls = [("find", CALLS[0][1] | {"q": text}), CALLS[1]]
+    spelt = SPELT[name](calls)
+    if name == "harmony":
+        final = "<|start|>assistant<|channel|>final<|message|>"
+        reasoning = "<|channel|>analysis<|message|>so </thi <|end|>"
+        return f"{reasoning}{final}On <it<|end|>{spelt}{final}Done <t<|return|>", calls
+    return f"<think>\nso </thi \n</think>\n\nOn <it{spelt}\nDone <t", calls
+
+
+def pieces_of(name: str, *, single: bool) -> Pieces:
+    return Pieces(name, single=single, reasoning=None if name == "harmony" else THINK)
+
+
+def cuts_of(length: int) -> Iterator[list[int]]:
+    """All in one, every single byte, cuts in one place, in two, and at random."""
+    yield from ([], list(range(length)), *([at] for at in range(1, length, STRIDE)))
+    pairs = list(itertools.combinations(range(1, length), 2))
+    chance = random.Random(7)
+    yield from map(list, pairs if TWO_PLACES is None else chance.sample(pairs, TWO_PLACES))
+    for _ in range(AT_RANDOM):
+        yield chance.sample(range(1, length), chance.randrange(1, length - 1))
+
+
+def _beyond(text: str, shown: str) -> str:
+    """What of `shown` is not the beginning of the text."""
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(text, shown, strict=False))
+    return shown[len(list(same)) :]
+
+
+def expected(calls: Calls, whole: Told) -> bool:
+    return whole.whole == calls and whole.reasoning.strip() == "so </thi" and whole.content == "On <itDone <t"
+
+
+@pytest.mark.parametrize(("name", "single"), EVERY)
+def test_the_same_is_told_under_any_cut(name: str, single: bool) -> None:
+    text, calls = sample(name)
+    pieces = pieces_of(name, single=single)
+    first = told(pieces.reader(OFFERED), pieces.tokens(text))
+    assert expected(calls, first), first.said
+    for cuts in cuts_of(len(text.encode())):
+        assert told(pieces.reader(OFFERED), pieces.tokens(text, cuts)).said == first.said, cuts
+
+
+@pytest.mark.parametrize(("name", "single"), EVERY)
+def test_what_is_cut_off_is_no_call(name: str, single: bool) -> None:
+    text, calls = sample(name)
+    form, pieces = BY_NAME[name], pieces_of(name, single=single)
+    tokens = pieces.tokens(text)
+    reader, so_far = pieces.reader(OFFERED), Told()
+    for index, token in enumerate(tokens):
+        ending = reader.copy().flush()
+        assert not any(isinstance(part, CallBegun | CallEnded) for part in ending), "an end makes no call"
+        shown = so_far.content + "".join(part.text for part in ending if isinstance(part, Content))
+        rest = _beyond("On <itDone <t", shown).rstrip("\ufffd")
+        begun = (mark.startswith(rest) for mark in (*form.opens, *form.sections, *form.fills, THINK.open))
+        assert any(begun), "no part of a call becomes content, but of a delimiter that was cut off"
+        assert so_far.whole == calls[: len(so_far.whole)]
+        so_far.add(reader.feed(token, index))
+    assert so_far.whole == calls
+
+
+@pytest.mark.parametrize(("name", "single"), EVERY)
+def test_a_call_spans_its_tokens(name: str, single: bool) -> None:
+    """Behind a rewind to where it began nothing of it is left; and at its end it was whole."""
+    text, _ = sample(name)
+    pieces = pieces_of(name, single=single)
+    tokens = pieces.tokens(text)
+    for at, (_, _, index, end) in enumerate(told(pieces.reader(OFFERED), tokens).calls):
+        for reached, whole in ((index, at), (end - 1, at), (end, at + 1)):
+            assert len(told(pieces.reader(OFFERED), tokens[:reached]).whole) == whole
+        rest = told(pieces.reader(OFFERED), [*tokens[:index], *pieces.tokens("7 done")])
+        assert len(rest.calls) == at
+        assert rest.content.endswith("7 done")
+
+
+@pytest.mark.parametrize(("name", "single"), EVERY)
+def test_a_copy_goes_on_where_it_was_made(name: str, single: bool) -> None:
+    text, _ = sample(name)
+    pieces = pieces_of(name, single=single)
+    tokens = pieces.tokens(text, range(0, 1000, 3))
+    first = told(pieces.reader(OFFERED), tokens)
+    reader, before = pieces.reader(OFFERED), Told()
+    for index, token in enumerate(tokens):
+        again, all_of_it = reader.copy(), Told()
+        again.feed(tokens[-1], index)  # what one does is nothing to the other
+        again, all_of_it.content, all_of_it.reasoning = reader.copy(), before.content, before.reasoning
+        all_of_it.calls = [list(call) for call in before.calls]
+        for later in range(index, len(tokens)):
+            if index % 9 == 0:
+                all_of_it.add(again.feed(tokens[later], later))
+        if index % 9 == 0:
+            all_of_it.add(again.flush())
+            assert all_of_it.said == first.said
+        before.add(reader.feed(token, index))
+        lengths = reader.lengths
+        assert (lengths.content, lengths.reasoning) == (len(before.content), len(before.reasoning))
+        assert lengths.calls == len(before.calls)
+        assert not before.calls or lengths.arguments == len(before.calls[-1][1])
+        assert lengths.open == bool(before.calls and before.calls[-1][3] is None)
+
+
+@pytest.mark.parametrize("name", BARE)
+def test_an_answer_that_is_calls_alone_needs_no_delimiter(name: str) -> None:
+    pieces = Pieces(name, single=False)
+    text = BARE[name](CALLS)
+    for cuts in cuts_of(len(text.encode())):
+        assert told(pieces.reader(OFFERED), pieces.tokens(text, cuts)).whole == CALLS
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"city": "Paris"}', '{"name": "other", "parameters": {}}', "{}", "[1, 2]", "[other(a=1)]", "[find"],
+)
+@pytest.mark.parametrize("name", BARE)
+def test_and_an_answer_that_only_looks_like_one_is_content(name: str, text: str) -> None:
+    pieces = Pieces(name, single=False)
+    whole = told(pieces.reader(OFFERED), pieces.tokens(" " + text + " so"))
+    assert (whole.content, whole.calls) == (" " + text + " so", [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>hello</tool_call>",
+        "<tool_call>\n[1]",
+        '<tool_call>{"arguments": {}}',
+        '<tool_call>{"name": 7, "arguments": {}}',
+        '<tool_call>{"what": 1, "name": "find"}',
+        "<tool_call <tool_call>x",
+        "a < b, c << d, <t<to<too",
+        "<|tool_call>",
+    ],
+)
+def test_what_turns_out_to_be_no_call_is_content(text: str) -> None:
+    pieces = Pieces("hermes", single=False)
+    for cuts in cuts_of(len(text)):
+        assert told(pieces.reader(OFFERED), pieces.tokens(text + "!", cuts)).content == text + "!"
+
+
+def test_a_single_token_is_known_by_its_id_alone() -> None:
+    """Text that spells it alike, as a model that writes about itself does, is text."""
+    pieces = Pieces("hermes", single=True)
+    spelt = [*pieces.tokens("The tag "), pieces.token(b"<tool_call>"), *pieces.tokens(" opens a call.")]
+    assert told(pieces.reader(OFFERED), spelt).said == ("The tag <tool_call> opens a call.", "", [])
+
+
+def test_a_call_that_breaks_off_has_no_end() -> None:
+    pieces = Pieces("hermes", single=True)
+    broken = '<tool_call>{"name": "find", "arguments": {"q": 1</tool_call>'
+    whole = '<tool_call>{"name": "stop", "arguments": {}}</tool_call>'
+    said = told(pieces.reader(OFFERED), pieces.tokens(broken + "\n" + whole))
+    assert said.said == ("", "", [("find", '{"q": 1', False), ("stop", "{}", True)])
+
+
+def test_without_tools_what_is_spelt_like_a_call_is_content() -> None:
+    pieces = Pieces("hermes", single=False)
+    text = SPELT["hermes"](CALLS)
+    assert told(pieces.reader(None), pieces.tokens("<think>x</think>" + text)).said == (text, "x", [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [('"{\\"a\\": 1}"', {"a": 1}), ('{"a": 1}, "id": "x", "type": "function"', {"a": 1})],
+)
+def test_arguments_within_a_string_and_what_stands_beside_them(arguments: str, given: dict[str, Any]) -> None:
+    pieces = Pieces("hermes", single=False)
+    text = f'<tool_call>{{"arguments": {arguments}, "name": "find"}}</tool_call>'
+    assert told(pieces.reader(OFFERED), pieces.tokens(text)).whole == [("find", given)]
+    nested = (
+        f'<tool_call>{{"type": "function", "function": {{"name": "find", "arguments": {given!r}}}}}'.replace(
+            "'", '"'
+        )
+    )
+    assert told(pieces.reader(OFFERED), pieces.tokens(nested)).whole == [("find", given)]
+
+
+def test_reasoning_that_the_prompt_opened() -> None:
+    pieces = Pieces("hermes", single=True)
+    prompt = pieces.tokens("<think>\n")
+    assert told(pieces.reader(OFFERED, prompt), pieces.tokens("so\n</think>\n\nYes")).said == (
+        "Yes",
+        "so",
+        [],
+    )
+
+
+def test_a_header_that_the_prompt_opened() -> None:
+    pieces = Pieces("harmony", single=True, reasoning=None)
+    prompt = pieces.tokens("<|start|>assistant")
+    call = ' to=functions.find<|channel|>commentary json<|message|>{"q": 1}<|call|>'
+    assert told(pieces.reader(OFFERED, prompt), pieces.tokens(call)).whole == [("find", {"q": 1})]
+    plain = "<|channel|>final<|message|>Yes<|return|>"
+    assert told(pieces.reader(None, prompt), pieces.tokens(plain)).said == ("Yes", "", [])
+
+
+def test_what_is_injected_is_part_of_calls_alone() -> None:
+    pieces = Pieces("hermes", single=True)
+    reader, said = pieces.reader(OFFERED), Told()
+    said.add(reader.feed(pieces.tokens("<think>")[0], 0))
+    said.add(reader.inject(pieces.tokens("enough</think>Well, "), 1))
+    said.add(reader.inject(pieces.tokens('<tool_call>{"name": "find", "arguments": {"q": "'), 1))
+    for index, token in enumerate(pieces.tokens('Par"}}</tool_call>'), 1):
+        said.add(reader.feed(token, index))
+        if index == 3:
+            said.add(reader.inject(pieces.tokens("is"), 4))
+    assert said.said[0:2] == ("", "")
+    assert said.whole == [("find", {"q": "Paris"})]
+    assert said.calls[0][2:] == [1, 7]
+
+
+def test_another_turn_begins_anew() -> None:
+    pieces = Pieces("hermes", single=True)
+    reader, said = pieces.reader(OFFERED), Told()
+    for index, token in enumerate(pieces.tokens('<tool_call>{"name": "find", "arguments": {"q": 1')):
+        said.add(reader.feed(token, index))
+    reader.begin_turn(pieces.tokens("<think>\n"), 60)
+    for index, token in enumerate(pieces.tokens("so</think>Yes"), 60):
+        said.add(reader.feed(token, index))
+    assert said.said == ("Yes", "so", [("find", '{"q": 1', False)])
+
+
+@pytest.mark.parametrize("name", SPELT)
+def test_a_name_has_a_limit(name: str) -> None:
+    """What opens and never names a call is given back, and not held for ever."""
+    pieces = pieces_of(name, single=True)
+    opened = SPELT[name]([("find", {})]).partition("find")[0]
+    reader = pieces.reader(OFFERED)
+    held = [reader.feed(token, at) for at, token in enumerate(pieces.tokens(opened + "x" * 1200))]
+    given_back = "".join(part.text for parts in held for part in parts if isinstance(part, Content))
+    assert "x" * 500 in given_back
+
+
+@pytest.mark.parametrize("form", TOOL_FORMATS, ids=lambda form: form.name)
+def test_each_format_is_found_by_its_marks(form: Any) -> None:
+    for marks in form.found_by:
+        assert find(" ".join(["{% if tools %}", *marks])) is form
+    assert find("{{ messages }} <tool_call>") is None
+
+
+def test_so_is_reasoning() -> None:
+    assert find_reasoning("{% if '</think>' in content %}<think>") == THINK
+    assert find_reasoning("{{ messages }}") is None
+
+
+def test_characters_in_pieces_and_broken_ones() -> None:
+    pieces = Pieces("hermes", single=True)
+    tokens = [pieces.token(bytes([byte])) for byte in "é<".encode()] + [pieces.token(b"\xe6\x97")]
+    reader: SpanReader = pieces.reader(OFFERED)
+    assert told(reader, tokens + pieces.tokens("<think>") + [pieces.token(b"\xe6")]).said == ("é<�", "�", [])
