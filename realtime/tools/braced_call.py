@@ -25,6 +25,9 @@ class BracedCall:
         self._open = ""  # brackets
         self._in_string = self._in_key = self._key_due = False
 
+    def take_plain(self, text: str, at: int) -> int:
+        return at
+
     def copy(self) -> BracedCall:
         return copy.copy(self)
 

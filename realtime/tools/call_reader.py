@@ -25,4 +25,8 @@ class CallReader(Protocol):
     told: str
 
     def step(self, char: str) -> Step: ...
+    def take_plain(self, text: str, at: int) -> int:
+        """Take what stands from `at` on, as far as it is plain text of an argument; returns how far that
+        is."""
+
     def copy(self) -> CallReader: ...

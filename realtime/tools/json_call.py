@@ -30,6 +30,13 @@ class JsonCall:
         self._scanner = JsonScanner()
         self._has_arguments = False
 
+    def take_plain(self, text: str, at: int) -> int:
+        if self._phase != "value" or self._key not in ARGUMENTS or self._quoted:
+            return at
+        end = self._scanner.plain_until(text, at)
+        self.told += text[at:end]
+        return end
+
     def copy(self) -> JsonCall:
         again = copy.copy(self)
         again._scanner = copy.copy(self._scanner)

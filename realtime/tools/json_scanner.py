@@ -3,8 +3,11 @@ which characters stand outside of strings; what it lets through may be no JSON a
 
 from __future__ import annotations
 
+import re
+
 SPACE = " \t\r\n"
 _OUTSIDE_STRINGS = frozenset('{}[],:"+-.0123456789Eetrufalsn' + SPACE)
+_IN_STRINGS = re.compile(r'["\\]')
 
 
 class JsonScanner:
@@ -15,6 +18,13 @@ class JsonScanner:
     def __init__(self) -> None:
         self.depth = 0
         self.in_string = self.escaped = False
+
+    def plain_until(self, text: str, at: int) -> int:
+        """How far it is in the midst of a string: what stands there from `at` on changes nothing."""
+        if not self.in_string or self.escaped:
+            return at
+        found = _IN_STRINGS.search(text, at)
+        return found.start() if found else len(text)
 
     def takes(self, char: str) -> bool:
         """Whether it may stand here in any JSON."""

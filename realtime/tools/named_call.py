@@ -21,6 +21,13 @@ class NamedCall:
         self._read = ""  # of the header, or between it and the arguments
         self._scanner: JsonScanner | None = None  # of the arguments, once they have begun
 
+    def take_plain(self, text: str, at: int) -> int:
+        if self._scanner is None:
+            return at
+        end = self._scanner.plain_until(text, at)
+        self.told += text[at:end]
+        return end
+
     def copy(self) -> NamedCall:
         again = copy.copy(self)
         again._scanner = copy.copy(self._scanner)

@@ -27,6 +27,9 @@ class PythonicCall:
         self._quote = ""
         self._escaped = False
 
+    def take_plain(self, text: str, at: int) -> int:
+        return at
+
     def copy(self) -> PythonicCall:
         return copy.copy(self)
 

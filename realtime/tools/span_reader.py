@@ -72,8 +72,7 @@ class SpanReader:
         self._marks_in_gap = spelling.marks_in_gap(with_tools=with_tools)
         self._closes = dict.fromkeys(spelling.reasoning_closes, Mark.FILL)
         self._beginnings = _beginnings([*self._marks_in_gap, *self._closes])
-        firsts = "".join(re.escape(mark[0]) for mark in self._marks)
-        self._may_begin = re.compile(f"[{firsts}]" if firsts else r"(?!)")
+        self._may_begin, self._may_close = _first_of(self._marks), _first_of(self._closes)
         self._bare = spelling.tools.bare if with_tools else ""
         self._partial = b""  # the beginning of a character
         self._leading_spaces = spelling.leading_spaces
@@ -169,15 +168,31 @@ class SpanReader:
     def _read_text(self, text: str, origin: int) -> None:
         at = 0
         while at < len(text):
-            if self._mode == "content" and not self._held:
-                found = self._may_begin.search(text, at)
-                until = found.start() if found else len(text)
-                shown = self._spelling.delimiters.shown(text[at:until])
-                self._say_from(origin, Content(shown))
-                at = until
+            at = self._read_run(text, at, origin)
             if at < len(text):
                 self._step(text[at], origin)
                 at += 1
+        if self._told and self._call is not None:
+            self._tell_arguments(self._call)
+
+    def _read_run(self, text: str, at: int, origin: int) -> int:
+        """What no delimiter can begin in, all at once: the same as character by character. Returns how far it
+        is."""
+        if self._mode == "call" and self._told and self._call is not None:
+            return self._call.take_plain(text, at)
+        if self._held or self._mode not in ("content", "reasoning") or self._fresh:
+            return at
+        found = (self._may_begin if self._mode == "content" else self._may_close).search(text, at)
+        until = found.start() if found else len(text)
+        shown = self._spelling.delimiters.shown(text[at:until])
+        if self._mode == "content":
+            self._say_from(origin, Content(shown))
+        elif body := shown.rstrip(SPACE):
+            self._say_from(origin, Reasoning(self._blanks + body))
+            self._blanks = shown[len(body) :] if origin >= 0 else ""
+        elif origin >= 0:
+            self._blanks += shown
+        return until
 
     def _step(self, char: str, origin: int) -> None:
         match self._mode:
@@ -319,9 +334,8 @@ class SpanReader:
         step = call.step(char)
         if step in (Step.MORE, Step.WHOLE) and call.name is not None and not self._told:
             step = self._tell_call(call.name, step)
-        if self._told:
-            self._say(Arguments(self._spelling.delimiters.spelt(call.told)))
-            call.told = ""
+        if self._told and step is not Step.MORE:
+            self._tell_arguments(call)
         match step:
             case Step.MORE:
                 self._raw += char if origin >= 0 and not self._told else ""
@@ -340,6 +354,10 @@ class SpanReader:
                 self._enter("reasoning" if step is Step.REASONING else "content")
                 self._fresh = step is Step.REASONING
                 self._call = None
+
+    def _tell_arguments(self, call: CallReader) -> None:
+        self._say(Arguments(self._spelling.delimiters.spelt(call.told)))
+        call.told = ""
 
     def _tell_call(self, name: str, step: Step) -> Step:
         if self._offered is None:
@@ -383,6 +401,12 @@ class SpanReader:
                 self._parts[-1] = Arguments(before + text)
             case _:
                 self._parts.append(part)
+
+
+def _first_of(marks: Collection[str]) -> re.Pattern[str]:
+    """Finds where one of these may begin."""
+    firsts = "".join(re.escape(mark[0]) for mark in marks)
+    return re.compile(f"[{firsts}]" if firsts else r"(?!)")
 
 
 def _beginnings(marks: list[str]) -> frozenset[str]:

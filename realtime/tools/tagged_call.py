@@ -43,6 +43,9 @@ class TaggedCall:
         self._is_text = True
         self._value = ""  # where it is no text
 
+    def take_plain(self, text: str, at: int) -> int:
+        return at
+
     def copy(self) -> TaggedCall:
         return copy.copy(self)
 

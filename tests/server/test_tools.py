@@ -14,6 +14,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
+import midstream
 from midstream import protocol
 from tests.fakes.folded_spans import FoldedSpans
 from tests.server.conftest import JSON, MSGPACK
@@ -148,6 +149,18 @@ async def test_a_result_is_injected_and_the_answer_goes_on(client: Client) -> No
     await client.send("credit", request_id="a", limit=1000)
     await read(client, "a", folded)
     assert folded.content == "It is warm."
+
+
+async def test_our_own_client_has_them_beside_the_text(scripted: Served) -> None:
+    script = f"Let me see.{spelt(PARIS)}"
+    async with midstream.connect(scripted.http) as client:
+        stream = await client.start(messages=asking(script), tools=[WEATHER])
+        text = "".join([chunk.text async for chunk in stream])
+    assert text == stream.text == "Let me see."
+    (call,) = stream.tool_calls
+    assert (call.name, json.loads(call.arguments), call.whole) == ("weather", PARIS, True)
+    assert stream.final is not None
+    assert stream.final.finish_reason == "tool_calls"
 
 
 # -- by OpenAI's package ---------------------------------------------------------------------------
