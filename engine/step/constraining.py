@@ -35,7 +35,7 @@ def source_of(sampling: api.Sampling) -> str | None:
 
 class Constraining:
     """`wake` is called from any thread, when what a stream waits for is there. `patient`: everything is
-    waited for, so that what happens in a step hangs on no thread's pace."""
+    waited for, so that what happens in a step hangs on no thread's pace; then nobody need be woken."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Constraining:
         patient: bool = False,
     ) -> None:
         self._vocabulary = vocabulary
-        self._wake = wake
+        self._wake = (lambda: None) if patient else wake
         self._force = force
         self._moved = moved
         self._patient = patient
