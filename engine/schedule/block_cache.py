@@ -81,23 +81,15 @@ class BlockCache:
 
     def grow(self, sequence: Sequence, tokens: int) -> bool:
         """Extend its tables to so many tokens; False, and nothing changed, where blocks are short."""
-        missing = self.missing(sequence, tokens)
-        if missing > self.free + self.cached:
+        tables, at = self._tables(sequence), sequence.next_position
+        ends = [self.windows.end(group, at, tokens) for group in self._groups]
+        missing = [max(0, end - len(table)) for end, table in zip(ends, tables, strict=True)]
+        if sum(missing) > self.free + self.cached:
             return False
-        if missing:
-            for group, table in enumerate(self._tables(sequence)):
-                end = self.windows.end(group, sequence.next_position, tokens)
-                if end > len(table):
-                    table.extend(self._take(end - len(table), table))
+        for table, count in zip(tables, missing, strict=True):
+            if count:
+                table.extend(self._take(count, table))
         return True
-
-    def missing(self, sequence: Sequence, tokens: int) -> int:
-        """How many blocks its tables lack for so many tokens."""
-        if self._keeps_all:
-            return max(0, self.blocks_for(tokens) - len(sequence.blocks))
-        at = sequence.next_position
-        ends = (self.windows.end(group, at, tokens) for group in self._groups)
-        return sum(max(0, end - len(table)) for end, table in zip(ends, self._tables(sequence), strict=True))
 
     def release(self, sequence: Sequence, keep: int = 0) -> None:
         """Free the blocks that hold nothing of the first `keep` tokens."""
@@ -167,19 +159,25 @@ class BlockCache:
             copies.append((number, copy))
         return copies
 
-    def num_copies(self, sequence: Sequence) -> int:
-        """How many blocks `make_writable` will need."""
-        at = sequence.next_position // self.block_size
-        return sum(at < len(table) and self.refs[table[at]] > 1 for table in sequence.tables)
-
     def needed(self, sequence: Sequence, tokens: int) -> int:
-        """How many blocks are to be had before its tokens up to there are computed."""
-        if not self._keeps_all:
-            return self.missing(sequence, tokens) + self.num_copies(sequence)
-        blocks, size = sequence.blocks, self.block_size
-        have, at = len(blocks), sequence.next_position // size
-        copies = at < have and self.refs[blocks[at]] > 1
-        return copies if tokens <= have * size else self.blocks_for(tokens) - have + copies
+        """How many blocks are to be had before its tokens up to there are computed: those that its tables
+        lack, and those that `make_writable` will need."""
+        position, size = sequence.next_position, self.block_size
+        at = position // size
+        if self._keeps_all:
+            blocks = sequence.blocks
+            have = len(blocks)
+            copies = at < have and self.refs[blocks[at]] > 1
+            return copies if tokens <= have * size else self.blocks_for(tokens) - have + copies
+        whole = self.blocks_for(tokens)
+        needed = 0
+        for group, table in enumerate(self._tables(sequence)):
+            have = len(table)
+            if whole > have:
+                needed += max(0, self.windows.end(group, position, tokens) - have)
+            if at < have and self.refs[table[at]] > 1:
+                needed += 1
+        return needed
 
     def _tables(self, sequence: Sequence) -> list[list[int]]:
         """Those of a sequence that may have none yet."""

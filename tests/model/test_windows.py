@@ -155,7 +155,7 @@ class FailingDriver(Driver):
 )
 def test_any_call_may_fail(limits: Limits) -> None:
     """What a failed step reads is still there when it is tried again."""
-    for at in range(7, 10_000, 61):
+    for at in range(7, 10_000, 331):
         device = FailingDevice(at)
         driver = FailingDriver(limits, device)
         driver.settle(api.Submit(1, TEXT[:40], greedy(16), credit=14))
