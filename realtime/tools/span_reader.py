@@ -128,11 +128,12 @@ class SpanReader:
         self._read_text(self._decode(run), ~index)
         return self._take_parts()
 
-    def begin_turn(self, prompt: Sequence[int], index: int) -> None:
-        """The model's turn was closed, and another opened: what was open stays so."""
+    def begin_turn(self, prompt: Sequence[int], index: int) -> list[Part]:
+        """The model's turn was closed, and another opened: a call that was open stays so."""
         self._next_index = index
-        self._partial = b""
+        parts = self.flush()
         self._begin(prompt)
+        return parts
 
     def flush(self) -> list[Part]:
         """The output ends: what was held for want of a continuation. A call that is not whole is none."""
