@@ -20,8 +20,9 @@ from midstream.protocol import Reasoning, SnapshotCall, ToolArguments, ToolCall,
 from realtime.stream.span_events import Beside
 from realtime.text.detokenizer import TextStream
 from realtime.text.tokenizer import Tokenizer
-from realtime.tools import span_reader as spans
-from realtime.tools.span_reader import Lengths, Offered, Part, SpanReader
+from realtime.tools import parts as spans
+from realtime.tools.parts import Lengths, Part
+from realtime.tools.span_reader import Offered, SpanReader
 
 COPY_EVERY = 64  # tokens, injected ones too: a rewind reads hardly more than these anew
 COPY_BYTES, CALL_BYTES, TEXT_BYTES = (

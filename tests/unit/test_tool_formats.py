@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from realtime.tools.formats import BY_NAME, TOOL_FORMATS, find, find_reasoning
-from realtime.tools.span_reader import CallBegun, CallEnded, Content, SpanReader
+from realtime.tools.parts import CallBegun, CallEnded, Content
+from realtime.tools.span_reader import SpanReader
 from realtime.tools.spelling import spelling_of
 from tests.fakes.spelt_calls import BARE, SPELT, THINK, Calls, Pieces, Told, told
 
