@@ -8,7 +8,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from midstream.protocol import Reasoning, Rewound, ToolArguments, ToolCall, ToolCallDone
-from realtime.tools.span_reader import Lengths
+from realtime.tools.parts import Lengths
 
 Beside = Reasoning | ToolCall | ToolArguments | ToolCallDone
 

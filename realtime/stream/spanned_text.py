@@ -20,8 +20,9 @@ from midstream.protocol import Reasoning, SnapshotCall, ToolArguments, ToolCall,
 from realtime.stream.span_events import Beside
 from realtime.text.detokenizer import TextStream
 from realtime.text.tokenizer import Tokenizer
-from realtime.tools import span_reader as spans
-from realtime.tools.span_reader import Lengths, Offered, Part, SpanReader
+from realtime.tools import parts as spans
+from realtime.tools.parts import Lengths, Part
+from realtime.tools.span_reader import Offered, SpanReader
 
 COPY_EVERY = 64  # tokens, injected ones too: a rewind reads hardly more than these anew
 COPY_BYTES, CALL_BYTES, TEXT_BYTES = (
@@ -82,6 +83,7 @@ class SpannedText:
         self._read_since = 0  # tokens, since the last of them was made
         self._injected: list[Injected] = []
         self._injected_tokens = 0
+        self._turns: list[int] = []  # where injections opened one
         self._content = TextStream(tokenizer, stop, min_tokens)
         self._fed = 0
         self._told_calls = 0  # ever, those that were rewound too: no two have the same id
@@ -119,8 +121,10 @@ class SpannedText:
 
     @property
     def called(self) -> bool:
-        """Whether there is a call, and none that is not whole."""
-        return bool(self.calls) and all(call.end is not None for call in self.calls)
+        """Whether there are calls in the model's last turn, and none that is not whole."""
+        begin = self._turns[-1] if self._turns else 0
+        calls = [call for call in self.calls if call.index >= begin]
+        return bool(calls) and all(call.end is not None for call in calls)
 
     @property
     def _texts(self) -> list[list[str]]:
@@ -145,6 +149,7 @@ class SpannedText:
         """Context before the next token: in the model's own turn it may be part of a call."""
         injected = Injected(self._fed, array("i", tokens), new_turn)
         self._injected.append(injected)
+        self._turns += [self._fed] if new_turn else []
         self._injected_tokens += len(tokens)
         self._content.add_late(self._take(_inject(self._reader, injected), 0))
         self._note_read(len(tokens))
@@ -163,6 +168,7 @@ class SpannedText:
         kept = bisect_right(self._injected, index, key=_INDEX)
         self._injected_tokens -= sum(len(one.tokens) for one in self._injected[kept:])
         del self._injected[kept:]
+        self._turns = [one.index for one in self._injected if one.new_turn]
         while self._copies[-1].fed > index or self._copies[-1].injected > kept:
             self._copies.pop()
         self._reader, self._fed = self._read_until(tokens, index, kept), index
@@ -275,6 +281,5 @@ def _call_id(named: str) -> str:
 
 def _inject(reader: SpanReader, injected: Injected) -> list[Part]:
     if injected.new_turn:
-        reader.begin_turn(injected.tokens, injected.index)
-        return []
+        return reader.begin_turn(injected.tokens, injected.index)
     return reader.inject(injected.tokens, injected.index)

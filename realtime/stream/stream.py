@@ -49,7 +49,7 @@ from realtime.stream.stopwatch import Stopwatch
 from realtime.text.served_model import ServedModel
 from realtime.text.stop_strings import matcher_for
 from realtime.tools.offered import offered
-from realtime.tools.span_reader import Lengths
+from realtime.tools.parts import Lengths
 
 GRACE_MS = 30_000  # that a stream waits for somebody to attach
 STREAM_BYTES, PROMPT_TOKEN_BYTES, OUTPUT_TOKEN_BYTES = 4096, 4, 18  # as measured

@@ -14,49 +14,22 @@ import copy
 import re
 from codecs import utf_8_decode
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
 
 from realtime.tools.call_reader import CallReader, Step
 from realtime.tools.json_scanner import SPACE
+from realtime.tools.parts import (
+    Arguments,
+    CallBegun,
+    CallEnded,
+    Content,
+    Lengths,
+    Part,
+    Parts,
+    Reasoning,
+)
 from realtime.tools.spelling import Mark, Spelling
 
-
-class Content(NamedTuple):
-    text: str
-
-
-class Reasoning(NamedTuple):
-    text: str
-
-
-class CallBegun(NamedTuple):
-    begin: int  # the index of its first token, its delimiter
-    name: str
-
-
-class Arguments(NamedTuple):
-    """Of the call that has begun last."""
-
-    text: str
-
-
-class CallEnded(NamedTuple):
-    end: int  # behind its last token
-
-
-Part = Content | Reasoning | CallBegun | Arguments | CallEnded
 Offered = Mapping[str, Collection[str]]  # of each tool the arguments that are no text
-
-
-class Lengths(NamedTuple):
-    """How much was read: code points, and calls. `arguments` are the last call's; `open`: whether it has no
-    end."""
-
-    content: int = 0
-    reasoning: int = 0
-    calls: int = 0
-    arguments: int = 0
-    open: bool = False
 
 
 class SpanReader:
@@ -64,7 +37,6 @@ class SpanReader:
     what the model goes on from."""
 
     def __init__(self, spelling: Spelling, offered: Offered | None, prompt: Sequence[int]) -> None:
-        self.lengths = Lengths()
         self._spelling = spelling
         self._offered = offered
         with_tools = offered is not None
@@ -76,7 +48,7 @@ class SpanReader:
         self._bare = spelling.tools.bare if with_tools else ""
         self._partial = b""  # the beginning of a character
         self._leading_spaces = spelling.leading_spaces
-        self._parts: list[Part] = []
+        self._parts = Parts()
         self._next_index = 0
         self._begin(prompt)
 
@@ -98,9 +70,14 @@ class SpanReader:
         elif self._spelling.heads_behind(prompt):
             self._open_call("", self._next_index)
 
+    @property
+    def lengths(self) -> Lengths:
+        """How much was said."""
+        return self._parts.lengths
+
     def copy(self) -> SpanReader:
         again = copy.copy(self)
-        again._parts = []
+        again._parts = Parts(self.lengths)
         again._call = None if self._call is None else self._call.copy()
         return again
 
@@ -114,7 +91,7 @@ class SpanReader:
             self._read_text(self._decode(self._spelling.pieces.get(token, b"")), index)
         else:  # what is left of a character before it never becomes one
             self._read_text(self._decode(b"", ends=True) + mark, index)
-        return self._take_parts()
+        return self._parts.take()
 
     def inject(self, tokens: Sequence[int], index: int) -> list[Part]:
         """Context before output token `index`, in the model's own turn: it is part of calls alone."""
@@ -126,13 +103,14 @@ class SpanReader:
             else:
                 run += self._spelling.pieces.get(token, b"")
         self._read_text(self._decode(run), ~index)
-        return self._take_parts()
+        return self._parts.take()
 
-    def begin_turn(self, prompt: Sequence[int], index: int) -> None:
-        """The model's turn was closed, and another opened: what was open stays so."""
+    def begin_turn(self, prompt: Sequence[int], index: int) -> list[Part]:
+        """The model's turn was closed, and another opened: a call that was open stays so."""
         self._next_index = index
-        self._partial = b""
+        parts = self.flush()
         self._begin(prompt)
+        return parts
 
     def flush(self) -> list[Part]:
         """The output ends: what was held for want of a continuation. A call that is not whole is none."""
@@ -144,14 +122,10 @@ class SpanReader:
         for char, origin in () if behind_span else held:
             self._plain(char, origin)
         if self._mode in ("block", "call") and self._is_bare and not self._told:
-            self._say(Content(self._raw))
+            self._parts.add(Content(self._raw))
         elif self._mode == "gap" and self._fresh:
-            self._say(Content(self._blanks))
-        return self._take_parts()
-
-    def _take_parts(self) -> list[Part]:
-        parts, self._parts = self._parts, []
-        return parts
+            self._parts.add(Content(self._blanks))
+        return self._parts.take()
 
     def _decode(self, data: bytes | bytearray, *, ends: bool = False) -> str:
         data = self._partial + data
@@ -325,7 +299,7 @@ class SpanReader:
         raw = self._spelling.delimiters.shown(self._raw)
         self._enter("content")
         self._raw, self._call = "", None
-        self._say(Content(raw))
+        self._parts.add(Content(raw))
         self._step(char, origin)
 
     def _read_call(self, char: str, origin: int) -> None:
@@ -340,7 +314,7 @@ class SpanReader:
             case Step.MORE:
                 self._raw += char if origin >= 0 and not self._told else ""
             case Step.WHOLE:
-                self._say(CallEnded(self._next_index if origin >= 0 else ~origin))
+                self._parts.add(CallEnded(self._next_index if origin >= 0 else ~origin))
                 self._enter("gap")
                 self._in_list = self._spelling.tools.body in ("json", "pythonic")
                 self._call = None
@@ -356,7 +330,7 @@ class SpanReader:
                 self._call = None
 
     def _tell_arguments(self, call: CallReader) -> None:
-        self._say(Arguments(self._spelling.delimiters.spelt(call.told)))
+        self._parts.add(Arguments(self._spelling.delimiters.spelt(call.told)))
         call.told = ""
 
     def _tell_call(self, name: str, step: Step) -> Step:
@@ -365,7 +339,7 @@ class SpanReader:
         if self._is_bare and name not in self._offered:
             return Step.BROKEN
         self._told, self._raw = True, ""
-        self._say(CallBegun(self._call_index, name))
+        self._parts.add(CallBegun(self._call_index, name))
         return step
 
     # -- out -------------------------------------------------------------------------------------
@@ -373,34 +347,7 @@ class SpanReader:
     def _say_from(self, origin: int, part: Part) -> None:
         """What was injected is no output."""
         if origin >= 0:
-            self._say(part)
-
-    def _say(self, part: Part) -> None:
-        content, reasoning, calls, arguments, is_open = self.lengths
-        match part:
-            case Content("") | Reasoning("") | Arguments(""):
-                return
-            case Content(text):
-                content += len(text)
-            case Reasoning(text):
-                reasoning += len(text)
-            case CallBegun():
-                calls, arguments, is_open = calls + 1, 0, True
-            case Arguments(text):
-                arguments += len(text)
-            case CallEnded():
-                is_open = False
-        self.lengths = Lengths(content, reasoning, calls, arguments, is_open)
-        last = self._parts[-1] if self._parts else None
-        match last, part:
-            case Content(before), Content(text):
-                self._parts[-1] = Content(before + text)
-            case Reasoning(before), Reasoning(text):
-                self._parts[-1] = Reasoning(before + text)
-            case Arguments(before), Arguments(text):
-                self._parts[-1] = Arguments(before + text)
-            case _:
-                self._parts.append(part)
+            self._parts.add(part)
 
 
 def _first_of(marks: Collection[str]) -> re.Pattern[str]:

@@ -129,14 +129,15 @@ def spelling_of(
     """Of a model with this chat template. A template that knows no tools, or shows them in no way that is
     known, is told of none: `fallback` speaks for it."""
     found = find(template) if tool_format == AUTO else BY_NAME[tool_format]
+    in_template = found is not None and knows_tools(template)
     return Spelling(
-        found or find_headers(template) or FALLBACK,
+        found if found is not None and in_template else find_headers(template) or FALLBACK,
         find_reasoning(template),
         pieces=pieces,
         added=added,
         special=special,
         leading_spaces=leading_spaces,
-        in_template=found is not None and knows_tools(template),
+        in_template=in_template,
     )
 
 

@@ -10,16 +10,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from realtime.tools.formats import BY_NAME, ReasoningFormat
-from realtime.tools.span_reader import (
-    Arguments,
-    CallBegun,
-    CallEnded,
-    Content,
-    Offered,
-    Part,
-    Reasoning,
-    SpanReader,
-)
+from realtime.tools.parts import Arguments, CallBegun, CallEnded, Content, Part, Reasoning
+from realtime.tools.span_reader import Offered, SpanReader
 from realtime.tools.spelling import Spelling
 
 Calls = list[tuple[str, dict[str, Any]]]

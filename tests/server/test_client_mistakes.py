@@ -70,6 +70,9 @@ FRAMES: list[tuple[Any, str, list[str]]] = [
     (start(model="gpt-9"), "unknown_model", ['"gpt-9"', '"toy"']),
     (start(stream_interval=0), "invalid_frame", ["`stream_interval`", "1 to 4096"]),
     (start(priority=9), "invalid_frame", ["`priority`", "-8 to 8"]),
+    (start(tools=[{"type": "function"}]), "invalid_frame", ["`function`", "`tools[0]`"]),
+    (start(tools=[{"function": {"name": "f"}}]), "invalid_frame", ["`tools`", "`messages`"]),
+    (start(tool_choice="required"), "unsupported", ["`tool_choice`", "`auto` or `none`"]),
     (start(timeout_ms=0), "invalid_frame", ["`timeout_ms`", "1"]),
     (start(credit={"limit": -1}), "invalid_frame", ["`credit.limit`", "0"]),
     (start(credit={"prefetch": 4097}), "invalid_frame", ["`credit.prefetch`", "0 to 4096"]),
@@ -134,6 +137,7 @@ STATUS = {
     "unknown_model": 404,
     "request_conflict": 409,
     "request_finished": 409,
+    "unsupported": 422,
 }
 
 

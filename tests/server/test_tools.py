@@ -147,8 +147,9 @@ async def test_a_result_is_injected_and_the_answer_goes_on(client: Client) -> No
         folded.read([typed(await client.next("a"))])
     await client.send("inject", request_id="a", messages=[result])
     await client.send("credit", request_id="a", limit=1000)
-    await read(client, "a", folded)
+    final = await read(client, "a", folded)
     assert folded.content == "It is warm."
+    assert final["finish_reason"] == "stop", "the call was answered"
 
 
 async def test_our_own_client_has_them_beside_the_text(scripted: Served) -> None:

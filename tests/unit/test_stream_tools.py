@@ -376,6 +376,21 @@ def test_what_waits_of_an_injection_is_void_with_what_was_behind_it() -> None:
     client.read(one.take())
 
 
+def test_another_turn_lets_out_what_was_held_and_has_calls_of_its_own() -> None:
+    one, client = lone(), FoldedSpans()
+    one.write(f"{STOP}So <too")
+    client.read(one.take())
+    messages = [Message(role="tool", content="42")]
+    one.steer(protocol.Inject(request_id="a", messages=messages, tokens=[1, 2]))
+    one.answer(api.Appended(one.index, 2))
+    one.write("l_call>Done")
+    one.answer(finish=EOS)
+    client.read(one.take())
+    assert client.content == "So <tool_call>Done"
+    assert client.final is not None
+    assert client.final.finish_reason == "stop"
+
+
 # -- without ---------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from realtime.tools.formats import BY_NAME, TOOL_FORMATS, find, find_reasoning
-from realtime.tools.span_reader import CallBegun, CallEnded, Content, SpanReader
+from realtime.tools.parts import CallBegun, CallEnded, Content
+from realtime.tools.span_reader import SpanReader
+from realtime.tools.spelling import spelling_of
 from tests.fakes.spelt_calls import BARE, SPELT, THINK, Calls, Pieces, Told, told
 
 THOROUGH = "MIDSTREAM_EXAMPLES" in os.environ
@@ -268,6 +270,23 @@ def test_each_format_is_found_by_its_marks(form: Any) -> None:
     for marks in form.found_by:
         assert find(" ".join(["{% if tools %}", *marks])) is form
     assert find("{{ messages }} <tool_call>") is None
+
+
+@pytest.mark.parametrize(
+    ("template", "asked", "name", "in_template"),
+    [
+        ("{{ tools }} <tool_call>", "auto", "hermes", True),
+        ("{{ tools }} [TOOL_CALLS]", "auto", "mistral", True),
+        ("{{ tools }} in a way of its own", "auto", "hermes", False),
+        ("{{ tools }} in a way of its own", "phi4", "phi4", True),
+        ("{{ messages }}", "auto", "hermes", False),
+        ("{{ messages }}", "phi4", "hermes", False),
+        ("{{ messages }} <|channel|> <|message|>", "auto", "harmony", False),
+    ],
+)
+def test_which_format_a_model_is_read_by(template: str, asked: str, name: str, in_template: bool) -> None:
+    spelling = spelling_of(template, asked, pieces={}, added={}, special=frozenset(), leading_spaces=0)
+    assert (spelling.tools.name, spelling.in_template) == (name, in_template)
 
 
 def test_so_is_reasoning() -> None:
