@@ -32,7 +32,7 @@ from realtime.http.openapi import document as openapi
 from realtime.http.pages import routes as pages
 from realtime.http.request_work import RequestWork
 from realtime.http.sse import SseTimeouts
-from realtime.http.unknown_routes import no_endpoint, no_websocket
+from realtime.http.unknown_routes import no_endpoint, no_websocket, websocket_alone
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Observer
 from realtime.observability.listing import ListingObserver
@@ -111,6 +111,7 @@ def application(endpoints: Endpoints) -> ASGIApp:
     app = Starlette(
         routes=guarded_routes(endpoints), exception_handlers={HTTPException: no_endpoint(endpoints.observer)}
     )
+    app.router.redirect_slashes = False  # a redirect would pass no guard
     return shared_with(endpoints.credentials.origins, app)
 
 
@@ -141,6 +142,7 @@ def guarded_routes(endpoints: Endpoints) -> list[Route | WebSocketRoute]:
             Route("/readyz", endpoints.readyz),
             Route("/asyncapi.json", document_endpoint(asyncapi.document)),
             Route("/openapi.json", document_endpoint(openapi.document)),
+            Route("/v1/realtime", websocket_alone),
             WebSocketRoute("/{path:path}", no_websocket),
             *pages(),  # they hold no secret
             observer=observer,

@@ -150,13 +150,15 @@ class BlockCache:
         """
         copies: list[tuple[int, int]] = []
         at = sequence.next_position // self.block_size
+        if len(sequence.block_hashes) > at:
+            self._truncate_hashes(sequence, at)
         for table in sequence.tables if sequence.other_blocks else (sequence.blocks,):
             if at >= len(table):
                 continue
             number = table[at]
-            self._truncate_hashes(sequence, at)
             if self.refs[number] == 1:
-                self._uncache(number)
+                if number in self._hash_of:
+                    self._uncache(number)
                 continue
             (copy,) = self._take(1, [])
             table[at] = copy
@@ -176,7 +178,8 @@ class BlockCache:
             return self.missing(sequence, tokens) + self.num_copies(sequence)
         blocks, size = sequence.blocks, self.block_size
         have, at = len(blocks), sequence.next_position // size
-        return max(0, -(-tokens // size) - have) + (at < have and self.refs[blocks[at]] > 1)
+        copies = at < have and self.refs[blocks[at]] > 1
+        return copies if tokens <= have * size else self.blocks_for(tokens) - have + copies
 
     def _tables(self, sequence: Sequence) -> list[list[int]]:
         """Those of a sequence that may have none yet."""

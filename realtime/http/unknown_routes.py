@@ -51,5 +51,9 @@ def no_request(observer: Observer) -> Callable[[int, str], None]:
     return refused
 
 
+async def websocket_alone(request: Request) -> Response:
+    raise Refusal("upgrade_required", "What is at this path is a WebSocket: open one here.")
+
+
 async def no_websocket(websocket: WebSocket) -> None:
     raise Refusal("not_found", "There is no WebSocket at this path: it is at /v1/realtime.")

@@ -526,7 +526,8 @@ class Hub:
 
     def _taken_places(self, besides: StreamKey | None = None) -> int:
         """By the streams that live, and by those whose start waits to be tokenized."""
-        return len(self._registry) + len(self._long_texts.keys - self._registry.keys - {besides})
+        live = self._registry.keys
+        return len(live) + sum(key not in live and key != besides for key in self._long_texts.keys)
 
     def known_model(self) -> ServedModel:
         if self.model is None:

@@ -17,8 +17,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 QUESTION = [{"role": "user", "content": "Tell me about a river that you like, and why."}]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
+    """Another server than that of the record."""
     server = Served(model=DEFAULT_MODEL)
     yield server
     server.end()
@@ -89,8 +90,6 @@ def test_in_another_number_format_the_fingerprint_is_another(record: Record) -> 
     server = Served("--dtype", "bfloat16", model=DEFAULT_MODEL)
     try:
         with midstream.sync.connect(server.http) as client:
-            replay = client.replay(record)
+            assert client.ready.fingerprint not in (None, record.start.fingerprint)
     finally:
         server.end()
-    assert replay.recorded_fingerprints != replay.replayed_fingerprints
-    assert not replay.same_fingerprint

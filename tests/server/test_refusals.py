@@ -84,6 +84,7 @@ def said(guarded: Guarded, request: bytes) -> bytes:
         ("POST", "/v1/embeddings", 404, "not_found"),
         ("GET", "/v1/embeddings", 404, "not_found"),
         ("DELETE", "/v1/", 404, "not_found"),
+        ("POST", "/v1/completions/", 404, "not_found"),
         ("POST", "/v1/models", 405, "method_not_allowed"),
         ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
         ("POST", "/healthz", 405, "method_not_allowed"),
@@ -115,6 +116,7 @@ def test_what_is_refused_over_http_is_counted_where_it_was_asked(guarded: Guarde
         ("POST", "/v1/streams/nobody/control", guarded.alice, {"type": "pause"}),
         ("POST", "/v1/streams/nobody/control", guarded.alice, {"type": "dance"}),
         ("GET", "/v1/streams/nobody", guarded.alice, None),
+        ("GET", "/v1/realtime", guarded.alice, None),
         ("POST", "/v1/realtime/client_secrets", guarded.alice, {"origin": 1}),
     ):
         assert guarded.ask(method, path, key, body).status_code >= 400, path
@@ -129,6 +131,7 @@ def test_what_is_refused_over_http_is_counted_where_it_was_asked(guarded: Guarde
         ("unknown_request", CONTROL): 1,
         ("invalid_frame", CONTROL): 1,
         ("unknown_request", "/v1/streams/{request_id}"): 1,
+        ("upgrade_required", REALTIME): 1,
         ("invalid_frame", "/v1/realtime/client_secrets"): 1,
     }
 
