@@ -115,9 +115,8 @@ class Steering:
         elif sequence.constraint is None or command.grammar_anew:
             self._put_in(sequence, command, fits=True)
         else:
-            sequence.give_up_in_flight(
-                sequence.num_tokens - 1
-            )  # a token more, and it would be asked too early
+            # Else it would be asked a token too early.
+            sequence.give_up_in_flight(sequence.num_tokens - 1)
             sequence.constraint.ask(tokens)
             self._constraining.postpone(sequence)
             self._waiting[sequence] = deque([command])
