@@ -22,7 +22,7 @@ from engine.engine import Engine
 from engine.model.loading import DEFAULT_MODEL
 from realtime.text.tokenizer import Tokenizer
 
-STREAM_COUNTS, TOKENS, ROUNDS = (1, 32), 64, 5
+STREAM_COUNTS, TOKENS, ROUNDS = (1, 32), 40, 3
 GAP_GOAL, FORWARDS_GOAL = 1.05, 0.3
 QUESTIONS = [
     "What is the weather in Paris?",

@@ -47,7 +47,7 @@ class Constraining:
         patient: bool = False,
     ) -> None:
         self._vocabulary = vocabulary
-        self._wake = (lambda: None) if patient else wake
+        self._wake = wake
         self._force = force
         self._moved = moved
         self._patient = patient
@@ -108,7 +108,7 @@ class Constraining:
         for sequence in sequences:
             self._jobs[sequence.stream] = job
             if sequence.awaited_outlook:
-                job.add_done_callback(lambda _: self._wake())
+                self._wake_behind(job)
         if worker is self._quick or self._patient:
             self._awaited.append(job)
             self._patience_s += PATIENCE_S * len(sequences)
@@ -144,6 +144,10 @@ class Constraining:
         self._unsettled[sequence.stream] = sequence
         job = self._jobs.get(sequence.stream)
         if job is not None:
+            self._wake_behind(job)
+
+    def _wake_behind(self, job: Future[None]) -> None:
+        if not self._patient:
             job.add_done_callback(lambda _: self._wake())
 
     def choose(self, rows: list[Row]) -> list[tuple[Row, bytes | GrammarError | None]]:

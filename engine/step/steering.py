@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
+from weakref import WeakKeyDictionary
 
 from engine import api
 from engine.schedule.scheduler import Scheduler
@@ -27,8 +28,8 @@ class Steering:
         self._lifecycle = lifecycle
         self._scheduler = scheduler
         self._constraining = constraining
-        # Of each stream: the injection that is asked about, and what came behind it.
-        self._waiting: dict[int, deque[api.AnyCommand]] = {}
+        # The injection that is asked about, and what came behind it; as long as there is the sequence.
+        self._waiting = WeakKeyDictionary[Sequence, deque[api.AnyCommand]]()
 
     def apply(self, command: api.AnyCommand) -> None:
         if isinstance(command, api.Submit):
@@ -36,17 +37,15 @@ class Steering:
             return
         sequence = self._scheduler.sequences.get(command.stream)
         if sequence is None:
-            self._waiting.pop(command.stream, None)
             return  # it finished in this very step, and that news is on its way
-        if command.stream in self._waiting and not isinstance(command, api.Cancel | api.Grant):
-            self._waiting[command.stream].append(command)
+        if sequence in self._waiting and not isinstance(command, api.Cancel | api.Grant):
+            self._waiting[sequence].append(command)
             return
         self._apply(command, sequence)
 
     def _apply(self, command: api.AnyCommand, sequence: Sequence) -> None:
         match command:
             case api.Cancel():
-                self._waiting.pop(command.stream, None)
                 self._lifecycle.tell_answers(sequence)
                 self._lifecycle.finish(sequence, "cancelled")
                 return
@@ -66,7 +65,7 @@ class Steering:
 
     def go_on(self, sequence: Sequence) -> None:
         """What was asked of the stream's grammar is answered: do what waited for it."""
-        waiting = self._waiting.pop(sequence.stream, None)
+        waiting = self._waiting.pop(sequence, None)
         if waiting is None or sequence.constraint is None:
             return
         injection = waiting.popleft()
@@ -116,12 +115,11 @@ class Steering:
         elif sequence.constraint is None or command.grammar_anew:
             self._put_in(sequence, command, fits=True)
         else:
-            sequence.give_up_in_flight(
-                sequence.num_tokens - 1
-            )  # a token more, and it would be asked too early
+            # Else it would be asked a token too early.
+            sequence.give_up_in_flight(sequence.num_tokens - 1)
             sequence.constraint.ask(tokens)
             self._constraining.postpone(sequence)
-            self._waiting[sequence.stream] = deque([command])
+            self._waiting[sequence] = deque([command])
 
     def _put_in(self, sequence: Sequence, command: api.Append, *, fits: bool) -> None:
         if not fits:
