@@ -122,6 +122,7 @@ def guarded_routes(endpoints: Endpoints) -> list[Route | WebSocketRoute]:
             Access.HOLDERS,
             credentials,
             *lasting(endpoints.connections, WebSocketRoute("/v1/realtime", endpoints.realtime)),
+            Route("/v1/realtime", websocket_alone),
             Route("/v1/realtime/client_secrets", client_secret_endpoint(credentials), methods=["POST"]),
             Route("/v1/streams", endpoints.list_streams),
             *endpoints.streams,
@@ -142,7 +143,6 @@ def guarded_routes(endpoints: Endpoints) -> list[Route | WebSocketRoute]:
             Route("/readyz", endpoints.readyz),
             Route("/asyncapi.json", document_endpoint(asyncapi.document)),
             Route("/openapi.json", document_endpoint(openapi.document)),
-            Route("/v1/realtime", websocket_alone),
             WebSocketRoute("/{path:path}", no_websocket),
             *pages(),  # they hold no secret
             observer=observer,
