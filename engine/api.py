@@ -53,6 +53,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     toy_step_ms: float = 0.0
     log_level: str = "info"
     log_format: str = "console"
+    exact: str = "auto"  # or on, off: whether logits are to follow from a stream's own tokens, to the bit
     devices: int = 1  # that share the model, each in a process of its own
 
 
@@ -233,6 +234,7 @@ class Hello(Struct, tag=True, array_like=True):
     dtype: str
     attention: str
     weights_bytes: int = 0
+    exact: bool = False  # whether a stream's tokens follow from its own start and steering alone
 
 
 class Starting(Struct, tag=True, array_like=True):

@@ -23,6 +23,7 @@ OF_CLIENTS = ("MIDSTREAM_API_KEY",)
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 Attention = Literal["auto", "sdpa", "triton", "flash_attn", "flashinfer"]
+Exactness = Literal["auto", "on", "off"]
 EnginePlace = Literal["process", "thread"]
 Switch = Literal["on", "off"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -64,6 +65,10 @@ class Options:
     dtype: Dtype = option("auto", "precision of weights and cache; auto chooses by the device")
     attention: Attention = option(
         "auto", "what reads the KV cache; auto takes triton on a CUDA device, else sdpa"
+    )
+    exact: Exactness = option(
+        "auto",
+        "whether a stream's tokens are the same in any company; auto tries it on a CPU, on insists",
     )
     engine: EnginePlace = option(
         "process", "where the engine runs: in a child process, or in a thread of the server"

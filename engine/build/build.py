@@ -70,6 +70,7 @@ def _build_toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
         device="cpu",
         dtype="none",
         attention="none",
+        exact=options.exact != "off",
     )
     cache = BlockCache(tokens // options.block_size, options.block_size, runs=False)
     return _assemble(options, runner, sampler, hello, cache), hello
@@ -119,6 +120,7 @@ def build_around(
         dtype=str(model.dtype).removeprefix("torch."),
         attention=components.attention_name,
         weights_bytes=components.weights_bytes,
+        exact=components.exact,
     )
     log.info(
         "%s on %s in %s: attention by %s; %s; %d tokens of KV cache, %.2f GB%s",

@@ -100,6 +100,7 @@ class Stream:
                 model=model.name,
                 prompt_tokens=len(prompt),
                 params=params,
+                exact=model.exact,
             )
         )
         self.credit.granted = self._grantable()

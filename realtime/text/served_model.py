@@ -12,3 +12,4 @@ class ServedModel(Struct, frozen=True):
     tokenizer: Tokenizer
     vocab: int
     context: int
+    exact: bool = False  # whether equal starts and steering give equal tokens, in any company

@@ -133,6 +133,7 @@ class Connection:
                 models=[] if model is None else [model.name],
                 limits={name: getattr(self._limits, name) for name in self._limits.__struct_fields__}
                 | ({} if model is None else {"context": model.context}),
+                exact=model is not None and model.exact,
             )
         )
 

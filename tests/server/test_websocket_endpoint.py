@@ -32,6 +32,7 @@ async def test_the_first_message_says_what_is_served(server: Served) -> None:
                 "max_timeout_ms": 86_400_000,
                 "context": 8192,
             },
+            "exact": True,
         }
         assert ready["session_id"] != (await other.next())["session_id"]
 

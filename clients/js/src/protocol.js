@@ -129,7 +129,10 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
 /** @typedef {"client" | "memory" | "detached" | "engine"} PauseReason */
 /** @typedef {{request_id: string, seq: number, ref?: string}} StreamEventFields What every event of a stream has. */
 
-/** @typedef {StreamEventFields & {type: "started", model: string, prompt_tokens: number, params: Params}} Started */
+/**
+ * @typedef {StreamEventFields & {type: "started", model: string, prompt_tokens: number, params: Params,
+ *   exact?: boolean}} Started
+ */
 /**
  * @typedef {StreamEventFields & {type: "token", index: number, count: number, delta: string, tokens?: number[],
  *   logprobs?: TokenLogprob[]}} Token
@@ -163,7 +166,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  */
 /**
  * @typedef {{type: "ready", protocol: number, session_id: string, models: string[],
- *   limits: Limits & Record<string, unknown>}} Ready
+ *   limits: Limits & Record<string, unknown>, exact?: boolean}} Ready
  */
 /**
  * @typedef {{type: "error", status: number, code: string, message: string, retryable: boolean,

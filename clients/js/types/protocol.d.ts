@@ -228,6 +228,7 @@ export type Started = StreamEventFields & {
     model: string;
     prompt_tokens: number;
     params: Params;
+    exact?: boolean | undefined;
 };
 export type Token = StreamEventFields & {
     type: "token";
@@ -298,6 +299,7 @@ export type Ready = {
     session_id: string;
     models: string[];
     limits: Limits & Record<string, unknown>;
+    exact?: boolean | undefined;
 };
 export type ErrorEvent = {
     type: "error";

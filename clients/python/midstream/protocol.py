@@ -196,6 +196,7 @@ class Ready(Event, kw_only=True):
     session_id: str
     models: list[str]
     limits: dict[str, Any]
+    exact: bool = False
 
 
 class StreamEvent(Event, kw_only=True):
@@ -210,6 +211,7 @@ class Started(StreamEvent, kw_only=True):
     model: str
     prompt_tokens: int
     params: Params
+    exact: bool = False
 
 
 class Token(StreamEvent, kw_only=True):
