@@ -20,6 +20,7 @@ MEASUREMENTS = (
     "endpoints",
     "schedule",
     "decode",
+    "exact",
     "memory",
 )
 
