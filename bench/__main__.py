@@ -22,6 +22,7 @@ MEASUREMENTS = (
     "sampling",
     "decode",
     "structure",
+    "exact",
     "memory",
 )
 

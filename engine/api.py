@@ -62,6 +62,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     toy_step_ms: float = 0.0
     log_level: str = "info"
     log_format: str = "console"
+    exact: str = "auto"  # or on, off: whether logits are to follow from a stream's own tokens, to the bit
     devices: int = 1  # that share the model, each in a process of its own
 
 
@@ -249,6 +250,7 @@ class Hello(Struct, tag=True, array_like=True):
     weights_bytes: int = 0
     fingerprint: str = ""  # equal ones promise equal tokens
     grammars: bool = False  # whether streams may have them
+    exact: bool = False  # whether a stream's tokens follow from its own start and steering alone
 
 
 class Starting(Struct, tag=True, array_like=True):

@@ -218,6 +218,7 @@ def _connector(options: Options) -> Connect:
         devices=options.devices,
         dtype=options.dtype,
         attention=options.attention,
+        exact=options.exact,
         threads=options.threads,
         kv_tokens=options.kv_tokens,
         gpu_memory_fraction=options.gpu_memory_fraction,

@@ -26,6 +26,7 @@ OF_CLIENTS = ("MIDSTREAM_API_KEY",)
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 Attention = Literal["auto", "sdpa", "triton", "flash_attn", "flashinfer"]
+Exactness = Literal["auto", "on", "off"]
 EnginePlace = Literal["process", "thread"]
 Switch = Literal["on", "off"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -73,6 +74,10 @@ class Options:
         "how the model spells tool calls, by its name in docs/tools.md; auto finds it in the chat template",
         pattern="|".join([AUTO, *BY_NAME]),
         right=f"{AUTO} or one of {', '.join(BY_NAME)}",
+    )
+    exact: Exactness = option(
+        "auto",
+        "whether a stream's tokens are the same in any company; auto tries it on a CPU, on insists",
     )
     engine: EnginePlace = option(
         "process", "where the engine runs: in a child process, or in a thread of the server"

@@ -81,7 +81,9 @@ def _build_toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
             device="cpu",
             dtype="none",
             attention="none",
+            exact=options.exact != "off",
         ),
+        exact=options.exact != "off",
     )
     vocabulary = read_vocabulary(toy_model.FOLDER, toy_model.VOCAB, [toy_model.EOS])
     cache = BlockCache(tokens // options.block_size, options.block_size, runs=False)
@@ -145,8 +147,10 @@ def build_around(
             device=components.device,
             dtype=dtype,
             attention=components.attention_name,
+            exact=components.exact,
             devices=options.devices,
         ),
+        exact=components.exact,
     )
     log.info(
         "%s on %s in %s: %s; attention by %s; %s; %d tokens of KV cache, %.2f GB%s",

@@ -7,6 +7,7 @@ It knows the model, its facts and what was asked for; it knows no step and no st
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +15,7 @@ from transformers import PreTrainedModel
 
 from engine import api
 from engine.build.budgets import affordable_tokens, decoding_rows, shortage, step_tokens, whole_blocks
+from engine.build.exactness import NOT_EXACT, find_row_multiple, may_be_exact, trial_tokens
 from engine.forward import backends
 from engine.forward.attention import NAME, AttentionBackend
 from engine.forward.kv_pool import KvPool
@@ -27,6 +29,7 @@ from engine.memory.offload_trial import host_pool_if_faster
 from engine.model.layer_groups import group_layers
 from engine.model.loading import available_memory, describe
 from engine.model.onednn import pack
+from engine.model.preflight import ModelError
 from engine.sampling.readback import SampleRequest
 from engine.sampling.sampler import Sampler
 from engine.schedule.block_cache import BlockCache
@@ -71,6 +74,7 @@ class Components:
         self._context = min(options.context or self.facts.context, self.facts.context)
         self._groups = group_layers(self.facts.windows, self._context)
         self.windows = tuple(group.window for group in self._groups)
+        self._row_multiple = self._exact_row_multiple()
         # What depends on measured times would make the ranks differ.
         self._host_gib = options.host_kv_gib if self._on_cuda and ranks is None else 0.0
         self.kv_tokens = self._kv_cache_tokens()
@@ -124,6 +128,37 @@ class Components:
             self.sampler.release_slot(row.sequence)
         self.runner.pool.zero(slice(0, tokens))
 
+    @property
+    def exact(self) -> bool:
+        """Whether a stream's logits are known to follow from its own tokens alone, to the bit."""
+        return self._row_multiple is not None
+
+    def _exact_row_multiple(self) -> int | None:
+        if not may_be_exact(self._options, self.device):
+            return None
+        began = time.perf_counter()
+        multiple = find_row_multiple(
+            self._trial_runner,
+            self.facts.vocab,
+            self._options.block_size,
+            self._model.dtype,
+            groups=len(self._groups),
+        )
+        tried_s = time.perf_counter() - began
+        if multiple is not None:
+            log.info(
+                "exact, which was tried in %.2f s: rows are computed in multiples of %d", tried_s, multiple
+            )
+        elif self._options.exact == "on":
+            raise ModelError(NOT_EXACT + ": --exact auto serves it all the same")
+        else:
+            log.warning("%s", NOT_EXACT)
+        return multiple
+
+    def _trial_runner(self, row_multiple: int) -> ModelRunner:
+        self._row_multiple = row_multiple
+        return self._runner(trial_tokens(self._options.block_size))[0]
+
     def _runner(self, tokens: int) -> tuple[ModelRunner, AttentionBackend]:
         """With a cache of so many tokens."""
         facts, block_size = self.facts, self._options.block_size
@@ -140,12 +175,25 @@ class Components:
         context = min(self._context, self._kept.longest(tokens // block_size))
         slots = self._options.max_streams
         backend = backends.make(
-            self.attention_name, pool, facts, block_size=block_size, context=context, slots=slots
+            self.attention_name,
+            pool,
+            facts,
+            block_size=block_size,
+            context=context,
+            slots=slots,
+            exact=self.exact,
         )
         eos = frozenset(facts.eos)
         latest = self.sampler.latest_tokens
         runner = ModelRunner(
-            self._model, pool, backend, latest, block_size=block_size, context=context, eos=eos
+            self._model,
+            pool,
+            backend,
+            latest,
+            block_size=block_size,
+            context=context,
+            eos=eos,
+            row_multiple=self._row_multiple or 1,
         )
         return runner, backend
 

@@ -34,6 +34,7 @@ def fingerprint(
     device: str,
     dtype: str,
     attention: str,
+    exact: bool,
     devices: int = 1,
 ) -> str:
     """`weights` is their digest, which tells quantised ones too; in `folder` lies the tokenizer."""
@@ -44,6 +45,7 @@ def fingerprint(
         "eos": eos,
         "dtype": dtype,
         "attention": attention,
+        "exact": exact,
         "devices": devices,
         "machine": machine(device),
         "torch": torch.__version__,

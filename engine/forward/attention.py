@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers import AttentionInterface
 
 from engine.forward.kv_pool import KvPool
@@ -61,7 +62,9 @@ def apply_sinks(out: Tensor, lse: Tensor, sinks: Tensor | None) -> Tensor:
     """
     if sinks is None:
         return out
-    return out * torch.sigmoid(lse - sinks).unsqueeze(-1).to(out.dtype)
+    # Not by `torch.sigmoid`, which on a CPU depends on where in a tensor a number stands.
+    share = 1 / (1 + torch.exp(sinks - lse))
+    return out * share.unsqueeze(-1).to(out.dtype)
 
 
 def paged_attention(
@@ -87,11 +90,14 @@ def paged_attention(
     kept = pool.groups[group].window
     assert kept is None or (sliding_window is not None and sliding_window <= kept), "it reads what is gone"
     plan = plans[group]
-    pool.write(layer, plan.pool_indices, key[0], value[0])
+    count = len(plan.pool_indices)  # what stands behind them only fills the batch up
+    query, own = query[0, :, :count], (key[0, :, :count], value[0, :, :count])
+    pool.write(layer, plan.pool_indices, *own)
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     params = AttentionParams(scale, sliding_window, softcap, s_aux)
-    out = plan.attend(pool.keys[layer], pool.values[layer], query[0], (key[0], value[0]), params)
-    return out.unsqueeze(0), None
+    out = plan.attend(pool.keys[layer], pool.values[layer], query, own, params)
+    more = key.shape[2] - count
+    return (functional.pad(out, (0, 0, 0, 0, 0, more)) if more else out).unsqueeze(0), None
 
 
 AttentionInterface.register(NAME, paged_attention)

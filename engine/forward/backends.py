@@ -76,12 +76,19 @@ def padding_tokens(name: str, block_size: int) -> int:
 
 
 def make(
-    name: str, pool: KvPool, facts: ModelFacts, *, block_size: int, context: int, slots: int
+    name: str,
+    pool: KvPool,
+    facts: ModelFacts,
+    *,
+    block_size: int,
+    context: int,
+    slots: int,
+    exact: bool = False,
 ) -> AttentionBackend:
     if name == "sdpa":
         from engine.forward.by_sdpa import SdpaBackend
 
-        return SdpaBackend(pool, block_size)
+        return SdpaBackend(pool, block_size, exact=exact)
     device = pool.keys[0].device
     if name == "flashinfer":
         from engine.forward.by_flashinfer import FlashInferBackend

@@ -3,37 +3,47 @@
 It knows tensors and a `RaggedBatch`, which says what to read; it knows of a sequence only its blocks, and no
 model.
 
-Nothing is gathered and nothing is masked where a view will do. Decoding rows are read in as few strided
-views of the pool as their layout allows. A chunk of a prompt is causal among itself and sees all of the
-context before it, run by run. Where a row is read in parts, the parts are joined by their log-sum-exp,
-which is exact. Only a sliding window that ends inside a chunk needs a gather.
+Nothing is gathered and nothing is masked where a view will do. Whether a row decodes or is a chunk of a
+prompt, its context is read in parts, which are joined by their log-sum-exp. Where it is to be exact, on a
+CPU, the parts are tiles at fixed positions and every call has a shape that was tried: then what is computed
+for a token is the same bits in any company, chunk or layout.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from engine.forward.attention import AttentionParams, apply_sinks
 from engine.forward.kv_pool import KvPool
-from engine.forward.kv_read_plan import DecodeGroup, DecodePlan, RaggedBatch, RowSpan, contiguous_runs
+from engine.forward.kv_read_plan import Call, RaggedBatch, RowSpan, Section, contiguous_runs
+from engine.forward.tiling import Tiling, find_tiling, tile_of
 from engine.nonblocking_transfer import upload
 from engine.schedule.batch import Row
 from engine.schedule.windows import first_held
 
 MAX_SCORES = 2**26  # at once, where they have to be written down: a long context would take all memory
-Part = tuple[Tensor, Tensor]  # what attention to some keys gave, and its log-sum-exp
+MAX_QUERIES = 64  # likewise: products of many rows may add up otherwise
+HALF = (torch.float16, torch.bfloat16)
+Partial = tuple[Tensor, Tensor]  # what attention to some keys gave, and its log-sum-exp
 
 
 class SdpaBackend:
+    """`exact` where what is computed for a token may follow from its own context alone."""
+
     name = "sdpa"
 
-    def __init__(self, pool: KvPool, block_size: int) -> None:
+    def __init__(self, pool: KvPool, block_size: int, *, exact: bool = True) -> None:
         self._pool = pool
         self._block_size = block_size
+        self._exact = exact
 
     def plan(self, rows: Rows[Row]) -> tuple[list[int], list[SdpaPlan]]:
         tables = zip(*(row.sequence.tables for row in rows), strict=True)  # of each group of layers
@@ -50,7 +60,8 @@ class SdpaBackend:
             for part in span.slices(span.start, span.end):
                 pool_indices += range(part.start, part.stop)
         indices = upload(pool_indices, self._pool.keys[0].device)
-        return SdpaPlan(RaggedBatch(indices, spans, self._pool.tokens, self._pool.dtype))
+        ragged = RaggedBatch(indices, spans, self._pool.tokens, self._pool.dtype)
+        return SdpaPlan(ragged, exact=self._exact)
 
     def _span(self, row: Row, table: list[int]) -> RowSpan:
         first = first_held(table)
@@ -62,8 +73,9 @@ class SdpaBackend:
 class SdpaPlan:
     """A batch read as views of the pool."""
 
-    def __init__(self, ragged: RaggedBatch) -> None:
+    def __init__(self, ragged: RaggedBatch, *, exact: bool) -> None:
         self._ragged = ragged
+        self._exact = exact
 
     @property
     def pool_indices(self) -> Tensor:
@@ -74,16 +86,21 @@ class SdpaPlan:
     ) -> Tensor:
         heads, tokens, size = query.shape
         groups = heads // keys.shape[0]
+        sizes = (size, values.shape[2])
+        tiling = None
+        if self._exact:
+            capped = params.softcap is not None
+            tiling = tiling_of_kind(
+                tile_of(params.window), sizes, keys.dtype, capped, torch.get_num_threads()
+            )
+        attention = attention_of(keys.device, sizes, params.scale, params.softcap, tiling)
         sinks = None if params.sinks is None else params.sinks.view(-1, groups)
-        layer = LayerAttention(keys, values, params.scale, params.window, params.softcap, sinks)
+        layer = LayerAttention(keys, values, attention, tiling, sinks)
         q = query.transpose(0, 1).view(tokens, -1, groups, size)
-        ragged = self._ragged
-        outs = [layer.decode(ragged, q[: ragged.decoding])] if ragged.decoding else []
-        for span in ragged.chunks:
-            rows = slice(span.first, span.first + span.count)
-            outs.append(layer.chunk(span, q[rows], own[0][:, rows], own[1][:, rows]))
+        sections = self._ragged.sections(params.window, tiling)
+        outs = [layer.attend(section, q[section.tokens]) for section in sections]
         out = outs[0] if len(outs) == 1 else torch.cat(outs)
-        return out.reshape(tokens, heads, -1)
+        return out.reshape(tokens, heads, sizes[1])
 
 
 @dataclass(slots=True)
@@ -93,124 +110,152 @@ class LayerAttention:
 
     keys: Tensor
     values: Tensor
-    scale: float
-    window: int | None
-    softcap: float | None
+    attention: Attention
+    tiling: Tiling | None
     sinks: Tensor | None
 
-    # -- rows of one token -----------------------------------------------------------------------
+    def attend(self, section: Section, q: Tensor) -> Tensor:
+        out = self._attended(section, q)
+        if self.tiling is not None and math.isnan(float(out.sum())):
+            # Somebody's numbers are none. Who only carried them along, hidden, is not to have them.
+            out = self._attended(section, q, unseen_as_zeros=True)
+        return out
 
-    def decode(self, ragged: RaggedBatch, q: Tensor) -> Tensor:
-        plan = ragged.plan(self.window)
-        if plan.parts == 1:
-            parts = [self._group(group, q[group.rows]) for group in plan.groups]
-            return self._apply_sinks(
-                *(map(torch.cat, zip(*parts, strict=True)) if len(parts) > 1 else parts[0])
-            )
-        return self._apply_sinks(*self._joined(plan, q))
-
-    def _group(self, group: DecodeGroup, q: Tensor) -> Part:
-        keys, values = self._view(self.keys, group), self._view(self.values, group)
-        if group.pitch == 0 and group.mask is None:
-            # One context for all rows: they stand in for a length, and it is read once.
-            folded = q.transpose(0, 1).reshape(1, q.shape[1], -1, q.shape[3])
-            out, lse = self._attend(folded, keys[:1], values[:1])
-            shape = (q.shape[1], len(group.lengths), q.shape[2])
-            return out.view(*shape, -1).transpose(0, 1), lse.view(shape).transpose(0, 1)
-        return self._attend(q, keys, values, mask=group.mask)
-
-    def _view(self, pool: Tensor, group: DecodeGroup) -> Tensor:
-        """[rows, KV, longest, D], without moving anything."""
-        head, token, number = pool.stride()
-        return pool.as_strided(
-            (len(group.lengths), pool.shape[0], group.longest, pool.shape[2]),
-            (group.pitch * token, head, token, number),
-            pool.storage_offset() + group.first * token,
-        )
-
-    def _joined(self, plan: DecodePlan, q: Tensor) -> Part:
-        """Rows whose context was read in parts: each part weighs what its scores weigh."""
-        parts = [self._group(group, q[group.rows]) for group in plan.groups]
-        lses = q.new_full((plan.parts, *q.shape[:3]), -torch.inf, dtype=parts[0][1].dtype)
-        outs = q.new_zeros(plan.parts, *q.shape[:3], self.values.shape[2])
-        for group, (out, lse) in zip(plan.groups, parts, strict=True):
-            outs[group.depth, group.rows], lses[group.depth, group.rows] = out, lse
-        return _join(outs, lses)
-
-    # -- chunks of a prompt ----------------------------------------------------------------------
-
-    def chunk(self, span: RowSpan, q: Tensor, own_keys: Tensor, own_values: Tensor) -> Tensor:
-        # Groups of heads stand where a batch would: they share keys, and causality is counted along the
-        # tokens.
-        q = q.permute(2, 1, 0, 3)  # [G, KV, T, D]
-        if self.window is not None and span.end > self.window:
-            parts = [self._windowed(span, q, self.window)]
+    def _attended(self, section: Section, q: Tensor, *, unseen_as_zeros: bool = False) -> Tensor:
+        found = [self._call(call, q, unseen_as_zeros) for call in section.calls]
+        if section.is_one_call:
+            out, lse = found[0][0][0], found[0][1][0]
         else:
-            context = [
-                self._shared(q, self.keys[:, part], self.values[:, part])
-                for part in span.slices(0, span.start)
-            ]
-            parts = [*context, self._shared(q, own_keys, own_values, causal=True)]
-        out, lse = parts[0] if len(parts) == 1 else _join(*map(torch.stack, zip(*parts, strict=True)))
-        return self._apply_sinks(out.permute(2, 1, 0, 3), lse.permute(2, 1, 0))
+            out, lse = self._collected(section, q, found)
+        return apply_sinks(out, lse, self.sinks)
 
-    def _windowed(self, span: RowSpan, q: Tensor, window: int) -> Part:
-        """A chunk that is longer than what its first token may see."""
-        begin = max(0, span.start + 1 - window)
-        parts = span.slices(begin, span.end)
-        keys = torch.cat([self.keys[:, part] for part in parts], 1)
-        values = torch.cat([self.values[:, part] for part in parts], 1)
-        at = torch.arange(begin, span.end, device=q.device)
-        distance = at[span.start - begin :].unsqueeze(1) - at
-        return self._shared(q, keys, values, mask=_hidden((distance < 0) | (distance >= window), q.dtype))
+    def _collected(self, section: Section, q: Tensor, found: list[Partial]) -> Partial:
+        """Each part weighs what its scores weigh; what a token has no part in weighs nothing."""
+        wide = _wide(q.dtype) if section.parts > 1 else q.dtype
+        lses = q.new_full((section.parts, *q.shape[:3]), -torch.inf, dtype=found[0][1].dtype)
+        outs = q.new_zeros(section.parts, *q.shape[:3], self.values.shape[2], dtype=wide)
+        for call, (out, lse) in zip(section.calls, found, strict=True):
+            outs[call.depths, call.tokens] = out.to(wide)
+            lses[call.depths, call.tokens] = lse
+        if section.parts == 1:
+            return outs[0], lses[0]
+        out, lse = _join(outs, lses)
+        return out.to(q.dtype), lse
 
-    def _shared(
-        self, q: Tensor, keys: Tensor, values: Tensor, *, causal: bool = False, mask: Tensor | None = None
-    ) -> Part:
-        groups = q.shape[0]
-        return self._attend(
-            q,
-            keys.expand(groups, *keys.shape),
-            values.expand(groups, *values.shape),
-            causal=causal,
-            mask=mask,
-        )
+    def _call(self, call: Call, q: Tensor, unseen_as_zeros: bool) -> Partial:
+        """[parts, tokens, KV, G, D], or one axis for both where each token has a part of its own."""
+        keys, values = call.keys.read(self.keys), call.keys.read(self.values)
+        if unseen_as_zeros and call.hidden is not None:
+            unseen = call.hidden.isneginf().all(2).unsqueeze(-1)
+            keys, values = keys.masked_fill(unseen, 0), values.masked_fill(unseen, 0)
+        q = q[call.tokens]
+        tokens, heads, groups, size = q.shape
+        if not call.together:
+            out, lse = self.attention(self._filled(q), keys, values, call.hidden)
+            out, lse = out[:, :, :groups], lse[:, :, :groups]
+            return (out.unsqueeze(0), lse.unsqueeze(0)) if isinstance(call.tokens, slice) else (out, lse)
+        # One context for all: tokens and heads stand in for a length, and it is read once.
+        folded = self._filled(q.transpose(0, 1).reshape(1, heads, tokens * groups, size))
+        mask = call.mask(groups, folded.shape[2])
+        out, lse = self.attention(folded.expand(len(keys), -1, -1, -1), keys, values, mask)
+        shape = (len(keys), heads, tokens, groups)
+        out, lse = out[:, :, : tokens * groups], lse[:, :, : tokens * groups]
+        return out.reshape(*shape, -1).transpose(1, 2), lse.reshape(shape).transpose(1, 2)
 
-    # -- both ------------------------------------------------------------------------------------
+    def _filled(self, q: Tensor) -> Tensor:
+        more = 0 if self.tiling is None else -q.shape[2] % self.tiling.queries
+        return functional.pad(q, (0, 0, 0, more)) if more else q
 
-    def _attend(
-        self, q: Tensor, keys: Tensor, values: Tensor, *, causal: bool = False, mask: Tensor | None = None
-    ) -> Part:
-        """q: [B, H, T, D]; keys and values: [B, H, L, D]; the mask is added to the scores, [B, H, T, L]."""
-        if self.softcap is None and q.device.type == "cpu" and keys.shape[-1] == values.shape[-1]:
-            return _flash_cpu(q, keys, values, self.scale, causal, mask)
-        if causal:
-            mask = _hidden(
-                torch.ones(q.shape[2], keys.shape[2], dtype=torch.bool, device=q.device).triu(1), q.dtype
-            )
-        step = max(1, MAX_SCORES // (q.shape[0] * q.shape[1] * keys.shape[2]))
+
+def _join(outs: Tensor, lses: Tensor) -> Partial:
+    """Attention to all of the keys, from attention to each part of them, stacked along the first axis."""
+    best = lses.amax(0)
+    weights = torch.exp(lses - best)
+    out, total = _added(outs.mul_(weights.unsqueeze(-1))), _added(weights)
+    return out.div_(total.unsqueeze(-1)), best + total.log()
+
+
+def _added(parts: Tensor) -> Tensor:
+    """One after the other, so that parts without weight before or behind the others change nothing; in place.
+    `torch.sum` adds in an order that depends on how many there are."""
+    total, *others = parts.unbind(0)
+    for part in others:
+        total.add_(part)
+    return total
+
+
+# -- attention to some keys ------------------------------------------------------------------------
+
+# Queries [B, H, T, D], keys and values [B, H, L, D], and what is added to the scores, [B, H, T, L].
+Attention = Callable[[Tensor, Tensor, Tensor, Tensor | None], Partial]
+
+
+def attention_of(
+    device: torch.device,
+    sizes: tuple[int, int],
+    scale: float,
+    softcap: float | None,
+    tiling: Tiling | None = None,
+) -> Attention:
+    """How layers of a kind attend to some keys."""
+    fused = device.type == "cpu"
+    if fused and softcap is None and sizes[0] == sizes[1]:
+        return lambda q, keys, values, mask: _fused(q, keys, values, scale, mask)
+    weigh = _weigh_fused if fused else _weigh
+    quantum = 1 if tiling is None else tiling.queries
+
+    def attend(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Partial:
+        if fused:  # how they lie, and in which format, decides how they are multiplied
+            q, keys = (tensor.to(_wide(tensor.dtype)).contiguous() for tensor in (q, keys))
+        most = min(MAX_QUERIES, MAX_SCORES // (q.shape[0] * q.shape[1] * keys.shape[2]))
+        step = max(quantum, most // quantum * quantum)
         parts = [
-            _plain(q[:, :, rows], keys, values, self.scale, self.softcap, _of(mask, rows))
+            weigh(_scores(q[:, :, rows], keys, scale, softcap, _of(mask, rows)), values)
             for rows in (slice(begin, begin + step) for begin in range(0, q.shape[2], step))
         ]
         out, lse = (torch.cat(column, 2) for column in zip(*parts, strict=True))
-        return out, lse
+        return out.to(values.dtype), lse
 
-    def _apply_sinks(self, out: Tensor, lse: Tensor) -> Tensor:
-        return apply_sinks(out, lse, self.sinks)
+    return attend
 
 
-def _flash_cpu(
-    q: Tensor, keys: Tensor, values: Tensor, scale: float, causal: bool, mask: Tensor | None
-) -> Part:
+@cache
+def tiling_of_kind(
+    tile: int, sizes: tuple[int, int], dtype: torch.dtype, capped: bool, threads: int
+) -> Tiling | None:
+    """A fact of this machine and this build of PyTorch, with so many threads."""
+    attend = attention_of(torch.device("cpu"), sizes, sizes[0] ** -0.5, 50.0 if capped else None)
+    return find_tiling(attend, tile, sizes, dtype)
+
+
+def _fused(q: Tensor, keys: Tensor, values: Tensor, scale: float, mask: Tensor | None) -> Partial:
     """PyTorch's fused kernel, asked for its log-sum-exp too, which `scaled_dot_product_attention` keeps to
     itself."""
     if mask is not None:
         mask = mask.expand(*q.shape[:3], keys.shape[2])
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        q, keys, values, 0.0, causal, attn_mask=mask, scale=scale
+        q, keys, values, 0.0, False, attn_mask=mask, scale=scale
     )
     return out, lse
+
+
+def _scores(q: Tensor, keys: Tensor, scale: float, softcap: float | None, mask: Tensor | None) -> Tensor:
+    scores = (q @ keys.mT).to(_wide(q.dtype)) * scale
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    return scores if mask is None else scores + mask
+
+
+def _weigh(scores: Tensor, values: Tensor) -> Partial:
+    lse = scores.logsumexp(-1)
+    return torch.exp(scores - lse.unsqueeze(-1)).to(values.dtype) @ values, lse
+
+
+def _weigh_fused(scores: Tensor, values: Tensor) -> Partial:
+    """The scores as what the fused kernel adds to its own, which are zero here."""
+    values = values.to(scores.dtype)
+    nothing = values.new_zeros(1, 1, scores.shape[2], values.shape[3]).expand(*scores.shape[:2], -1, -1)
+    return _fused(nothing, values, values, 1.0, scores)
 
 
 def _of(mask: Tensor | None, rows: slice) -> Tensor | None:
@@ -218,25 +263,5 @@ def _of(mask: Tensor | None, rows: slice) -> Tensor | None:
     return mask if mask is None or mask.shape[-2] == 1 else mask[..., rows, :]
 
 
-def _plain(
-    q: Tensor, keys: Tensor, values: Tensor, scale: float, softcap: float | None, mask: Tensor | None
-) -> Part:
-    wide = torch.float32 if q.dtype in (torch.float16, torch.bfloat16) else q.dtype
-    scores = (q @ keys.mT).to(wide) * scale
-    if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
-    if mask is not None:
-        scores = scores + mask
-    lse = scores.logsumexp(-1)
-    return torch.exp(scores - lse.unsqueeze(-1)).to(q.dtype) @ values, lse
-
-
-def _join(outs: Tensor, lses: Tensor) -> Part:
-    """Attention to all of the keys, from attention to each part of them, stacked along the first axis."""
-    whole = lses.logsumexp(0)
-    shares = torch.exp(lses - whole).unsqueeze(-1)
-    return (outs * shares.to(outs.dtype)).sum(0), whole
-
-
-def _hidden(hidden: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in HALF else dtype

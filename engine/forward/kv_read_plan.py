@@ -1,26 +1,33 @@
-"""The KV read plan of a ragged batch: which keys and values each row reads, and which rows can be read in one
+"""The KV read plan of a ragged batch: which keys and values each row reads, and which of them are read in one
 call.
 
 Pure arithmetic on positions in the pool, done once a step and used by every layer. It knows spans and where
 their tokens lie; it knows no model and computes no attention.
 
-Rows that decode are grouped where their contexts begin evenly spaced in the pool, which is how the block
-cache lays sequences out: such a group is one strided view, padded to its longest. A distance of zero is a
-context that they share. A row whose context lies in several runs is in several groups, whose results are
-joined by the caller.
+A row's context is read in parts, whose results the caller joins. With a `Tiling` they are tiles, cut at fixed
+positions of the context, so that what is computed for a token follows from its position alone and not from
+where its context lies; a tile that lies in several runs is gathered. Without one they are the runs.
+
+Parts are read together where they begin evenly spaced in the pool, which is how the block cache lays
+sequences out: such parts are one strided view, filled up to the longest. A distance of zero is a part that
+rows share.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from engine.forward.tiling import Tiling
 from engine.nonblocking_transfer import upload
 
-PADDING = 2.0  # a group may read at most so many times what its rows really see
+PADDING = 2.0  # a call may read at most so many times what its rows really see
 SMALL = 64  # tokens of padding a row that are cheaper than another call
+MAX_PARTIAL = 4096  # tokens times parts of a chunk that are computed before they are joined
+LEAST_QUERIES = 64  # tokens of a chunk that are computed at once however many parts there are
 
 
 @dataclass(slots=True)
@@ -38,6 +45,10 @@ class RowSpan:
     def end(self) -> int:
         return self.start + self.count
 
+    @property
+    def tokens(self) -> slice:
+        return slice(self.first, self.first + self.count)
+
     def slices(self, begin: int, end: int) -> list[slice]:
         """Where positions `begin` to `end` lie."""
         found = []
@@ -48,6 +59,10 @@ class RowSpan:
                 found.append(slice(first + low - position, first + high - position))
             position += tokens
         return found
+
+    def seen_from(self, window: int | None) -> int:
+        """The first position that any of its queries sees."""
+        return 0 if window is None else max(0, self.start + 1 - window)
 
 
 def contiguous_runs(blocks: list[int], block_size: int, tokens: int) -> list[tuple[int, int]]:
@@ -62,49 +77,177 @@ def contiguous_runs(blocks: list[int], block_size: int, tokens: int) -> list[tup
     return runs
 
 
-@dataclass(slots=True)
-class DecodeGroup:
-    """Decoding rows `first_row` and on read together: row i sees `lengths[i]` tokens from `first + i *
-    pitch` on."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Keys that a row reads as one: `lead` that are not its own, those in `slices`, and what fills them up to
+    `length`."""
 
-    depth: int  # which of its rows' parts this is
-    first_row: int
+    depth: int  # which of the row's parts it is
+    position: int  # of its first key
+    lead: int
+    slices: list[slice]
+    length: int
+
+    @property
+    def end(self) -> int:
+        """Behind the last key of its own, counted in it."""
+        own: int = sum(part.stop - part.start for part in self.slices)
+        return self.lead + own
+
+    @property
+    def full(self) -> bool:
+        return self.lead == 0 and self.end == self.length
+
+    def place(self, pool_tokens: int) -> int | None:
+        """Where in the pool it begins, or None where it has to be gathered."""
+        first = self.slices[0].start - self.lead
+        whole = len(self.slices) == 1 and first >= 0 and first + self.length <= pool_tokens
+        return first if whole else None
+
+    def filled(self, length: int) -> list[slice]:
+        """What to gather. What fills it up is never seen, but has to be numbers: the pool's first tokens
+        will do."""
+        before, behind = slice(0, self.lead), slice(0, length - self.end)
+        return [one for one in (before, *self.slices, behind) if one.stop > one.start]
+
+
+def parts_of(span: RowSpan, window: int | None, tiling: Tiling | None) -> list[Part]:
+    begin = span.seen_from(window)
+    if tiling is None:
+        # A chunk's own tokens are a part of themselves: of what stands before, all is seen by all.
+        cuts = sorted({begin, max(begin, span.start) if span.count > 1 else begin})
+        ends = [*cuts[1:], span.end]
+        runs = [run for low, high in zip(cuts, ends, strict=True) for run in span.slices(low, high)]
+        parts = []
+        for depth, run in enumerate(runs):
+            parts.append(Part(depth, begin, 0, [run], run.stop - run.start))
+            begin = begin + run.stop - run.start
+        return parts
+    tiles = range(begin // tiling.tile, (span.end - 1) // tiling.tile + 1)
+    return [_tile(span, begin, number, number - tiles.start, tiling) for number in tiles]
+
+
+def _tile(span: RowSpan, begin: int, number: int, depth: int, tiling: Tiling) -> Part:
+    first = number * tiling.tile
+    low, high = max(begin, first), min(span.end, first + tiling.tile)
+    return Part(depth, first, low - first, span.slices(low, high), tiling.length(high - first))
+
+
+# -- what is read in one call ----------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Strided:
+    """Keys of `count` parts as one view of the pool: the i-th begins at `first + i * pitch`."""
+
     first: int
     pitch: int
-    lengths: list[int]
-    mask: Tensor | None = None  # [rows, 1, 1, longest]: what to add to the scores; None where all are as long
+    count: int
+    length: int
 
-    @property
-    def rows(self) -> slice:
-        return slice(self.first_row, self.first_row + len(self.lengths))
-
-    @property
-    def longest(self) -> int:
-        return max(self.lengths)
-
-    def try_add(self, row: int, part: slice, pool_tokens: int) -> bool:
-        """Add one more row, if it fits the pattern at a price worth paying."""
-        pitch = part.start - self.first if len(self.lengths) == 1 else self.pitch
-        lengths = [*self.lengths, part.stop - part.start]
-        longest, last = max(lengths), self.first + (len(lengths) - 1) * pitch
-        fits = (
-            row == self.first_row + len(self.lengths)
-            and part.start == last
-            and pitch >= 0
-            and last + longest <= pool_tokens
-            and longest * len(lengths) <= PADDING * sum(lengths) + SMALL * len(lengths)
+    def read(self, pool: Tensor) -> Tensor:
+        """[parts, KV, length, D], without moving anything."""
+        head, token, number = pool.stride()
+        return pool.as_strided(
+            (self.count, pool.shape[0], self.length, pool.shape[2]),
+            (self.pitch * token, head, token, number),
+            pool.storage_offset() + self.first * token,
         )
-        if fits:
-            self.pitch, self.lengths = pitch, lengths
-        return fits
 
 
 @dataclass(slots=True)
-class DecodePlan:
-    """The groups that cover all decoding rows, for layers with one window."""
+class Gathered:
+    """Keys of `count` parts that lie in pieces."""
 
-    groups: list[DecodeGroup]
-    parts: int  # the most groups that any row is in
+    slices: list[slice]
+    count: int
+    length: int
+
+    def read(self, pool: Tensor) -> Tensor:
+        whole = torch.cat([pool[:, piece] for piece in self.slices], 1)
+        return whole.view(len(whole), self.count, self.length, -1).transpose(0, 1)
+
+
+@dataclass(slots=True)
+class Call:
+    """Queries and parts that meet in one call. With `together` each of the section's `tokens` reads each of
+    the parts; without, each token has a part of its own."""
+
+    tokens: slice | Tensor
+    depths: slice | Tensor
+    keys: Strided | Gathered
+    together: bool
+    hidden: Tensor | None = None  # what to add to the scores: [parts, 1, tokens or 1, length]
+    _folded: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+
+    def mask(self, groups: int, queries: int) -> Tensor | None:
+        """For `groups` of heads, folded behind each token and filled up to so many queries."""
+        if self.hidden is None or self.hidden.shape[2] == 1:
+            return self.hidden
+        if (groups, queries) not in self._folded:
+            folded = self.hidden.repeat_interleave(groups, 2)
+            more = folded[:, :, -1:].expand(-1, -1, queries - folded.shape[2], -1)
+            self._folded[groups, queries] = torch.cat([folded, more], 2)
+        return self._folded[groups, queries]
+
+
+@dataclass(slots=True)
+class Section:
+    """Tokens of the batch whose parts are joined together."""
+
+    tokens: slice
+    parts: int  # the most that any of them has
+    calls: list[Call]
+
+    @property
+    def is_one_call(self) -> bool:
+        return self.parts == 1 and len(self.calls) == 1 and isinstance(self.calls[0].tokens, slice)
+
+
+@dataclass(slots=True)
+class _Line:
+    """Parts that begin evenly spaced, of neighbouring rows or of one row."""
+
+    rows: list[int]
+    parts: list[Part]
+    first: int
+    pitch: int = 0
+
+    @property
+    def length(self) -> int:
+        return max(part.length for part in self.parts)
+
+    def try_add(self, row: int, part: Part, place: int, pool_tokens: int) -> bool:
+        """Add one more part, if it fits the pattern at a price worth paying."""
+        count = len(self.parts)
+        pitch = place - self.first if count == 1 else self.pitch
+        lengths = [*(one.length for one in self.parts), part.length]
+        last = self.first + count * pitch
+        fits = (
+            self._is_next(row, part)
+            and place == last
+            and pitch >= 0
+            and last + max(lengths) <= pool_tokens
+            and _is_worth_it(lengths)
+        )
+        if fits:
+            self.rows.append(row)
+            self.parts.append(part)
+            self.pitch = pitch
+        return fits
+
+    def _is_next(self, row: int, part: Part) -> bool:
+        rows, depths = row - self.rows[-1], part.depth - self.parts[-1].depth
+        same_row = len(set(self.rows)) == 1 and rows == 0
+        same_depth = self.parts[0].depth == self.parts[-1].depth and depths == 0
+        return (same_row and depths == 1) or (same_depth and rows == 1)
+
+
+def _is_worth_it(lengths: list[int]) -> bool:
+    return max(lengths) * len(lengths) <= PADDING * sum(lengths) + SMALL * len(lengths)
+
+
+# -- the plan --------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -116,48 +259,150 @@ class RaggedBatch:
     pool_tokens: int
     dtype: torch.dtype
     decoding: int = 0
-    _plans: dict[int | None, DecodePlan] = field(default_factory=dict)
+    _sections: dict[tuple[int | None, Tiling | None], list[Section]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         while self.decoding < len(self.spans) and self.spans[self.decoding].count == 1:
             self.decoding += 1
 
-    @property
-    def chunks(self) -> list[RowSpan]:
-        return self.spans[self.decoding :]
+    def sections(self, window: int | None, tiling: Tiling | None) -> list[Section]:
+        """For layers with one window."""
+        key = (window, tiling)
+        if key not in self._sections:
+            sections = [self._decoding(window, tiling)] if self.decoding else []
+            for span in self.spans[self.decoding :]:
+                sections += [self._chunk(piece, window, tiling) for piece in _pieces(span, tiling)]
+            self._sections[key] = sections
+        return self._sections[key]
 
-    def plan(self, window: int | None) -> DecodePlan:
-        if window not in self._plans:
-            self._plans[window] = self._decode_plan(window)
-        return self._plans[window]
+    # -- rows of one token -------------------------------------------------------------------------
 
-    def _decode_plan(self, window: int | None) -> DecodePlan:
-        parts = [
-            span.slices(0 if window is None else max(0, span.end - window), span.end)
-            for span in self.spans[: self.decoding]
-        ]
-        deepest = max(map(len, parts), default=0)
-        groups = [group for depth in range(deepest) for group in self._grouped(parts, depth)]
-        return DecodePlan(groups, deepest)
+    def _decoding(self, window: int | None, tiling: Tiling | None) -> Section:
+        rows = [parts_of(span, window, tiling) for span in self.spans[: self.decoding]]
+        every = [(row, part) for row, parts in enumerate(rows) for part in parts]
+        placed = [(row, part, at) for row, part in every if (at := part.place(self.pool_tokens)) is not None]
+        scattered = [(row, part) for row, part in every if part.place(self.pool_tokens) is None]
+        by_row = self._lines(placed)
+        by_depth = self._lines(sorted(placed, key=lambda one: (one[1].depth, one[0])))
+        calls = [self._along(line) for line in min(by_row, by_depth, key=len)]
+        calls += [self._gathered(some) for some in _of_like_length(scattered)]
+        return Section(slice(0, self.decoding), max(map(len, rows)), calls)
 
-    def _grouped(self, parts: list[list[slice]], depth: int) -> list[DecodeGroup]:
-        groups: list[DecodeGroup] = []
-        for row, slices in enumerate(parts):
-            if len(slices) <= depth:
-                continue
-            part = slices[depth]
-            if not groups or not groups[-1].try_add(row, part, self.pool_tokens):
-                groups.append(DecodeGroup(depth, row, part.start, 0, [part.stop - part.start]))
-        for group in groups:
-            group.mask = self._mask(group)
-        return groups
+    def _lines(self, placed: list[tuple[int, Part, int]]) -> list[_Line]:
+        lines: list[_Line] = []
+        for row, part, at in placed:
+            if not lines or not lines[-1].try_add(row, part, at, self.pool_tokens):
+                lines.append(_Line([row], [part], at))
+        return lines
 
-    def _mask(self, group: DecodeGroup) -> Tensor | None:
-        longest = group.longest
-        if min(group.lengths) == longest:
+    def _along(self, line: _Line) -> Call:
+        hidden = self._beyond(line.parts, line.length)
+        shared = len(line.rows) > 1 and line.pitch == 0 and hidden is None
+        one_row = line.rows[0] == line.rows[-1]
+        count = 1 if shared else len(line.parts)
+        keys = Strided(line.first, line.pitch, count, line.length)
+        tokens, depths = _range(line.rows), _range([part.depth for part in line.parts])
+        return Call(tokens, depths, keys, shared or one_row, hidden)
+
+    def _gathered(self, some: list[tuple[int, Part]]) -> Call:
+        rows, parts = [row for row, _ in some], [part for _, part in some]
+        length = max(part.length for part in parts)
+        slices = [piece for part in parts for piece in part.filled(length)]
+        tokens, depths = upload([rows, [part.depth for part in parts]], self.pool_indices.device)
+        keys = Gathered(slices, len(parts), length)
+        return Call(tokens, depths, keys, together=False, hidden=self._beyond(parts, length))
+
+    def _beyond(self, parts: list[Part], length: int) -> Tensor | None:
+        """Hides what the parts only carry along."""
+        if all(part.lead == 0 and part.end == length for part in parts):
             return None
-        lengths = upload(group.lengths, self.pool_indices.device).view(-1, 1, 1, 1)
-        beyond = torch.arange(longest, device=self.pool_indices.device) >= lengths
-        return torch.zeros(beyond.shape, dtype=self.dtype, device=self.pool_indices.device).masked_fill_(
-            beyond, -torch.inf
+        device = self.pool_indices.device
+        leads, ends = upload([[part.lead for part in parts], [part.end for part in parts]], device)
+        at = torch.arange(length, device=device)
+        return self._hides((at < leads.view(-1, 1, 1, 1)) | (at >= ends.view(-1, 1, 1, 1)))
+
+    def _hides(self, hidden: Tensor) -> Tensor:
+        return torch.zeros(hidden.shape, dtype=self.dtype, device=hidden.device).masked_fill_(
+            hidden, -torch.inf
         )
+
+    # -- chunks of a prompt ------------------------------------------------------------------------
+
+    def _chunk(self, span: RowSpan, window: int | None, tiling: Tiling | None) -> Section:
+        parts = parts_of(span, window, tiling)
+        last_seen_from = 0 if window is None else span.end - window
+        seen_by_all = [
+            (0, part, at)
+            for part in parts
+            if part.full
+            and part.position + part.length <= span.start
+            and part.position >= last_seen_from
+            and (at := part.place(self.pool_tokens)) is not None
+        ]
+        lines = self._lines(seen_by_all)
+        calls = [self._behind(span, line) for line in lines]
+        behind = {part.depth for line in lines for part in line.parts}
+        calls += [self._causal(span, part, window) for part in parts if part.depth not in behind]
+        return Section(span.tokens, len(parts), calls)
+
+    def _behind(self, span: RowSpan, line: _Line) -> Call:
+        """Parts of the context before the chunk, all of which every query sees."""
+        keys = Strided(line.first, line.pitch, len(line.parts), line.length)
+        depths = _range([part.depth for part in line.parts])
+        hidden = self._beyond(line.parts, line.length)
+        return Call(slice(0, span.count), depths, keys, together=True, hidden=hidden)
+
+    def _causal(self, span: RowSpan, part: Part, window: int | None) -> Call:
+        """A part of which each query sees what stands before it, for those that see any."""
+        low = max(span.start, part.position + part.lead)
+        high = span.end if window is None else min(span.end, part.position + part.end - 1 + window)
+        at = part.place(self.pool_tokens)
+        keys = (
+            Strided(at, 0, 1, part.length)
+            if at is not None
+            else Gathered(part.filled(part.length), 1, part.length)
+        )
+        device = self.pool_indices.device
+        seen = torch.arange(part.position, part.position + part.length, device=device)
+        distance = torch.arange(low, high, device=device).unsqueeze(1) - seen
+        hidden = (distance < 0) if window is None else (distance < 0) | (distance >= window)
+        tokens = slice(low - span.start, high - span.start)
+        depths = slice(part.depth, part.depth + 1)
+        return Call(tokens, depths, keys, together=True, hidden=self._hides(hidden[None, None]))
+
+
+def _range(numbers: list[int]) -> slice:
+    return slice(numbers[0], numbers[-1] + 1)
+
+
+def _of_like_length(scattered: list[tuple[int, Part]]) -> Iterator[list[tuple[int, Part]]]:
+    """Those that are gathered together, without filling up more than it is worth."""
+    some: list[tuple[int, Part]] = []
+    length: Callable[[tuple[int, Part]], int] = lambda one: one[1].length  # noqa: E731
+    for one in sorted(scattered, key=length):
+        if some and not _is_worth_it([*map(length, some), length(one)]):
+            yield some
+            some = []
+        some.append(one)
+    if some:
+        yield some
+
+
+def _pieces(span: RowSpan, tiling: Tiling | None) -> Iterator[RowSpan]:
+    """A chunk in as many pieces as keep what is computed before it is joined in bounds."""
+    parts = len(span.runs) if tiling is None else -(-span.end // tiling.tile)
+    most = max(LEAST_QUERIES, MAX_PARTIAL // max(1, parts))
+    for at in range(0, span.count, most):
+        count = min(most, span.count - at)
+        end = span.start + at + count
+        yield RowSpan(span.first + at, count, span.start + at, _first(span.runs, end))
+
+
+def _first(runs: list[tuple[int, int]], tokens: int) -> list[tuple[int, int]]:
+    found = []
+    for first, count in runs:
+        if tokens <= 0:
+            break
+        found.append((first, min(count, tokens)))
+        tokens -= count
+    return found

@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from engine.forward.attention import AttentionBackend, AttentionPlan
+from engine.forward.filled_experts import fill_experts
 from engine.forward.kv_pool import KvPool
 from engine.nonblocking_transfer import upload
 from engine.schedule.batch import Row
@@ -36,6 +37,7 @@ class ModelRunner:
         block_size: int,
         context: int,
         eos: frozenset[int],
+        row_multiple: int = 1,
     ) -> None:
         self.context = context
         self.eos = eos
@@ -46,6 +48,8 @@ class ModelRunner:
         self._decode_graphs: DecodeGraphs | None = None
         self._block_size = block_size
         self._device = model.device
+        self._row_multiple = row_multiple
+        fill_experts(model, row_multiple)
 
     @torch.inference_mode()
     def forward(self, rows: Rows[Row]) -> Tensor:
@@ -66,13 +70,19 @@ class ModelRunner:
                 tokens.append(0)
             last[at] = len(tokens) - 1
         wanted = [at for at, row in zip(last, rows, strict=True) if row.samples]
-        ids = self._integers(tokens)
+        ids = self._integers(self._filled(tokens))
         if placeholders:
             places, slots = zip(*placeholders, strict=True)
             ids[self._integers(places)] = self._latest_tokens[self._integers(slots)]
         # Somebody's logits are always computed: models are not made for a batch without any.
-        logits = self._logits(ids, self._integers(positions), plans, self._integers(wanted or [0]))
+        logits = self._logits(
+            ids, self._integers(self._filled(positions)), plans, self._integers(self._filled(wanted or [0]))
+        )
         return logits[: len(wanted)]
+
+    def _filled(self, numbers: list[int]) -> list[int]:
+        """Up to as many rows as products must have for each row to be the same in any company."""
+        return numbers + [0] * (-len(numbers) % self._row_multiple)
 
     def _logits(
         self, tokens: Tensor, positions: Tensor, plans: Rows[AttentionPlan], wanted: Tensor | None = None

@@ -113,7 +113,13 @@ class Supervisor:
                 raise EngineFailed("its process ended as soon as it was ready")
             self._observer.engine_ready(hello)
             model = ServedModel(
-                hello.model, tokenizer, hello.vocab, hello.context, hello.fingerprint, hello.grammars
+                hello.model,
+                tokenizer,
+                hello.vocab,
+                hello.context,
+                hello.fingerprint,
+                hello.grammars,
+                hello.exact,
             )
             self.hub.engine_ready(model)
         except BaseException:

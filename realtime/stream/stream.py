@@ -120,6 +120,7 @@ class Stream:
                 prompt_tokens=len(prompt),
                 params=params,
                 fingerprint=model.fingerprint,
+                exact=model.exact,
             )
         )
         self.credit.granted = self._grantable()

@@ -15,3 +15,4 @@ class ServedModel(Struct, frozen=True):
     context: int
     fingerprint: str
     grammars: bool = True  # whether its engine can follow them
+    exact: bool = False  # whether equal starts and steering give equal tokens, in any company

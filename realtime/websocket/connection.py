@@ -135,6 +135,7 @@ class Connection:
                 limits={name: getattr(self._limits, name) for name in self._limits.__struct_fields__}
                 | ({} if model is None else {"context": model.context}),
                 fingerprint=None if model is None else model.fingerprint,
+                exact=model is not None and model.exact,
             )
         )
 

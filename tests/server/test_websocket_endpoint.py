@@ -33,6 +33,7 @@ async def test_the_first_message_says_what_is_served(server: Served) -> None:
                 "max_timeout_ms": 86_400_000,
                 "context": 8192,
             },
+            "exact": True,
         }
         beside = await other.next()
         assert ready["session_id"] != beside["session_id"]

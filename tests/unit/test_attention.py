@@ -138,13 +138,20 @@ PAST = {
 
 BACKENDS: dict[str, Callable[[KvPool], AttentionBackend]] = {
     "sdpa": lambda pool: SdpaBackend(pool, BLOCK),
+    "sdpa by runs": lambda pool: SdpaBackend(pool, BLOCK, exact=False),
     "triton": lambda pool: triton_backend(pool, BLOCK, HEADS, slots=8),
     "flash_attn": lambda pool: FlashAttnBackend(tables_of(pool), flash_attn_varlen_func),
     "flashinfer": lambda pool: FlashInferBackend(
         BLOCK, torch.device("cpu"), BatchPrefillWithPagedKVCacheWrapper
     ),
 }
-EVERY_BACKEND = ["sdpa", pytest.param("triton", marks=needs_triton), "flash_attn", "flashinfer"]
+EVERY_BACKEND = [
+    "sdpa",
+    "sdpa by runs",
+    pytest.param("triton", marks=needs_triton),
+    "flash_attn",
+    "flashinfer",
+]
 
 
 def tables_of(pool: KvPool) -> BlockTables:

@@ -25,6 +25,7 @@ ENGINE: dict[str, Any] = {
     "device": "cpu",
     "dtype": "float32",
     "attention": "sdpa",
+    "exact": True,
 }
 
 
@@ -86,6 +87,7 @@ def test_another_number_format_and_another_configuration_are_other_models(
         {"eos": [3]},
         {"dtype": "bfloat16"},
         {"attention": "triton"},
+        {"exact": False},
         {"devices": 2},
     ],
     ids=str,

@@ -166,7 +166,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
 
 /**
  * @typedef {StreamEventFields & {type: "started", model: string, prompt_tokens: number, params: Params,
- *   fingerprint?: string}} Started
+ *   fingerprint?: string, exact?: boolean}} Started
  */
 /**
  * @typedef {StreamEventFields & {type: "token", index: number, count: number, delta: string, tokens?: number[],
@@ -223,7 +223,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  */
 /**
  * @typedef {{type: "ready", protocol: number, session_id: string, models: string[],
- *   limits: Limits & Record<string, unknown>, fingerprint?: string}} Ready
+ *   limits: Limits & Record<string, unknown>, fingerprint?: string, exact?: boolean}} Ready
  */
 /**
  * @typedef {{type: "error", status: number, code: string, message: string, retryable: boolean,

@@ -300,6 +300,7 @@ export type Started = StreamEventFields & {
     prompt_tokens: number;
     params: Params;
     fingerprint?: string;
+    exact?: boolean | undefined;
 };
 export type Token = StreamEventFields & {
     type: "token";
@@ -419,6 +420,7 @@ export type Ready = {
     models: string[];
     limits: Limits & Record<string, unknown>;
     fingerprint?: string;
+    exact?: boolean | undefined;
 };
 export type ErrorEvent = {
     type: "error";

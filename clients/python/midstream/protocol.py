@@ -278,6 +278,7 @@ class Ready(Event, kw_only=True):
     models: list[str]
     limits: dict[str, Any]
     fingerprint: str | None = None  # of the engine; equal ones promise equal tokens
+    exact: bool = False  # whether they do so in any company
 
 
 class StreamEvent(Event, kw_only=True):
@@ -293,6 +294,7 @@ class Started(StreamEvent, kw_only=True):
     prompt_tokens: int
     params: Params
     fingerprint: str | None = None
+    exact: bool = False
 
 
 class Token(StreamEvent, kw_only=True):

@@ -1,0 +1,119 @@
+"""Exactness: whether a token's logits follow from its own context alone, to the bit.
+
+It is tried on the model itself when an engine starts: the same tokens are computed alone and in company, as
+one chunk, in parts and one by one, and in blocks that lie otherwise. Where the products of this machine are
+not the same for any number of rows they mostly are for any multiple of a few, so that is looked for. What is
+found is a fact about these weights on this machine; whatever makes two results differ, it is seen here.
+
+It knows the option `--exact`, a runner and numbers of tokens, and neither scheduler nor stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.api import EngineOptions, Sampling
+from engine.forward.interface import Runner
+from engine.model.preflight import ModelError
+from engine.schedule.batch import Row
+from engine.schedule.sequence import Sequence
+
+NOT_EXACT = (
+    "not exact: what is computed for a stream is not the same bits in any company on this machine, so that"
+    " the same start with the same steering may come to other tokens"
+)
+MULTIPLES = (1, 2, 4, 8, 16)
+LEAST_OF_HALF = 4  # where results are rounded to a few bits, few of the sums that differ are seen in a trial
+TOKENS = 23  # of the sequence that is tried
+ALONE = [TOKENS - 2, 1, 1]  # tokens of each step
+IN_COMPANY = [5, TOKENS - 7, 1, 1]
+CROWDS = [(3, 5), (7, 16), (7, 1), (34, 1)]  # in each step so many rows of so many tokens
+
+
+def may_be_exact(options: EngineOptions, device: str) -> bool:
+    """Raises `ModelError` where it is asked for and not to be had."""
+    if options.exact == "off":
+        return False
+    if device == "cpu" and options.devices == 1:
+        return True
+    if options.exact == "on":
+        place = device if options.devices == 1 else f"{options.devices} devices"
+        raise ModelError(f"--exact on is not to be had on {place} yet: it is on one CPU engine")
+    return False
+
+
+def find_row_multiple(
+    runner_of: Callable[[int], Runner],
+    vocab: int,
+    block_size: int,
+    dtype: torch.dtype = torch.float32,
+    *,
+    groups: int = 1,
+) -> int | None:
+    """The least multiple of rows at which the model is exact, or None. `runner_of` makes a runner for one,
+    whose pool has `trial_tokens` for each group of layers."""
+    least = LEAST_OF_HALF if dtype.itemsize < torch.float32.itemsize else 1
+    for multiple in MULTIPLES:
+        if multiple >= least and _Trial(runner_of(multiple), vocab, block_size, groups).passes():
+            return multiple
+    return None
+
+
+def trial_tokens(block_size: int) -> int:
+    """How many of each group of layers the pool of a runner that is tried must hold."""
+    return 3 * _blocks(block_size) * block_size
+
+
+def _blocks(block_size: int) -> int:
+    return -(-TOKENS // block_size)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    runner: Runner
+    vocab: int
+    block_size: int
+    groups: int
+
+    def passes(self) -> bool:
+        """Whether the last two tokens' logits are the same each time."""
+        blocks = _blocks(self.block_size)
+        here, there = list(range(blocks)), list(reversed(range(blocks, 2 * blocks)))
+        *_, before, last = self._logits(here, ALONE, [(0, 1)] * len(ALONE))
+        (whole,) = self._logits(here, [TOKENS], [(0, 1)])
+        if not torch.equal(whole, last):
+            return False
+        *_, other, another = self._logits(there, IN_COMPANY, CROWDS)
+        return torch.equal(other, before) and torch.equal(another, last)
+
+    def _logits(
+        self, blocks: list[int], counts: list[int], crowds: list[tuple[int, int]]
+    ) -> Iterator[Tensor]:
+        """Behind each chunk of the sequence, computed beside so many rows of so many tokens."""
+        at = 0
+        for count, (others, each) in zip(counts, crowds, strict=True):
+            rows = [self._row(1 + other, self._elsewhere, 0, each) for other in range(others)]
+            rows.insert(others // 2, self._row(0, blocks, at, count))
+            yield self.runner.forward(rows)[others // 2]
+            at += count
+
+    @property
+    def _elsewhere(self) -> list[int]:
+        """What the others have in common: nobody looks at what they compute."""
+        blocks = _blocks(self.block_size)
+        return list(range(2 * blocks, 3 * blocks))
+
+    def _tables(self, blocks: list[int]) -> list[list[int]]:
+        """A block holds what one group of layers keeps."""
+        apart = trial_tokens(self.block_size) // self.block_size
+        return [[number + group * apart for number in blocks] for group in range(self.groups)]
+
+    def _row(self, seed: int, blocks: list[int], start: int, count: int) -> Row:
+        tokens = torch.randint(self.vocab, (TOKENS,), generator=torch.Generator().manual_seed(seed))
+        sequence = Sequence(-1 - seed, tokens.tolist(), Sampling(), credit=1, context=TOKENS + 1)
+        sequence.slot, (sequence.blocks, *sequence.other_blocks) = 0, self._tables(blocks)
+        return Row(sequence, start, count, samples=True)

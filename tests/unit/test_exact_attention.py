@@ -1,0 +1,194 @@
+"""Attention that does not look sideways: what is computed for a token is the same bits wherever its context
+lies, in whatever chunk it comes, and whoever is computed beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from engine.api import Sampling
+from engine.forward import tiling
+from engine.forward.attention import paged_attention
+from engine.forward.by_sdpa import SdpaBackend, tiling_of_kind
+from engine.forward.kv_pool import KvPool
+from engine.schedule.batch import Row
+from engine.schedule.sequence import Sequence
+
+BLOCK, BLOCKS = 16, 160
+KV_HEADS, GROUP, SIZE = 2, 3, 16
+
+
+@dataclass(frozen=True)
+class Kind:
+    window: int | None = None
+    softcap: float | None = None
+    sinks: bool = False
+
+
+KINDS = {
+    "plain": Kind(),
+    "window": Kind(window=40),
+    "softcap": Kind(softcap=2.0),
+    "sinks": Kind(sinks=True),
+    "all": Kind(window=70, softcap=2.0, sinks=True),
+}
+DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+
+
+class Layer(nn.Module):
+    layer_idx = 0
+
+
+@dataclass(frozen=True)
+class Context:
+    """One sequence, whose numbers follow from its seed: its last `count` tokens are the batch's."""
+
+    seed: int
+    blocks: list[int]
+    tokens: int
+    count: int = 1
+
+    def numbers(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of all tokens that it could have."""
+        generator = torch.Generator().manual_seed(self.seed)
+        heads = (KV_HEADS * GROUP, KV_HEADS, KV_HEADS)
+        query, keys, values = (
+            torch.randn(each, BLOCKS * BLOCK, SIZE, generator=generator).to(dtype) for each in heads
+        )
+        return query, keys, values
+
+    @property
+    def places(self) -> list[int]:
+        return [self.blocks[at // BLOCK] * BLOCK + at % BLOCK for at in range(self.tokens)]
+
+    def row(self, slot: int) -> Row:
+        sequence = Sequence(slot, [0] * self.tokens, Sampling(), credit=0, context=10**6)
+        sequence.slot, sequence.blocks = slot, self.blocks
+        return Row(sequence, self.tokens - self.count, self.count, samples=True)
+
+
+def computed(contexts: list[Context], kind: Kind, dtype: torch.dtype, elsewhere: float = 1e3) -> list[Tensor]:
+    """For each context [count, H, D]; whoever reads what is not its own will be seen."""
+    pool = KvPool(1, KV_HEADS, SIZE, tokens=BLOCKS * BLOCK, dtype=dtype, device="cpu")
+    pool.keys[0].fill_(elsewhere)
+    pool.values[0].fill_(elsewhere)
+    order, plans = SdpaBackend(pool, BLOCK).plan([context.row(slot) for slot, context in enumerate(contexts)])
+    batch = []
+    for context in (contexts[at] for at in order):
+        query, keys, values = context.numbers(dtype)
+        pool.keys[0][:, context.places] = keys[:, : context.tokens]
+        pool.values[0][:, context.places] = values[:, : context.tokens]
+        own = slice(context.tokens - context.count, context.tokens)
+        batch.append((query[:, own], keys[:, own], values[:, own]))
+    query, keys, values = (torch.cat(column, 1)[None] for column in zip(*batch, strict=True))
+    sinks = torch.linspace(-1, 2, KV_HEADS * GROUP, dtype=dtype) if kind.sinks else None
+    found, _ = paged_attention(
+        Layer(),
+        query,
+        keys,
+        values,
+        None,
+        sliding_window=kind.window,
+        softcap=kind.softcap,
+        s_aux=sinks,
+        pool=pool,
+        plans=plans,
+    )
+    parts = torch.split(found[0], [contexts[at].count for at in order])
+    return [part for _, part in sorted(zip(order, parts, strict=True), key=lambda pair: pair[0])]
+
+
+def one_by_one(context: Context, kind: Kind, dtype: torch.dtype) -> Tensor:
+    """The same tokens, each alone, in neighbouring blocks."""
+    start = context.tokens - context.count
+    blocks = list(range(BLOCKS))
+    alone = [Context(context.seed, blocks, tokens) for tokens in range(start + 1, context.tokens + 1)]
+    return torch.cat([computed([one], kind, dtype)[0] for one in alone])
+
+
+@pytest.fixture
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiling, "TILE", 64)
+    monkeypatch.setattr(tiling, "LEAST_TILE", 32)
+
+
+LAYOUTS = {
+    "alone": [Context(1, [3, 4, 5, 6, 7, 8, 9, 10], 120)],
+    "a prompt": [Context(1, [3, 4, 5, 6, 7, 8], 90, count=90)],
+    "chunks of all lengths": [Context(1, list(range(9)), 140, count=count) for count in (2, 3, 7, 33, 139)],
+    "evenly spaced": [Context(at, list(range(10 * at, 10 * at + 10)), 100 + 9 * at) for at in range(6)],
+    "one context for many": [Context(1, list(range(8)), 128)] * 3 + [Context(1, list(range(8)), 127)] * 2,
+    "in runs": [Context(at, [at, 90 - 2 * at, 91 - 2 * at, 20 + at, 60 + at], 66 + at) for at in range(7)],
+    "at the pool's end": [Context(1, [BLOCKS - 1], 3), Context(2, [2, 0, BLOCKS - 2, 1], 63)],
+    "decoding beside chunks": [
+        Context(1, [3, 4, 9, 10, 11], 75),
+        Context(2, [80, 30, 31, 32, 50, 51, 5], 100, count=40),
+        Context(3, [100], 5, count=5),
+        Context(4, [101, 102, 103, 104], 49),
+    ],
+}
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
+def test_a_token_comes_to_the_same_bits(dtype: torch.dtype, kind: Kind) -> None:
+    for name, contexts in LAYOUTS.items():
+        for context, found in zip(contexts, computed(contexts, kind, dtype), strict=True):
+            some = Context(context.seed, context.blocks, context.tokens, min(3, context.count))
+            assert torch.equal(found[-some.count :], one_by_one(some, kind, dtype)), (name, context)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[Context]:
+    """Sequences in blocks as a cache may give them: in runs, apart, or shared with the one before."""
+    free = draw(st.permutations(range(BLOCKS)))
+    contexts: list[Context] = []
+    for seed in range(draw(st.integers(1, 6))):
+        tokens = draw(st.integers(1, 260))
+        needed = -(-tokens // BLOCK)
+        together = draw(st.booleans())
+        blocks = list(range(20 * seed, 20 * seed + needed)) if together else free[:needed]
+        free = [number for number in free if number not in blocks]
+        contexts = [one for one in contexts if not set(one.blocks) & set(blocks)]
+        count = draw(st.sampled_from([1, 1, tokens, draw(st.integers(1, tokens))]))
+        contexts.append(Context(seed, blocks, tokens, count))
+    return contexts
+
+
+@pytest.mark.usefixtures("small_tiles")
+@settings(max_examples=40, deadline=None)
+@given(contexts=batches(), kind=st.sampled_from(list(KINDS.values())), data=st.data())
+def test_any_batch_is_as_each_of_its_rows_alone(
+    contexts: list[Context], kind: Kind, data: st.DataObject
+) -> None:
+    dtype = data.draw(st.sampled_from(DTYPES))
+    for context, found in zip(contexts, computed(contexts, kind, dtype), strict=True):
+        whole = Context(context.seed, list(range(BLOCKS)), context.tokens, context.count)
+        assert torch.equal(found, computed([whole], kind, dtype)[0])
+        last = Context(context.seed, list(range(BLOCKS)), context.tokens)
+        assert torch.equal(found[-1:], computed([last], kind, dtype)[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_long_contexts_too(dtype: torch.dtype) -> None:
+    near, far = list(range(100)), [*range(140, 110, -1), *range(70)]
+    decoded = computed([Context(1, near, 1500)], Kind(), dtype)[0]
+    chunk = computed([Context(1, far, 1500, count=130), Context(2, [150], 9)], Kind(), dtype)[0]
+    assert torch.equal(decoded, chunk[-1:])
+    tile = tiling_of_kind(512, (SIZE, SIZE), dtype, False, torch.get_num_threads())
+    assert tile is not None
+    assert tile.tile == 512
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("count", [1, 20])
+def test_what_is_no_number_is_not_carried_along(kind: Kind, count: int) -> None:
+    sound = Context(1, [3, 4], 20, count=count)
+    expected = computed([sound], kind, torch.float32)
+    assert torch.equal(computed([sound], kind, torch.float32, elsewhere=torch.nan)[0], expected[0])
