@@ -19,6 +19,7 @@ MEASUREMENTS = (
     "steering",
     "endpoints",
     "schedule",
+    "sampling",
     "decode",
     "memory",
 )

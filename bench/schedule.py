@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from bench.result_tables import Figure
 from engine.api import Sampling
+from engine.model.layer_groups import group_layers
 from engine.schedule.batch import Batch
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.scheduler import Scheduler
@@ -22,14 +23,21 @@ BLOCKS = 1_000_000
 BESIDE, TENANTS = 10_000, 1000
 STEPS, WARM_UP = 1000, 50
 GOAL_MS = 1.5
+GEMMA3 = [
+    None if layer % 6 == 5 else 1024 for layer in range(34)
+]  # windows of its layers, with 4B parameters
+GROUPS = group_layers(GEMMA3, CONTEXT)
+SLIDING = tuple(group.window for group in GROUPS)
+LONG = 32_000  # tokens
 
 
 class Server:
     """A scheduler with streams that decode, one to a row, and streams that stand beside."""
 
-    def __init__(self, blocks: int) -> None:
+    def __init__(self, blocks: int, windows: tuple[int | None, ...] = (None,)) -> None:
+        self.cache = BlockCache(blocks, BLOCK, windows=windows, chunk=STEP_TOKENS)
         self.scheduler = Scheduler(
-            BlockCache(blocks, BLOCK), step_tokens=STEP_TOKENS, batch_rows=ROWS, tenant_prefill=CONTEXT
+            self.cache, step_tokens=STEP_TOKENS, batch_rows=ROWS, tenant_prefill=CONTEXT
         )
 
     def add(self, count: int, tokens: int, *, tenants: int = 1) -> list[Sequence]:
@@ -84,8 +92,8 @@ class Server:
             self.scheduler.update_ready(row.sequence)
 
 
-def alone() -> Server:
-    server = Server(BLOCKS)
+def alone(windows: tuple[int | None, ...] = (None,)) -> Server:
+    server = Server(BLOCKS, windows)
     server.add_decoding(ROWS, 100)
     return server
 
@@ -116,6 +124,7 @@ def ready(tenants: int = 1) -> Server:
 
 SITUATIONS: dict[str, Callable[[], Server]] = {
     "nobody": alone,
+    "nobody, layers in seven groups": lambda: alone(SLIDING),
     "10,000 paused, memory full, newcomers of 8,000 tokens": paused,
     "10,000 queued, memory full": queued,
     "10,000 queued of 1,000 tenants, memory full": lambda: queued(TENANTS),
@@ -140,7 +149,17 @@ def measure() -> list[Figure]:
             Figure(f"plan a step beside {name}, p50", middle, "ms"),
             Figure(f"plan a step beside {name}, p99", worst, "ms", f"<= {GOAL_MS}"),
         ]
-    return figures
+    return [*figures, held_by_a_long_context()]
+
+
+def held_by_a_long_context() -> Figure:
+    """Of what it would be if all layers kept all of it."""
+    server = Server(BLOCKS, SLIDING)
+    server.add_decoding(1, LONG)
+    places = max(len(group.layers) for group in GROUPS)
+    share = server.cache.used * places / (len(GEMMA3) * server.cache.blocks_for(LONG))
+    name = f"memory of {LONG:,} tokens, five of six layers with a window of {max(filter(None, SLIDING)):,}"
+    return Figure(name, 100 * share, "%", "<= 25")
 
 
 if __name__ == "__main__":

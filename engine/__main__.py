@@ -18,6 +18,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from engine import api
+from engine.heap import settle_heap
 from engine.loading_heartbeat import heartbeat
 from engine.logs import configure_logging
 from engine.pipe import Pipe
@@ -88,6 +89,7 @@ def _serve(pipe: Pipe, reader: PipeReader, options: api.EngineOptions, join: Joi
     except MemoryError:
         pipe.send(api.Failed("there is not enough memory for this model and its KV cache"))
         return 1
+    settle_heap()
     reader.attach(engine.send, engine.stop)
     pipe.send(hello)
     engine.run(pipe.send)

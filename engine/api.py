@@ -233,6 +233,7 @@ class Hello(Struct, tag=True, array_like=True):
     dtype: str
     attention: str
     weights_bytes: int = 0
+    fingerprint: str = ""  # equal ones promise equal tokens
 
 
 class Starting(Struct, tag=True, array_like=True):

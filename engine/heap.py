@@ -4,6 +4,7 @@ import it."""
 from __future__ import annotations
 
 import ctypes
+import gc
 
 
 def trim_heap() -> None:
@@ -12,3 +13,10 @@ def trim_heap() -> None:
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):  # glibc's
         libc.malloc_trim(0)
+
+
+def settle_heap() -> None:
+    """Have the collector look no more at what is there: it is there to stay, as modules are. Each look at all
+    of it, as comes when a crowd of streams has come, would hold up whoever waits for a token."""
+    gc.collect()
+    gc.freeze()

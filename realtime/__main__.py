@@ -33,6 +33,7 @@ from realtime.engines.process_link import ProcessLink
 from realtime.engines.supervisor import Supervisor
 from realtime.engines.thread_link import ThreadLink
 from realtime.engines.watched_engine import Connect, EngineFailed
+from realtime.garbage import look_at_all_again, look_at_news_alone
 from realtime.http.sse import SseTimeouts
 from realtime.http.unknown_routes import no_request
 from realtime.hub.hub import Hub
@@ -57,6 +58,8 @@ log = logging.getLogger("midstream")
 # and not gone.
 PEER_SILENCE_S = 300.0
 
+SWITCH_S = 0.0005  # after which a thread that renders or tokenizes a text gives way to the event loop
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse(sys.argv[1:] if argv is None else argv, os.environ)
@@ -78,6 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def serve(options: Options, listening: socket.socket) -> None:
+    sys.setswitchinterval(SWITCH_S)
     metrics = Metrics() if options.metrics == "on" else None
     traces = _traces() if options.traces == "on" else None
     listings = ListingObserver()
@@ -128,6 +132,7 @@ async def serve(options: Options, listening: socket.socket) -> None:
     try:
         with _cancelled_by_sigterm():
             hello = await supervisor.start()
+        look_at_news_alone()
         ending = partial(let_finish, hub, supervisor, endpoints, options.shutdown_grace_s)
         server = Server(_uvicorn_config(options, endpoints), ending)
         model = f"{hello.model} ({hello.dtype}, {hello.device})"
@@ -201,6 +206,7 @@ def _start_background(
     if keyring is not None:
         watch = partial(enforce_revocations, keyring, connections, hub)
         background.start("the watch over revoked keys", watch)
+    background.start("the look for garbage", look_at_all_again)
     if metrics is not None:
         background.start("the measure of the event loop's lag", partial(loop_lag.measure, metrics.lagged))
 
@@ -263,15 +269,17 @@ def _http_limits(options: Options) -> http_protocol.HttpLimits:
 
 def _uvicorn_config(options: Options, endpoints: Endpoints) -> uvicorn.Config:
     http_limits = _http_limits(options)
+    refused = no_request(endpoints.observer)
     return uvicorn.Config(
         application(endpoints),
-        http=http_protocol.protocol_class(http_limits, no_request(endpoints.observer)),
+        http=http_protocol.protocol_class(http_limits, refused),
         ws=websocket_protocol.protocol_class(
             websocket_protocol.WebSocketLimits(
                 send_timeout_s=options.send_timeout_s,
                 closing_limit=http_limits.open_limit,
                 closing_limit_per_address=http_limits.open_limit_per_address,
-            )
+            ),
+            refused,
         ),
         ws_max_size=options.max_message_bytes,
         ws_ping_timeout=PEER_SILENCE_S,

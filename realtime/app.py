@@ -32,7 +32,7 @@ from realtime.http.openapi import document as openapi
 from realtime.http.pages import routes as pages
 from realtime.http.request_work import RequestWork
 from realtime.http.sse import SseTimeouts
-from realtime.http.unknown_routes import no_endpoint, no_websocket
+from realtime.http.unknown_routes import no_endpoint, no_websocket, websocket_alone
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Observer
 from realtime.observability.listing import ListingObserver
@@ -66,7 +66,7 @@ class Endpoints:
         self.connections = connections
         self.credentials = credentials
         timeouts = timeouts or SseTimeouts()
-        work = RequestWork()
+        self._work = work = RequestWork()
         self.openai = openai(hub, connections, work, limits.max_message_bytes, timeouts)
         self.streams = streams(hub, credentials, connections, work, limits.max_message_bytes, timeouts)
         self.open: dict[str, Connection] = {}  # by session_id
@@ -99,14 +99,19 @@ class Endpoints:
     async def metrics(self, request: Request) -> Response:
         if self._metrics is None:
             return JSONResponse({"status": "this server counts nothing: see --metrics"}, 404)
-        self._metrics.tasks, self._metrics.connections = len(asyncio.all_tasks()), len(self.open)
-        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return await self._work.response(request, partial(self._scraped, self._metrics))
+
+    def _scraped(self, metrics: Metrics) -> Response:
+        """Of thousands of streams: it takes its time, and is paid for."""
+        metrics.tasks, metrics.connections = len(asyncio.all_tasks()), len(self.open)
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def application(endpoints: Endpoints) -> ASGIApp:
     app = Starlette(
         routes=guarded_routes(endpoints), exception_handlers={HTTPException: no_endpoint(endpoints.observer)}
     )
+    app.router.redirect_slashes = False  # a redirect would pass no guard
     return shared_with(endpoints.credentials.origins, app)
 
 
@@ -137,6 +142,7 @@ def guarded_routes(endpoints: Endpoints) -> list[Route | WebSocketRoute]:
             Route("/readyz", endpoints.readyz),
             Route("/asyncapi.json", document_endpoint(asyncapi.document)),
             Route("/openapi.json", document_endpoint(openapi.document)),
+            Route("/v1/realtime", websocket_alone),
             WebSocketRoute("/{path:path}", no_websocket),
             *pages(),  # they hold no secret
             observer=observer,

@@ -33,6 +33,7 @@ def _unread(name: str, *kinds: Any) -> type[msgspec.Struct]:
 
 
 _UnreadFrame, _UnreadParams = _unread("UnreadFrame", *_FRAME_TYPES), _unread("UnreadParams", Params)
+_Names = _unread("Names", protocol.Cancel)  # what a frame says of itself: `type`, `request_id` and `ref`
 
 
 class Codec:
@@ -42,7 +43,7 @@ class Codec:
         self.text = subprotocol != MSGPACK_SUBPROTOCOL
         library: Any = msgspec.json if self.text else msgspec.msgpack
         self._decoder = library.Decoder(ClientFrame)
-        self._fields = library.Decoder(dict[str, Raw])
+        self._names = library.Decoder(_Names)
         self._string = library.Decoder(str)
         self._encoder = library.Encoder()
 
@@ -56,24 +57,25 @@ class Codec:
             mistake = error
         except _BROKEN as error:
             raise self._unreadable(error) from None
-        fields = self._read(data)
+        names = self._read(data)
         if isinstance(data, bytes) and not self.text and _is_of_a_key(mistake):
             with suppress(*_BROKEN, TypeError):  # the last where there are no biases
                 return self._decoder.decode(_with_integer_keys(data))  # type: ignore[no-any-return]
-        raise self._explained(fields, mistake)
+        raise self._explained(names, mistake)
 
-    def _read(self, data: bytes | str) -> dict[str, Raw] | None:
-        """The fields of an object, none of them looked into, which may take long; None if it is no object."""
+    def _read(self, data: bytes | str) -> Any:
+        """What a frame says of itself. No other field is looked into or kept, which may take long; None if it
+        is no object."""
         try:
-            return self._fields.decode(data)  # type: ignore[no-any-return]
+            return self._names.decode(data)
         except msgspec.ValidationError:
             return None
         except _BROKEN as error:
             raise self._unreadable(error) from None
 
-    def _text_of(self, field: Raw | None) -> str | None:
+    def _text_of(self, field: Raw | UnsetType) -> str | None:
         try:
-            return None if field is None else self._string.decode(field)
+            return None if isinstance(field, UnsetType) else self._string.decode(field)
         except _BROKEN:
             return None
 
@@ -89,20 +91,24 @@ class Codec:
         if isinstance(data, str) != self.text:
             return None, None  # a message of the other kind: it is not even in this encoding
         try:
-            fields = self._read(data) or {}
+            names: Any = self._read(data) or _Names()
         except Refusal:
             return None, None
-        request_id, ref = self._text_of(fields.get("request_id")), self._text_of(fields.get("ref"))
+        request_id, ref = self._text_of(names.request_id), self._text_of(names.ref)
         return _if_short(request_id, 128), _if_short(ref, 64)
 
-    def _explained(self, fields: dict[str, Raw] | None, error: msgspec.ValidationError) -> Refusal:
-        if fields is None:
+    def _explained(self, names: Any, error: msgspec.ValidationError) -> Refusal:
+        if names is None:
             return Refusal("invalid_frame", f"A frame is one {self.name} object with a `type`.")
-        tag = self._text_of(fields.get("type"))
+        tag = self._text_of(names.type)
         kind = None if tag is None else _BY_TAG.get(tag)
         if kind is None:
             said = (
-                f'"{tag[:64]}"' if tag is not None else "(no string)" if "type" in fields else "(none given)"
+                f'"{tag[:64]}"'
+                if tag is not None
+                else "(none given)"
+                if names.type is UNSET
+                else "(no string)"
             )
             known = ", ".join(sorted(_BY_TAG))
             return Refusal("invalid_frame", f"Unknown frame type {said}; known are {known}.")

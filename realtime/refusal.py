@@ -10,6 +10,7 @@ HTTP_ERRORS = {
     "not_found": (404, False),
     "method_not_allowed": (405, False),
     "request_timeout": (408, True),
+    "upgrade_required": (426, False),
     "head_too_large": (431, False),
     "not_implemented": (501, False),
 }

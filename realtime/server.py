@@ -17,11 +17,13 @@ from realtime.app import Endpoints
 from realtime.engines.supervisor import Supervisor
 from realtime.hub.hub import Hub
 from realtime.transport.acceptor import Acceptor
+from realtime.transport.flow_control import cut_off
 
 log = logging.getLogger("midstream")
 
 CANCEL_S = 2.0  # behind the grace: an engine that answers cancels with its next step
 CLOSE_S = 5.0  # for WebSockets, and for answers over HTTP
+CUT_OFF_S = 1.0  # of those, for what a connection that was cut off leaves to be done
 
 
 class Server(uvicorn.Server):
@@ -41,7 +43,14 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for acceptor in self._acceptors:
             acceptor.close()
+        cutting_off = self._loop.call_later(CLOSE_S - CUT_OFF_S, self._cut_off)
         await super().shutdown(sockets)
+        cutting_off.cancel()
+
+    def _cut_off(self) -> None:
+        """Whoever takes nothing of an answer: uvicorn would cancel what makes it, and log a failure."""
+        for connection in list(self.server_state.connections):
+            cut_off(cast(Any, connection).transport)
 
     def _new_protocol(self) -> asyncio.Protocol:
         protocol_class = cast(Any, self.config.http_protocol_class)

@@ -27,11 +27,13 @@ export class AnswerCard {
     this.stop = button("Stop", () => answer.stop(), "stop");
     this.interject = button("Interject", () => this.open(), "interject");
     this.goOn = button("Go on", () => answer.write(settings()), "go-on");
+    this.save = button("Save", () => download(answer.record), "save");
+    this.save.title = "Save a record of it: what was asked, how it was steered and what came, for a replay";
     this.interjection = this.#interjectionForm();
     this.element = element("article", "answer");
     this.element.setAttribute("aria-label", answer.label);
     const tools = element("div", "tools");
-    tools.append(this.pause, this.interject, this.stop, this.goOn);
+    tools.append(this.pause, this.interject, this.stop, this.goOn, this.save);
     const head = element("header");
     head.append(element("h3", "", answer.label), this.state, tools);
     this.element.append(head, this.text.element, this.interjection, this.problem, this.numbers);
@@ -77,6 +79,7 @@ export class AnswerCard {
     this.pause.textContent = state === "paused" ? "Resume" : "Pause";
     for (const tool of [this.pause, this.stop, this.interject]) tool.hidden = !running;
     this.goOn.hidden = running || final?.finish_reason === "stop";
+    this.save.hidden = running || !answer.record;
     this.problem.textContent = answer.problem;
     this.problem.hidden = !answer.problem;
     this.numbers.textContent = this.#figures().join("  \u00b7  ");
@@ -131,4 +134,13 @@ export class AnswerCard {
     if (this.#resumeAfter) this.answer.resume();
     this.interject.focus({ preventScroll: true });
   }
+}
+
+/** @param {string} record */
+function download(record) {
+  const link = element("a");
+  link.href = URL.createObjectURL(new Blob([record], { type: "application/jsonl" }));
+  link.download = "midstream-record.jsonl";
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href)); // when the browser has taken it
 }

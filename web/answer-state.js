@@ -7,6 +7,7 @@
  * @typedef {"waiting" | "writing" | "paused" | "ended"} State
  * @typedef {{ params: Record<string, any>, window: number, pace: number, model?: string }} Settings
  */
+import { Recorder } from "/sdk/midstream.js";
 import { explain, explainSteering } from "./error-messages.js";
 import { RateMeter } from "./rate-meter.js";
 import { Transcript, injection } from "./answer-transcript.js";
@@ -19,6 +20,7 @@ export class Answer {
   problem = "";
   pace = 0;
   /** @type {(news?: string) => void} */ onchange = () => {};
+  /** @type {Recorder[]} of its runs since the page was loaded */ #recorders = [];
   #run = 0;
   #window = 0;
   /** @type {any} */ #stream = null;
@@ -59,6 +61,11 @@ export class Answer {
 
   get requestId() {
     return this.#stream?.requestId ?? "";
+  }
+
+  /** What was asked, how it was steered and what came, for a replay; "" where the page was loaded since. */
+  get record() {
+    return this.#recorders.map((recorder) => recorder.text).join("");
   }
 
   /** How many tokens were received and stand, in this run. */
@@ -105,7 +112,10 @@ export class Answer {
     const client = this.#client();
     if (!client) throw Object.assign(new Error("there is no connection"), { code: "connection_lost" });
     const run = this.#run;
-    this.#stream = await client.start({ ...options, onevent: (/** @type {any} */ event) => this.#receive(run, event) });
+    const recorder = new Recorder(this.#recorders.length + 1);
+    this.#recorders.push(recorder);
+    const onevent = (/** @type {any} */ event) => this.#receive(run, event);
+    this.#stream = await client.start({ ...options, onevent, recorder });
   }
 
   /** @param {number} run */
@@ -173,7 +183,7 @@ export class Answer {
   }
 
   async resume() {
-    if (this.state !== "paused") return;
+    if (this.state !== "paused" && !this.#gate) return; // with a gate a pause is on its way, and comes first
     this.#gate?.resolve();
     this.#gate = null;
     const index = await this.#try(this.#stream.resume());

@@ -5,6 +5,7 @@ import { Connection } from "./connection.js";
 import { Conversation } from "./conversation.js";
 import { byId } from "./dom.js";
 import { KeyPrompt } from "./key-prompt.js";
+import { ReplayDialog } from "./replay-dialog.js";
 import { announce } from "./screen-reader.js";
 import { SettingsForm } from "./settings-form.js";
 import { bindShortcuts } from "./shortcuts.js";
@@ -21,6 +22,7 @@ const settingsForm = new SettingsForm(byId("steering", HTMLFormElement));
 const client = () => connection.client;
 const settings = () => ({ ...settingsForm.settings, model: model.value });
 const conversation = new Conversation(byId("turns", HTMLElement), client, settings);
+const replayDialog = new ReplayDialog(client);
 const autocomplete = new Autocomplete(client, () => model.value);
 const streamsPanel = new StreamsPanel(byId("streams", HTMLDetailsElement), {
   key: () => keyPrompt.key,
@@ -124,6 +126,7 @@ question.addEventListener("keydown", (event) => {
 byId("pause-all", HTMLButtonElement).addEventListener("click", () => conversation.toggle());
 byId("stop-all", HTMLButtonElement).addEventListener("click", () => conversation.stop());
 byId("clear", HTMLButtonElement).addEventListener("click", () => conversation.clear());
+byId("open-replay", HTMLButtonElement).addEventListener("click", () => replayDialog.open());
 byId("show-help", HTMLButtonElement).addEventListener("click", () => help.showModal());
 byId("try-now", HTMLButtonElement).addEventListener("click", () => connection.state === "locked" ? keyPrompt.ask("") : connection.open());
 byId("worker", HTMLInputElement).addEventListener("change", (event) => connection.use(/** @type {HTMLInputElement} */ (event.target).checked));

@@ -21,6 +21,7 @@ from typing import Any
 EXPERIMENTS = (
     "conformance",
     "turns",
+    "draws",
     "fuzz",
     "abuse",
     "deaths",

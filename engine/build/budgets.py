@@ -16,7 +16,8 @@ MAX_CONTEXTS = 16  # and no more than so many sequences of full length
 
 
 def step_tokens(asked: int, device: str) -> int:
-    return asked or STEP_TOKENS[device.partition(":")[0]]
+    """At least two: a step has room for a token and for preparing another."""
+    return max(2, asked or STEP_TOKENS[device.partition(":")[0]])
 
 
 def decoding_rows(asked: int, streams: int) -> int:
@@ -50,9 +51,9 @@ def shortage(needed: int, free: int | None) -> str | None:
     )
 
 
-def affordable_tokens(free: int | None, bytes_per_token: int, context: int) -> int:
+def affordable_tokens(free: int | None, bytes_per_token: int, longest: int) -> int:
     """As many tokens as a fair share of the free memory holds; half of all there is where that is not
-    known."""
+    known. `longest`: what a sequence of full length takes."""
     if free is None:
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    return min(int(free * MEMORY_SHARE) // bytes_per_token, MAX_CONTEXTS * context)
+    return min(int(free * MEMORY_SHARE) // bytes_per_token, MAX_CONTEXTS * longest)

@@ -10,6 +10,7 @@ import torch
 
 from engine import api, toy_model
 from engine.build.budgets import MAX_CONTEXTS, check_kv_tokens, decoding_rows, step_tokens, whole_blocks
+from engine.build.fingerprint import fingerprint
 from engine.engine import Engine
 from engine.forward.interface import Runner
 from engine.forward.toy_runner import CONTEXT, ToyRunner
@@ -70,6 +71,14 @@ def _build_toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
         device="cpu",
         dtype="none",
         attention="none",
+        fingerprint=fingerprint(
+            weights=TOY,
+            folder=toy_model.FOLDER,
+            eos=[toy_model.EOS],
+            device="cpu",
+            dtype="none",
+            attention="none",
+        ),
     )
     cache = BlockCache(tokens // options.block_size, options.block_size, runs=False)
     return _assemble(options, runner, sampler, hello, cache), hello
@@ -105,8 +114,11 @@ def build_around(
 ) -> tuple[Engine, api.Hello]:
     """An engine for a model that is loaded, whose tokenizer lies in `folder`."""
     from engine.build.components import Components
+    from engine.model.weights_digest import weights_digest
 
+    weights = weights_digest(model)
     components = Components(model, options, ranks)
+    dtype = str(model.dtype).removeprefix("torch.")
     hello = api.Hello(
         model=Path(options.model).name,
         folder=str(folder),
@@ -116,22 +128,38 @@ def build_around(
         kv_tokens=components.kv_tokens,
         block=options.block_size,
         device=components.device,
-        dtype=str(model.dtype).removeprefix("torch."),
+        dtype=dtype,
         attention=components.attention_name,
         weights_bytes=components.weights_bytes,
+        fingerprint=fingerprint(
+            weights=weights,
+            folder=folder,
+            eos=components.facts.eos,
+            device=components.device,
+            dtype=dtype,
+            attention=components.attention_name,
+            devices=options.devices,
+        ),
     )
     log.info(
-        "%s on %s in %s: attention by %s; %s; %d tokens of KV cache, %.2f GB%s",
+        "%s on %s in %s: %s; attention by %s; %s; %d tokens of KV cache, %.2f GB%s",
         hello.model,
         hello.device if ranks is None else f"{ranks.size} devices",
         hello.dtype,
+        hello.fingerprint,
         hello.attention,
         components.packed,
         hello.kv_tokens,
         components.kv_bytes / 1e9,
         components.kv_growth,
     )
-    cache = BlockCache(hello.kv_tokens // hello.block, hello.block, runs=hello.attention == "sdpa")
+    cache = BlockCache(
+        len(components.windows) * hello.kv_tokens // hello.block,
+        hello.block,
+        runs=hello.attention == "sdpa",
+        windows=components.windows,
+        chunk=step_tokens(options.step_tokens, hello.device),
+    )
     engine = _assemble(
         options,
         components.runner,
@@ -158,7 +186,7 @@ def _assemble(
     budget = step_tokens(options.step_tokens, hello.device)
     scheduler = Scheduler(
         cache,
-        step_tokens=max(2, budget),
+        step_tokens=budget,
         batch_rows=max(2, min(options.batch_rows, budget)),
         tenant_prefill=max(hello.context, 4 * budget),
         host_cache=HostCache(host_pool.total_blocks if host_pool else 0),

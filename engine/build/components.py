@@ -24,10 +24,13 @@ from engine.memory.file_pages import let_go_of_file_pages
 from engine.memory.host_pool import STAGING_BYTES, HostPool
 from engine.memory.idle_memory import IdleMemory
 from engine.memory.offload_trial import host_pool_if_faster
+from engine.model.layer_groups import group_layers
 from engine.model.loading import available_memory, describe
 from engine.model.onednn import pack
+from engine.sampling.readback import SampleRequest
 from engine.sampling.sampler import Sampler
 from engine.schedule.block_cache import BlockCache
+from engine.schedule.windows import Windows
 
 if TYPE_CHECKING:
     from engine.parallel.ranks import RankGroup
@@ -66,6 +69,8 @@ class Components:
             broadcast=ranks.broadcast if ranks else None,
         )
         self._context = min(options.context or self.facts.context, self.facts.context)
+        self._groups = group_layers(self.facts.windows, self._context)
+        self.windows = tuple(group.window for group in self._groups)
         # What depends on measured times would make the ranks differ.
         self._host_gib = options.host_kv_gib if self._on_cuda and ranks is None else 0.0
         self.kv_tokens = self._kv_cache_tokens()
@@ -109,13 +114,20 @@ class Components:
         tokens = min(self._chunk, self.kv_tokens)
         blocks = list(range(-(-tokens // self._options.block_size)))
         for counts in backends.warm_up_batches(tokens, self._rows):
-            self.runner.forward(
-                [kv_sizing.trial_row(slot, count, blocks) for slot, count in enumerate(counts)]
-            )
+            rows = [
+                kv_sizing.trial_row(slot, count, blocks, len(self._groups))
+                for slot, count in enumerate(counts)
+            ]
+            logits = self.runner.forward(rows)
+        self.sampler.launch(logits, [SampleRequest(row.sequence, 0) for row in rows]).read()
+        for row in rows:
+            self.sampler.release_slot(row.sequence)
         self.runner.pool.zero(slice(0, tokens))
 
     def _runner(self, tokens: int) -> tuple[ModelRunner, AttentionBackend]:
+        """With a cache of so many tokens."""
         facts, block_size = self.facts, self._options.block_size
+        tokens *= len(self._groups)
         pool = KvPool(
             facts.layers,
             facts.kv_heads,
@@ -123,8 +135,9 @@ class Components:
             tokens=tokens + backends.padding_tokens(self.attention_name, block_size),
             dtype=self._model.dtype,
             device=self.device,
+            groups=self._groups,
         )
-        context = min(self._context, tokens)
+        context = min(self._context, self._kept.longest(tokens // block_size))
         slots = self._options.max_streams
         backend = backends.make(
             self.attention_name, pool, facts, block_size=block_size, context=context, slots=slots
@@ -150,7 +163,15 @@ class Components:
 
     @property
     def _bytes_per_token(self) -> int:
-        return self.facts.kv_numbers_per_token * self._model.dtype.itemsize
+        """That all layers keep, places included that no layer of a group has."""
+        facts, places = self.facts, max(len(group.layers) for group in self._groups)
+        numbers = 2 * places * len(self._groups) * facts.kv_heads * facts.head_dim
+        return numbers * self._model.dtype.itemsize
+
+    @property
+    def _kept(self) -> Windows:
+        chunk = step_tokens(self._options.step_tokens, self.device)
+        return Windows(self.windows, self._options.block_size, chunk)
 
     @property
     def _chunk(self) -> int:
@@ -165,6 +186,7 @@ class Components:
             chunk=whole_blocks(self._chunk, options.block_size, self.device),
             rows=self._rows,
             block_size=options.block_size,
+            groups=len(self._groups),
             fraction=options.gpu_memory_fraction,
             reserved=2 * STAGING_BYTES if self._host_gib else 0,
         )
@@ -172,9 +194,9 @@ class Components:
 
     def _affordable_on_cpu(self) -> int:
         """The host's memory is shared by all processes that compute here."""
-        return affordable_tokens(
-            available_memory(), self._bytes_per_token * self._options.devices, self._context
-        )
+        blocks = self._kept.blocks(self._context)  # of a sequence of full length
+        longest = -(-blocks * self._options.block_size // len(self._groups))
+        return affordable_tokens(available_memory(), self._bytes_per_token * self._options.devices, longest)
 
 
 def _let_go_of_what_was_needed_once() -> None:

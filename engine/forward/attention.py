@@ -32,7 +32,7 @@ class AttentionParams:
 
 
 class AttentionPlan(Protocol):
-    """How a backend reads a step's rows. Every layer reads by the same plan."""
+    """How a backend reads a step's rows. Every layer of a group reads by the same plan."""
 
     @property
     def pool_indices(self) -> Tensor:
@@ -49,8 +49,9 @@ class AttentionBackend(Protocol):
     @property
     def name(self) -> str: ...
 
-    def plan(self, rows: Rows[Row]) -> tuple[list[int], AttentionPlan]:
-        """The order in which the rows are to be laid out, and the plan for them in that order."""
+    def plan(self, rows: Rows[Row]) -> tuple[list[int], Rows[AttentionPlan]]:
+        """The order in which the rows are to be laid out, and the plan for them in that order, of each group
+        of layers."""
 
 
 def apply_sinks(out: Tensor, lse: Tensor, sinks: Tensor | None) -> Tensor:
@@ -75,13 +76,17 @@ def paged_attention(
     s_aux: Tensor | None = None,
     *,
     pool: KvPool,
-    plan: AttentionPlan,
+    plans: Rows[AttentionPlan],
     **_: Any,
 ) -> tuple[Tensor, None]:
     """The function that models call. query: [1, H, T, D]; key and value: [1, KV, T, D]; returns [1, T, H,
     D]."""
     layer = module.layer_idx
     assert isinstance(layer, int)
+    group = pool.group_of[layer]
+    kept = pool.groups[group].window
+    assert kept is None or (sliding_window is not None and sliding_window <= kept), "it reads what is gone"
+    plan = plans[group]
     pool.write(layer, plan.pool_indices, key[0], value[0])
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     params = AttentionParams(scale, sliding_window, softcap, s_aux)

@@ -90,7 +90,8 @@ def make(
     from engine.forward.block_tables import BlockTables
 
     blocks = -(-context // block_size)
-    tables = BlockTables(slots, blocks, block_size, pool.tokens // block_size - 1, device)
+    padding = pool.tokens // block_size - 1
+    tables = BlockTables(slots, blocks, block_size, padding, device, len(pool.groups))
     if name == "flash_attn":
         from engine.forward.by_flash_attn import FlashAttnBackend
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from engine.forward.attention import AttentionParams, apply_sinks
-from engine.forward.block_tables import BlockTables
+from engine.forward.block_tables import BlockTables, GroupTables
 from engine.nonblocking_transfer import upload
 from engine.schedule.batch import Row
 
@@ -80,20 +80,24 @@ class FlashAttnBackend:
         self.tables = tables
         self._varlen = varlen
 
-    def plan(self, rows: Rows[Row]) -> tuple[list[int], FlashAttnPlan]:
+    def plan(self, rows: Rows[Row]) -> tuple[list[int], list[FlashAttnPlan]]:
         """Rows of one token first: read by themselves, their contexts are split among the device."""
         order = sorted(range(len(rows)), key=lambda at: rows[at].count > 1)
         self.tables.update(rows)
         ordered = [rows[at] for at in order]
         owners = [row.sequence.slot for row in ordered for _ in range(row.count)]
         positions = [at for row in ordered for at in range(row.start, row.start + row.count)]
-        pool_indices = self.tables.pool_indices(*upload([owners, positions], self.tables.tensor.device))
+        slots, at = upload([owners, positions], self.tables.device)
         ones = sum(row.count == 1 for row in ordered)
-        groups = ((ordered[:ones], 0), (ordered[ones:], ones))
-        calls = [self._call(group, first) for group, first in groups if group]
-        return order, FlashAttnPlan(pool_indices, calls, self.tables.block_size, self._varlen)
+        parts = [(part, first) for part, first in ((ordered[:ones], 0), (ordered[ones:], ones)) if part]
+        plans = []
+        for tables in self.tables.groups:
+            calls = [self._call(part, first, tables) for part, first in parts]
+            pool_indices = tables.pool_indices(slots, at)
+            plans.append(FlashAttnPlan(pool_indices, calls, self.tables.block_size, self._varlen))
+        return order, plans
 
-    def _call(self, rows: list[Row], first: int) -> VarlenCall:
+    def _call(self, rows: list[Row], first: int, tables: GroupTables) -> VarlenCall:
         counts, ends = [row.count for row in rows], [row.start + row.count for row in rows]
         return VarlenCall(
             slice(first, first + sum(counts)),
@@ -101,8 +105,8 @@ class FlashAttnBackend:
             self._integers(list(accumulate(ends, initial=0))),
             max(counts),
             max(ends),
-            self.tables.tensor[self._integers([row.sequence.slot for row in rows])],
+            tables.tensor[self._integers([row.sequence.slot for row in rows])],
         )
 
     def _integers(self, numbers: list[int]) -> Tensor:
-        return upload(numbers, self.tables.tensor.device, torch.int32)
+        return upload(numbers, self.tables.device, torch.int32)

@@ -1,8 +1,8 @@
 """The FlashInfer backend: the wrapper of the package flashinfer for ragged batches over pages.
 
-It plans on the host, once a step for each way in which layers attend (window, cap, scale), and in buffers
-that it uses again in the next step: a plan waits until the one before it is on the device, which it is as
-soon as its step has begun. It knows rows and their blocks; sinks are applied to what it gives.
+It plans on the host, once a step for each way in which layers attend (group, window, cap, scale), and in
+buffers that it uses again in the next step: a plan waits until the one before it is on the device, which it
+is as soon as its step has begun. It knows rows and their blocks; sinks are applied to what it gives.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor
 from engine.forward.attention import AttentionParams, apply_sinks
 from engine.nonblocking_transfer import Download, upload
 from engine.schedule.batch import Row
+from engine.schedule.windows import first_held
 
 WORKSPACE_BYTES = 2**27  # what it recommends
 Wrapper = Any  # flashinfer.BatchPrefillWithPagedKVCacheWrapper, which carries no types
@@ -29,6 +30,7 @@ Wrapper = Any  # flashinfer.BatchPrefillWithPagedKVCacheWrapper, which carries n
 class PlanKey:
     """What a wrapper's plan depends on beside the batch."""
 
+    group: int  # of layers
     scale: float
     window: int | None
     softcap: float | None
@@ -43,8 +45,10 @@ class PlannedWrapper:
 
 @dataclass(slots=True)
 class FlashInferPlan:
-    """A batch: where queries and pages of each row end, and how full its last page is; on the host."""
+    """A batch: where queries and pages of each row end, and how full its last page is; on the host. Pages
+    that are gone are in front of all that a row reads, and are left out."""
 
+    group: int
     pool_indices: Tensor
     queries: Tensor
     ends: Tensor
@@ -56,7 +60,7 @@ class FlashInferPlan:
     def attend(
         self, keys: Tensor, values: Tensor, query: Tensor, own: tuple[Tensor, Tensor], params: AttentionParams
     ) -> Tensor:
-        key = PlanKey(params.scale, params.window, params.softcap, query.shape[0])
+        key = PlanKey(self.group, params.scale, params.window, params.softcap, query.shape[0])
         if key not in self.planned:
             self.planned[key] = self.backend.plan_wrapper(self, key, keys)
         pages = self.backend.pages(keys), self.backend.pages(values)
@@ -76,16 +80,22 @@ class FlashInferBackend:
         self._workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
         self._wrappers: dict[PlanKey, PlannedWrapper] = {}
 
-    def plan(self, rows: Rows[Row]) -> tuple[list[int], FlashInferPlan]:
+    def plan(self, rows: Rows[Row]) -> tuple[list[int], list[FlashInferPlan]]:
+        tables = zip(*(row.sequence.tables for row in rows), strict=True)  # of each group of layers
+        plans = [self._plan(group, rows, of_group) for group, of_group in enumerate(tables)]
+        return list(range(len(rows))), plans
+
+    def _plan(self, group: int, rows: Rows[Row], tables: Rows[list[int]]) -> FlashInferPlan:
         size = self._block_size
         ends = [row.start + row.count for row in rows]
-        pages = [row.sequence.blocks[: -(-end // size)] for row, end in zip(rows, ends, strict=True)]
+        pages = [table[first_held(table) : -(-end // size)] for table, end in zip(tables, ends, strict=True)]
         pool_indices = [
-            row.sequence.blocks[at // size] * size + at % size
-            for row in rows
+            table[at // size] * size + at % size
+            for row, table in zip(rows, tables, strict=True)
             for at in range(row.start, row.start + row.count)
         ]
-        plan = FlashInferPlan(
+        return FlashInferPlan(
+            group,
             upload(pool_indices, self._device),
             self._numbers(list(accumulate((row.count for row in rows), initial=0))),
             self._numbers(list(accumulate(map(len, pages), initial=0))),
@@ -93,7 +103,6 @@ class FlashInferBackend:
             self._numbers([(end - 1) % size + 1 for end in ends]),
             self,
         )
-        return list(range(len(rows))), plan
 
     def plan_wrapper(self, batch: FlashInferPlan, key: PlanKey, keys: Tensor) -> PlannedWrapper:
         """A wrapper that reads the batch for the layers of this key."""

@@ -22,6 +22,7 @@ from engine.forward.kv_pool import KvPool
 from engine.forward.kv_read_plan import DecodeGroup, DecodePlan, RaggedBatch, RowSpan, contiguous_runs
 from engine.nonblocking_transfer import upload
 from engine.schedule.batch import Row
+from engine.schedule.windows import first_held
 
 MAX_SCORES = 2**26  # at once, where they have to be written down: a long context would take all memory
 Part = tuple[Tensor, Tensor]  # what attention to some keys gave, and its log-sum-exp
@@ -34,27 +35,28 @@ class SdpaBackend:
         self._pool = pool
         self._block_size = block_size
 
-    def plan(self, rows: Rows[Row]) -> tuple[list[int], SdpaPlan]:
-        spans = [self._span(row) for row in rows]
+    def plan(self, rows: Rows[Row]) -> tuple[list[int], list[SdpaPlan]]:
+        tables = zip(*(row.sequence.tables for row in rows), strict=True)  # of each group of layers
+        spans = [list(map(self._span, rows, of_group)) for of_group in tables]
         # Rows that decode first, and in the order in which their contexts lie: then they can be read
         # together.
-        order = sorted(range(len(rows)), key=lambda at: (rows[at].count > 1, spans[at].runs))
+        order = sorted(range(len(rows)), key=lambda at: (rows[at].count > 1, spans[0][at].runs))
+        return order, [self._plan([of_group[at] for at in order]) for of_group in spans]
+
+    def _plan(self, spans: list[RowSpan]) -> SdpaPlan:
         pool_indices: list[int] = []
-        for span in (spans[at] for at in order):
+        for span in spans:
             span.first = len(pool_indices)
             for part in span.slices(span.start, span.end):
                 pool_indices += range(part.start, part.stop)
         indices = upload(pool_indices, self._pool.keys[0].device)
-        ragged = RaggedBatch(indices, [spans[at] for at in order], self._pool.tokens, self._pool.dtype)
-        return order, SdpaPlan(ragged)
+        return SdpaPlan(RaggedBatch(indices, spans, self._pool.tokens, self._pool.dtype))
 
-    def _span(self, row: Row) -> RowSpan:
-        return RowSpan(
-            0,
-            row.count,
-            row.start,
-            contiguous_runs(row.sequence.blocks, self._block_size, row.start + row.count),
-        )
+    def _span(self, row: Row, table: list[int]) -> RowSpan:
+        first = first_held(table)
+        held = first * self._block_size
+        runs = contiguous_runs(table[first:], self._block_size, row.start + row.count - held)
+        return RowSpan(0, row.count, row.start, runs, held)
 
 
 class SdpaPlan:

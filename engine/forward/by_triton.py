@@ -17,7 +17,7 @@ from triton import knobs
 from triton.runtime import driver
 
 from engine.forward.attention import AttentionParams
-from engine.forward.block_tables import BlockTables
+from engine.forward.block_tables import BlockTables, GroupTables
 from engine.forward.triton_kernels import join, read
 from engine.nonblocking_transfer import upload
 from engine.schedule.batch import Row
@@ -73,7 +73,7 @@ class TritonPlan:
 
     pool_indices: Tensor
     parts: list[Tiles]
-    tables: BlockTables
+    tables: GroupTables
     launch: LaunchConfig
 
     def attend(
@@ -163,7 +163,7 @@ class TritonBackend:
         self.launch = launch
         self._tile_tokens = max(1, launch.tile_rows // _power(heads // kv_heads))
 
-    def plan(self, rows: Rows[Row]) -> tuple[list[int], TritonPlan]:
+    def plan(self, rows: Rows[Row]) -> tuple[list[int], list[TritonPlan]]:
         """Rows of one token first: their context is split among programs, a chunk has programs enough."""
         order = sorted(range(len(rows)), key=lambda at: rows[at].count > 1)
         self.tables.update(rows)
@@ -179,14 +179,21 @@ class TritonBackend:
                 (single if row.count == 1 else chunks).append(tile)
             owners += [slot] * row.count
             positions += range(row.start, row.start + row.count)
-        pool_indices = self.tables.pool_indices(*upload([owners, positions], self.tables.tensor.device))
+        slots, at = upload([owners, positions], self.tables.device)
         parts = [self.tiles(self._uploaded(single), 0, len(single))] if single else []
         if chunks:
             parts.append(self.tiles(self._uploaded(chunks), len(single), len(owners), self._tile_tokens))
-        return order, self.plan_of(pool_indices, parts)
+        return order, self.plans_of(slots, at, parts)
 
-    def plan_of(self, pool_indices: Tensor, parts: list[Tiles]) -> TritonPlan:
-        return TritonPlan(pool_indices, parts, self.tables, self.launch)
+    def plans_of(self, slots: Tensor, positions: Tensor, parts: list[Tiles]) -> list[TritonPlan]:
+        """For the tokens at these positions of these slots' sequences, which the tiles hold."""
+        return [
+            self.plan_of(tables.pool_indices(slots, positions), parts, tables)
+            for tables in self.tables.groups
+        ]
+
+    def plan_of(self, pool_indices: Tensor, parts: list[Tiles], tables: GroupTables) -> TritonPlan:
+        return TritonPlan(pool_indices, parts, tables, self.launch)
 
     def tiles(self, numbers: Tensor, first: int, end: int, longest: int = 1) -> Tiles:
         """Tiles that hold the tokens from `first` to `end`."""
@@ -196,7 +203,7 @@ class TritonBackend:
 
     def _uploaded(self, tiles: list[tuple[int, int, int, int]]) -> Tensor:
         columns = [list(column) for column in zip(*tiles, strict=True)]
-        return upload(columns, self.tables.tensor.device, torch.int32)
+        return upload(columns, self.tables.device, torch.int32)
 
 
 def _power(number: int) -> int:

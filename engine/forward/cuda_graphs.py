@@ -28,7 +28,7 @@ from engine.schedule.batch import Row
 log = logging.getLogger(__name__)
 
 Work = Callable[[], None]
-Forward = Callable[[Tensor, Tensor, AttentionPlan], Tensor]  # tokens, positions: logits of every row
+Forward = Callable[[Tensor, Tensor, Rows[AttentionPlan]], Tensor]  # tokens, positions: logits of every row
 
 
 class NotCapturable(RuntimeError):
@@ -98,8 +98,8 @@ class DecodeGraphs:
         order = torch.arange(size, device=slots.device)
         tiles = torch.stack([slots, order, positions, torch.ones_like(slots)]).int()
         attention = self._attention
-        indices = attention.tables.pool_indices(slots, positions)
-        return self._forward(tokens, positions, attention.plan_of(indices, [attention.tiles(tiles, 0, size)]))
+        plans = attention.plans_of(slots, positions, [attention.tiles(tiles, 0, size)])
+        return self._forward(tokens, positions, plans)
 
 
 class CudaGraphCapture:

@@ -1,31 +1,51 @@
 """The KV pool: keys and values of every layer, in one tensor, addressed by token.
 
+A token's place has room for the layers of one group: where a model has several, each group keeps its share of
+the same tokens in blocks of its own, and a block is as good for any of them.
+
 It knows numbers and where they lie; who owns which block is the block cache's business. On the CPU a token
 takes memory only once it is written, and gives it back when it is told to; a number never moves.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Several
+
 import torch
 from torch import Tensor
 
 from engine.forward.mapped_memory import MappedMemory, items_in_whole_pages
+from engine.model.layer_groups import LayerGroup
 
 
 class KvPool:
     """Keys and values of every layer, [KV heads, tokens, head size] each, so that a run of one head is one
-    slice."""
+    slice. Without `groups` all layers are in one, which keeps everything."""
 
     def __init__(
-        self, layers: int, heads: int, size: int, *, tokens: int, dtype: torch.dtype, device: str
+        self,
+        layers: int,
+        heads: int,
+        size: int,
+        *,
+        tokens: int,
+        dtype: torch.dtype,
+        device: str,
+        groups: Several[LayerGroup] = (),
     ) -> None:
+        self.groups = groups or [LayerGroup(None, list(range(layers)))]
+        places = max(len(group.layers) for group in self.groups)
         # In one piece, so that a block's share of all layers can be moved at once.
         self._mapped: MappedMemory | None = None
         if torch.device(device).type == "cpu":
-            self._all = self._map(2 * layers, heads, tokens, size, dtype)
+            self._all = self._map(2 * places, heads, tokens, size, dtype)
         else:
-            self._all = torch.zeros(2 * layers, heads, tokens, size, dtype=dtype, device=device)
-        self.keys, self.values = list(self._all[:layers]), list(self._all[layers:])
+            self._all = torch.zeros(2 * places, heads, tokens, size, dtype=dtype, device=device)
+        place = {layer: at for group in self.groups for at, layer in enumerate(group.layers)}
+        self.keys = [self._all[place[layer]] for layer in range(layers)]
+        self.values = [self._all[places + place[layer]] for layer in range(layers)]
+        groups_of = {layer: at for at, group in enumerate(self.groups) for layer in group.layers}
+        self.group_of = [groups_of[layer] for layer in range(layers)]
         self.tokens = tokens
         self.dtype = dtype
 

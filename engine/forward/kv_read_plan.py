@@ -31,7 +31,8 @@ class RowSpan:
     first: int
     count: int
     start: int
-    runs: list[tuple[int, int]]  # where positions 0 to start + count lie in the pool: (first token, tokens)
+    runs: list[tuple[int, int]]  # where positions `held` to start + count lie: (first token, tokens)
+    held: int = 0  # the first position that its table holds
 
     @property
     def end(self) -> int:
@@ -40,7 +41,7 @@ class RowSpan:
     def slices(self, begin: int, end: int) -> list[slice]:
         """Where positions `begin` to `end` lie."""
         found = []
-        position = 0
+        position = self.held
         for first, tokens in self.runs:
             low, high = max(begin, position), min(end, position + tokens)
             if low < high:

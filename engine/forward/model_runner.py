@@ -51,7 +51,7 @@ class ModelRunner:
     def forward(self, rows: Rows[Row]) -> Tensor:
         if self._decode_graphs is not None and self._decode_graphs.fits(rows):
             return self._decode_graphs.logits(rows)
-        order, plan = self._attention.plan(rows)
+        order, plans = self._attention.plan(rows)
         tokens: list[int] = []
         positions: list[int] = []
         placeholders: list[tuple[int, int]] = []  # place in the batch, and whose slot
@@ -71,11 +71,11 @@ class ModelRunner:
             places, slots = zip(*placeholders, strict=True)
             ids[self._integers(places)] = self._latest_tokens[self._integers(slots)]
         # Somebody's logits are always computed: models are not made for a batch without any.
-        logits = self._logits(ids, self._integers(positions), plan, self._integers(wanted or [0]))
+        logits = self._logits(ids, self._integers(positions), plans, self._integers(wanted or [0]))
         return logits[: len(wanted)]
 
     def _logits(
-        self, tokens: Tensor, positions: Tensor, plan: AttentionPlan, wanted: Tensor | None = None
+        self, tokens: Tensor, positions: Tensor, plans: Rows[AttentionPlan], wanted: Tensor | None = None
     ) -> Tensor:
         output = self._model(
             input_ids=tokens[None],
@@ -83,7 +83,7 @@ class ModelRunner:
             use_cache=False,
             logits_to_keep=0 if wanted is None else wanted,
             pool=self.pool,
-            plan=plan,
+            plans=plans,
         )
         logits: Tensor = output.logits[0]
         return logits

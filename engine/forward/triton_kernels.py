@@ -88,6 +88,8 @@ def read(  # type: ignore[no-untyped-def]
     for start in range(low, high, N):
         there = start + n
         held = there < end
+        if window > 0:  # what is before it may be gone
+            held = held & (there > position - window)
         number = tl.load(tables + slot * table_row + there // block, mask=held, other=0).to(tl.int64)
         place = number * block + there % block
         k = tl.load(

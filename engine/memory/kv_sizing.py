@@ -52,7 +52,14 @@ def kv_bytes(device: DeviceMemory, step: int, fraction: float) -> int:
 
 
 def step_bytes(
-    runner: Runner, sampler: Sampler, *, chunk: int, rows: int, block_size: int, meter: MemoryMeter
+    runner: Runner,
+    sampler: Sampler,
+    *,
+    chunk: int,
+    rows: int,
+    block_size: int,
+    groups: int,
+    meter: MemoryMeter,
 ) -> int:
     """What the largest steps take: one that is computed as it comes, and sampled from; and one more that is
     captured as a CUDA graph and stays, with its logits.
@@ -60,8 +67,8 @@ def step_bytes(
     The runner's pool holds `chunk` tokens or more; what it holds is overwritten.
     """
     blocks = list(range(-(-chunk // block_size)))
-    many = meter(lambda: runner.forward([trial_row(0, chunk, blocks)]))
-    batch = [trial_row(slot, 1, blocks[:1]) for slot in range(rows)]
+    many = meter(lambda: runner.forward([trial_row(0, chunk, blocks, groups)]))
+    batch = [trial_row(slot, 1, blocks[:1], groups) for slot in range(rows)]
 
     def decode() -> None:
         requests = [SampleRequest(row.sequence, 0) for row in batch]
@@ -74,10 +81,11 @@ def step_bytes(
     return max(many, few) + captured
 
 
-def trial_row(slot: int, count: int, blocks: list[int]) -> Row:
-    """A row of no stream, that computes `count` tokens and samples."""
+def trial_row(slot: int, count: int, blocks: list[int], groups: int = 1) -> Row:
+    """A row of no stream, that computes `count` tokens and samples, in the same blocks for all groups of
+    layers: what they then hold is nothing."""
     sequence = Sequence(-1 - slot, [0] * count, ALL_PARAMETERS, credit=1, context=count + 1)
-    sequence.slot, sequence.blocks = slot, blocks
+    sequence.slot, sequence.blocks, sequence.other_blocks = slot, blocks, [blocks] * (groups - 1)
     return Row(sequence, 0, count, samples=True)
 
 
@@ -97,13 +105,16 @@ def kv_bytes_on_device(
     chunk: int,
     rows: int,
     block_size: int,
+    groups: int,
     fraction: float,
     reserved: int,
 ) -> int:
     """Bytes of the CUDA device for the KV cache: what the weights, the largest steps and what else is
     `reserved` leave of its share."""
     trial = runner_with(chunk)
-    step = step_bytes(trial, sampler, chunk=chunk, rows=rows, block_size=block_size, meter=cuda_meter)
+    step = step_bytes(
+        trial, sampler, chunk=chunk, rows=rows, block_size=block_size, groups=groups, meter=cuda_meter
+    )
     del trial
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info()

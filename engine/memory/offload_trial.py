@@ -50,7 +50,7 @@ def _is_faster(host_pool: HostPool, pool: KvPool, runner: Runner, block_size: in
     copies = [(number, number) for number in range(blocks)]
     host_pool.save(copies)  # nothing but zeros, which may lie in any block
     load_s = _seconds(lambda: host_pool.load(copies).wait())
-    row = trial_row(0, tokens, list(range(blocks)))
+    row = trial_row(0, tokens, list(range(blocks)), len(pool.groups))
     compute_s = _seconds(lambda: Download(runner.forward([row])).read())
     pool.zero(slice(0, blocks * block_size))
     log.info(

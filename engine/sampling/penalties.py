@@ -1,8 +1,10 @@
 """Sampling penalties: repetition, presence and frequency, and the counts of tokens that they need.
 
 There are as many rows of counts as streams are sampled at once: a row belongs to a slot until others need it
-more, catches up with its sequence's tokens when it is next used, and is counted anew where it was lost. It
-knows sequences, and nothing of temperatures, seeds or draws.
+more, catches up with its sequence's tokens when it is next used, and is counted anew where it was lost. A row
+names the tokens that it has, so that what a penalty costs goes by the context, and not by the vocabulary.
+
+It knows sequences, and nothing of temperatures, seeds or draws.
 """
 
 from __future__ import annotations
@@ -15,34 +17,34 @@ from torch import Tensor
 from engine.nonblocking_transfer import upload
 from engine.sampling.readback import SampleRequest
 
+MIN_REPETITION = 1e-30  # a score that is divided by it is still a number in float32
 
-@dataclass(frozen=True, slots=True)
-class Uncounted:
-    """What a row has yet to count."""
+
+@dataclass(slots=True)
+class CountedRow:
+    """What is counted of a sequence: so many of its tokens, as they were at that version."""
 
     row: int
-    slot: int
-    context: list[int]
-    output: list[int]
-    anew: bool  # whether what it counted before is void
-    placeholder: bool  # whether there is one token more, which the host does not know yet
+    version: int
+    counted: int
+    distinct: dict[int, None]  # in the order in which the row names them
 
 
 class TokenCounts:
-    """Rows of counts over the vocabulary: is a token in the context, and how often was it output.
+    """Rows over the vocabulary: which tokens a context has, and how often each was output.
 
-    `latest_tokens` has the token that was sampled last for each slot. It is all of a sequence that the host
-    may not know: no sequence is sampled while it has two placeholders.
+    Counted is what the host knows. It may not know the last token of a context yet, which is then the one
+    that `latest_tokens` has for its slot; no sequence is sampled while it has two placeholders.
     """
 
     def __init__(self, rows: int, vocab: int, latest_tokens: Tensor) -> None:
         self._latest_tokens = latest_tokens
         # Left as they are: a row is emptied when a slot gets it.
-        self._context = torch.empty(rows, vocab, dtype=torch.bool, device=latest_tokens.device)
+        self._distinct = torch.empty(rows, vocab, dtype=torch.int32, device=latest_tokens.device)
         self._output = torch.empty(rows, vocab, dtype=torch.int32, device=latest_tokens.device)
         self._free = list(range(rows))
         self._rows: dict[int, int] = {}  # of a slot, in the order of their last use
-        self._counted: dict[int, tuple[int, int]] = {}  # of a slot: tokens counted, and their version
+        self._counted: dict[int, CountedRow] = {}  # of a slot
 
     def release_slot(self, slot: int) -> None:
         if slot in self._rows:
@@ -50,28 +52,40 @@ class TokenCounts:
             self._counted.pop(slot, None)
 
     def penalise(
-        self,
-        scores: Tensor,
-        requests: list[SampleRequest],
-        repetition: Tensor,
-        presence: Tensor,
-        frequency: Tensor,
-    ) -> Tensor:
-        """The scores less the penalties: one row a sequence, and one penalty of each kind a row."""
+        self, scores: Tensor, places: list[int], requests: list[SampleRequest], penalties: Tensor
+    ) -> None:
+        """Subtract from the scores at these places, one a request; `penalties` has a row for each score."""
         rows = self._rows_of([request.seq.slot for request in requests])
-        self._catch_up(requests, rows)
-        places = upload(rows, scores.device)
-        repetition, presence, frequency = (
-            penalty.to(scores.dtype)[:, None] for penalty in (repetition, presence, frequency)
-        )
-        repeated = torch.where(scores < 0, scores * repetition, scores / repetition)
-        scores = torch.where(self._context[places], repeated, scores)
-        output = self._output[places]
-        return scores.sub_(frequency * output).sub_(presence * (output > 0))
+        counts = self._catch_up(requests, rows)
+        late = [at for at, request in enumerate(requests) if _is_late(request)]
+        owners, ids, output = self._tokens_of(counts, late, [request.seq.slot for request in requests])
+        at = upload(places, scores.device)[owners]
+        repetition, presence, frequency = penalties[at].to(scores.dtype).unbind(1)
+        repetition = repetition.clamp(min=MIN_REPETITION)
+        known = scores[at, ids]
+        repeated = torch.where(known < 0, known * repetition, known / repetition)
+        # A token that is named twice has the same score both times.
+        scores.index_put_((at, ids), repeated.sub_(frequency * output).sub_(presence * (output > 0)))
+
+    def _tokens_of(
+        self, counts: list[CountedRow], late: list[int], slots: list[int]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The tokens of all contexts in one line: whose each is, which it is, and how often it was output."""
+        device = self._output.device
+        lengths = [len(row.distinct) for row in counts]
+        owners, places = _spread(lengths, [0] * len(counts), device)
+        rows = upload([row.row for row in counts], device)
+        ids = self._distinct[rows[owners], places].long()
+        latest = torch.full((len(counts),), -1, device=device)
+        if late:
+            last, at = self._latest_tokens[upload([slots[at] for at in late], device)], upload(late, device)
+            latest[at] = last
+            owners, ids = torch.cat([owners, at]), torch.cat([ids, last])
+        return owners, ids, self._output[rows[owners], ids] + (ids == latest[owners])
 
     def _rows_of(self, slots: list[int]) -> list[int]:
         """A row for each: its own, or a free one, or that of the slot which used its own longest ago."""
-        assert len(slots) <= len(self._context), "more streams are sampled at once than there are rows"
+        assert len(slots) <= len(self._output), "more streams are sampled at once than there are rows"
         for slot in sorted(slots, key=lambda slot: slot not in self._rows):  # who has one keeps it
             if slot not in self._rows and not self._free:
                 self.release_slot(next(iter(self._rows)))
@@ -80,48 +94,57 @@ class TokenCounts:
 
     # -- counting ----------------------------------------------------------------------------------
 
-    def _catch_up(self, requests: list[SampleRequest], rows: list[int]) -> None:
-        """Count all that stands before the requested tokens. A row where that fails is counted anew."""
-        uncounted = [self._uncounted(request, row) for request, row in zip(requests, rows, strict=True)]
-        void = [part.row for part in uncounted if part.anew]
-        if void:
-            places = upload(void, self._context.device)
-            self._context.index_fill_(0, places, 0)
-            self._output.index_fill_(0, places, 0)
-        placeholders = [part for part in uncounted if part.placeholder]
-        context = self._places([(part.row, part.context) for part in uncounted], placeholders)
-        output = self._places([(part.row, part.output) for part in uncounted], placeholders)
-        self._context.index_put_(context, self._context.new_ones(()))
-        self._output.index_put_(output, self._output.new_ones(()), accumulate=True)
-        for request in requests:
-            self._counted[request.seq.slot] = _before(request), request.seq.tokens_version
-
-    def _uncounted(self, request: SampleRequest, row: int) -> Uncounted:
-        seq, upto = request.seq, _before(request)
-        assert upto - seq.num_tokens in (0, 1), "two placeholders, or a token that is sampled again"
-        counted, version = self._counted.pop(seq.slot, (0, -1))
-        anew = version != seq.tokens_version or counted > upto
+    def _catch_up(self, requests: list[SampleRequest], rows: list[int]) -> list[CountedRow]:
+        """Count all that the host knows. A row where that fails is counted anew."""
+        device = self._output.device
+        counts, anew = [], []
+        named: list[list[int]] = []  # tokens that a row has not named yet
+        starts: list[int] = []  # and where they are put
+        output: list[list[int]] = []  # tokens that were output since
+        for request, row in zip(requests, rows, strict=True):
+            seq = request.seq
+            count = self._counted.pop(seq.slot, None)
+            if count is None or count.version != seq.tokens_version or count.counted > seq.num_tokens:
+                count = CountedRow(row, seq.tokens_version, 0, {})
+                anew.append(row)
+                context, said = seq.tokens, seq.output_tokens()
+            else:  # whatever is new was sampled
+                context = said = seq.tokens[count.counted :]
+            new = [token for token in dict.fromkeys(context) if token not in count.distinct]
+            starts.append(len(count.distinct))
+            named.append(new)
+            output.append(said)
+            count.distinct.update(dict.fromkeys(new))
+            count.counted = seq.num_tokens
+            counts.append(count)
         if anew:
-            context, output, counted = seq.tokens, seq.output_tokens(), 0
-        else:  # whatever is new was sampled
-            context = output = seq.tokens[counted:]
-        placeholder = max(counted, seq.num_tokens) < upto
-        return Uncounted(row, seq.slot, context, output, anew, placeholder)
-
-    def _places(
-        self, runs: list[tuple[int, list[int]]], placeholders: list[Uncounted]
-    ) -> tuple[Tensor, Tensor]:
-        """Where tokens are counted: those of each row, and then the placeholders."""
-        device = self._context.device
-        columns = [token for _, tokens in runs for token in tokens]
-        rows = upload([row for row, _ in runs], device)
-        lengths = upload([len(tokens) for _, tokens in runs], device)
-        known = rows.repeat_interleave(lengths, output_size=len(columns))  # given, so that nobody waits
-        late = upload([part.row for part in placeholders], device)
-        latest = self._latest_tokens[upload([part.slot for part in placeholders], device)]
-        return torch.cat([known, late]), torch.cat([upload(columns, device), latest])
+            self._output.index_fill_(0, upload(anew, device), 0)
+        table = upload(rows, device)
+        owners, places = _spread([len(tokens) for tokens in named], starts, device)
+        tokens = upload([token for some in named for token in some], device)
+        self._distinct.index_put_((table[owners], places), tokens.int())
+        owners, _ = _spread([len(tokens) for tokens in output], starts, device)
+        tokens = upload([token for some in output for token in some], device)
+        self._output.index_put_((table[owners], tokens), self._output.new_ones(()), accumulate=True)
+        self._counted |= {request.seq.slot: count for request, count in zip(requests, counts, strict=True)}
+        return counts
 
 
-def _before(request: SampleRequest) -> int:
-    """How many tokens stand before the requested one, with placeholders."""
-    return request.seq.num_tokens + request.index - request.seq.num_outputs
+def _spread(lengths: list[int], starts: list[int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Runs of these lengths in one line: which run each place is of, and a number that counts from its
+    start."""
+    total, ends = sum(lengths), 0
+    offsets = []
+    for length, start in zip(lengths, starts, strict=True):
+        offsets.append(start - ends)
+        ends += length
+    numbers, counts = upload([list(range(len(lengths))), offsets], device), upload(lengths, device)
+    owners = numbers[0].repeat_interleave(counts, output_size=total)  # given, so that nobody waits
+    return owners, torch.arange(total, device=device) + numbers[1][owners]
+
+
+def _is_late(request: SampleRequest) -> bool:
+    """Whether the host does not know the token before the requested one yet."""
+    late = request.index - request.seq.num_outputs
+    assert late in (0, 1), "two placeholders, or a token that is sampled again"
+    return late == 1

@@ -5,7 +5,7 @@ sequence: to adjust a stream is to write a row, and a batch is never split by it
 when they are next sampled with, all together, however often their streams were adjusted, and where whatever
 fails is tried again. What is sampled for a row depends on that row alone. In order: logprobs of the raw
 logits; logit_bias, repetition, presence and frequency penalty, min_tokens; temperature, top_k, top_p, min_p
-(the order of transformers' warpers); the draw.
+(the order of transformers' warpers); the race.
 
 It knows sequences and what was asked of them. It changes none, and decides neither which rows are sampled nor
 whether a token ends its stream: `ignore_eos` and `max_tokens` mean nothing here.
@@ -13,6 +13,7 @@ whether a token ends its stream: `ignore_eos` and `max_tokens` mean nothing here
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 import torch
@@ -20,17 +21,18 @@ from torch import Tensor
 
 from engine.api import Sampling
 from engine.nonblocking_transfer import Download, upload
-from engine.sampling import sampling_math
+from engine.sampling import filters, noise
+from engine.sampling.draw import Asked, draw_on
 from engine.sampling.penalties import TokenCounts
 from engine.sampling.readback import LogprobsReadback, Readback, SampleRequest
 from engine.schedule.sequence import SampledToken, Sequence
 
-PARAMETERS = 7  # columns of a slot's row, in the order of `_parameters_of`
+PARAMETERS = 6  # columns of a slot's row, in the order of `_parameters_of`
 
 
 def _parameters_of(s: Sampling) -> list[float]:
-    filters = [s.temperature, s.top_k, s.top_p, s.min_p]
-    return [*filters, s.repetition_penalty, s.presence_penalty, s.frequency_penalty]
+    coldest = math.log(s.min_p) if s.min_p > 0 else -math.inf  # that min_p lets run
+    return [s.temperature, s.top_p, coldest, s.repetition_penalty, s.presence_penalty, s.frequency_penalty]
 
 
 def _penalised(s: Sampling) -> bool:
@@ -38,7 +40,7 @@ def _penalised(s: Sampling) -> bool:
 
 
 class Sampler:
-    """One token a row; `uniform` makes the random number of each (seed, token index).
+    """One token a row.
 
     At most `rows` streams are sampled at once: by default all slots.
     Where several processes compute the same rows, `broadcast` gives all of them the tokens of one.
@@ -52,16 +54,13 @@ class Sampler:
         eos: Iterable[int],
         rows: int | None = None,
         device: str | torch.device = "cpu",
-        uniform: Callable[[Tensor, Tensor], Tensor] = sampling_math.uniform,
         broadcast: Callable[[Tensor], None] | None = None,
     ) -> None:
-        if vocab > sampling_math.MAX_VOCAB:
-            raise ValueError(
-                f"{vocab} tokens are too many to draw from; the limit is {sampling_math.MAX_VOCAB}"
-            )
+        if vocab > filters.MAX_VOCAB:
+            raise ValueError(f"{vocab} tokens are too many to draw from; the limit is {filters.MAX_VOCAB}")
         self._vocab = vocab
         self._device = torch.device(device)
-        self._uniform = uniform
+        self._draw = draw_on(self._device)
         self._broadcast = broadcast
         self.latest_tokens = torch.zeros(slots + 1, dtype=torch.int64, device=device)  # of each slot
         # A tokenizer may name end tokens that the model has no logits for: they cannot be chosen anyway.
@@ -111,24 +110,10 @@ class Sampler:
         raw = logits if logits.dtype == torch.float64 else logits.float()
         slots = self._integers([row.seq.slot for row in rows])
         parameters = self._parameters[slots]
-        best, tokens = raw.max(1)  # of equals the first; NaN above all
-        sound = best.isfinite()
-        scores = raw
-        edited = [at for at, row in enumerate(rows) if self._is_edited(row)]
-        if edited:
-            places = self._integers(edited)
-            part = self._edit(raw[places], [rows[at] for at in edited], parameters[places])
-            scores = raw.index_copy(0, places, part)
-            best[places], tokens[places] = part.max(1)
-            sound &= best.isfinite()
-        drawn = [at for at, row in enumerate(rows) if row.seq.sampling.temperature > 0]
-        if drawn:
-            places = self._integers(drawn)
-            seqs = [rows[at].seq for at in drawn]
-            weights = self._weights(scores[places], best[places], seqs, parameters[places])
-            indices = self._integers([rows[at].index for at in drawn])
-            tokens[places] = sampling_math.pick(weights, self._uniform(self._seeds[slots[places]], indices))
-        tokens = tokens.masked_fill(~sound, -1)
+        scores = self._edited(raw, rows, parameters)
+        tokens = self._draw(scores, self._asked(rows, slots, parameters))
+        if scores is not raw:
+            tokens.masked_fill_(~raw.amax(1).isfinite(), -1)  # NaN is above all
         if self._broadcast is not None:
             self._broadcast(tokens)
         self.latest_tokens.index_copy_(0, slots, tokens.clamp(min=0))
@@ -143,8 +128,11 @@ class Sampler:
     def _is_edited(self, row: SampleRequest) -> bool:
         return bool(self._bias[row.seq.slot]) or _penalised(row.seq.sampling) or self._eos_banned(row)
 
-    def _edit(self, scores: Tensor, rows: list[SampleRequest], parameters: Tensor) -> Tensor:
-        """The scores, which are ours to write to, after bias, penalties and min_tokens."""
+    def _edited(self, raw: Tensor, rows: list[SampleRequest], parameters: Tensor) -> Tensor:
+        """The scores after bias, penalties and min_tokens."""
+        if not any(self._is_edited(row) for row in rows):
+            return raw
+        scores = raw.clone()
         biases = [(at, *item) for at, row in enumerate(rows) for item in self._bias[row.seq.slot].items()]
         if biases:
             places, ids, values = zip(*biases, strict=True)
@@ -152,34 +140,21 @@ class Sampler:
             scores.index_put_((self._integers(places), self._integers(ids)), bias, accumulate=True)
         penalised = [at for at, row in enumerate(rows) if _penalised(row.seq.sampling)]
         if penalised:
-            at = self._integers(penalised)
-            _, _, _, _, *penalties = parameters[at].unbind(1)
-            scores[at] = self._counts.penalise(scores[at], [rows[place] for place in penalised], *penalties)
+            self._counts.penalise(scores, penalised, [rows[at] for at in penalised], parameters[:, 3:])
         early = [at for at, row in enumerate(rows) if self._eos_banned(row)]
         if early:
             scores[self._integers(early)[:, None], self._eos] = -torch.inf
         return scores
 
-    def _weights(self, scores: Tensor, best: Tensor, seqs: list[Sequence], parameters: Tensor) -> Tensor:
-        """Each token's share of the draw, after temperature, top_k, top_p and min_p."""
-        temperature, top_k, top_p, min_p, *_ = parameters.unbind(1)
-        weights = sampling_math.weights(scores, best, temperature)
-        by_rank = [row for row, seq in enumerate(seqs) if 0 < seq.sampling.top_k < self._vocab]
-        by_mass = [row for row, seq in enumerate(seqs) if seq.sampling.top_p < 1]
-        floor = torch.zeros_like(best)
-        if by_rank:
-            at = self._integers(by_rank)
-            largest = max(seqs[row].sampling.top_k for row in by_rank)
-            floor[at] = sampling_math.top_k_floor(weights[at], top_k[at].long(), largest)
-        if by_mass:  # a share of what top_k left
-            at = self._integers(by_mass)
-            left = weights[at]
-            left.masked_fill_(left < floor[at, None], 0)
-            floor[at] = floor[at].maximum(sampling_math.top_p_floor(left, top_p[at]))
-        floor = floor.maximum((min_p * sampling_math.SCALE).to(floor.dtype))
-        if by_rank or by_mass or any(seq.sampling.min_p > 0 for seq in seqs):
-            weights.masked_fill_(weights < floor[:, None], 0)
-        return weights
+    def _asked(self, rows: list[SampleRequest], slots: Tensor, parameters: Tensor) -> Asked:
+        sampling = [row.seq.sampling for row in rows]
+        return Asked(
+            [s.temperature for s in sampling],
+            [s.top_k for s in sampling],
+            [s.top_p for s in sampling],
+            noise.keys(self._seeds[slots], self._integers(row.index for row in rows)),
+            parameters[:, :3],
+        )
 
     # -- logprobs ----------------------------------------------------------------------------------
 

@@ -11,29 +11,47 @@ neither. `audit()` proves it.
 What is cached is evicted in one order, the least recently used first and a chain's end before its beginning.
 Where blocks lie is the business of `free_blocks.py`: where tables should be runs of neighbours, some may be
 evicted before they are needed, in that same order.
+
+A sequence has a table for each group of the model's layers, and a block is in tables of one group only. A
+group whose layers see a window lets go of what has left it: that is cached then, as what a sequence releases.
+So a prefix can be taken where the groups that see all have all of it, and the others the window before its
+end (`windows.py`).
 """
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
-from hashlib import blake2b
 from itertools import islice
 
+from engine.schedule.block_names import block_name, block_names, longest_prefix, new_hashes
 from engine.schedule.free_blocks import FreeBlocks, FreeList, FreeRuns
 from engine.schedule.sequence import Sequence
+from engine.schedule.windows import GONE, UNLIMITED, Windows, first_held
 
 EVICTED_TOGETHER = 32  # blocks, before it is looked again whether they were enough
 
 
 class BlockCache:
-    """`runs`: whether tables should be runs of neighbours, for who reads them as slices."""
+    """`runs`: whether tables should be runs of neighbours, for who reads them as slices. `windows`: of each
+    group of layers; a step computes up to `chunk` tokens of a sequence."""
 
-    def __init__(self, blocks: int, block_size: int, *, runs: bool = True) -> None:
+    def __init__(
+        self,
+        blocks: int,
+        block_size: int,
+        *,
+        runs: bool = True,
+        windows: tuple[int | None, ...] = (None,),
+        chunk: int = UNLIMITED,
+    ) -> None:
         self.block_size = block_size
+        self.windows = Windows(windows, block_size, chunk)
+        self._windowed = [group for group, window in enumerate(windows) if window is not None]
+        self._keeps_all = windows == (None,)
+        self._groups = range(len(windows))
         self.refs = [0] * blocks  # tables that a block is in
-        self._hash_of: dict[int, bytes] = {}
+        self._hash_of: dict[int, bytes] = {}  # and of which group's layers: its name
         self._by_hash: dict[bytes, int] = {}
         self._cached: OrderedDict[int, float] = OrderedDict()  # since when; least recently used first
         self._let_go: OrderedDict[int, float] = OrderedDict()  # free ones that hold memory, likewise
@@ -62,116 +80,202 @@ class BlockCache:
     # -- block tables ----------------------------------------------------------------------------
 
     def grow(self, sequence: Sequence, tokens: int) -> bool:
-        """Extend its table to so many tokens; False, and nothing changed, where blocks are short."""
-        missing = self.blocks_for(tokens) - len(sequence.blocks)
+        """Extend its tables to so many tokens; False, and nothing changed, where blocks are short."""
+        missing = self.missing(sequence, tokens)
         if missing > self.free + self.cached:
             return False
-        if missing > 0:
-            sequence.blocks += self._take(missing, sequence.blocks)
+        if missing:
+            for group, table in enumerate(self._tables(sequence)):
+                end = self.windows.end(group, sequence.next_position, tokens)
+                if end > len(table):
+                    table.extend(self._take(end - len(table), table))
         return True
+
+    def missing(self, sequence: Sequence, tokens: int) -> int:
+        """How many blocks its tables lack for so many tokens."""
+        if self._keeps_all:
+            return max(0, self.blocks_for(tokens) - len(sequence.blocks))
+        at = sequence.next_position
+        ends = (self.windows.end(group, at, tokens) for group in self._groups)
+        return sum(max(0, end - len(table)) for end, table in zip(ends, self._tables(sequence), strict=True))
 
     def release(self, sequence: Sequence, keep: int = 0) -> None:
         """Free the blocks that hold nothing of the first `keep` tokens."""
+        assert self.can_keep(sequence, keep)
         count = self.blocks_for(keep)
-        self._drop(sequence.blocks[count:])
-        sequence.blocks_version += len(sequence.blocks) > count
-        del sequence.blocks[count:]
+        for table in sequence.tables:
+            self._drop(table[max(count, first_held(table)) :])
+            sequence.blocks_version += len(table) > count
+            del table[count:]
         self._truncate_hashes(sequence, keep // self.block_size)
         sequence.num_computed = min(sequence.num_computed, keep)
 
-    def invalidate(self, sequence: Sequence) -> None:
-        """Let nobody find what the sequence computed any more: it cannot be trusted."""
-        for number in sequence.blocks:
-            if self.refs[number] == 1:
-                self._uncache(number)
+    def can_keep(self, sequence: Sequence, tokens: int) -> bool:
+        """Whether its tables hold all that is read by whoever goes on behind so many of its tokens."""
+        tables = sequence.tables
+        return not tokens or all(
+            first_held(tables[group]) <= self.windows.first(group, tokens) for group in self._windowed
+        )
 
-    def make_writable(self, sequence: Sequence) -> tuple[int, int] | None:
-        """Copy on write: nobody else may be reading the block that the token at `next_position` goes to.
+    def let_go_of_past(self, sequence: Sequence) -> None:
+        """What has left the windows of whatever it computes next is in its tables no longer."""
+        for group in self._windowed:
+            table = sequence.blocks if group == 0 else sequence.other_blocks[group - 1]
+            first = self.windows.first(group, sequence.num_computed)
+            if first and table[first - 1] != GONE:
+                held = first_held(table)
+                self._drop(table[held:first])
+                table[held:first] = [GONE] * (first - held)
 
-        Only a rewind into a full block leads here. Returns (from, to) when the block must be copied first.
-        """
-        at = sequence.next_position // self.block_size
-        if at >= len(sequence.blocks):
-            return None
-        number = sequence.blocks[at]
-        self._truncate_hashes(sequence, at)
-        if self.refs[number] == 1:
+    def invalidate(self, sequence: Sequence) -> list[int]:
+        """Let nobody find what the sequence computed any more, since it cannot be trusted; returns the blocks
+        that hold it and that nobody else has."""
+        own = [number for number in sequence.held_blocks if self.refs[number] == 1]
+        for number in own:
             self._uncache(number)
-            return None
-        (copy,) = self._take(1, [])
-        sequence.blocks[at] = copy
-        sequence.blocks_version += 1
-        self._drop([number])
-        return number, copy
+        for group in self._windowed:
+            for digest in sequence.block_hashes[: first_held(sequence.tables[group])]:
+                past = self._by_hash.get(block_name(digest, group))
+                if past is not None and not self.refs[past]:
+                    del self._cached[past]
+                    self._uncache(past)
+                    self._give([past])
+                    own.append(past)
+        return own
 
-    def needs_copy(self, sequence: Sequence) -> bool:
-        """Whether `make_writable` will need a block."""
+    def make_writable(self, sequence: Sequence) -> list[tuple[int, int]]:
+        """Copy on write: nobody else may be reading the blocks that the token at `next_position` goes to.
+
+        Only a rewind into a full block leads here. Returns (from, to) of each that must be copied first.
+        """
+        copies: list[tuple[int, int]] = []
         at = sequence.next_position // self.block_size
-        return at < len(sequence.blocks) and self.refs[sequence.blocks[at]] > 1
+        if len(sequence.block_hashes) > at:
+            self._truncate_hashes(sequence, at)
+        for table in sequence.tables if sequence.other_blocks else (sequence.blocks,):
+            if at >= len(table):
+                continue
+            number = table[at]
+            if self.refs[number] == 1:
+                if number in self._hash_of:
+                    self._uncache(number)
+                continue
+            (copy,) = self._take(1, [])
+            table[at] = copy
+            sequence.blocks_version += 1
+            self._drop([number])
+            copies.append((number, copy))
+        return copies
+
+    def num_copies(self, sequence: Sequence) -> int:
+        """How many blocks `make_writable` will need."""
+        at = sequence.next_position // self.block_size
+        return sum(at < len(table) and self.refs[table[at]] > 1 for table in sequence.tables)
+
+    def needed(self, sequence: Sequence, tokens: int) -> int:
+        """How many blocks are to be had before its tokens up to there are computed."""
+        if not self._keeps_all:
+            return self.missing(sequence, tokens) + self.num_copies(sequence)
+        blocks, size = sequence.blocks, self.block_size
+        have, at = len(blocks), sequence.next_position // size
+        copies = at < have and self.refs[blocks[at]] > 1
+        return copies if tokens <= have * size else self.blocks_for(tokens) - have + copies
+
+    def _tables(self, sequence: Sequence) -> list[list[int]]:
+        """Those of a sequence that may have none yet."""
+        while len(sequence.other_blocks) < len(self._groups) - 1:
+            sequence.other_blocks.append([])
+        return sequence.tables
 
     # -- prefixes --------------------------------------------------------------------------------
 
     def match_prefix(self, sequence: Sequence) -> int:
-        """Begin its table with computed blocks of the same tokens; returns how many tokens that spares."""
+        """Begin its tables with computed blocks of the same tokens; returns how many tokens that spares."""
         assert not sequence.blocks
-        for digest in self._hash_chain(sequence, (sequence.num_tokens - 1) // self.block_size):
-            number = self._by_hash.get(digest)
-            if number is None:
-                break
-            self._cached.pop(number, None)
-            self.refs[number] += 1
-            sequence.blocks.append(number)
-            sequence.block_hashes.append(digest)
-        sequence.num_computed = len(sequence.blocks) * self.block_size
-        return sequence.num_computed
+        chain = new_hashes(sequence, (sequence.num_tokens - 1) // self.block_size, self.block_size)
+        found = longest_prefix(chain, self._by_hash.__contains__, self.windows)
+        position = len(found) * self.block_size
+        for group, table in enumerate(self._tables(sequence)):
+            first = self.windows.first(group, position)
+            table.extend([GONE] * first)
+            table.extend(self._use(self._by_hash[name]) for name in block_names(found[first:], group))
+        sequence.block_hashes = found
+        sequence.num_computed = position
+        return position
+
+    def lay_out(self, sequence: Sequence, hashes: list[bytes]) -> list[tuple[bytes, int]] | None:
+        """Have its tables hold what is read by whoever goes on behind these blocks, of which it has the
+        first: what is cached of them, and blocks to be filled, which are returned with their names.
+
+        None, and nothing changed, where blocks are short.
+        """
+        have, end = len(sequence.block_hashes), len(hashes)
+        firsts = [self.windows.first(group, end * self.block_size) for group in self._groups]
+        names = [block_names(hashes[max(have, first) :], group) for group, first in enumerate(firsts)]
+        known = {name: self._by_hash[name] for group in names for name in group if name in self._by_hash}
+        short = [
+            max(0, sum(name not in known for name in group) - max(0, len(table) - have))
+            for group, table in zip(names, self._tables(sequence), strict=True)
+        ]
+        if sum(short) > self.free + self.cached - sum(number in self._cached for number in known.values()):
+            return None
+        for number in known.values():
+            self._use(number)
+        filled: list[tuple[bytes, int]] = []
+        for table, first, group, more in zip(sequence.tables, firsts, names, short, strict=True):
+            beyond = max(0, len(table) - end)  # blocks that stay behind what is laid out
+            unused = iter([*table[have:], *(self._take(more, table) if more else ())])
+            gone = min(first, have)
+            self._drop(table[first_held(table) : gone])
+            table[:] = [GONE] * first + table[gone:have]
+            for name in group:
+                number = known[name] if name in known else next(unused)
+                table.append(number)
+                if name not in known:
+                    filled.append((name, number))
+            table.extend(islice(unused, beyond))
+            self._drop(list(unused))
+        sequence.blocks_version += 1
+        return filled
 
     def cache_full_blocks(self, sequence: Sequence) -> None:
         """Let sequences that begin with the same tokens find its full computed blocks."""
         full = sequence.num_computed // self.block_size
         if full == len(sequence.block_hashes):
             return
-        for at, digest in enumerate(self._hash_chain(sequence, full)):
-            if at < len(sequence.block_hashes):
-                continue
-            sequence.block_hashes.append(digest)
-            number = sequence.blocks[at]
-            if digest not in self._by_hash and number not in self._hash_of:
-                self._by_hash[digest] = number
-                self._hash_of[number] = digest
+        have = len(sequence.block_hashes)
+        hashes = list(new_hashes(sequence, full, self.block_size))
+        sequence.block_hashes += hashes
+        for group, table in enumerate(sequence.tables):
+            for name, number in zip(block_names(hashes, group), table[have:full], strict=True):
+                if name not in self._by_hash and number not in self._hash_of and number != GONE:
+                    self._by_hash[name] = number
+                    self._hash_of[number] = name
 
-    def lookup(self, digest: bytes) -> int | None:
-        """The block with this hash."""
-        return self._by_hash.get(digest)
+    def names(self, hashes: Iterable[bytes]) -> list[bytes]:
+        """Of the blocks of all groups with these hashes."""
+        return [block_name(digest, group) for digest in hashes for group in self._groups]
+
+    def lookup(self, name: bytes) -> int | None:
+        """The block with this name."""
+        return self._by_hash.get(name)
 
     def hash_blocks(self, sequence: Sequence, blocks: int) -> list[bytes]:
         """The hashes of its first full blocks, computed or not."""
-        return list(self._hash_chain(sequence, blocks))
+        return [*sequence.block_hashes[:blocks], *new_hashes(sequence, blocks, self.block_size)]
 
     def _truncate_hashes(self, sequence: Sequence, keep: int) -> None:
         del sequence.block_hashes[keep:]
         sequence.num_offered = min(sequence.num_offered, len(sequence.block_hashes))
 
-    def _hash_chain(self, sequence: Sequence, blocks: int) -> Iterable[bytes]:
-        """The hashes of its first full blocks, each covering all tokens before it.
-
-        Salted by tenant: one tenant's timing must tell nothing of another's prompts.
-        """
-        yield from sequence.block_hashes[:blocks]
-        have = len(sequence.block_hashes)
-        digest = sequence.block_hashes[-1] if have else sequence.tenant.to_bytes(8, "big", signed=True)
-        for start in range(have * self.block_size, blocks * self.block_size, self.block_size):
-            tokens = array("q", sequence.tokens[start : start + self.block_size])
-            digest = blake2b(digest + tokens.tobytes(), digest_size=16).digest()
-            yield digest
-
     # -- blocks ----------------------------------------------------------------------------------
 
     def _take(self, count: int, table: list[int]) -> list[int]:
         """So many blocks, which there are, for the end of a table: behind its last, where those are free."""
-        taken = list(self._free.take_behind(table[-1], count)) if table else []
+        taken = list(self._free.take_behind(table[-1], count)) if table and table[-1] != GONE else []
         if len(taken) < count:
             self._make_room(count - len(taken))
-            taken += self._free.take(count - len(taken), len(table))
+            taken += self._free.take(count - len(taken), len(table) - first_held(table))
         for number in taken:
             self.refs[number] = 1
             self._let_go.pop(number, None)
@@ -212,6 +316,12 @@ class BlockCache:
         if free:
             self._give(free)
 
+    def _use(self, number: int) -> int:
+        """It is in one table more."""
+        self._cached.pop(number, None)
+        self.refs[number] += 1
+        return number
+
     def _uncache(self, number: int) -> None:
         digest = self._hash_of.pop(number, None)
         if digest is not None:
@@ -250,7 +360,7 @@ class BlockCache:
     def audit(self, sequences: Iterable[Sequence]) -> None:
         """Raise unless every block is accounted for exactly once."""
         sequences = list(sequences)
-        owners = Counter(number for sequence in sequences for number in sequence.blocks)
+        owners = Counter(number for sequence in sequences for number in sequence.held_blocks)
         free = Counter(self._free)
         for number, refs in enumerate(self.refs):
             assert refs == owners[number], f"block {number}: {refs} references, in {owners[number]} tables"
@@ -261,5 +371,9 @@ class BlockCache:
         assert all(free[number] for number in self._let_go)
         assert {block: digest for digest, block in self._by_hash.items()} == self._hash_of
         for sequence in sequences:
-            assert sequence.next_position <= len(sequence.blocks) * self.block_size
+            for group, table in enumerate(sequence.tables if sequence.blocks else []):
+                assert sequence.next_position <= len(table) * self.block_size
+                assert first_held(table) <= self.windows.first(group, sequence.num_computed)
+                assert GONE not in table[first_held(table) :]
+            assert sequence.blocks or not (sequence.held_blocks or sequence.next_position)
             assert len(sequence.block_hashes) <= sequence.num_computed // self.block_size

@@ -15,7 +15,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from engine.schedule.block_cache import BlockCache
+from engine.schedule.block_names import block_name, longest_prefix
 from engine.schedule.sequence import Sequence
+from engine.schedule.windows import GONE
 
 # Nothing is saved while one in so many of the device's blocks, or more, is free. That is more than are
 # evicted ahead of need: those would be lost.
@@ -37,7 +39,7 @@ class Load:
 
     def still_needed(self) -> list[BlockCopy]:
         """The copies into blocks that the sequence has not released since."""
-        kept = set(self.sequence.blocks) if self.live else set()
+        kept = set(self.sequence.held_blocks) if self.live else set()
         return [copy for copy in self.copies if copy[1] in kept]
 
 
@@ -56,8 +58,13 @@ class HostCache:
 
     def offer(self, sequence: Sequence) -> None:
         """Its full computed blocks may be saved, beginning with the first: what follows needs them."""
-        self._offered.extend(sequence.block_hashes[sequence.num_offered :])
-        sequence.num_offered = len(sequence.block_hashes)
+        begin, sequence.num_offered = sequence.num_offered, len(sequence.block_hashes)
+        if not self.total:
+            return
+        for at in range(begin, sequence.num_offered):
+            digest = sequence.block_hashes[at]
+            held = [group for group, table in enumerate(sequence.tables) if table[at] != GONE]
+            self._offered.extend(block_name(digest, group) for group in held)
 
     def plan_saves(self, cache: BlockCache, limit: int) -> dict[bytes, BlockCopy]:
         """Offered blocks to be copied now, at most so many, by their hashes. What lay in their places is
@@ -94,26 +101,26 @@ class HostCache:
         """
         if not self._by_hash:
             return None
-        have = len(sequence.block_hashes)
-        found: list[int] = []
-        for digest in cache.hash_blocks(sequence, (sequence.num_tokens - 1) // cache.block_size)[have:]:
-            number = self._by_hash.get(digest)
-            if number is None:
-                break
-            self._by_hash.move_to_end(digest)
-            found.append(number)
-        end = (have + len(found)) * cache.block_size
-        if not found or not cache.grow(sequence, end):
+        hashes = cache.hash_blocks(sequence, (sequence.num_tokens - 1) // cache.block_size)
+        found = longest_prefix(
+            hashes, lambda name: name in self._by_hash or cache.lookup(name) is not None, cache.windows
+        )
+        if len(found) <= len(sequence.block_hashes):
             return None
-        load = Load(sequence, list(zip(found, sequence.blocks[have:], strict=False)))
-        sequence.num_computed = end
+        filled = cache.lay_out(sequence, found)
+        if filled is None:
+            return None
+        for name, _ in filled:
+            self._by_hash.move_to_end(name)
+        load = Load(sequence, [(self._by_hash[name], number) for name, number in filled])
+        sequence.num_computed = len(found) * cache.block_size
         sequence.pending_load = load
         return load
 
-    def invalidate(self, digests: Iterable[bytes]) -> None:
+    def invalidate(self, names: Iterable[bytes]) -> None:
         """Forget these blocks: what they hold cannot be trusted."""
-        for digest in digests:
-            number = self._by_hash.pop(digest, None)
+        for name in names:
+            number = self._by_hash.pop(name, None)
             if number is not None:
                 self._free.append(number)
 

@@ -40,7 +40,9 @@ class Scheduler:
         host_cache: HostCache | None = None,
     ) -> None:
         assert step_tokens > 1 and batch_rows > 1, "a step has room for a token and for preparing another"
+        assert step_tokens <= cache.windows.chunk, "a window's table has room for a step"
         self.cache = cache
+        self._slides = cache.windows.sizes != (None,)
         self.host_cache = host_cache or HostCache()
         self.step_tokens = step_tokens
         self.batch_rows = batch_rows
@@ -135,6 +137,8 @@ class Scheduler:
         """What is left of the row stands computed."""
         row.sequence.complete(row)
         self.cache.cache_full_blocks(row.sequence)
+        if self._slides:
+            self.cache.let_go_of_past(row.sequence)
 
     def void(self, row: Row) -> None:
         """The row was discarded: its sequence, where it is still there, has to compute it again."""
@@ -310,9 +314,7 @@ class Scheduler:
         start = sequence.next_position
         if sequence.stream in self._evicted or not self._make_room(sequence, start + count):
             return 0
-        copy = self.cache.make_writable(sequence)
-        if copy:
-            batch.copies.append(copy)
+        batch.copies += self.cache.make_writable(sequence)
         row = Row(sequence, start, count, samples, sequence.next_index)
         sequence.launch(row)
         batch.rows.append(row)
@@ -346,13 +348,17 @@ class Scheduler:
         return True
 
     def release_blocks(self, sequence: Sequence, keep: int = 0) -> None:
-        """Free the blocks that hold nothing of its first `keep` tokens."""
+        """Free the blocks that hold nothing of its first `keep` tokens. Where a window before those is gone,
+        it goes back to what is still cached of them."""
         self.host_cache.offer(sequence)
-        self.cache.release(sequence, keep)
+        gone = not self.cache.can_keep(sequence, keep)
+        self.cache.release(sequence, 0 if gone else keep)
         if sequence.pending_load:
             self._fence = True  # whoever gets these blocks must not be written over by the load under way
             if not sequence.blocks:
                 sequence.pending_load = None
+        if gone:
+            self.restore_blocks(sequence)
 
     def restore_blocks(self, sequence: Sequence) -> int:
         """Give a sequence without memory what is still cached for it; returns how many tokens that spares."""
@@ -360,12 +366,11 @@ class Scheduler:
         return self._load_from_host(sequence)
 
     def invalidate(self, sequence: Sequence) -> list[int]:
-        """Have all caches forget what it computed, which cannot be trusted; returns the blocks that it alone
-        holds."""
-        self.host_cache.invalidate(sequence.block_hashes)
+        """Have all caches forget what it computed, which cannot be trusted; returns the blocks that hold it
+        and that nobody else has."""
+        self.host_cache.invalidate(self.cache.names(sequence.block_hashes))
         sequence.num_offered = len(sequence.block_hashes)
-        self.cache.invalidate(sequence)
-        return [number for number in sequence.blocks if self.cache.refs[number] == 1]
+        return self.cache.invalidate(sequence)
 
     def finish_load(self, load: Load) -> None:
         """A load that was planned is done: its blocks can be read."""
@@ -380,7 +385,7 @@ class Scheduler:
             sequence = load.sequence
             full = sequence.num_computed // self.cache.block_size
             loading = self.cache.hash_blocks(sequence, full)[len(sequence.block_hashes) :]
-            self.host_cache.invalidate(loading)  # else it would be found, and fail, again
+            self.host_cache.invalidate(self.cache.names(loading))  # else it would be found, and fail, again
             self.release_blocks(sequence)
             self.update_ready(sequence)
 
@@ -394,11 +399,10 @@ class Scheduler:
         """Grow its table to so many tokens; where blocks are short, take them from sequences that rank behind
         it, if that is enough."""
         cache = self.cache
-        copies = cache.needs_copy(sequence)
-        if tokens <= len(sequence.blocks) * cache.block_size and not copies:
+        needed = cache.needed(sequence, tokens)
+        if not needed:
             return True
-        missing = max(0, cache.blocks_for(tokens) - len(sequence.blocks)) + copies
-        short = missing - cache.free - cache.cached
+        short = needed - cache.free - cache.cached
         if short > 0:
             victims = self._holders.victims(sequence, short, self.steps, self._running)
             if not victims:

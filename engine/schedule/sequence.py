@@ -22,8 +22,8 @@ p: prompt, o: output, i: injected, ?: sampled by steps in flight, and not known 
 Prefill, decode, resumption after an eviction, injection and rewind are one thing then: `num_computed` catches
 up with `num_tokens`.
 
-It knows no scheduler, no model and no tensor. `blocks`, `slot` and `num_computed` are written by those who
-own the memory behind them.
+It knows no scheduler, no model and no tensor. Its tables of blocks, `slot` and `num_computed` are written by
+those who own the memory behind them.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.api import Logprob, Sampling
+from engine.schedule.windows import GONE, first_held
 
 if TYPE_CHECKING:
     from engine.schedule.batch import Row
@@ -69,7 +70,8 @@ class Sequence:
         self.num_in_flight = 0
         self.num_placeholders = 0
         self._in_flight: list[Row] = []  # in the order in which they complete
-        self.blocks: list[int] = []  # the block table
+        self.blocks: list[int] = []  # the block table, of the first group of layers
+        self.other_blocks: list[list[int]] = []  # the tables of the other groups
         self.block_hashes: list[bytes] = []  # of its full computed blocks
         self.num_offered = 0  # of those blocks, offered to the host cache
         self.pending_load: object | None = (
@@ -118,6 +120,18 @@ class Sequence:
 
     def _ends_at(self, more: int) -> bool:
         return self.num_outputs + more >= self.sampling.max_tokens or len(self.tokens) + more >= self.context
+
+    @property
+    def tables(self) -> list[list[int]]:
+        """The block table of each group of layers."""
+        return [self.blocks, *self.other_blocks]
+
+    @property
+    def held_blocks(self) -> list[int]:
+        """All blocks of its memory."""
+        if not self.other_blocks and self.blocks[:1] != [GONE]:
+            return self.blocks
+        return [number for table in self.tables for number in table[first_held(table) :]]
 
     @property
     def evicted(self) -> bool:

@@ -42,8 +42,9 @@ class Holders:
         """After anything that may have changed whether it holds memory, or is idle."""
         if sequence.idle:
             self._idle.put(sequence, claim(sequence))
-            self._idle_blocks += len(sequence.blocks) - self._held.get(sequence.stream, 0)
-            self._held[sequence.stream] = len(sequence.blocks)
+            held = len(sequence.held_blocks)
+            self._idle_blocks += held - self._held.get(sequence.stream, 0)
+            self._held[sequence.stream] = held
         else:
             self._idle.discard(sequence)
             self._idle_blocks -= self._held.pop(sequence.stream, 0)
@@ -69,7 +70,7 @@ class Holders:
             taken.append(holder)
             if released.free >= blocks:
                 return [one for one in taken if not released.spare(one, blocks)]
-        looked_at = sum(len(holder.blocks) for holder in taken)
+        looked_at = sum(len(holder.held_blocks) for holder in taken)
         if looked_at > A_STEP:
             self._again = claimant.stream, step + looked_at // A_STEP
         return []
@@ -95,7 +96,8 @@ class Holders:
             assert (sequence in self._all) == bool(sequence.blocks)
             assert (sequence in self._idle) == sequence.idle
             assert not sequence.idle or self._idle.key(sequence) == claim(sequence)
-        assert self._idle_blocks == sum(len(sequence.blocks) for sequence in sequences if sequence.idle)
+        held = [len(sequence.held_blocks) for sequence in sequences if sequence.idle]
+        assert self._idle_blocks == sum(held)
 
 
 def claim(sequence: Sequence) -> int:
@@ -112,7 +114,7 @@ class Released:
         self.free = 0
 
     def add(self, sequence: Sequence) -> None:
-        for number in sequence.blocks:
+        for number in sequence.held_blocks:
             if self._refs[number] == 1:
                 self.free += 1
             else:
@@ -121,10 +123,10 @@ class Released:
 
     def spare(self, sequence: Sequence, enough: int) -> bool:
         """Leave it out, if enough come free without it."""
-        refs, shared = self._refs, self._shared
-        own = sum(refs[number] == 1 or shared[number] == refs[number] for number in sequence.blocks)
+        refs, shared, blocks = self._refs, self._shared, sequence.held_blocks
+        own = sum(refs[number] == 1 or shared[number] == refs[number] for number in blocks)
         if self.free - own < enough:
             return False
         self.free -= own
-        shared.subtract(number for number in sequence.blocks if refs[number] > 1)
+        shared.subtract(number for number in blocks if refs[number] > 1)
         return True

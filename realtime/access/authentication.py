@@ -69,6 +69,11 @@ class Credentials:
     def still_hold(self, holder: Holder) -> bool:
         return self._keyring is None or self._keyring.holds(holder)
 
+    def check_held(self, holder: Holder) -> None:
+        """Whether whoever came in a while ago may still ask: a body can take a minute to come."""
+        if not self.still_hold(holder):
+            raise Refusal("unauthenticated", "Your key was revoked.")
+
     def are_admins(self, holder: Holder) -> bool:
         return self._keyring is None or holder.admin
 

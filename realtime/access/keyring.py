@@ -42,7 +42,7 @@ class Keyring:
 
     def has_tenant(self, tenant: str) -> bool:
         """Whether any key is this tenant's, for more than the metrics."""
-        return any(holder.tenant == tenant and not holder.metrics for holder in self._holders.values())
+        return tenant in self._served
 
     def allowance(self, tenant: str) -> Allowance:
         return self._tenants.get(tenant, self._default)
@@ -73,6 +73,7 @@ class Keyring:
             name: allowance.with_defaults(self._default) for name, allowance in file.tenants.items()
         }
         self._holders = {entry.digest: _holder(name, entry) for name, entry in file.keys.items()}
+        self._served = {holder.tenant for holder in self._holders.values() if not holder.metrics}
 
 
 def _holder(name: str, entry: KeyEntry) -> Holder:

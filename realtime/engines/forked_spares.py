@@ -43,33 +43,34 @@ def _wait(pid: int) -> None:
 
 
 class ForkedSpares:
-    """At most one at a time."""
+    """At most one waits to be taken: nobody would hear of the end of one that was let go
+    before it said who it is."""
 
     def __init__(self) -> None:
         self._connection: socket.socket | None = None
 
     def expect(self) -> socket.socket | None:
-        """The end of a connection that a process may leave to its copy; None where no descriptors are left.
-        Of one that was expected before, nothing is expected any more."""
+        """The end of a connection that a process may leave to its copy; None where a copy waits already,
+        or no descriptors are left."""
+        self._close_if_vain()
+        if self._connection is not None:
+            return None
         try:
-            ours, theirs = socket.socketpair()
+            self._connection, theirs = socket.socketpair()
         except OSError:
             return None
-        self._close()
-        self._connection = ours
         return theirs
 
     def take(self) -> socket.socket | None:
         """Our end, if the other is open: a copy has it. One that was not to be is closed at once."""
-        if self._connection is not None and _is_closed(self._connection):
-            self._close()
+        self._close_if_vain()
         connection, self._connection = self._connection, None
         return connection
 
-    def _close(self) -> None:
-        if self._connection is not None:
+    def _close_if_vain(self) -> None:
+        if self._connection is not None and _is_closed(self._connection):
             self._connection.close()
-        self._connection = None
+            self._connection = None
 
 
 def _is_closed(connection: socket.socket) -> bool:

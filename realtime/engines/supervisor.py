@@ -112,7 +112,8 @@ class Supervisor:
             if engine.closed.is_set():
                 raise EngineFailed("its process ended as soon as it was ready")
             self._observer.engine_ready(hello)
-            self.hub.engine_ready(ServedModel(hello.model, tokenizer, hello.vocab, hello.context))
+            model = ServedModel(hello.model, tokenizer, hello.vocab, hello.context, hello.fingerprint)
+            self.hub.engine_ready(model)
         except BaseException:
             engine.give_up()
             raise

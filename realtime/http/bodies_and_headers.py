@@ -16,6 +16,7 @@ from realtime.refusal import Refusal
 
 # Whoever still sends does not read: too large a body is heard out before it is refused, within bounds.
 _HEARD_OUT = 16  # times what it may have
+MOST_FIELDS = 256  # of a body: several times as many as anything knows
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 
 
@@ -78,8 +79,11 @@ def fields_of(body: bytes) -> dict[str, Raw]:
     objects of a megabyte of nonsense would take a tenth of a second."""
     try:
         body.decode()  # what is not looked into is not found to be no text either
-        return msgspec.json.decode(body, type=dict[str, Raw])
+        fields = msgspec.json.decode(body, type=dict[str, Raw])
     except msgspec.ValidationError:
         raise Refusal("invalid_frame", "The body must be one JSON object.") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise Refusal("invalid_frame", "The body is not valid JSON.") from None
+    if len(fields) > MOST_FIELDS:
+        raise Refusal("invalid_frame", f"The body has more than {MOST_FIELDS} fields.")
+    return fields

@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from realtime.access.authentication import Credentials
 from realtime.access.client_secrets import LIFE_S
+from realtime.http.bodies_and_headers import read_body
 from realtime.http.guard import holder_of
 from realtime.refusal import Refusal
 
@@ -34,7 +35,7 @@ class ClientSecretResponse(Struct):
 
 def client_secret_endpoint(credentials: Credentials) -> Callable[[Request], Awaitable[Response]]:
     async def issue(request: Request) -> Response:
-        asked = _asked(await _body(request))
+        asked = _asked(await read_body(request, BODY_LIMIT))
         origin = asked.origin or request.headers.get("origin")
         if origin is not None:
             credentials.check_origin(origin, request.headers)
@@ -43,15 +44,6 @@ def client_secret_endpoint(credentials: Credentials) -> Callable[[Request], Awai
         return Response(body, media_type="application/json", headers={"Cache-Control": "no-store"})
 
     return issue
-
-
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > BODY_LIMIT:
-            raise Refusal("too_large", f"The body may have {BODY_LIMIT} bytes at most.")
-    return bytes(body)
 
 
 def _asked(body: bytes) -> ClientSecretRequest:

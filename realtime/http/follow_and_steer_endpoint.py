@@ -12,7 +12,7 @@ from contextlib import suppress
 import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
@@ -66,24 +66,22 @@ class StreamEndpoint:
         if request.headers.get("last-event-id") == TAKEN_ID:
             return Response(status_code=204)  # an EventSource comes again by itself, and would take it back
         attach = protocol.Attach(request_id=request.path_params["request_id"], after=_after(request))
-        listener = HttpListener(
-            self._hub, caller_of(request), keeps_events=True, takes_over=_takes_over(request)
-        )
-        work = self._work.of(caller_of(request))
+        caller = caller_of(request)
+        work = self._work.of(caller)
+        listener = HttpListener(self._hub, caller, work, keeps_events=True, takes_over=_takes_over(request))
         return FollowResponse(self._hub, holder_of(request).tenant, attach, listener, work, self._timeouts)
 
     async def control(self, request: Request) -> Response:
-        try:
-            body = await read_body(request, self._most_bytes, held_body(request.scope).grow)
-        except ClientDisconnect:
-            return Response()  # to nobody
+        body = await read_body(request, self._most_bytes, held_body(request.scope).grow)
 
         def said() -> ControlResponse:
-            frame = read_frame(body, request.path_params["request_id"])
-            tenant = request.query_params.get("tenant") or holder_of(request).tenant
-            self._check_tenant(tenant, holder_of(request), frame)
-            listener = HttpListener(self._hub, caller_of(request), keeps_events=False)
-            return ControlResponse(self._hub, tenant, frame, listener, self._work.of(caller_of(request)))
+            frame, holder = read_frame(body, request.path_params["request_id"]), holder_of(request)
+            tenant = request.query_params.get("tenant") or holder.tenant
+            self._credentials.check_held(holder)
+            self._check_tenant(tenant, holder, frame)
+            work = self._work.of(caller_of(request))
+            listener = HttpListener(self._hub, caller_of(request), work, keeps_events=False)
+            return ControlResponse(self._hub, tenant, frame, listener, work)
 
         return await self._work.response(request, said)
 

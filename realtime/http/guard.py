@@ -3,6 +3,7 @@
 A `Guard` stands before the app of one route: it lets nobody in but those for whom the route is, and tells
 the app who came (`holder_of`, `caller_of`). What it refuses, and what the app refuses by raising a `Refusal`
 before it has answered, is told to the observer and answered here, in the form that is used at that route.
+Whoever goes away in the middle of a request is answered nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from enum import Enum
 import msgspec
 from msgspec.structs import replace
 from starlette.datastructures import Headers
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -70,6 +71,8 @@ class Guard:
         except Refusal as refusal:
             self._observer.refused(refusal.code, scope[CALLER])
             await self._deny(self._error_response(refusal, scope.get(HEADERS, {})), scope, receive, send)
+        except ClientDisconnect:
+            pass  # nobody is there to be answered
 
     def _admitted(self, scope: Scope) -> Holder:
         headers = Headers(scope=scope)

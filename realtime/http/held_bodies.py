@@ -1,8 +1,10 @@
-"""Held bodies: how much a tenant may have the server hold of short requests, until they are answered.
+"""Held bodies: how much a tenant may have the server hold of requests, until they are answered, or what they
+ask for is counted elsewhere.
 
 A short request counts as no open connection, so that whoever follows a stream on the only one it may have can
-steer it all the same. `HoldingBodies` stands between a route's guard, which says who came, and its endpoint,
-which says how large a body has grown. It knows nothing of what is in it.
+steer it all the same; and many that last may be waiting for their turn. `HoldingBodies` stands between a
+route's guard, which says who came, and its endpoint, which says how large a body has grown. It knows nothing
+of what is in it.
 """
 
 from __future__ import annotations
@@ -66,9 +68,9 @@ class HoldingBodies:
             body.let_go()
 
 
-def holding_bodies(most_bytes: int, route: Route) -> Route:
-    """`most_bytes` is what one body may have."""
-    route.app = HoldingBodies(route.app, MANY * most_bytes)
+def holding_bodies(most_bytes: int, route: Route, *, many: int = MANY) -> Route:
+    """`most_bytes` is what one body may have, and a tenant so many of that size."""
+    route.app = HoldingBodies(route.app, many * most_bytes)
     return route
 
 

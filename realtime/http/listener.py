@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from itertools import islice
 
+from realtime.http.request_work import CallerWork
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Caller, DisconnectCause
 from realtime.refusal import Refusal
@@ -19,13 +20,16 @@ from realtime.stream.stream import Stream
 
 
 class HttpListener:
-    def __init__(self, hub: Hub, caller: Caller, *, keeps_events: bool, takes_over: bool = True) -> None:
+    def __init__(
+        self, hub: Hub, caller: Caller, work: CallerWork, *, keeps_events: bool, takes_over: bool = True
+    ) -> None:
         """`keeps_events`: no event counts as read, so that whoever comes again gets as many of them as are
         kept."""
         self.gone = False
         self.memory = hub.memory_account(caller.tenant)
         self.takes_over = takes_over
         self.caller = caller
+        self.pay = work.pay
         self.failure: Refusal | None = None  # the first
         self.reply: Reply | None = None
         self._hub = hub

@@ -44,9 +44,13 @@ class CallerWork:
             try:
                 return piece()
             finally:
-                wait_s = self._budget.pay(time.thread_time() - began_s + price_s, time.monotonic())
-                if wait_s is not None:
-                    await asyncio.sleep(wait_s)
+                await self.pay(time.thread_time() - began_s + price_s)
+
+    async def pay(self, work_s: float) -> None:
+        """For what was done: returns when others have had their turn."""
+        wait_s = self._budget.pay(work_s, time.monotonic())
+        if wait_s is not None:
+            await asyncio.sleep(wait_s)
 
     @property
     def idle(self) -> bool:

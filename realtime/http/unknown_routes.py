@@ -20,7 +20,7 @@ from realtime.hub.observers import Caller, Observer
 from realtime.refusal import HTTP_ERRORS, Refusal
 
 NO_ENDPOINT = "none"  # where an observer is told which endpoint refused
-_CODES = {status: code for code, (status, _) in HTTP_ERRORS.items()}
+_CODES = {status: code for code, (status, _) in HTTP_ERRORS.items()} | {503: "draining"}
 
 
 def no_endpoint(observer: Observer) -> Callable[[Request, Exception], Awaitable[Response]]:
@@ -46,9 +46,13 @@ def no_request(observer: Observer) -> Callable[[int, str], None]:
     """Tells the observer what was refused with which status, to which address, before it was a request."""
 
     def refused(status: int, address: str) -> None:
-        observer.refused(_CODES[status], Caller("http", NO_ENDPOINT, address))
+        observer.refused(_CODES.get(status, "bad_request"), Caller("http", NO_ENDPOINT, address))
 
     return refused
+
+
+async def websocket_alone(request: Request) -> Response:
+    raise Refusal("upgrade_required", "What is at this path is a WebSocket: open one here.")
 
 
 async def no_websocket(websocket: WebSocket) -> None:

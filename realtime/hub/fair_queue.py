@@ -114,6 +114,11 @@ class FairQueue(Generic[J]):
         clients.moved(client)
         self._tenants.moved(tenant)
 
+    @property
+    def next_size(self) -> int:
+        """Of the next job; there is one."""
+        return self._tenants.next_size
+
     def take(self) -> J:
         """The next job; there is one."""
         tenant, clients = self._tenants.pass_turn()

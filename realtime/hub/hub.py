@@ -14,9 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import traceback
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
@@ -26,26 +25,16 @@ from msgspec.structs import replace
 from engine import api
 from midstream import protocol
 from midstream.protocol import MAX_MILLISECONDS, StreamFrame
-from realtime.hub.engine_recovery import EngineRecovery
-from realtime.hub.frame_queues import SerialQueues
-from realtime.hub.frame_tokenizing import (
-    brings_text,
-    check_length,
-    estimated_tokens,
-    start_digest,
-    stops,
-    text_length,
-    tokenize,
-    weight,
-)
+from realtime.hub.frame_tokenizing import brings_text, start_digest, text_length, tokenize
 from realtime.hub.listener import Listener
+from realtime.hub.long_texts import LongTexts, told
 from realtime.hub.observers import DisconnectCause, Observer, RetryReason, StreamOrigin
 from realtime.hub.registry import LiveStream, StreamRegistry, Timer
+from realtime.hub.slices import Slices
 from realtime.hub.starting import StreamStarter
 from realtime.hub.stream_key import StreamKey
+from realtime.hub.submission import Submission
 from realtime.hub.subscriptions import Subscriptions
-from realtime.hub.tokenizing_pool import TokenizingPool
-from realtime.hub.waiting_frames import WaitingFrames
 from realtime.refusal import Refusal
 from realtime.stream.memory import MemoryAccount
 from realtime.stream.outbox import OutgoingEvent
@@ -57,11 +46,13 @@ from realtime.text.served_model import ServedModel
 
 log = logging.getLogger(__name__)
 
-UNCOUNTED_STOPS = 64  # of all clients, behind one frame that was counted
-SUBMIT_TOKENS = (
-    50_000  # to a new engine in one go, a few milliseconds' work; the next go when others had a turn
-)
+NEWS_A_TURN = 256  # streams of which news are taken in before others have their turn
+FINAL_NEWS = 4  # as how many the news of an end count: it is logged, and much is brought to an end
 LONG_TEXT = 2_000  # characters; fewer are tokenized in a millisecond or so, more in a thread
+
+
+def _news_weight(one: StreamNews) -> int:
+    return FINAL_NEWS if one.news is not None and one.news.finish is not None else 1
 
 
 def _count(quota: StreamQuota, news: api.News) -> None:
@@ -80,16 +71,12 @@ def _computed(change: api.AnyChange) -> int:
     return 0
 
 
-def _told(error: Exception) -> tuple[str, str]:
-    """What of an error may be logged: its kind, and where it was raised."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return type(error).__name__, f"{last.filename}, line {last.lineno}"
+class StreamNews(NamedTuple):
+    """What a step did to a stream."""
 
-
-class WaitingFrame(NamedTuple):
-    frame: StreamFrame
-    listener: Listener
-    size: int | None  # where it is counted
+    output: api.StepOutput
+    news: api.News | None  # None behind the last: that was all of the step
+    at: float
 
 
 class Hub:
@@ -122,14 +109,12 @@ class Hub:
         )
         self._registry = StreamRegistry(max_streams if max_detached is None else max_detached)
         self._subscriptions = Subscriptions[Listener]()
-        self._queues = SerialQueues[StreamKey, WaitingFrame](self._tokenize, self._note_if_empty)
-        self._waiting_frames = WaitingFrames()
-        self._pool = TokenizingPool()
         self._quotas = quotas or Quotas()
-        self._recovery = EngineRecovery()
+        self._long_texts = LongTexts(self, self._quotas)
+        next_turn = partial(self._call_later, 0)
+        self._submission = Submission(self._registry, observer, next_turn, self._submit, self._flush_commands)
+        self._news = Slices(self._receive_slice, most=NEWS_A_TURN, next_turn=next_turn, weight=_news_weight)
         self._outgoing: list[api.AnyCommand] = []
-        self._unsubmitted = deque[int]()  # whom the engine is to be given, in so many goes
-        self._next_go: Timer | None = None
         self._stream_memory = stream_memory
         self._total_memory = MemoryAccount(total_stream_memory)
         self._tenant_memory = defaultdict[str, MemoryAccount](
@@ -156,12 +141,12 @@ class Hub:
     @property
     def engine_proven(self) -> bool:
         """Whether everybody whom the last engine was given moved on in it."""
-        return self._recovery.proven
+        return self._submission.proven
 
     @property
     def engine_takes_starts(self) -> bool:
         """Whether there is an engine, and no doubt about which stream killed the last."""
-        return self.engine_up and not self._recovery.suspicious
+        return self.engine_up and not self._submission.suspicious
 
     @property
     def full(self) -> bool:
@@ -189,11 +174,11 @@ class Hub:
         if listener.gone:
             return
         key = StreamKey(tenant, frame.request_id)
-        if key in self._queues.keys or text_length(frame) > LONG_TEXT:
+        if key in self._long_texts.keys or text_length(frame) > LONG_TEXT:
             self._enqueue(key, frame, listener)
         else:
             try:
-                self._receive_frame(key, frame, listener)
+                self._act(key, frame, listener)
             except NotBriefError:
                 self._enqueue(key, frame, listener)
         self._flush_commands()
@@ -231,37 +216,49 @@ class Hub:
     # -- from the engine -------------------------------------------------------------------------
 
     def receive_step(self, output: api.StepOutput) -> None:
-        """One step's news, to everybody whom it concerns, in one go."""
+        """One step's news, to everybody whom it concerns. Of thousands each turn has some; what they are in
+        the middle of is then as if their news were still on the way."""
         self.step = output.step
         now = self._clock()
         self._observer.stepped(output, now)
+        self._news.add(StreamNews(output, news, now) for news in (*output.news, None))
+
+    def _receive_slice(self, some: list[StreamNews]) -> None:
+        delivered = list[api.StepOutput]()
         with self._waking() as wake:
-            for news in output.news:
-                entry = self._registry.by_number(news.stream)
-                if entry is None:
-                    self._observer.discarded(len(news.tokens))
+            for output, news, now in some:
+                if news is not None:
+                    self._receive_stream_news(output, news, now, wake)
                     continue
-                stream = entry.stream
-                _count(entry.quota, news)
-                for pending in self._receive_news(stream, news, now):
-                    self._observer.steered(
-                        stream, pending.kind, output.step - pending.step, now - pending.received_s
-                    )
-                wake(stream)
-                if news.tokens or news.changes:
-                    self._progressed(stream)
-                elif news.admitted is not None and stream.out_of_credit:
-                    self._recovery.preparing(stream.number)
-            if not (output.stats.prefill_rows and output.stats.ready):
-                self._submit(self._recovery.prepared())
-        self._observer.delivered(output)
+                if not (output.stats.prefill_rows and output.stats.ready):
+                    self._submission.prepared()
+                delivered.append(output)
+        for output in delivered:
+            self._observer.delivered(output)
+
+    def _receive_stream_news(
+        self, output: api.StepOutput, news: api.News, now: float, wake: Callable[[Stream], None]
+    ) -> None:
+        entry = self._registry.by_number(news.stream)
+        if entry is None:
+            self._observer.discarded(len(news.tokens))
+            return
+        stream = entry.stream
+        _count(entry.quota, news)
+        for pending in self._receive_news(stream, news, now):
+            self._observer.steered(stream, pending.kind, output.step - pending.step, now - pending.received_s)
+        wake(stream)
+        if news.tokens or news.changes:
+            self._progressed(stream)
+        elif news.admitted is not None and stream.out_of_credit:
+            self._submission.preparing(stream.number)
 
     def _receive_news(self, stream: Stream, news: api.News, now: float) -> list[PendingCommand]:
         """A mistake of ours ends the stream that it shows in, and no other."""
         try:
             return stream.receive_news(news, now)
         except Exception as error:  # noqa: BLE001 - what it says may quote the text: only its kind is logged
-            log.error("stream %d failed in the gateway: %s in %s", stream.number, *_told(error))
+            log.error("stream %d failed in the gateway: %s in %s", stream.number, *told(error))
             stream.fail("the server failed to take in what was decoded", now)
             self._outgoing.append(api.Cancel(stream.number))
             return []
@@ -275,9 +272,9 @@ class Hub:
 
     def engine_lost(self) -> None:
         """The engine is gone. Its streams wait for another, but one that has killed too many."""
+        self._news.finish()  # what it said before it went
         self.engine_up = False
-        self._unsubmitted.clear()
-        culprit = self._recovery.engine_died()
+        culprit = self._submission.engine_lost()
         with self._waking() as wake:
             for stream in self.streams:
                 if stream.number == culprit:
@@ -292,37 +289,18 @@ class Hub:
     def engine_ready(self, model: ServedModel) -> None:
         """There is an engine, and it knows no stream yet."""
         self.model, self.engine_up, self.step = model, True, 0
-        waiting = [stream for stream in self.streams if not stream.concluded]
-        self._submit(stream.number for stream in waiting if not stream.needs_compute)
-        self._submit(self._recovery.engine_ready(stream.number for stream in waiting if stream.needs_compute))
-        self._flush_commands()
+        self._submission.engine_ready(stream for stream in self.streams if not stream.concluded)
 
-    def _submit(self, numbers: Iterable[int]) -> None:
-        self._unsubmitted.extend(numbers)
-        if self._next_go is None:
-            self._submit_some()
-
-    def _submit_some(self) -> None:
-        tokens = 0
-        while self._unsubmitted and tokens < SUBMIT_TOKENS:
-            entry = self._registry.by_number(self._unsubmitted.popleft())
-            if entry is not None:  # else it ended while it was held back
-                tokens += entry.stream.known_tokens
-                entry.stream.submit()
-                self._observer.retried(entry.stream, "engine")
-        self._next_go = self._call_later(0, self._go_on_submitting) if self._unsubmitted else None
-
-    def _go_on_submitting(self) -> None:
-        self._submit_some()
-        self._flush_commands()
+    def _submit(self, stream: Stream) -> None:
+        stream.submit(self.known_model().fingerprint, self._clock())
 
     def _progressed(self, stream: Stream) -> None:
-        if self.engine_up and not self._recovery.proven:
-            self._submit(self._recovery.progressed(stream.number))
+        if self.engine_up:
+            self._submission.progressed(stream.number)
 
     # -- a frame ---------------------------------------------------------------------------------
 
-    def _receive_frame(
+    def _act(
         self, key: StreamKey, frame: StreamFrame, listener: Listener, tokens: list[int] | None = None
     ) -> None:
         """`tokens` are the frame's text, where that was tokenized before."""
@@ -341,76 +319,25 @@ class Hub:
                 case _:
                     stream = self._steer(key, frame, listener, tokens)
         except Refusal as refusal:
-            self._refuse(listener, frame, refusal)
+            self.refuse(listener, frame, refusal)
             return
         if stream is not None:
             with self._waking() as wake:
                 wake(stream)
 
     def _enqueue(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
-        """A frame whose text may take long, or that is behind one."""
-        size = None if self._stops_anew(key, frame, listener) else weight(frame)
-        try:
-            check_length(frame, self._known_model())
-            if size is not None:
-                self._waiting_frames.check(key.tenant, listener, size)
-        except Refusal as refusal:
-            self._refuse(listener, frame, refusal)
-            return
-        if size is not None:
-            self._waiting_frames.add(key.tenant, listener, size)
-        self._empty.clear()
-        waiting = WaitingFrame(frame, listener, size)
-        if not self._queues.enqueue(key, waiting):
-            self._queues.start(key, waiting)
+        if self._long_texts.enqueue(key, frame, listener):
+            self._empty.clear()
 
-    def _stops_anew(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
-        """What stops is never refused, unless the same client's same stop waits and will stand; so no more of
-        them wait than a few behind each frame that was counted, and these count against nobody."""
-        if not stops(frame):
-            return False
-        uncounted = 0
-        for waiting in self._queues.latest_first(key):
-            if not stops(waiting.frame):
-                break
-            if waiting.listener is listener and replace(waiting.frame, ref=frame.ref) == frame:
-                return False
-            uncounted += waiting.size is None
-        return uncounted < UNCOUNTED_STOPS
+    # -- asked by long texts ---------------------------------------------------------------------
 
-    async def _tokenize(self, key: StreamKey, waiting: WaitingFrame) -> None:
-        """A frame of a serial queue: its text may be long."""
-        frame, listener, size = waiting
-        try:
-            tokens = await self._tokens(key, frame, listener)
-        except Refusal as refusal:
-            self._refuse(listener, frame, refusal)
-        except Exception as error:  # noqa: BLE001 - what it says may quote the text: only its kind is logged
-            log.error("a frame could not be tokenized: %s in %s", *_told(error))
-            failure = Refusal("engine_error", "The server failed to tokenize this frame's text.")
-            self._refuse(listener, frame, failure)
-        else:
-            if not listener.gone:
-                self._receive_frame(key, frame, listener, tokens)
-                self._flush_commands()
-        finally:
-            if size is not None:
-                self._waiting_frames.remove(key.tenant, listener, size)
+    def receive(
+        self, key: StreamKey, frame: StreamFrame, listener: Listener, tokens: list[int] | None
+    ) -> None:
+        self._act(key, frame, listener, tokens)
+        self._flush_commands()
 
-    async def _tokens(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> list[int] | None:
-        """Of a frame's text, if it needs any, when it is this client's turn."""
-        if not self._needs_tokens(key, frame, listener):
-            return None
-        async with self._pool.turn(key.tenant, listener, text_length(frame)):
-            if listener.gone or not self._needs_tokens(key, frame, listener):
-                return None
-            try:
-                return await self._pool.run(tokenize, frame, self._known_model())
-            except Refusal:
-                self._quotas.count(key.tenant, estimated_tokens(frame))
-                raise
-
-    def _needs_tokens(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
+    def needs_tokens(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
         """Or the refusal of what need not be tokenized to be refused."""
         if not brings_text(frame):
             return False
@@ -555,7 +482,7 @@ class Hub:
         """What takes effect is counted then; what was tokenized in vain, now."""
         if tokens is None:
             entry.quota.check_rate()
-            tokens = tokenize(frame, self._known_model(), brief=True) or []
+            tokens = tokenize(frame, self.known_model(), brief=True) or []
         try:
             entry.stream.steer(replace(frame, tokens=tokens), self.step, self._clock(), send_reply)
         except Refusal:
@@ -563,7 +490,7 @@ class Hub:
                 entry.quota.count(len(tokens))
             raise
 
-    def _refuse(self, listener: Listener, frame: StreamFrame, refusal: Refusal) -> None:
+    def refuse(self, listener: Listener, frame: StreamFrame, refusal: Refusal) -> None:
         self._observer.refused(refusal.code, listener.caller)
         listener.send_refusal(refusal, frame.request_id, frame.ref)
 
@@ -589,7 +516,7 @@ class Hub:
     def _check_start(self, key: StreamKey, frame: protocol.Start, listener: Listener) -> ServedModel:
         if self.draining:
             raise Refusal("draining", "The server is going away and starts nothing new.", retry_after_ms=1000)
-        model = self._known_model()
+        model = self.known_model()
         if not self.engine_takes_starts:
             raise Refusal("overloaded", "The engine is being started.", retry_after_ms=1000)
         listener.memory.check()
@@ -598,9 +525,10 @@ class Hub:
 
     def _taken_places(self, besides: StreamKey | None = None) -> int:
         """By the streams that live, and by those whose start waits to be tokenized."""
-        return len(self._registry) + len(self._queues.keys - self._registry.keys - {besides})
+        live = self._registry.keys
+        return len(live) + sum(key not in live and key != besides for key in self._long_texts.keys)
 
-    def _known_model(self) -> ServedModel:
+    def known_model(self) -> ServedModel:
         if self.model is None:
             raise Refusal("overloaded", "The engine is being started.", retry_after_ms=1000)
         return self.model
@@ -634,7 +562,7 @@ class Hub:
             stream.release_memory()
         self._progressed(stream)
         self._observer.finished(stream, self._clock())
-        self._note_if_empty()
+        self.note_if_empty()
 
     def _unsubscribe_if_done(self, stream: Stream) -> None:
         """Whoever listened to a stream that has ended is its listener until all of it is taken."""
@@ -642,8 +570,8 @@ class Hub:
             self._subscriptions.unsubscribe(stream.number)
             stream.release_memory()
 
-    def _note_if_empty(self) -> None:
-        if not len(self._registry) and not self._queues.keys:
+    def note_if_empty(self) -> None:
+        if not len(self._registry) and not self._long_texts.keys:
             self._empty.set()
 
     def _time_out(self, stream: Stream) -> None:

@@ -23,6 +23,9 @@ class Listener(Protocol):
     def caller(self) -> Caller:
         """Who it is."""
 
+    async def pay(self, work_s: float) -> None:
+        """So much work was done for it behind a text that took long."""
+
     def wake(self, stream: Stream) -> None:
         """The stream has something to say; `flush` will follow, once for all that were woken together."""
 

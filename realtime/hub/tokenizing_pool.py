@@ -2,7 +2,8 @@
 
 Nothing else runs in these threads, and nothing that a client asks for runs in others: what the server itself
 does beside its event loop, such as loading a tokenizer, never waits for a crowd of texts. Nobody's turn waits
-for more of another's texts than are being worked at. This knows no frame and no stream.
+for more of another's texts than are being worked at. A text takes up to 300 bytes a character meanwhile: long
+ones are worked at one by one, and what that took goes back to the system. This knows no frame and no stream.
 """
 
 from __future__ import annotations
@@ -13,18 +14,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
 
+from engine.heap import trim_heap
 from realtime.hub.fair_queue import FairQueue
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 THREADS = 2
+LONG = 128 << 10  # characters, of which there is one text at a time
 
 
 class TokenizingPool:
     def __init__(self, threads: int = THREADS) -> None:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="tokenizing")
         self._free = threads
+        self._has_long = False  # whether it is worked at
         self._queue = FairQueue[asyncio.Future[None]]()
 
     @asynccontextmanager
@@ -39,6 +43,9 @@ class TokenizingPool:
         finally:
             if not turn.cancelled():  # while it waited
                 self._free += 1
+                if size > LONG:
+                    self._has_long = False
+                    self._executor.submit(trim_heap)
                 self._give_turns()
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -47,7 +54,11 @@ class TokenizingPool:
 
     def _give_turns(self) -> None:
         while self._free and self._queue:
+            is_long = self._queue.next_size > LONG
+            if is_long and self._has_long:
+                return
             turn = self._queue.take()
             if not turn.done():
                 turn.set_result(None)
                 self._free -= 1
+                self._has_long = self._has_long or is_long

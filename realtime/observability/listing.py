@@ -163,14 +163,16 @@ class ListingObserver(Observer):
         )
 
     def _totals(self, connections: int, *, busy: bool) -> Totals:
-        stats, block = self._stats, self._hello.block if self._hello else 0
+        stats, room = self._stats, self._hello.kv_tokens if self._hello else 0
+        # A block may hold its tokens' share of some layers alone.
+        blocks = max(1, stats.kv_used + stats.kv_cached + stats.kv_free)
         return Totals(
             model=self._hello.model if self._hello else None,
             engine=self._up,
             connections=connections,
             batch_rows=stats.decode_rows + stats.prefill_rows if busy else 0,
             tokens_per_s=self._rate.rate(self._clock(), stats.tokens_total) if busy else 0.0,
-            kv_used_tokens=stats.kv_used * block,
-            kv_cached_tokens=stats.kv_cached * block,
-            kv_free_tokens=stats.kv_free * block,
+            kv_used_tokens=stats.kv_used * room // blocks,
+            kv_cached_tokens=stats.kv_cached * room // blocks,
+            kv_free_tokens=stats.kv_free * room // blocks,
         )

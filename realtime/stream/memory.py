@@ -1,8 +1,9 @@
 """The memory that streams take in the gateway, in bytes: what an event weighs, and accounts with a limit.
 
 A stream is on the account of whoever reads it: its connection's, or its tenant's for streams that nobody
-reads. An account that is full stops what would add to it; nothing that was accepted is dropped. Pure: bytes
-are estimates, as measured once, and counted as they come and go.
+reads. An account that is full stops what would add to it; nothing that was accepted is dropped. What is to
+come is counted before it is there, so that many who may have much do not get more together than there is room
+for. Pure: bytes are estimates, as measured once, and counted as they come and go.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class MemoryAccount:
     def __init__(self, limit: int, whole: MemoryAccount | None = None, whose: str = "all") -> None:
         self.limit = limit
         self.held = 0
+        self.promised = 0  # what is to come without being asked for again
         self._whole = whole
         self._whose = whose
 
@@ -48,15 +50,22 @@ class MemoryAccount:
         """By itself, whatever the whole holds."""
         return self.held >= self.limit
 
-    def add(self, size: int) -> None:
+    @property
+    def room(self) -> int:
+        """What is neither held nor promised; below 0 where too much is."""
+        own = self.limit - self.held - self.promised
+        return own if self._whole is None else min(own, self._whole.room)
+
+    def add(self, size: int, promised: int = 0) -> None:
         self.held += size
+        self.promised += promised
         if self._whole is not None:
-            self._whole.add(size)
+            self._whole.add(size, promised)
 
     def close(self) -> None:
         """Whoever read its streams is gone: what is still on it has ended, and is kept elsewhere."""
         if self._whole is not None:
-            self._whole.add(-self.held)
+            self._whole.add(-self.held, -self.promised)
             self._whole = None
 
     def check(self) -> None:
@@ -78,18 +87,19 @@ class Holding:
     def __init__(self, account: MemoryAccount) -> None:
         self.account = account
         self.bytes = 0
+        self._promised = 0
         self._closed = False
 
-    def update(self, size: int) -> None:
+    def update(self, size: int, promised: int = 0) -> None:
         if not self._closed:
-            self.account.add(size - self.bytes)
-            self.bytes = size
+            self.account.add(size - self.bytes, promised - self._promised)
+            self.bytes, self._promised = size, promised
 
     def move(self, account: MemoryAccount) -> None:
-        self.account.add(-self.bytes)
+        self.account.add(-self.bytes, -self._promised)
         self.account = account
         self._closed = False
-        account.add(self.bytes)
+        account.add(self.bytes, self._promised)
 
     def close(self) -> None:
         """It is on no account, until it is moved to one."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import islice
 
 from msgspec import Struct
 
@@ -80,7 +80,7 @@ class Outbox:
         self._waiting: deque[Item] = deque()
         self._waiting_bytes = 0
         self._waiting_tokens = 0
-        self._history_bytes = 0
+        self.history_bytes = 0  # about how much memory it takes
         self._replay_bytes = 0
 
     @property
@@ -153,25 +153,38 @@ class Outbox:
     @property
     def bytes(self) -> int:
         """The same, with the events that may have to be told again."""
-        return self.unread_bytes + self._history_bytes
+        return self.unread_bytes + self.history_bytes
 
     # -- again -----------------------------------------------------------------------------------
 
     def acknowledge(self, seq: int) -> None:
         """The listener has read all events up to `seq`. How it ended may be asked for again all the same."""
-        while self._history and self._seq_of(0) <= seq and not isinstance(self._history[0], Final):
+        if self._history:
+            self._forget(min(seq + 1 - self._seq_of(0), len(self._history) - self.final_sent))
+
+    def shorten_history(self, most_bytes: int) -> None:
+        """The oldest are forgotten, but never the last."""
+        while len(self._history) > 1 and self.history_bytes > most_bytes:
+            self._forget_oldest()
+
+    def _forget(self, count: int) -> None:
+        """So many of the oldest: weighed are those that go or those that stay, whichever are fewer."""
+        if 2 * count > len(self._history):
+            self._history = deque(islice(self._history, count, None))
+            self.history_bytes = sum(map(event_bytes, self._history))
+            return
+        for _ in range(count):
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        self._history_bytes -= event_bytes(self._history.popleft())
+        self.history_bytes -= event_bytes(self._history.popleft())
 
     def _remember(self, event: StreamEvent) -> None:
         self._history.append(event)
-        self._history_bytes += event_bytes(event)
-        while len(self._history) > 1 and (
-            len(self._history) > HISTORY_LIMIT or self._history_bytes > HISTORY_BYTES
-        ):
+        self.history_bytes += event_bytes(event)
+        if len(self._history) > HISTORY_LIMIT:
             self._forget_oldest()
+        self.shorten_history(HISTORY_BYTES)
 
     def since(self, after: int) -> list[StreamEvent] | None:
         """The events given out after event `after`; None where some of them are forgotten."""
@@ -280,13 +293,18 @@ class Outbox:
         return count - count % self._interval
 
     def _send_tokens(self, events: list[OutgoingEvent], batch: list[PendingToken]) -> None:
-        for _, run in groupby(batch, _kind) if any(pending.beside for pending in batch) else [(0, batch)]:
-            self._send_run(events, list(run))
+        """As one event; as several where something else is known with the tokens, or where some have a log
+        probability and some have none."""
+        piece: list[PendingToken] = []
+        for pending in batch:
+            if piece and not _go_together(piece[0], pending):
+                self._send_piece(events, piece)
+                piece = []
+            piece.append(pending)
+        if piece:
+            self._send_piece(events, piece)
 
-    def _send_run(self, events: list[OutgoingEvent], batch: list[PendingToken]) -> None:
-        """Tokens with which nothing is known beside content, or more of the same."""
-        if not batch:
-            return
+    def _send_piece(self, events: list[OutgoingEvent], batch: list[PendingToken]) -> None:
         count = sum(pending.token is not None for pending in batch)
         event = Token(
             request_id=self.request_id,
@@ -323,6 +341,13 @@ class Outbox:
             self.seq += 1
             self._remember(event)
         events.append(event)
+
+
+def _go_together(first: PendingToken, pending: PendingToken) -> bool:
+    """Whether they are told by one event."""
+    if pending.token is not None and (pending.logprob is None) != (first.logprob is None):
+        return False
+    return not (first.beside or pending.beside) or _kind(first) == _kind(pending)
 
 
 def _kind(pending: PendingToken) -> object:

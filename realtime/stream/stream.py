@@ -48,7 +48,9 @@ from realtime.tools.parts import Lengths
 GRACE_MS = 30_000  # that a stream waits for somebody to attach
 STREAM_BYTES, PROMPT_TOKEN_BYTES, OUTPUT_TOKEN_BYTES = 4096, 4, 18  # as measured
 AHEAD_BYTES = 256 << 10  # of tokens that may be decoded ahead of what was given out, whatever was granted
-LEAST_AHEAD_BYTES = 4 << 10  # the same, where the account is full
+ROOM_SHARE = 16  # and no more than this part of the room that its account has left, for others come too
+LEAST_AHEAD_BYTES = 4 << 10  # but so much in any case
+LEAST_HISTORY_BYTES = 4 << 10  # of events that nobody is known to have read, where the account is full
 UNREAD_LIMIT = 512 << 10  # bytes that may wait to be given out before nothing more may be asked for
 End = tuple[FinishReason, str | None]  # why it ended, and what exactly ended it
 
@@ -85,6 +87,8 @@ class Stream:
         self._prompt = array("i", prompt)
         self._cached_tokens = 0
         self._model = model
+        self._fingerprint = model.fingerprint  # of the engine that computes it
+        self._told_fingerprint = model.fingerprint
         self._priority = start.priority
         self._tenant = tenant
         self._params = params  # in force
@@ -106,11 +110,12 @@ class Stream:
                 model=model.name,
                 prompt_tokens=len(prompt),
                 params=params,
+                fingerprint=model.fingerprint,
             )
         )
         self.credit.granted = self._grantable()
-        self.submit()
-        self._memory.update(self.bytes)
+        self.submit(model.fingerprint, now)
+        self._update_memory()
 
     # -- what may be seen ------------------------------------------------------------------------
 
@@ -203,7 +208,7 @@ class Stream:
         self._send_grant()
         if self._conclusion and not self.outbox.beyond_credit:
             self._end(*self._conclusion, now)
-            self._memory.update(self.bytes)
+            self._update_memory()
 
     def acknowledge(self, index: int, seq: int) -> None:
         """The reader has taken output up to `index`, and events up to `seq`."""
@@ -211,29 +216,44 @@ class Stream:
         if not self.ended:
             self.credit.acknowledge(index)
             self._send_grant()
-        self._memory.update(self.bytes)
+        self._update_memory()
 
     def take_events(self) -> list[OutgoingEvent]:
         """Everything that may go out now."""
         events = self.outbox.take()
+        if self.outbox.history_bytes > LEAST_HISTORY_BYTES and self._memory.account.full:
+            self.outbox.shorten_history(LEAST_HISTORY_BYTES)
         if not self.ended:
             self._send_grant()
-        self._memory.update(self.bytes)
+        self._update_memory()
         return events
 
     def _grantable(self) -> int:
         """Output tokens that the engine may decode: not all that the client has granted, where it does not
         take what was decoded."""
-        ahead = LEAST_AHEAD_BYTES if self._memory.account.full else AHEAD_BYTES
+        ahead = min(AHEAD_BYTES, max(LEAST_AHEAD_BYTES, self._memory.account.room // ROOM_SHARE))
+        return min(self.credit.decode_limit, self.outbox.sent + max(1, ahead // self._token_bytes))
+
+    @property
+    def _token_bytes(self) -> int:
+        """Of each token that waits."""
         top = self._params.logprobs
-        token = TOKEN_BYTES + (LOGPROB_BYTES * (1 + top) if isinstance(top, int) else 0)
-        return min(self.credit.decode_limit, self.outbox.sent + max(1, ahead // token))
+        return TOKEN_BYTES + (LOGPROB_BYTES * (1 + top) if isinstance(top, int) else 0)
+
+    @property
+    def _promised(self) -> int:
+        """Tokens that the engine may decode, and has not yet."""
+        most = self._params.max_tokens
+        assert isinstance(most, int), "they are complete"
+        return 0 if self.concluded else min(self.credit.granted, most) - len(self.output)
 
     def _send_grant(self) -> None:
         """Grants never shrink; and while there is enough to decode, a grant for every token would be too
         many."""
+        if self.credit.granted >= self.credit.decode_limit or self.ended:
+            return
         limit = self._grantable()
-        if limit <= self.credit.granted or self.ended:
+        if limit <= self.credit.granted:
             return
         if (
             limit == self.credit.decode_limit
@@ -241,14 +261,19 @@ class Stream:
         ):
             self.credit.granted = limit
             self._commands.send(api.Grant(self.number, limit))
+            self._update_memory()
             self._check_transition()
 
     # -- memory ----------------------------------------------------------------------------------
 
+    def _update_memory(self) -> None:
+        promised = self._promised
+        self._memory.update(self.bytes, promised * self._token_bytes if promised > 0 else 0)
+
     def use_account(self, account: MemoryAccount) -> None:
         """Whoever reads it, or nobody, holds its memory from now on."""
         self._memory.move(account)
-        self._memory.update(self.bytes)
+        self._update_memory()
 
     def release_memory(self) -> None:
         """It has ended, and whoever keeps it now has limits of its own."""
@@ -302,7 +327,7 @@ class Stream:
                     send_reply=send_reply,
                 )
             )
-        self._memory.update(self.bytes)
+        self._update_memory()
 
     def _checked_params(self, frame: SteeringFrame) -> Params | None:
         """An adjust's parameters, complete; raises Refusal where the frame cannot be done."""
@@ -326,7 +351,7 @@ class Stream:
             if self._cancel:
                 self._check_unread()
             self._cancel_replies.append((ref, send_reply))
-            self._memory.update(self.bytes)
+            self._update_memory()
             ref = None
         if self._cancel and ref is None:
             return
@@ -384,7 +409,7 @@ class Stream:
         if self._detached:
             self._detached = False
             self._commands.request(PendingCommand(api.Resume(self.number), None, step))
-        self._memory.update(self.bytes)
+        self._update_memory()
 
     def _pending_refs(self) -> list[str]:
         """Refs of frames whose replies are still to come."""
@@ -402,6 +427,7 @@ class Stream:
             model=self._model.name,
             prompt_tokens=self.prompt_tokens,
             params=self._params,
+            fingerprint=self._told_fingerprint,
             paused=self.outbox.paused,
         )
         spans = self.output.spans
@@ -414,8 +440,12 @@ class Stream:
 
     # -- engines ---------------------------------------------------------------------------------
 
-    def submit(self) -> None:
-        """To an engine that does not know it: all that stands, and the commands that had no reply."""
+    def submit(self, fingerprint: str, now: float) -> None:
+        """To an engine that does not know it: all that stands, and the commands that had no reply. Where it
+        may go on otherwise than it would have, its listener hears of it."""
+        self._fingerprint = fingerprint
+        if fingerprint != self._told_fingerprint and self._paused is None:
+            self._pause("engine", len(self.output), now)
         self._commands.submit(
             api.Submit(
                 self.number,
@@ -449,7 +479,7 @@ class Stream:
     def receive_news(self, news: api.News, now: float) -> list[PendingCommand]:
         """Take in a step's news; returns the commands that took effect in it."""
         effective = self._receive_news(news, now)
-        self._memory.update(self.bytes)
+        self._update_memory()
         return effective
 
     def _receive_news(self, news: api.News, now: float) -> list[PendingCommand]:
@@ -562,8 +592,16 @@ class Stream:
         self._paused = None
         self._stopwatch.resume(now)
         ref = None if pending is None else pending.ref
+        moved = self._fingerprint != self._told_fingerprint
+        self._told_fingerprint = self._fingerprint
         self._emit(
-            protocol.Resumed(request_id=self.request_id, ref=ref, index=index, recomputed_tokens=recomputed),
+            protocol.Resumed(
+                request_id=self.request_id,
+                ref=ref,
+                index=index,
+                recomputed_tokens=recomputed,
+                fingerprint=self._fingerprint if moved else None,
+            ),
             pending,
         )
         self._check_transition()

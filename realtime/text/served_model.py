@@ -1,4 +1,5 @@
-"""The served model as the gateway knows it: name, tokenizer, vocabulary, context. It knows no weights."""
+"""The served model as the gateway knows it: name, tokenizer, vocabulary, context, fingerprint. It knows no
+weights."""
 
 from __future__ import annotations
 
@@ -12,3 +13,4 @@ class ServedModel(Struct, frozen=True):
     tokenizer: Tokenizer
     vocab: int
     context: int
+    fingerprint: str

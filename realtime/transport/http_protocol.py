@@ -30,6 +30,7 @@ _logger = logging.getLogger("midstream.http")
 _logger.setLevel(logging.ERROR)
 
 _TOO_SLOW = RequestProblem("The head of this request took too long to arrive.", error_status_hint=408)
+_GOING_AWAY = RequestProblem("The server is going away.", error_status_hint=503)
 
 _TCP_OPTIONS = (
     # The peer's kernel answers for it, however busy it is itself: no answer means that its host is gone.
@@ -117,17 +118,19 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
         self.open.add(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._body_is_late:
+        if self._body_is_late or self.conn.problem is not None:
             self._late_bytes += len(data)
             if self._late_bytes > self.limits.late_body_bytes:
                 self._hear_no_more()
                 return
+        if self.conn.problem is not None:
+            return
         if self._is_kept and not self.conn.trailing_data[0]:
             self.pending.remove(self)  # the time of another request begins with its first byte
         super().data_received(data)
         if self.transport.get_protocol() is not self:
             return  # it is a WebSocket now, and no body is awaited of it
-        if self.conn.their_state is not h11.IDLE:
+        if not (self.conn.their_state is h11.IDLE or self._body_is_late or self.conn.problem is not None):
             self.pending.remove(self)
         elif self not in self.pending:
             self.pending.add(self)
@@ -152,8 +155,8 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
     # -- the request -----------------------------------------------------------------------------
 
     def give_up(self) -> None:
-        """The whole head of a request has not come in time, or there are too many of whom that is true."""
-        if self.conn.trailing_data[0]:
+        """What is awaited of it has not come in time, or there are too many of whom that is true."""
+        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0] and self.conn.problem is None:
             self._refuse(_TOO_SLOW)
         self._close()
 
@@ -162,7 +165,10 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
         assert self.conn.problem is not None
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             self._refuse(self.conn.problem)
-        self._close()
+        if self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY):
+            self._close()  # the app is told, and says nothing behind this
+        else:
+            self._hear_no_more()
 
     def _refuse(self, problem: RequestProblem) -> None:
         status = problem.error_status_hint
@@ -205,7 +211,7 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
     def on_response_complete(self) -> None:
         self._late_bytes = 0
         super().on_response_complete()
-        if self._is_kept and not self.transport.is_closing():
+        if (self._is_kept or self._body_is_late) and not self.transport.is_closing():
             self.pending.add(self)
         self._bound_closing()
 
@@ -218,8 +224,13 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
         self._close()
 
     def shutdown(self) -> None:
-        super().shutdown()
-        self._bound_closing()
+        """uvicorn is stopping: what is being answered is waited for, and what is still to be asked is not."""
+        if self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.SEND_RESPONSE:
+            self._refuse(_GOING_AWAY)
+            self._close()
+        else:
+            super().shutdown()
+            self._bound_closing()
 
     def _close(self) -> None:
         self.transport.close()

@@ -1,19 +1,24 @@
 """The parser of HTTP/1.1 requests: h11's, but that it refuses whatever two readers could read differently.
 
 h11 bounds a head only while it waits for the rest of it, and of two lengths it takes one. What is in front of
-this server may take the other (RFC 9112, 6.3 and 11.2). It knows bytes and heads, and neither sockets nor how
-an answer travels.
+this server may take the other (RFC 9112, 6.3 and 11.2). Nor does it bound the lines of a head, each of which
+costs the same however short it is: they are counted before any is parsed. It knows bytes and heads, and
+neither sockets nor how an answer travels.
 """
 
 from __future__ import annotations
 
+import re
+
 import h11
 
+MOST_HEADERS = 128
 _SENTENCES = {
     431: "The head of this request is longer than the {limit} bytes that it may have.",
     501: "Of transfer codings this server knows `chunked` alone.",
 }
 _NO_REQUEST = "This is not a valid HTTP request."
+_END = re.compile(rb"\n\r?\n")  # of a head, as h11 finds it
 
 
 class RequestProblem(h11.RemoteProtocolError):
@@ -29,9 +34,13 @@ class RequestParser(h11.Connection):
     def next_event(self) -> type[h11.NEED_DATA | h11.PAUSED] | h11.Event:
         unread = self._unread() if self.their_state is h11.IDLE else 0
         try:
+            if unread:
+                self._check_lines(self.trailing_data[0])
             event = super().next_event()
             if isinstance(event, h11.Request):
                 self._check(event, unread - self._unread())
+            elif isinstance(event, h11.EndOfMessage) and len(event.headers) > MOST_HEADERS:
+                raise _too_many("end")
         except h11.RemoteProtocolError as error:
             self.problem = error if isinstance(error, RequestProblem) else self._explained(error)
             raise
@@ -39,6 +48,12 @@ class RequestParser(h11.Connection):
 
     def _unread(self) -> int:
         return len(self.trailing_data[0])
+
+    def _check_lines(self, data: bytes) -> None:
+        end = _END.search(data)
+        lines = data.count(b"\n", 0, end.start() + 1 if end else len(data))
+        if lines > 1 + MOST_HEADERS:  # the first is the request's own
+            raise _too_many("head")
 
     def _check(self, request: h11.Request, head_bytes: int) -> None:
         if head_bytes > self._limit_bytes:
@@ -50,3 +65,9 @@ class RequestParser(h11.Connection):
         status = error.error_status_hint
         said = _SENTENCES.get(status, _NO_REQUEST).format(limit=self._limit_bytes)
         return RequestProblem(said, error_status_hint=status)
+
+
+def _too_many(where: str) -> RequestProblem:
+    return RequestProblem(
+        f"The {where} of this request has more than {MOST_HEADERS} headers.", error_status_hint=431
+    )

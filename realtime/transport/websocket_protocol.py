@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -78,18 +79,30 @@ class WebSocketLimits:
     closing_limit_per_address: int = 1536
 
 
-def protocol_class(limits: WebSocketLimits) -> type[asyncio.Protocol]:
+def _ignore(status: int, address: str) -> None:
+    pass
+
+
+def protocol_class(
+    limits: WebSocketLimits, refused: Callable[[int, str], None] = _ignore
+) -> type[asyncio.Protocol]:
     """What to give to `uvicorn.Config(ws=...)`: uvicorn makes the connections itself, and knows no limits.
 
     The connections of one class share a buffer, so they belong to one event loop, and those that are closing
-    count together.
+    count together. `refused` is told the status and the peer's address of whatever is no opening handshake,
+    of which the app hears nothing.
     """
     closing = AwaitedConnections(
         timeout_s=limits.close_timeout_s,
         limit=limits.closing_limit,
         limit_per_address=limits.closing_limit_per_address,
     )
-    own = {"limits": limits, "closing": closing, "buffer": new_buffer()}
+    own = {
+        "limits": limits,
+        "closing": closing,
+        "refused": staticmethod(refused),
+        "buffer": new_buffer(),
+    }
     made = type(WebSocketProtocol.__name__, (WebSocketProtocol,), own)
     return cast(type[asyncio.Protocol], made)  # uvicorn's word for either kind of asyncio's protocols
 
@@ -97,6 +110,7 @@ def protocol_class(limits: WebSocketLimits) -> type[asyncio.Protocol]:
 class WebSocketProtocol(SmallReads):
     limits: ClassVar[WebSocketLimits]
     closing: ClassVar[AwaitedConnections]
+    refused: Callable[[int, str], None]
 
     transport: asyncio.Transport
     received_messages: ReceiveQueue
@@ -132,7 +146,8 @@ class WebSocketProtocol(SmallReads):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         client = get_remote_addr(self.transport)
-        self.address = network_of(client[0]) if client else ""
+        self._host = client[0] if client else ""
+        self.address = network_of(self._host)
         self.received_messages = ReceiveQueue(
             self.transport,
             max_messages=self._config.ws_max_queue,
@@ -160,6 +175,8 @@ class WebSocketProtocol(SmallReads):
         if isinstance(self._core.handshake_exc, InvalidMessage) and not ended:
             # The core just hangs up on a request that it cannot read, such as one with a body.
             self.send_buffer.write(plain_response(400, "not a websocket request\n").serialize())
+        if self._core.handshake_exc is not None and not ended:
+            self.refused(400, self._host)
         self._send_pending()
         events = self._core.events_received()
         self._charge(len(events) + len(data) / 1024)
@@ -221,6 +238,7 @@ class WebSocketProtocol(SmallReads):
     def _receive_request(self, request: Request) -> None:
         response = self._core.accept(request)
         if response.status_code != 101:
+            self.refused(response.status_code, self._host)
             self._send_response(response)
             return
         self._acceptance = response

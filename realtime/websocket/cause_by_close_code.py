@@ -13,6 +13,10 @@ _CAUSES: dict[int, DisconnectCause] = {
     1001: "closed",
     1005: "closed",  # with a close frame that says nothing
     _LOST: "lost",
+    1002: "refused",
+    CloseCode.INVALID_TEXT: "refused",
+    CloseCode.POLICY: "refused",
+    CloseCode.TOO_LARGE: "refused",
     CloseCode.INTERNAL: "failed",
     CloseCode.NOT_AUTHENTICATED: "revoked",
     CloseCode.TAKEN_OVER: "replaced",
@@ -29,9 +33,9 @@ def refusal_code(code: int | None) -> str:
 
 
 def cause_of(code: int | None, reason: str | None) -> DisconnectCause:
-    """Any other code was ours: it says what the peer did wrong."""
+    """Any other code is the peer's own."""
     if reason == TOOK_NOTHING and code == _LOST:
         return "slow"
     if reason == UNANSWERED:
         return "lost"
-    return _CAUSES.get(code or _LOST, "refused")
+    return _CAUSES.get(code or _LOST, "closed")

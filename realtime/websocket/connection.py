@@ -31,7 +31,7 @@ from realtime.transport.asgi_websocket_extension import PEER
 from realtime.transport.plain_asgi_peer import PlainAsgiPeer
 from realtime.websocket.cause_by_close_code import cause_of, refusal_code
 from realtime.websocket.read_acks import ReadAcks
-from realtime.work_budget import WorkBudget, steering_s
+from realtime.work_budget import TURN_S, WorkBudget, steering_s
 
 # Errors and pongs may wait, so many or so many bytes of them, for a peer that sends and does not read.
 UNREAD_REPLY_LIMIT, UNREAD_REPLY_BYTES = 1_000, 1 << 20
@@ -118,6 +118,7 @@ class Connection:
         self._woken: dict[Stream, None] = {}
         self._replies: list[bytes] = []  # what belongs to no stream's history
         self._reply_bytes = 0
+        self._next_piece: asyncio.Handle | None = None  # of what waits, when others had their turn
         self._work = WorkBudget(time.monotonic())
         peer.on_pong = self._receive_pong
         peer.on_writable = self.flush
@@ -133,6 +134,7 @@ class Connection:
                 models=[] if model is None else [model.name],
                 limits={name: getattr(self._limits, name) for name in self._limits.__struct_fields__}
                 | ({} if model is None else {"context": model.context}),
+                fingerprint=None if model is None else model.fingerprint,
             )
         )
 
@@ -148,14 +150,14 @@ class Connection:
                 return  # another stands in for it: what it says now has been said there
             work_s = self._timed(message["bytes"] if message.get("text") is None else message["text"])
             del message  # which may be large, and would wait as well
-            await self._pay(work_s)
+            await self.pay(work_s)
             if len(self._replies) > UNREAD_REPLY_LIMIT or self._reply_bytes > UNREAD_REPLY_BYTES:
                 self._cause = "refused"
                 self._observer.refused(refusal_code(CloseCode.POLICY), self.caller)
                 await self._close(CloseCode.POLICY, "you send, and read none of the answers")
                 return
 
-    async def _pay(self, work_s: float) -> None:
+    async def pay(self, work_s: float) -> None:
         """Meanwhile nothing more is read of this connection; everybody else goes on."""
         wait_s = self._work.pay(work_s, time.monotonic())
         if wait_s is not None:
@@ -190,6 +192,8 @@ class Connection:
         self._ending = asyncio.get_running_loop().create_task(self._close(code, reason))
 
     async def _close(self, code: int, reason: str) -> None:
+        while self._next_piece is not None and not self.gone:  # noqa: ASYNC110 - each turn writes a piece
+            await asyncio.sleep(0)
         # It is closed already: starlette makes its own exception of the transport's.
         with suppress(RuntimeError, ConnectionError, WebSocketDisconnect):
             await self._websocket.close(code, reason)
@@ -265,17 +269,34 @@ class Connection:
         self._send(event)
 
     def flush(self) -> None:
-        """Give the peer all that it is ready for, in one write."""
+        """Give the peer all that it is ready for, in one write; where that is much, in several, and others
+        have their turn in between."""
+        if self._next_piece is None and not self.gone and self._peer.writable:
+            self._write_piece()
+
+    def _write_piece(self) -> None:
+        self._next_piece = None
         if self.gone or not self._peer.writable or not (self._replies or self._woken):
             return
         messages, self._replies, self._reply_bytes = self._replies, [], 0
-        for stream in self._woken:
-            messages += self._events_of(stream)
-        self._woken.clear()
+        messages += self._take_events()
         ping = self._read_acks.due()
         if messages:
             self._peer.write(messages, text=self._codec.text, ping=ping)
         self._hub.flush()
+        if self._woken:
+            self._next_piece = asyncio.get_running_loop().call_soon(self._write_piece)
+
+    def _take_events(self) -> list[bytes]:
+        """Of as many streams as there is time for."""
+        messages: list[bytes] = []
+        until_s = time.monotonic() + TURN_S
+        for stream in list(self._woken):
+            del self._woken[stream]
+            messages += self._events_of(stream)
+            if time.monotonic() >= until_s:
+                break
+        return messages
 
     def _events_of(self, stream: Stream) -> list[bytes]:
         events = self._hub.take_events(stream)

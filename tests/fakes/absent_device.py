@@ -1,5 +1,6 @@
 """Our Triton kernels compiled for a device that is not there: `python -m tests.fakes.absent_device` reads
-from its standard input what to compile, and says what each kernel takes of the device.
+from its standard input what to compile of those of attention, and says what each takes of the device. That of
+the draw is compiled by `absent_device_draw.py`.
 
 All but the launch is the engine's own: plans, arguments, and what of them Triton specializes for. A process
 of its own, for tests run in Triton's interpreter, and Triton decides between the two when it is imported.
@@ -97,9 +98,18 @@ def launched(
     known: set[str],
 ) -> list[Any]:
     """The kernels that read the batch, and that nobody knows yet."""
-    _, plan = backend.plan([row(slot, *counts) for slot, counts in enumerate(batch)])
+    _, (plan,) = backend.plan([row(slot, *counts) for slot, counts in enumerate(batch)])
     tokens, size = sum(count for _, count in batch), pool.keys[0].shape[-1]
     query = torch.zeros(tokens, heads, size, dtype=pool.dtype).transpose(0, 1)
+    kernels = compiled_only()
+    plan.attend(pool.keys[0], pool.values[0], query, (query, query), params)
+    new = [kernel for name, kernel in kernels.items() if name not in known]
+    known.update(kernels)
+    return new
+
+
+def compiled_only() -> dict[str, Any]:
+    """From now on what is launched is compiled and not run; it is found here."""
     kernels: dict[str, Any] = {}
 
     def launch(kernel: Any, grid: tuple[int, ...]) -> Callable[..., None]:
@@ -110,10 +120,7 @@ def launched(
         return compile_only
 
     KernelInterface.__getitem__ = launch
-    plan.attend(pool.keys[0], pool.values[0], query, (query, query), params)
-    new = [kernel for name, kernel in kernels.items() if name not in known]
-    known.update(kernels)
-    return new
+    return kernels
 
 
 def row(slot: int, before: int, count: int) -> Row:

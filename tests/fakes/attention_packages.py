@@ -21,7 +21,10 @@ from engine.forward.kv_pool import KvPool
 def _dense(
     query: Tensor, keys: Tensor, values: Tensor, scale: float, left: int, softcap: float
 ) -> tuple[Tensor, Tensor]:
-    """query: [T, H, D], the last of the tokens of keys and values, [L, KV, D]; [T, H, D] and [T, H]."""
+    """query: [T, H, D], the last of the tokens of keys and values, [L, KV, D]; [T, H, D] and [T, H]. What is
+    before all windows is not read."""
+    unseen = max(0, len(keys) - len(query) - left) if left >= 0 else 0
+    keys, values = keys[unseen:], values[unseen:]
     groups = query.shape[1] // keys.shape[1]
     keys, values = (tensor.repeat_interleave(groups, 1) for tensor in (keys, values))
     scores = torch.einsum("thd,lhd->htl", query, keys) * scale
@@ -115,7 +118,7 @@ class BatchPrefillWithPagedKVCacheWrapper:
 
 def flash_attn_backend(pool: KvPool, block_size: int, heads: int, slots: int) -> FlashAttnBackend:
     blocks = pool.tokens // block_size
-    tables = BlockTables(slots, blocks, block_size, blocks - 1, pool.keys[0].device)
+    tables = BlockTables(slots, blocks, block_size, blocks - 1, pool.keys[0].device, len(pool.groups))
     return FlashAttnBackend(tables, flash_attn_varlen_func)
 
 

@@ -231,6 +231,7 @@ class Reader:
         self.gone = False
         self.memory = server.hub.memory_account(tenant)
         self.takes_over = True
+        self.paid_s = 0.0  # of work behind long texts
         self.ready = True
         self.prompt = False
         self.near = True
@@ -327,6 +328,9 @@ class Reader:
     @property
     def caller(self) -> Caller:
         return Caller("websocket", tenant=self.tenant)
+
+    async def pay(self, work_s: float) -> None:
+        self.paid_s += work_s
 
     def wake(self, stream: Stream) -> None:
         self._woken[stream] = None

@@ -25,11 +25,13 @@ from engine.forward.model_runner import ModelRunner
 from engine.forward.toy_runner import ToyRunner
 from engine.memory.host_pool import HostPool
 from engine.memory.idle_memory import IdleMemory
+from engine.model.layer_groups import group_layers
 from engine.model.loading import describe
 from engine.sampling.sampler import Sampler
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.host_cache import HostCache
 from engine.schedule.scheduler import Scheduler
+from engine.schedule.windows import Windows
 from tests.fakes.attention_packages import flash_attn_backend, flashinfer_backend
 from tests.fakes.late_block_copier import LateBlockCopier, ToyHostPool
 from tests.fakes.tiny_models import tiny_model
@@ -94,7 +96,11 @@ def model_engine(model: PreTrainedModel, limits: Limits, wrap: Wrap | None = Non
     """Around any model, which belongs to the engine from now on."""
     facts = describe(model.config)
     model.set_attn_implementation(NAME)
-    context = min(facts.context, limits.kv_tokens)
+    groups = group_layers(facts.windows, facts.context)
+    windows = tuple(group.window for group in groups)
+    blocks = limits.kv_tokens // limits.block_size
+    longest = Windows(windows, limits.block_size, limits.step_tokens).longest(blocks)
+    context = min(facts.context, longest)
     sampler = Sampler(SLOTS, facts.vocab, eos=[], rows=limits.batch_rows)
     pool = KvPool(
         facts.layers,
@@ -103,6 +109,7 @@ def model_engine(model: PreTrainedModel, limits: Limits, wrap: Wrap | None = Non
         tokens=limits.kv_tokens + limits.block_size,
         dtype=model.dtype,
         device="cpu",
+        groups=groups,
     )
     kernels = BACKENDS[limits.attention](pool, limits.block_size, facts.heads, SLOTS)
     runner = ModelRunner(
@@ -116,7 +123,8 @@ def model_engine(model: PreTrainedModel, limits: Limits, wrap: Wrap | None = Non
     )
     if limits.captured:
         runner.capture_decode(cast("TritonBackend", kernels), limits.batch_rows, lambda work: work)
-    return _assembled(runner if wrap is None else wrap(runner), sampler, limits, _copier(pool, limits), pool)
+    wrapped = runner if wrap is None else wrap(runner)
+    return _assembled(wrapped, sampler, limits, _copier(pool, limits), pool, windows)
 
 
 def _copier(pool: KvPool, limits: Limits) -> LateBlockCopier | None:
@@ -145,9 +153,15 @@ def _assembled(
     limits: Limits,
     copier: LateBlockCopier | None = None,
     pool: KvPool | None = None,
+    windows: tuple[int | None, ...] = (None,),
 ) -> Engine:
-    blocks = limits.kv_tokens // limits.block_size
-    cache = BlockCache(blocks, limits.block_size, runs=limits.attention == "sdpa")
+    cache = BlockCache(
+        limits.kv_tokens // limits.block_size,
+        limits.block_size,
+        runs=limits.attention == "sdpa",
+        windows=windows,
+        chunk=limits.step_tokens,
+    )
     scheduler = Scheduler(
         cache,
         step_tokens=limits.step_tokens,

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from engine.forward.attention import AttentionParams
+from engine.forward.block_tables import GroupTables
 from engine.forward.by_triton import Tiles, TritonBackend, TritonPlan
 
 
 class GatherBackend(TritonBackend):
-    def plan_of(self, pool_indices: Tensor, parts: list[Tiles]) -> TritonPlan:
-        return GatherPlan(pool_indices, parts, self.tables, self.launch)
+    def plan_of(self, pool_indices: Tensor, parts: list[Tiles], tables: GroupTables) -> TritonPlan:
+        return GatherPlan(pool_indices, parts, tables, self.launch)
 
 
 @dataclass(slots=True)
@@ -28,11 +29,12 @@ class GatherPlan(TritonPlan):
         at = torch.arange(width * size)
         indices = self.tables.tensor[slots].long()[:, at // size] * size + at % size  # [T, L]
         q = query.transpose(0, 1).reshape(len(slots), -1, groups, query.shape[2])  # [T, KV, G, D]
+        distance = positions[:, None] - at
+        hidden = (distance < 0) | (distance >= (params.window or len(at)))
+        indices = indices.masked_fill(hidden, 0)  # it may lie nowhere any more
         scores = torch.einsum("tkgd,ktld->tkgl", q, keys[:, indices]) * params.scale
         if params.softcap is not None:
             scores = torch.tanh(scores / params.softcap) * params.softcap
-        distance = positions[:, None] - at
-        hidden = (distance < 0) | (distance >= (params.window or len(at)))
         scores = scores.masked_fill(hidden[:, None, None], -torch.inf)
         if params.sinks is not None:
             sinks = params.sinks.view(1, -1, groups, 1).expand(len(slots), -1, -1, 1)

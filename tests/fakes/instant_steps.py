@@ -8,13 +8,17 @@ from __future__ import annotations
 from engine.schedule.batch import Batch, Row
 from engine.schedule.host_cache import Load
 from engine.schedule.scheduler import Scheduler
+from tests.fakes.written_blocks import WrittenBlocks
 
 
 class InstantSteps:
     """Steps as an engine takes them: each completes at once, or behind the launch of the one after it."""
 
-    def __init__(self, scheduler: Scheduler, *, overlap: bool = False) -> None:
+    def __init__(
+        self, scheduler: Scheduler, *, overlap: bool = False, written: WrittenBlocks | None = None
+    ) -> None:
         self.scheduler = scheduler
+        self._written = written
         self.discarded = 0
         self._overlap = overlap
         self.rows: list[Row] = []  # in flight
@@ -26,19 +30,27 @@ class InstantSteps:
         for row in batch.rows:
             assert row.sequence.pending_load is None, "who waits for its memory does not run"
         self._loads += [load for load in batch.loads if load.live]
+        if self._written:
+            self._written.run(batch)
         before, self.rows = self.rows, batch.rows
         self._complete(before)
         if not self._overlap:
             self._complete(batch.rows)
             self.rows = []
         host_cache = self.scheduler.host_cache
-        host_cache.finish_saves(host_cache.plan_saves(self.scheduler.cache, 3))
+        saves = host_cache.plan_saves(self.scheduler.cache, 3)
+        if self._written:
+            self._written.save(list(saves.values()))
+        host_cache.finish_saves(saves)
         return batch
 
     def finish_load(self) -> None:
         """The load that was asked for first is there."""
         if self._loads:
-            self.scheduler.finish_load(self._loads.pop(0))
+            load = self._loads.pop(0)
+            if self._written:
+                self._written.load(load)
+            self.scheduler.finish_load(load)
 
     def _complete(self, rows: list[Row]) -> None:
         for row in rows:

@@ -17,7 +17,7 @@ from realtime.text.served_model import ServedModel
 from tests.fakes.simulated_server import toy_tokenizer
 
 CONTEXT = 40
-MODEL = ServedModel("toy", toy_tokenizer(), vocab=toy_model.VOCAB, context=CONTEXT)
+MODEL = ServedModel("toy", toy_tokenizer(), vocab=toy_model.VOCAB, context=CONTEXT, fingerprint="fp")
 PROMPT = [1, 2, 3]
 WINDOW = 8
 CANCELLED = api.Finish("cancelled")
@@ -34,12 +34,13 @@ class LoneStream:
         grace_ms: int | None = None,
         model: ServedModel = MODEL,
         asked: dict[str, Any] | None = None,
+        memory: MemoryAccount | None = None,
         **params: Any,
     ) -> None:
         """`asked`: further fields of its start."""
         self.commands: list[api.AnyCommand] = []
         self.now = 1000.0
-        self.memory = MemoryAccount(1 << 30)
+        self.memory = memory or MemoryAccount(1 << 30)
         start = protocol.Start(
             request_id="a",
             ref="start",
@@ -98,9 +99,9 @@ class LoneStream:
         self.stream.lose_engine(self.now)
         assert self.commands == [], "there is nobody to hear of it"
 
-    def new_engine(self) -> api.Submit:
+    def new_engine(self, fingerprint: str = MODEL.fingerprint) -> api.Submit:
         """Another engine; what is sent to it behind the submission stays in `commands`."""
-        self.stream.submit()
+        self.stream.submit(fingerprint, self.now)
         submit = self.commands.pop(0)
         assert isinstance(submit, api.Submit)
         return submit

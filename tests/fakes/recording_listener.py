@@ -19,6 +19,7 @@ class RecordingListener:
         self.gone = False
         self.memory = server.hub.memory_account(tenant)
         self.takes_over = True
+        self.paid_s = 0.0  # of work behind long texts
         self.ready = True  # whether it takes what it is woken for
         self.heard: list[OutgoingEvent] = []
         self.answers: list[Reply] = []
@@ -62,6 +63,9 @@ class RecordingListener:
     @property
     def caller(self) -> Caller:
         return Caller("http", tenant=self._tenant)
+
+    async def pay(self, work_s: float) -> None:
+        self.paid_s += work_s
 
     def wake(self, stream: Stream) -> None:
         self._woken[stream] = None

@@ -118,7 +118,7 @@ class Mix:
     def _lacks_nothing(self, sequence: Sequence) -> bool:
         """It has its credit, and the memory for its next token."""
         room = len(sequence.blocks) * BLOCK > sequence.next_position
-        return sequence.decoding and room and not self.cache.needs_copy(sequence)
+        return sequence.decoding and room and not self.cache.num_copies(sequence)
 
     def _check(
         self, batch: Batch, able: dict[int, Sequence], served: dict[int, int], told: AbstractSet[int]

@@ -166,9 +166,9 @@ class SimulatedServer:
         self._undrained = False
         self._introduce()
 
-    def _introduce(self) -> None:
+    def _introduce(self, fingerprint: str = "fp") -> None:
         self.hub.engine_ready(
-            ServedModel("toy", toy_tokenizer(), vocab=toy_model.VOCAB, context=self.engine.runner.context)
+            ServedModel("toy", toy_tokenizer(), toy_model.VOCAB, self.engine.runner.context, fingerprint)
         )
 
     def kill_engine(self) -> None:
@@ -181,10 +181,10 @@ class SimulatedServer:
         assert not self.down, "there is nobody to send it to"
         self.look()
 
-    def revive_engine(self) -> None:
+    def revive_engine(self, fingerprint: str = "fp") -> None:
         self.engine = toy_engine(self._size)
         self.alive = True
-        self._introduce()
+        self._introduce(fingerprint)
 
     def look(self) -> None:
         """Hold every stream's life against the table."""

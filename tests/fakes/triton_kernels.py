@@ -21,7 +21,7 @@ def triton_backend(pool: KvPool, block_size: int, heads: int, slots: int) -> Tri
     from engine.forward.by_triton import LaunchConfig, TritonBackend
 
     blocks = pool.tokens // block_size
-    tables = BlockTables(slots, blocks, block_size, blocks - 1, pool.keys[0].device)
+    tables = BlockTables(slots, blocks, block_size, blocks - 1, pool.keys[0].device, len(pool.groups))
     # Small, so that small contexts are read in several turns, by several programs, in several tiles.
     launch = LaunchConfig(tile_rows=16, keys=16, programs=24)
     return TritonBackend(tables, heads, pool.keys[0].shape[0], launch)

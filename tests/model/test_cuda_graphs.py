@@ -14,6 +14,7 @@ from engine.forward.by_triton import TritonBackend
 from engine.forward.cuda_graphs import NotCapturable, Work, batch_sizes
 from engine.forward.model_runner import ModelRunner
 from engine.model.preflight import ModelError
+from engine.sampling import triton_draw
 from tests.fakes.device_waits import NoDeviceWaits
 from tests.fakes.engine_driver import Driver, Limits, engine_of, greedy
 from tests.fakes.greedy_oracle import oracle
@@ -153,6 +154,7 @@ ASKED = {
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
 def test_no_step_of_decoding_makes_the_host_wait(asked: api.Sampling) -> None:
     driver, _ = captured_llama()
+    driver.engine._executor._sampler._draw = triton_draw.draw
     driver.send(*(api.Submit(at, TEXT[: 5 + at], asked, credit=1000) for at in range(3)))
     driver.until(driver.has(2, 3))
     batch = driver.engine.scheduler.schedule()

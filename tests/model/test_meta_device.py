@@ -41,11 +41,29 @@ def meta_model(architecture: str) -> PreTrainedModel:
     return model
 
 
+class UnlaunchedKernel:
+    """The kernel that draws: its arguments are on the device, and it does nothing."""
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(*arguments: object, **fixed: object) -> None:
+            given = [argument for argument in arguments if isinstance(argument, Tensor)]
+            assert {tensor.device.type for tensor in given} == {"meta"}
+
+        return launch
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="triton is made for Linux only")
+    monkeypatch.setattr("engine.sampling.triton_draw.draw_row", UnlaunchedKernel())
+
+
 def rows(components: Components, counts: list[int]) -> list[Row]:
     made = []
     for slot, (asked, count) in enumerate(zip(ASKED, counts, strict=True)):
         sequence = Sequence(slot, list(range(KNOWN)), asked, credit=1, context=50)
         sequence.slot, sequence.blocks = slot, [2 * slot, 2 * slot + 1]
+        sequence.other_blocks = [sequence.blocks] * (len(components.windows) - 1)
         made.append(Row(sequence, KNOWN - count, count, samples=True))
     return made
 
@@ -60,14 +78,14 @@ def check(components: Components, counts: list[int]) -> None:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_of_the_reference(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = api.EngineOptions(model="tiny", kv_tokens=512, attention="sdpa")
+    options = api.EngineOptions(model="tiny", kv_tokens=512, step_tokens=64, attention="sdpa")
     with on_meta_device(monkeypatch):
         check(Components(meta_model(architecture), options, None), [1, 1, 5, 1, 7])
 
 
 def unread(pool: KvPool, facts: ModelFacts, block_size: int, context: int, slots: int) -> AttentionBackend:
     """Our kernels' plans and tables, but for the kernels."""
-    from engine.forward.block_tables import BlockTables
+    from engine.forward.block_tables import BlockTables, GroupTables
     from engine.forward.by_triton import LaunchConfig, Tiles, TritonBackend, TritonPlan
 
     class Unread(TritonPlan):
@@ -83,12 +101,11 @@ def unread(pool: KvPool, facts: ModelFacts, block_size: int, context: int, slots
             return query.new_empty(tokens, heads, values.shape[-1])
 
     class Kernels(TritonBackend):
-        def plan_of(self, pool_indices: Tensor, parts: list[Tiles]) -> TritonPlan:
-            return Unread(pool_indices, parts, self.tables, self.launch)
+        def plan_of(self, pool_indices: Tensor, parts: list[Tiles], tables: GroupTables) -> TritonPlan:
+            return Unread(pool_indices, parts, tables, self.launch)
 
-    tables = BlockTables(
-        slots, -(-context // block_size), block_size, pool.tokens // block_size - 1, pool.keys[0].device
-    )
+    blocks, padding = -(-context // block_size), pool.tokens // block_size - 1
+    tables = BlockTables(slots, blocks, block_size, padding, pool.keys[0].device, len(pool.groups))
     return Kernels(tables, facts.heads, facts.kv_heads, LaunchConfig(128, 64, 264))
 
 
@@ -98,7 +115,7 @@ def test_of_our_kernels(counts: list[int], monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(backends, "choose", lambda name, required: "triton")
     monkeypatch.setattr(backends, "make", lambda name, pool, facts, **sizes: unread(pool, facts, **sizes))
     monkeypatch.setattr("engine.forward.cuda_graphs.CudaGraphCapture", as_it_is)
-    options = api.EngineOptions(model="tiny", kv_tokens=512, batch_rows=8)
+    options = api.EngineOptions(model="tiny", kv_tokens=512, step_tokens=64, batch_rows=8)
     with on_meta_device(monkeypatch):
         check(Components(meta_model("gpt_oss"), options, None), counts)
 

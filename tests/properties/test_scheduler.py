@@ -20,7 +20,9 @@ from engine.schedule.host_cache import HostCache
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
 from engine.schedule.serving_order import AGING_STEPS
+from engine.schedule.windows import Windows
 from tests.fakes.instant_steps import InstantSteps
+from tests.fakes.written_blocks import WrittenBlocks
 
 EXAMPLES = os.environ.get("MIDSTREAM_EXAMPLES")
 SETTINGS = settings(
@@ -29,7 +31,9 @@ SETTINGS = settings(
     derandomize=EXAMPLES is None,
     database=None,
 )
-CONTEXT = 64
+BLOCK, CONTEXT = 4, 64
+# Of the groups of layers; a window may be less than a block, end at one, or be longer than any prompt.
+WINDOWS: list[tuple[int | None, ...]] = [(None,), (None,), (None, 9), (6,), (None, 1, 13), (8, 3), (None, 60)]
 PICK = st.integers(0, 11)
 
 
@@ -39,14 +43,24 @@ def advance(scheduler: Scheduler) -> Batch:
 
 class Turns(RuleBasedStateMachine):
     @initialize(
-        blocks=st.integers(17, 40),
+        windows=st.sampled_from(WINDOWS),
+        more_blocks=st.integers(0, 23),
         step_tokens=st.integers(2, 20),
         batch_rows=st.integers(2, 6),
         overlap=st.booleans(),
         host_blocks=st.sampled_from([0, 5, 40]),
     )
-    def open(self, blocks: int, step_tokens: int, batch_rows: int, overlap: bool, host_blocks: int) -> None:
-        self.cache = BlockCache(blocks, 4)
+    def open(
+        self,
+        windows: tuple[int | None, ...],
+        more_blocks: int,
+        step_tokens: int,
+        batch_rows: int,
+        overlap: bool,
+        host_blocks: int,
+    ) -> None:
+        least = Windows(windows, BLOCK, step_tokens).blocks(CONTEXT) + len(windows)
+        self.cache = BlockCache(least + more_blocks, BLOCK, windows=windows, chunk=step_tokens)
         self.scheduler = Scheduler(
             self.cache,
             step_tokens=step_tokens,
@@ -54,7 +68,7 @@ class Turns(RuleBasedStateMachine):
             tenant_prefill=CONTEXT,
             host_cache=HostCache(host_blocks),
         )
-        self.steps = InstantSteps(self.scheduler, overlap=overlap)
+        self.steps = InstantSteps(self.scheduler, overlap=overlap, written=WrittenBlocks(BLOCK, windows))
         self.count = 0
 
     @rule(

@@ -29,6 +29,7 @@ SAID = {
     ),
     "pull": r"(token [0-4]: '.*'\n){5}decoded and delivered: 5\ndecoded in vain: 0\n",
     "race": r"(?:runner \d came to its end after \d+ tokens\n)*runner \d, after \d+ tokens: (\S+ ){39}\S+\n",
+    "replay": r"equal\nwith another seed token \d+ is not ('.*'|None)\n",
     "steer": (
         r".+\n\[cooler from token 20\]\n.+\n\[paused at token (\d+); nothing is decoded\]\n"
         r"\[resumed at token \1\]\n.+\n\[cancelled at token \d+\]\ncancelled: \d+ tokens were discarded\n"

@@ -13,6 +13,7 @@ import pytest
 from websockets.frames import Opcode
 
 from realtime.transport.http_protocol import HttpLimits
+from realtime.transport.request_parser import MOST_HEADERS
 from realtime.transport.small_reads import READ_BYTES
 from tests.server.asgi_app_server import (
     App,
@@ -170,6 +171,71 @@ async def test_a_head_that_is_too_large_is_refused_however_it_arrives(left_out: 
         assert b"16384 bytes" in told
 
 
+FIELDS = b"a:b\r\n" * MOST_HEADERS
+
+
+@pytest.mark.parametrize("end", [b"\r\n", b""], ids=["whole", "without its end"])
+async def test_a_head_of_too_many_headers_is_refused_before_it_is_parsed(end: bytes) -> None:
+    """Its own `Host` is one."""
+    refused: list[tuple[int, str]] = []
+    async with (
+        serving(hello, refused=lambda *told: refused.append(told)) as server,
+        raw_socket(server) as peer,
+    ):
+        await peer.send(WHOLE[:-2] + FIELDS + end)
+        told = await peer.read_rest()
+    assert told.startswith(b"HTTP/1.1 431 ")
+    assert b"128 headers" in told
+    assert refused == [(431, "127.0.0.1")]
+
+
+async def test_whoever_sends_on_behind_what_is_no_request_is_told_so_all_the_same() -> None:
+    limits = HttpLimits(close_timeout_s=3600)
+    async with serving(hello, http_limits=limits) as server, raw_socket(server) as peer:
+        await peer.send(WHOLE[:-2] + FIELDS + b"X: " + b"x" * 5 * READ_BYTES)
+        assert (await peer.read_rest()).startswith(b"HTTP/1.1 431 ")
+        await peer.send(b"x" * READ_BYTES)
+        peer.socket.shutdown(socket.SHUT_WR)
+        async with asyncio.timeout(10):
+            while server.state.connections:  # noqa: ASYNC110 - a plain set, that tells nobody
+                await asyncio.sleep(0)
+
+
+async def test_a_body_that_is_none_ends_an_answer_that_is_under_way() -> None:
+    gone = asyncio.Event()
+
+    async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x", "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        await send({"type": "http.response.body", "body": b"y", "more_body": True})
+        gone.set()
+
+    async with serving(endless) as server, raw_socket(server) as peer:
+        await peer.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await peer.read_response()
+        await peer.send(b"no length\r\n")
+        await peer.read_rest()
+        await asyncio.wait_for(gone.wait(), 10)
+
+
+async def test_as_many_headers_as_there_may_be_are_no_fewer_behind_a_request_that_came_with_them() -> None:
+    most = WHOLE[:-2] + FIELDS.removesuffix(b"a:b\r\n") + b"\r\n"
+    async with serving(hello) as server, raw_socket(server) as peer:
+        await peer.send(most * 2)
+        for _ in range(2):
+            assert (await peer.read_response()).startswith(b"HTTP/1.1 200 ")
+            assert await peer.read(5) == b"hello"
+
+
+async def test_too_many_headers_behind_a_body_end_the_connection() -> None:
+    async with serving(reading(Events())) as server, raw_socket(server) as peer:
+        await peer.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n")
+        await peer.send(FIELDS + b"a:b\r\n\r\n")
+        assert (await peer.read_rest()).startswith(b"HTTP/1.1 431 ")
+
+
 @pytest.mark.parametrize(
     ("headers", "status", "word"),
     [
@@ -312,6 +378,31 @@ async def test_one_that_waits_goes_for_one_that_comes(limits: HttpLimits) -> Non
         assert (await busy.read_response()).startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.parametrize("limits", CROWDED, ids=["of an address", "of all"])
+async def test_one_that_was_answered_and_whose_body_never_comes_goes_for_one_that_comes(
+    limits: HttpLimits,
+) -> None:
+    async with (
+        serving(hello, http_limits=limits, **KEPT) as server,
+        raw_socket(server) as first,
+        raw_socket(server) as second,
+    ):
+        for peer in (first, second):
+            await peer.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nb")
+            assert b" 200 " in await peer.read_response()
+            assert await peer.read(5) == b"hello"
+        await second.send(b"o")
+        async with raw_socket(server) as coming:
+            assert await ask(coming) == b"hello"
+            assert await first.read_rest() == b""
+
+
+async def test_a_body_that_never_comes_behind_its_answer_is_awaited_no_longer_than_a_request() -> None:
+    async with serving(hello, http_limits=HASTY, **KEPT) as server, raw_socket(server) as peer:
+        await peer.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nb")
+        assert (await peer.read_rest()).endswith(b"\r\n\r\nhello")
+
+
 async def test_what_is_closed_or_a_websocket_is_counted_no_longer() -> None:
     async def either(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -367,6 +458,17 @@ async def test_the_end_of_the_server_waits_for_no_idle_connection() -> None:
         assert await ask(kept) == b"hello"
         await server.stop()
         assert [await peer.read_rest() for peer in (silent, half, kept)] == [b"", b"", b""]
+
+
+async def test_the_end_of_the_server_waits_for_no_body_that_is_still_to_come() -> None:
+    events = Events()
+    async with (
+        serving(reading(events), http_limits=LENIENT, **KEPT) as server,
+        raw_socket(server) as peer,
+    ):
+        await unfinished(peer, events)
+        await server.stop()
+        assert (await peer.read_rest()).startswith(b"HTTP/1.1 503 ")
         assert not server.state.connections
         assert not server.http.pending
 

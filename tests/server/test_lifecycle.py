@@ -166,6 +166,24 @@ async def test_past_the_grace_streams_are_cancelled_with_their_final(serve: Serv
     assert "Traceback" not in server.log()
 
 
+async def test_whoever_reads_nothing_of_an_answer_is_no_failure_of_a_server_that_ends(serve: Serve) -> None:
+    server = serve("--shutdown-grace-s", "0")
+    asked = b'{"prompt": "Once", "stream": true, "max_tokens": 3000, "ignore_eos": true, "logprobs": 20}'
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(asked)
+    with socket.socket() as reader:
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader.connect((server.host, server.port))
+        reader.sendall(head + asked)
+        before, now = -1.0, 0.0
+        while before < now:  # it is decoded no further than it is read
+            metrics = await server.until(lambda metrics: metrics['midstream_streams{state="stalled"}'] == 1)
+            before, now = now, metrics["midstream_tokens_total"]
+        server.tell()
+        assert server.ended() == 0
+    assert "Traceback" not in server.log()
+    assert "running task" not in server.log()
+
+
 async def test_an_engine_that_has_hung_does_not_hold_up_the_end(serve: Serve) -> None:
     """It says nothing of what it was told to cancel; that is the end of the streams all the same."""
     server = serve("--toy-step-ms", "10", "--shutdown-grace-s", "0.2")

@@ -19,6 +19,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from realtime.keys_command import main
+from tests.server.asgi_app_server import upgrade
 from tests.server.independent_client import client_of
 from tests.server.server_process import PATIENCE_S, Served
 
@@ -83,6 +84,7 @@ def said(guarded: Guarded, request: bytes) -> bytes:
         ("POST", "/v1/embeddings", 404, "not_found"),
         ("GET", "/v1/embeddings", 404, "not_found"),
         ("DELETE", "/v1/", 404, "not_found"),
+        ("POST", "/v1/completions/", 404, "not_found"),
         ("POST", "/v1/models", 405, "method_not_allowed"),
         ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
         ("POST", "/healthz", 405, "method_not_allowed"),
@@ -114,6 +116,7 @@ def test_what_is_refused_over_http_is_counted_where_it_was_asked(guarded: Guarde
         ("POST", "/v1/streams/nobody/control", guarded.alice, {"type": "pause"}),
         ("POST", "/v1/streams/nobody/control", guarded.alice, {"type": "dance"}),
         ("GET", "/v1/streams/nobody", guarded.alice, None),
+        ("GET", "/v1/realtime", guarded.alice, None),
         ("POST", "/v1/realtime/client_secrets", guarded.alice, {"origin": 1}),
     ):
         assert guarded.ask(method, path, key, body).status_code >= 400, path
@@ -128,6 +131,7 @@ def test_what_is_refused_over_http_is_counted_where_it_was_asked(guarded: Guarde
         ("unknown_request", CONTROL): 1,
         ("invalid_frame", CONTROL): 1,
         ("unknown_request", "/v1/streams/{request_id}"): 1,
+        ("upgrade_required", REALTIME): 1,
         ("invalid_frame", "/v1/realtime/client_secrets"): 1,
     }
 
@@ -159,6 +163,14 @@ def test_what_never_became_a_request_is_counted_and_logged_with_its_address(guar
     assert said(guarded, b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 17_000).startswith(b"HTTP/1.1 431 ")
     assert said(guarded, b"nonsense\r\n\r\n").startswith(b"HTTP/1.1 400 ")
     assert guarded.refusals() - before == {("head_too_large", "none"): 1, ("bad_request", "none"): 1}
+    assert said(guarded, upgrade(REALTIME).replace(b": 13", b": 12")).startswith(b"HTTP/1.1 400 ")
+    assert said(guarded, upgrade(REALTIME, "Content-Length: 1")).startswith(b"HTTP/1.1 400 ")
+    assert said(guarded, upgrade(REALTIME).replace(b"GET", b"POST")).startswith(b"HTTP/1.1 405 ")
+    assert guarded.refusals() - before == {
+        ("head_too_large", "none"): 1,
+        ("bad_request", "none"): 3,
+        ("method_not_allowed", "none"): 1,
+    }
     (line,) = (line for line in guarded.lines() if line["code"] == "head_too_large")
     assert (line["address"], line["key"]) == ("127.0.0.1", None)
 

@@ -23,6 +23,7 @@ async def test_the_first_message_says_what_is_served(server: Served) -> None:
             "protocol": 1,
             "session_id": ready["session_id"],
             "models": ["toy"],
+            "fingerprint": ready["fingerprint"],
             "limits": {
                 "max_message_bytes": 2**20,
                 "streams_per_connection": 1000,
@@ -33,7 +34,10 @@ async def test_the_first_message_says_what_is_served(server: Served) -> None:
                 "context": 8192,
             },
         }
-        assert ready["session_id"] != (await other.next())["session_id"]
+        beside = await other.next()
+        assert ready["session_id"] != beside["session_id"]
+        assert ready["fingerprint"] == beside["fingerprint"]
+        assert ready["fingerprint"].startswith("fp_")
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from realtime.transport.asgi_websocket_extension import PeerGone
 from realtime.websocket.connection import ConnectionLimits
 from tests.fakes.checking_client import Reader
 from tests.fakes.simulated_server import Clock, EngineSize, SimulatedServer
+from tests.fakes.work_clock import a_millisecond_a_piece
 
 LIMITS = ConnectionLimits(
     max_message_bytes=1024, streams_per_connection=10, auto_credit_window=64, ack_every=16
@@ -170,6 +171,17 @@ def test_the_servers_numbers_are_for_admins_once_there_are_keys(locked: Locked) 
     assert [answer.status_code for answer in answers] == [403, 200]
     assert answers[0].json()["error"]["code"] == "forbidden"
     assert TestClient(app_of(Credentials()), base_url=LOOPBACK).get("/metrics").status_code == 200
+
+
+def test_while_the_servers_numbers_are_read_again_and_again_others_have_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = TestClient(app_of(Credentials()), base_url=LOOPBACK)
+    slept = a_millisecond_a_piece(monkeypatch)
+    for path, paid in (("/healthz", False), ("/metrics", True)):
+        for _ in range(10):
+            assert client.get(path).status_code == 200
+        assert bool(slept) == paid
 
 
 # -- ways ------------------------------------------------------------------------------------------
@@ -353,6 +365,62 @@ def test_a_request_for_a_secret_that_is_not_right_is_refused(
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
+BODIES = ("/v1/realtime/client_secrets", "/v1/streams/x/control", "/v1/completions", "/v1/chat/completions")
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_whoever_goes_away_in_the_middle_of_a_body_makes_no_route_fail(
+    locked: Locked, path: str
+) -> None:
+    came: list[Message] = [
+        {"type": "http.request", "body": b'{"origin"', "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+
+    async def receive() -> Message:
+        return came.pop(0)
+
+    async def send(message: Message) -> None:
+        raise AssertionError("nobody is there")
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "query_string": b"",
+        "headers": [(b"authorization", f"Bearer {locked.alice}".encode())],
+    }
+    await app_of(locked.credentials)(scope, receive, send)
+    assert not came
+
+
+async def test_a_key_that_is_revoked_while_a_body_comes_steers_nothing(locked: Locked) -> None:
+    locked.add("alices-other", "--tenant", "alice")
+    endpoints = endpoints_of(locked.credentials)
+    came: list[Message] = [{"type": "http.request", "body": b'{"type": "cancel"}'}]
+    statuses = []
+
+    async def receive() -> Message:
+        if not came:
+            await asyncio.Event().wait()
+        locked.revoke("alice")
+        locked.ring.reload()
+        return came.pop()
+
+    async def send(message: Message) -> None:
+        statuses.append(message.get("status"))
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/streams/x/control",
+        "query_string": b"",
+        "headers": [(b"authorization", f"Bearer {locked.alice}".encode())],
+    }
+    await application(endpoints)(scope, receive, send)
+    assert statuses[0] == 401
+
+
 # -- tenants ---------------------------------------------------------------------------------------
 
 ABOUT: dict[type[protocol.Frame], StreamFrame] = {
@@ -391,6 +459,9 @@ class Stranger:
 
     def send_refusal(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
         self.refusals.append(refusal.event(request_id, ref))
+
+    async def pay(self, work_s: float) -> None:
+        pytest.fail("it sends no long texts")
 
     def wake(self, stream: Stream) -> None:
         pytest.fail("a stream of another's has something to say to it")

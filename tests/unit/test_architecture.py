@@ -35,6 +35,7 @@ OUR_OWN = {
     "realtime.background_tasks": ["realtime.backoff"],
     "realtime.tenants": ["realtime.token_bucket", *SPOKEN],
     "realtime.hub": ["realtime.stream", "realtime.tenants", "realtime.text", "realtime.tools", *SPOKEN],
+    "realtime.hub.tokenizing_pool": ["engine.heap", "realtime.hub"],
     "realtime.transport": ["realtime.token_bucket"],
     "realtime.access": ["realtime.hub", "realtime.tenants", "realtime.transport", *SPOKEN],
     "realtime.engines": ["engine.heap", "realtime.backoff", "realtime.background_tasks", *CORE],
@@ -97,6 +98,7 @@ OTHERS = {
     "engine.api": ["msgspec"],
     "engine.schedule": [],
     "engine.sampling": ["torch"],
+    "engine.sampling.triton_draw": ["torch", "triton"],
     "engine.memory": ["torch"],
     "engine.step": ["torch"],
     "engine.parallel": ["msgspec", "torch"],
@@ -123,7 +125,7 @@ PURE = [
     f"realtime.{room}.{path.stem}"
     for room in ("tools", "text", "stream", "tenants", "hub")
     for path in sorted((ROOT / "realtime" / room).glob("[!_]*.py"))
-    if path.stem not in ("hub", "frame_queues", "tokenizing_pool", "quota")
+    if path.stem not in ("hub", "frame_queues", "long_texts", "tokenizing_pool", "quota")
 ]
 IMPURE = {"asyncio", "logging", "select", "selectors", "socket", "ssl", "threading", "time"}
 

@@ -21,6 +21,7 @@ from engine.forward.kv_pool import KvPool
 from engine.forward.kv_read_plan import RowSpan, contiguous_runs
 from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
+from engine.schedule.windows import GONE
 from tests.fakes.attention_packages import BatchPrefillWithPagedKVCacheWrapper, flash_attn_varlen_func
 from tests.fakes.triton_kernels import needs_triton, triton_backend
 
@@ -123,6 +124,18 @@ LAYOUTS = {
 }
 
 
+# What has left a window of five tokens, and is in no table any more.
+PAST = {
+    "one row": [Context([GONE, GONE, 5, 6], 15)],
+    "rows": [Context([GONE, GONE, 5, 6], 15), Context([GONE, 8, 9], 9), Context([20, 21], 8)],
+    "a chunk": [Context([GONE, GONE, 12, 30, 14], 19, count=6)],
+    "rows and chunks": [
+        Context([GONE, 40, 20], 12, count=3),
+        Context([GONE, 7, 8], 9),
+        Context([9, 3], 7, count=7),
+    ],
+}
+
 BACKENDS: dict[str, Callable[[KvPool], AttentionBackend]] = {
     "sdpa": lambda pool: SdpaBackend(pool, BLOCK),
     "triton": lambda pool: triton_backend(pool, BLOCK, HEADS, slots=8),
@@ -150,6 +163,8 @@ def attended(
     pool = KvPool(2, KV_HEADS, SIZE, tokens=(BLOCKS + 1) * BLOCK, dtype=dtype, device="cpu")
     for tensor in (*pool.keys, *pool.values):
         tensor.copy_(1e3 * noise(*tensor.shape))  # whoever reads what is not its own will be seen
+        if contexts in PAST.values():
+            tensor[:, :BLOCK] = torch.nan  # of what is gone nobody knows where it lay
     sinks = noise(HEADS) if kind.sinks else None
     keys, values = noise(KV_HEADS, BLOCKS * BLOCK, SIZE), noise(KV_HEADS, BLOCKS * BLOCK, SIZE)
     order, plan = BACKENDS[backend](pool).plan([context.row(slot) for slot, context in enumerate(contexts)])
@@ -174,7 +189,7 @@ def attended(
         softcap=kind.softcap,
         s_aux=sinks,
         pool=pool,
-        plan=plan,
+        plans=plan,
     )
     assert out.shape == (1, len(places), HEADS, SIZE)
     assert out.dtype == dtype
@@ -215,6 +230,14 @@ def test_scores_that_are_too_many_at_once_are_computed_in_steps(
 def test_it_is_a_dense_softmax_wherever_the_blocks_lie(
     contexts: list[Context], kind: Kind, backend: str
 ) -> None:
+    out, expected = attended(contexts, kind, torch.float64, backend)
+    torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
+@pytest.mark.parametrize("kind", [KINDS["window"], KINDS["all"]], ids=["window", "all"])
+@pytest.mark.parametrize("contexts", PAST.values(), ids=PAST)
+def test_what_has_left_the_window_is_not_read(contexts: list[Context], kind: Kind, backend: str) -> None:
     out, expected = attended(contexts, kind, torch.float64, backend)
     torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
 

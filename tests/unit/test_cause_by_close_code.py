@@ -22,6 +22,11 @@ from realtime.websocket.cause_by_close_code import cause_of
         (1011, UNANSWERED, "lost"),
         (1011, "", "failed"),
         (1008, "too many pings", "refused"),
+        (1002, "", "refused"),
+        (1007, "", "refused"),
+        (1009, "", "refused"),
+        (3000, "a code of the client's own", "closed"),
+        (4999, "", "closed"),
     ],
 )
 def test_a_code_and_a_reason_are_one_cause(

@@ -107,6 +107,21 @@ def test_more_biases_with_keys_that_are_text_than_there_may_be_are_not_looked_at
         tracemalloc.stop()
 
 
+def test_of_a_frame_that_is_refused_nothing_but_its_names_is_kept() -> None:
+    """A hundred thousand keys would take the event loop forty milliseconds, and once more for the names."""
+    keys = ",".join(f'"k{n}":1' for n in range(80_000))
+    message = f'{{"type":"rewind","request_id":"a","ref":"r",{keys}}}'
+    codec = Codec(JSON_SUBPROTOCOL)
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refusal, match="`to`"):
+            codec.decode(message)
+        assert codec.ids_of(message) == ("a", "r")
+        assert tracemalloc.get_traced_memory()[1] < MOST
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_hundred_thousand_unknown_keys_are_ignored_like_one() -> None:
     keys = ",".join(f'"k{n}":1' for n in range(80_000))
     frame = Codec(JSON_SUBPROTOCOL).decode(f"{START},{keys}}}")

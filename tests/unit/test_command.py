@@ -75,7 +75,9 @@ def test_help_lists_every_command_with_the_server_and_without(
         main(["--help"])
     assert COMMANDS in capsys.readouterr().out
     assert COMMANDS in midstream_in(client_alone, "--help").stdout
-    assert re.findall(r"^  (\w+)", COMMANDS, re.MULTILINE) == ["serve", "keys", "chat", "run", "top"]
+    assert re.findall(r"^  (\w+)", COMMANDS, re.MULTILINE) == [
+        *("serve", "keys", "chat", "run", "replay", "top")
+    ]
 
 
 def test_chat_without_the_library_for_terminals_says_how_to_get_it(
@@ -87,7 +89,9 @@ def test_chat_without_the_library_for_terminals_says_how_to_get_it(
     assert capsys.readouterr().err == NO_TERMINAL_LIBRARY + "\n"
 
 
-@pytest.mark.parametrize("wanted", ["midstream", "midstream.cli.run", "midstream.cli.top"])
+@pytest.mark.parametrize(
+    "wanted", ["midstream", "midstream.cli.run", "midstream.cli.replay", "midstream.cli.top"]
+)
 def test_neither_the_client_nor_a_command_in_a_pipe_loads_the_library_for_terminals(wanted: str) -> None:
     asks = f"import sys, {wanted}; print('prompt_toolkit' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=False)

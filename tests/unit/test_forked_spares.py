@@ -96,14 +96,26 @@ def test_a_spare_is_taken_once(before: str) -> None:
     assert spares.take() is None
 
 
-def test_one_that_nobody_took_ends_when_another_is_expected() -> None:
+def test_one_that_nobody_took_yet_is_not_let_go_for_another() -> None:
     spares = ForkedSpares()
-    first, second = spares.expect(), spares.expect()
+    first = spares.expect()
     assert first is not None
-    assert second is not None
-    with first, second:
-        assert first.recv(1) == b""
-    assert spares.take() is None, "the other end is closed"
+    with first:
+        first.sendall(api.framed(msgspec.msgpack.encode(api.Prepared(7))))
+        assert spares.expect() is None
+    ours = spares.take()
+    assert ours is not None
+    with ours:
+        assert prepared(ours).pid == 7, "who took it can wait for its end"
+
+
+def test_another_is_expected_where_none_came() -> None:
+    spares = ForkedSpares()
+    for _ in range(2):
+        theirs = spares.expect()
+        assert theirs is not None
+        theirs.close()
+    assert spares.take() is None
 
 
 def asleep() -> int:

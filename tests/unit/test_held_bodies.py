@@ -10,11 +10,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from realtime.access.connection_limits import OpenConnections
 from realtime.http.bodies_and_headers import read_body
-from realtime.http.guard import HOLDER
+from realtime.http.guard import CALLER, HOLDER
 from realtime.http.held_bodies import MANY, SMALL, held_body, holding_bodies
+from realtime.http.openai.routes import MANY_ASKED
+from realtime.http.openai.routes import routes as openai
+from realtime.http.request_work import RequestWork
+from realtime.http.sse import SseTimeouts
+from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
 from realtime.tenants.allowance import Holder
+from tests.fakes.simulated_client import SIZE
+from tests.fakes.simulated_server import SimulatedServer
 
 MOST = 2 * SMALL
 
@@ -81,3 +89,37 @@ async def test_too_large_a_body_is_heard_out_and_holds_nothing() -> None:
         assert not steering.unread
     await steering.ask("alice", b"x" * MOST)
     assert steering.read == [MOST]
+
+
+async def test_what_asks_for_completions_is_held_within_bounds_too() -> None:
+    most = SMALL + 1
+    work = RequestWork()
+    routes = openai(SimulatedServer(SIZE).hub, OpenConnections(99), work, most, SseTimeouts())
+    asking = next(route for route in routes if route.path == "/v1/completions")
+    unread: list[int] = []
+
+    async def ask(body: bytes, *, whole: bool) -> None:
+        coming = [body]
+
+        async def receive() -> dict[str, Any]:
+            if not coming:
+                unread.append(1)
+                await asyncio.Event().wait()
+            return {"type": "http.request", "body": coming.pop(), "more_body": not whole}
+
+        async def send(message: Any) -> None:
+            pass
+
+        caller = Caller("http", tenant="alice")
+        scope = {"type": "http", "method": "POST", "path": "/", "headers": [], CALLER: caller}
+        await asking.app(scope | {HOLDER: Holder("alice")}, receive, send)
+
+    tasks = [asyncio.create_task(ask(b"x" * most, whole=False)) for _ in range(MANY_ASKED)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(unread) == MANY_ASKED
+    with pytest.raises(Refusal, match="of requests under way"):
+        await ask(b"x" * most, whole=True)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)

@@ -141,7 +141,9 @@ def test_what_could_not_be_saved_is_not_there_and_leaves_its_place_to_others() -
     assert host.used == 1, "what lay in their places is gone"
     host.abandon_saves(saves)
     host.audit()
-    assert host.plan_load(cache, sequence(3, first=100)) is None
+    other = sequence(3, first=100)
+    assert cache.match_prefix(other) == 12, "they are on the device still"
+    assert host.plan_load(cache, other) is None
     host.offer(computed(cache, 4, 2))
     seq.num_offered = 0
     host.offer(seq)

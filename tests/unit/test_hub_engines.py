@@ -7,10 +7,10 @@ import pytest
 from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Params
-from realtime.hub import hub
+from realtime.hub import hub, submission
 from realtime.hub.engine_recovery import DEATHS_ALONE
 from tests.fakes.recording_listener import RecordingListener
-from tests.fakes.simulated_client import due, endless, opened, rest, run_out, start
+from tests.fakes.simulated_client import SIZE, due, endless, opened, rest, run_out, start
 from tests.fakes.simulated_server import SimulatedServer
 
 SHORT = Params(max_tokens=12, ignore_eos=True, temperature=0)
@@ -143,6 +143,46 @@ def test_a_culprit_without_credit_is_found_too() -> None:
         listener.hear_token()
 
 
+def test_the_news_of_a_crowd_are_taken_in_in_several_goes_and_none_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They all end in one step, and somebody asks in between."""
+    monkeypatch.setattr(hub, "NEWS_A_TURN", 2 * hub.FINAL_NEWS)
+    server = SimulatedServer(SIZE, max_streams=4)
+    leaving, staying = RecordingListener(server), RecordingListener(server)
+    for name in "abc":
+        leaving.send(endless(name, on_disconnect="cancel"))
+    rest(server)
+    leaving.leave()
+    server.tick()
+    assert [stream.request_id for stream in server.hub.streams] == ["c"]
+    staying.send(protocol.Attach(request_id="a", after=-1))
+    assert staying.final.request_id == "a"
+    staying.send(protocol.Attach(request_id="c", after=-1))
+    server.clock.advance(0)
+    assert not server.hub.streams
+    assert (staying.final.request_id, staying.final.finish_reason) == ("c", "cancelled")
+
+
+def test_what_an_engine_said_before_it_went_is_heard_before_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "NEWS_A_TURN", 1)
+    server, _ = opened()
+    listener = RecordingListener(server)
+    for name in "ab":
+        listener.send(start(name, params=Params(max_tokens=1, ignore_eos=True)))
+    while server.down:
+        server.deliver_down()
+    while len(server.hub.streams) == 2:
+        for _ in "ab":
+            server.clock.advance(0)
+        server.step()
+        server.deliver_up()
+    assert [stream.request_id for stream in server.hub.streams] == ["b"]
+    server.kill_engine()
+    assert listener.final.request_id == "b"
+    assert not server.hub.streams
+
+
 def submitted(server: SimulatedServer) -> int:
     return sum(isinstance(command, api.Submit) for commands in server.down for command in commands)
 
@@ -150,7 +190,7 @@ def submitted(server: SimulatedServer) -> int:
 def test_a_new_engine_is_given_many_in_several_goes_and_others_have_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hub, "SUBMIT_TOKENS", 1)
+    monkeypatch.setattr(submission, "SUBMIT_TOKENS", 1)
     server, _ = opened()
     listener = RecordingListener(server)
     for name in "abc":
@@ -169,8 +209,8 @@ def test_a_new_engine_is_given_many_in_several_goes_and_others_have_their_turn(
         server.clock.advance(0)
         listener.hear_token()
     server.kill_engine()
-    monkeypatch.undo()
     server.revive_engine()
+    server.clock.advance(0)
     assert submitted(server) == 2
 
 

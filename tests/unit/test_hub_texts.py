@@ -12,8 +12,9 @@ import pytest
 
 from engine import toy_model
 from midstream import protocol
-from midstream.protocol import Message
+from midstream.protocol import Message, Params
 from realtime.http.listener import HttpListener
+from realtime.http.request_work import CallerWork
 from realtime.hub.hub import LONG_TEXT
 from realtime.hub.observers import Caller
 from realtime.tenants.allowance import Allowance
@@ -23,6 +24,7 @@ from realtime.text.tokenizer import Tokenizer
 from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import LONG, SIZE, rest, settled, start
 from tests.fakes.simulated_server import Clock, EngineSize, SimulatedServer, toy_tokenizer
+from tests.fakes.work_clock import a_millisecond_a_piece
 
 WIDE = EngineSize(kv_tokens=4096, block=16, step_tokens=4096, slots=100)
 CERTAIN = "word " * 50_000
@@ -34,7 +36,7 @@ HI = [Message(role="user", content="Hi")]
 def looping(server: SimulatedServer, template: str = ENDLESS) -> SimulatedServer:
     """A server whose model brings such a template."""
     definition = json.loads((toy_model.FOLDER / "tokenizer.json").read_text())
-    model = ServedModel("toy", Tokenizer(definition, template), vocab=toy_model.VOCAB, context=4096)
+    model = ServedModel("toy", Tokenizer(definition, template), toy_model.VOCAB, 4096, "fp")
     server.hub.model = model
     return server
 
@@ -90,6 +92,19 @@ async def test_what_needs_no_tokens_is_not_tokenized(monkeypatch: pytest.MonkeyP
     assert heard(listener).count("Attached") == 1, "it was started before"
     assert listener.error().code == "unknown_request"
     assert listener.errors == []
+
+
+async def test_what_is_done_behind_a_text_is_paid_for_by_whoever_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    a_millisecond_a_piece(monkeypatch)
+    listener = RecordingListener(SimulatedServer(SIZE))
+    listener.send(start(prompt=LONG[: LONG_TEXT + 1]))
+    for temperature in (0.1, 0.2, 0.3):
+        listener.send(protocol.Adjust(request_id="a", params=Params(temperature=temperature)))
+    assert not listener.paid_s
+    await settled()
+    assert listener.paid_s == pytest.approx(0.004)
 
 
 # -- whose turn it is ------------------------------------------------------------------------------
@@ -188,12 +203,12 @@ async def test_stops_that_are_never_refused_count_against_nobody() -> None:
     server = SimulatedServer(WIDE)
     listeners = [RecordingListener(server) for _ in range(10)]
     listeners[0].send(start(prompt=LONG[: LONG_TEXT + 1]))
-    before = dict(server.hub._waiting_frames._frames)
+    before = dict(server.hub._long_texts._waiting_frames._frames)
     for listener in listeners:
         listener.send(protocol.Cancel(request_id="a"))
-    assert server.hub._waiting_frames._frames == before
+    assert server.hub._long_texts._waiting_frames._frames == before
     await settled()
-    assert not server.hub._waiting_frames._frames
+    assert not server.hub._long_texts._waiting_frames._frames
 
 
 async def test_others_have_their_turn_between_frames_that_waited() -> None:
@@ -313,7 +328,7 @@ async def test_what_was_refused_holds_no_text_however_long_its_refusal_is_kept()
     gc.collect()
     gc.disable()
     try:
-        listener = HttpListener(server.hub, Caller("http", tenant="tenant"), keeps_events=False)
+        listener = HttpListener(server.hub, Caller("http", tenant="tenant"), CallerWork(), keeps_events=False)
         server.hub.receive_frame("tenant", start(prompt=TOO_LONG), listener)
         while listener.failure is None:
             await listener.wait_for_news()

@@ -213,6 +213,16 @@ def test_a_running_server_learns_of_new_and_of_revoked_keys(file: Path, capsys: 
     assert (ring.has_tenant("alice"), ring.has_tenant("bob")) == (False, True)
 
 
+def test_whose_keys_there_are_is_known_without_a_look_at_every_key(
+    file: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked of each stream, every second."""
+    added(file, capsys, "alice")
+    ring = Keyring(file)
+    monkeypatch.setattr(ring, "_holders", None)
+    assert (ring.has_tenant("alice"), ring.has_tenant("bob")) == (True, False)
+
+
 def test_a_key_that_went_to_another_tenant_is_not_held_any_more(file: Path, capsys: Capture) -> None:
     key = added(file, capsys, "alice")
     ring = Keyring(file)

@@ -69,5 +69,5 @@ def test_a_full_chunk_and_a_full_batch_are_tried_and_what_is_captured_stays() ->
         return next(costs)
 
     tried: Runner = runner  # type: ignore[assignment]
-    assert step_bytes(tried, sampler, chunk=40, rows=5, block_size=4, meter=meter) == 720
+    assert step_bytes(tried, sampler, chunk=40, rows=5, block_size=4, groups=1, meter=meter) == 720
     assert runner.asked == [[40], [1] * 5, [1] * 5]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from midstream import protocol
-from realtime.hub import hub
+from realtime.hub import hub, long_texts
 from realtime.text.chat_template import ChatTemplate, TextError
 from tests.fakes.checking_client import Reader
 from tests.fakes.simulated_server import EngineSize, SimulatedServer
@@ -19,7 +19,7 @@ async def test_a_failure_that_quotes_the_text_is_logged_without_it(
     def fail(frame: protocol.Start, model: object) -> None:
         raise ValueError(frame.prompt)
 
-    monkeypatch.setattr(hub, "tokenize", fail)
+    monkeypatch.setattr(long_texts, "tokenize", fail)
     server = SimulatedServer(EngineSize(kv_tokens=4096, block=16, step_tokens=4096))
     reader = Reader(server)
     reader.send(protocol.Start(request_id="a", prompt=CANARY * hub.LONG_TEXT))

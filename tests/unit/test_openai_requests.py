@@ -15,8 +15,9 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from midstream.protocol import MessageToolCall, Params, Start
+from realtime.http.bodies_and_headers import MOST_FIELDS
 from realtime.http.openai.errors import FieldRefusal, error_object
-from realtime.http.openai.requests import ChatBody, TextBody, read
+from realtime.http.openai.requests import CHOICE_LIMIT, MESSAGE_LIMIT, ChatBody, TextBody, read
 from realtime.http.openai.starts import starts
 from realtime.refusal import Refusal
 
@@ -330,6 +331,14 @@ def test_errors_are_those_that_openais_clients_know(
     assert error.get("retry_after_ms") == refusal.retry_after_ms
 
 
+@pytest.mark.parametrize("value", ["1", "null"])
+def test_a_body_of_many_fields_is_refused_without_a_look_at_them(value: str) -> None:
+    most = ",".join(f'"k{n}":null' for n in range(MOST_FIELDS - 1))
+    assert read(TextBody, b'{"prompt":"x",%s}' % most.encode()).prompts == ["x"]
+    many = ",".join(f'"k{n}":{value}' for n in range(MOST_FIELDS))
+    assert f"{MOST_FIELDS} fields" in refused(TextBody, b'{"prompt":"x",%s}' % many.encode())["message"]
+
+
 @pytest.mark.parametrize(("kind", "name"), [(TextBody, "echo"), (ChatBody, "stop")])
 def test_nonsense_is_refused_without_making_objects_of_it(kind: type[ChatBody | TextBody], name: str) -> None:
     asked = b'"messages":[{"role":"user","content":""}]' if kind is ChatBody else b'"prompt":""'
@@ -340,3 +349,22 @@ def test_nonsense_is_refused_without_making_objects_of_it(kind: type[ChatBody | 
         assert tracemalloc.get_traced_memory()[1] < 3 * len(body)
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("kind", "name"), [(TextBody, "prompt"), (ChatBody, "messages")])
+def test_a_list_of_too_many_is_read_to_the_first_that_is(kind: type[ChatBody | TextBody], name: str) -> None:
+    body = b'{"%s":[' % name.encode() + b"{}," * 340_000 + b"{}]}"
+    tracemalloc.start()
+    try:
+        error = refused(kind, body)
+        assert (error["param"], error["message"][-7:]) == (name, " items.")
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(body)
+    finally:
+        tracemalloc.stop()
+
+
+def test_as_many_prompts_and_messages_as_may_be_are_taken() -> None:
+    assert len(text(prompt=["x"] * CHOICE_LIMIT)) == CHOICE_LIMIT
+    (start,) = chat(messages=MESSAGES * MESSAGE_LIMIT)
+    assert start.messages is not None
+    assert len(start.messages) == MESSAGE_LIMIT

@@ -12,7 +12,7 @@ import pytest
 
 from midstream import protocol
 from midstream.protocol import Params, Start, StreamFrame
-from realtime.http.openai import chat_dialect, text_dialect
+from realtime.http.openai import chat_dialect, completion_in_progress, text_dialect
 from realtime.http.openai.completion_in_progress import CompletionSource, Dialect
 from realtime.http.openai.response_types import ChatChoice, ChatLogprob, CompletionObject
 from realtime.http.request_work import CallerWork
@@ -34,6 +34,7 @@ class Asked:
         dialect: Dialect = chat_dialect,
         *,
         n: int = 1,
+        name: str = "x",
         usage: bool = False,
         limits: dict[str, Any] | None = None,
         **params: Any,
@@ -41,7 +42,7 @@ class Asked:
         """`limits` are the hub's."""
         size = EngineSize(kv_tokens=4096, block=4, step_tokens=4096)
         self.server = SimulatedServer(size, **limits or {})
-        names = ["x", *(f"x:{index}" for index in range(1, n))]
+        names = [name, *(f"{name}:{index}" for index in range(1, n))]
         self.starts = [
             Start(
                 request_id=name,
@@ -108,9 +109,31 @@ async def test_a_chat_begins_with_its_role_and_ends_with_reason_usage_and_done()
     assert (finish["choices"][0]["delta"], finish["choices"][0]["finish_reason"]) == ({}, "length")
     assert (usage["choices"], usage["usage"]["completion_tokens"]) == ([], 6)
     assert completion.data[-1] == "[DONE]"
-    assert {(chunk["id"], chunk["object"], chunk["model"]) for chunk in completion.chunks} == {
-        ("x", "chat.completion.chunk", "toy")
+    names = ("id", "object", "model", "system_fingerprint")
+    assert {tuple(chunk[name] for name in names) for chunk in completion.chunks} == {
+        ("x", "chat.completion.chunk", "toy", "fp")
     }
+
+
+@pytest.mark.parametrize("other", ["fp", "other"])
+async def test_an_answer_of_several_engines_has_the_fingerprint_that_they_share_or_none(other: str) -> None:
+    def move(server: SimulatedServer) -> None:
+        server.kill_engine()
+        server.revive_engine(other)
+
+    completion = await Asked().begin()
+    await completion.listen(3)
+    move(completion.server)
+    await completion.to_the_end()
+    told = [chunk["system_fingerprint"] for chunk in completion.chunks]
+    assert (told[0], told[-1]) == ("fp", other)
+
+    asked = await Asked().begin()
+    asked.server.tick()
+    move(asked.server)
+    answer = await asked.whole()
+    assert isinstance(answer, CompletionObject)
+    assert answer.system_fingerprint == ("fp" if other == "fp" else None)
 
 
 @pytest.mark.parametrize("dialect", [chat_dialect, text_dialect])
@@ -368,12 +391,47 @@ async def test_what_is_kept_for_a_whole_answer_is_on_its_readers_account(dialect
     assert isinstance(answer, CompletionObject)
     assert completion.answering.held_bytes > 4 * 40 * 20 * 20
     body = await completion.answering.body()
-    assert isinstance(body, bytes)
-    assert completion.answering.held_bytes > len(body), "until it is sent"
+    assert isinstance(body, list)
+    assert completion.answering.held_bytes > sum(map(len, body)), "until it is sent"
     assert not account.full
     completion.answering.leave()
     account.add((4 << 20) - 1)
     assert not account.full, "nothing else is held any more"
+
+
+@pytest.mark.parametrize("dialect", [chat_dialect, text_dialect])
+async def test_a_whole_answer_is_encoded_choice_by_choice(dialect: Dialect) -> None:
+    named = 'x","choices":[' + "\\"
+    completion = await Asked(dialect, n=3, logprobs=2, name=named).begin()
+    answer = await completion.whole()
+    assert isinstance(answer, CompletionObject)
+    whole = msgspec.json.encode(answer)
+    parts = await completion.answering.body()
+    assert isinstance(parts, list)
+    assert b"".join(parts) == whole
+    assert max(map(len, parts)) < len(whole) / 2
+
+
+async def test_the_events_of_many_choices_are_taken_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completion_in_progress, "EVENTS_A_TURN", 2)
+    completion = Asked(n=5)
+    await completion.begin()
+    await completion.listen(2)
+    for _ in range(20):
+        completion.server.tick()
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    answer = await completion.answering.whole()
+    counting.cancel()
+    assert isinstance(answer, CompletionObject)
+    assert turns >= 2
 
 
 async def test_more_than_may_be_kept_for_a_whole_answer_is_refused() -> None:

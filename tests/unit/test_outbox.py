@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from midstream import protocol
-from midstream.protocol import Adjusted, Error, Params, Paused, Resumed, Rewound, Token
+from midstream.protocol import Adjusted, Error, Params, Paused, Resumed, Rewound, Token, TokenLogprob
 from realtime.refusal import Refusal
 from realtime.stream import outbox as outbox_module
 from realtime.stream.credit import Credit
@@ -61,6 +61,21 @@ def test_tokens_that_piled_up_go_out_as_one_event() -> None:
     assert box.sent == 3
     assert not box.waiting
     assert box.take() == []
+
+
+def test_where_log_probabilities_begin_or_end_an_event_does() -> None:
+    box = outbox()
+    told = [TokenLogprob(100 + index, -1.0) if index in (1, 2) else None for index in range(4)]
+    for index, logprob in enumerate(told):
+        box.put(PendingToken(index, f"{index} ", 100 + index, logprob))
+    box.put(adjusted(4))
+    box.put(PendingToken(4, "4 ", 104, TokenLogprob(104, -1.0)))
+    box.put(PendingToken(5, "rest", None))
+    events = [event for event in box.take() if isinstance(event, Token)]
+    assert said(list(events)) == ["0:1", "1:2", "3:1", "4:1"]
+    assert [len(event.logprobs or ()) for event in events] == [0, 2, 0, 1]
+    assert events[-1].delta == "4 rest"
+    assert box.sent == 5
 
 
 def test_events_are_numbered_as_they_are_given_out_and_errors_are_not() -> None:

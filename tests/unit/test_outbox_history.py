@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from midstream import protocol
-from midstream.protocol import Adjusted, Attached, Params, Paused, Resumed, Rewound, Snapshot, Token
+from midstream.protocol import (
+    Adjusted,
+    Attached,
+    Params,
+    Paused,
+    Resumed,
+    Rewound,
+    Snapshot,
+    StreamEvent,
+    Token,
+)
 from realtime.refusal import Refusal
+from realtime.stream import outbox
 from realtime.stream.credit import Credit
+from realtime.stream.memory import event_bytes
 from realtime.stream.outbox import HISTORY_LIMIT, Outbox, PendingToken
 from tests.fakes.lone_stream import RUN_OUT, LoneStream
 
@@ -54,6 +68,34 @@ def test_what_has_been_read_is_forgotten() -> None:
     box.acknowledge(4)
     assert since(box, 4) == []
     assert since(box, 3) is None
+
+
+@pytest.mark.parametrize("read", [1, 3, HISTORY_LIMIT // 2, HISTORY_LIMIT - 3, HISTORY_LIMIT])
+def test_to_forget_much_costs_no_more_than_to_keep_little(read: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One pong may say that all events of a thousand streams were read."""
+    box = filled(HISTORY_LIMIT)
+    weighed: list[StreamEvent] = []
+
+    def weigh(event: StreamEvent) -> int:
+        weighed.append(event)
+        return event_bytes(event)
+
+    monkeypatch.setattr(outbox, "event_bytes", weigh)
+    box.acknowledge(read - 1)
+    assert since(box, read - 1) == list(range(read, HISTORY_LIMIT))
+    assert len(weighed) == min(read, HISTORY_LIMIT - read)
+    monkeypatch.undo()
+    kept = box.since(read - 1)
+    assert kept is not None
+    assert box.bytes == sum(map(event_bytes, kept))
+
+
+def test_a_history_can_be_made_shorter_and_what_is_gone_is_told_by_a_snapshot() -> None:
+    box = filled(10)
+    box.shorten_history(3 * event_bytes(Token(request_id="a", index=0, count=1, delta="x", tokens=[1])))
+    assert (since(box, 6), since(box, 5)) == ([7, 8, 9], None)
+    box.shorten_history(0)
+    assert since(box, 8) == [9], "the last is kept"
 
 
 def test_to_have_read_less_than_before_changes_nothing() -> None:

@@ -258,3 +258,55 @@ def test_a_culprit_ends_in_an_error_with_all_that_was_decoded() -> None:
     assert final.stop_reason == "the engine failed again and again"
     lone.stream.fail("once more", lone.now)
     assert lone.take() == []
+
+
+# -- of another fingerprint ------------------------------------------------------------------------
+
+
+def fingerprints(lone: LoneStream) -> list[tuple[str, str | None]]:
+    """Of the events that may tell one."""
+    told = protocol.Started | protocol.Paused | protocol.Resumed
+    events = [event for event in lone.take() if isinstance(event, told)]
+    return [(type(event).__name__, getattr(event, "fingerprint", None)) for event in events]
+
+
+def test_a_stream_that_moves_is_told_the_fingerprint_if_it_is_another() -> None:
+    lone = LoneStream()
+    lone.admit()
+    lone.write("a")
+    assert fingerprints(lone) == [("Started", "fp")]
+    for fingerprint, told in (("fp", None), ("other", "other"), ("other", None), ("fp", "fp")):
+        lone.lose_engine()
+        lone.new_engine(fingerprint)
+        lone.admit()
+        assert fingerprints(lone) == [("Paused", None), ("Resumed", told)]
+
+
+def test_one_that_would_not_have_heard_of_it_hears_of_it() -> None:
+    waiting, stalled = LoneStream(), LoneStream(credit=Credit(limit=1))
+    stalled.admit()
+    stalled.write("a")
+    for lone in (waiting, stalled):
+        lone.take()
+        lone.lose_engine()
+        lone.new_engine("other")
+        assert fingerprints(lone) == [("Paused", None)]
+    stalled.stream.grant(9, stalled.now)
+    for lone in (waiting, stalled):
+        lone.admit()
+        assert fingerprints(lone) == [("Resumed", "other")]
+        assert lone.stream.state == "running"
+
+
+def test_one_that_its_client_paused_hears_of_it_when_it_goes_on() -> None:
+    lone = LoneStream()
+    lone.admit()
+    lone.steer(protocol.Pause(request_id="r"))
+    lone.answer(api.Paused(0))
+    lone.take()
+    lone.lose_engine()
+    lone.new_engine("other")
+    assert fingerprints(lone) == []
+    lone.steer(protocol.Resume(request_id="r"))
+    lone.answer(api.Resumed(0))
+    assert fingerprints(lone) == [("Resumed", "other")]

@@ -15,7 +15,7 @@ from midstream.protocol import Credit, Params
 from realtime.refusal import Refusal
 from realtime.stream import stream as stream_module
 from realtime.stream.memory import MemoryAccount, event_bytes
-from realtime.stream.stream import AHEAD_BYTES, UNREAD_LIMIT
+from realtime.stream.stream import AHEAD_BYTES, LEAST_AHEAD_BYTES, UNREAD_LIMIT
 from realtime.text.stop_strings import StopMatcher
 from tests.fakes.lone_stream import LoneStream
 from tests.fakes.recording_listener import RecordingListener
@@ -191,6 +191,53 @@ def test_accounts_are_parts_of_one_that_has_a_limit_too() -> None:
     assert refused.value.code == "overloaded"
     one.add(-9_999)
     assert (total.held, one.full, other.full) == (1, False, False)
+
+
+def test_many_streams_of_one_account_may_not_decode_more_ahead_together_than_it_has_room_for() -> None:
+    limit, many = 1 << 20, 40
+    account = MemoryAccount(limit)
+    streams = [
+        LoneStream(credit=Credit(limit=HUGE), max_tokens=HUGE, logprobs=20, memory=account)
+        for _ in range(many)
+    ]
+    assert account.promised > limit // 2
+    assert account.held + account.promised <= limit + many * LEAST_AHEAD_BYTES
+    for lone in streams:
+        before = account.held + account.promised
+        lone.write("x" * grants(lone)[-1], logprob=api.Logprob(-1.0, [(1, -1.0)] * 20))
+        assert account.held + account.promised == pytest.approx(before, abs=20_000)
+        assert account.promised >= 0
+    assert account.held <= limit + many * LEAST_AHEAD_BYTES
+    assert account.promised == 0
+    streams[0].take()
+    assert account.promised > 0, "who reads may have more decoded"
+    for lone in streams:
+        lone.cancel()
+        lone.answer(finish=api.Finish("cancelled"))
+        lone.take()
+        lone.stream.release_memory()
+    assert (account.held, account.promised) == (0, 0)
+
+
+def test_to_a_short_stream_no_more_is_promised_than_it_can_have() -> None:
+    short, long = LoneStream(credit=Credit(limit=HUGE), max_tokens=2), LoneStream(credit=Credit(limit=HUGE))
+    assert 0 < short.memory.promised < long.memory.promised
+    short.write("ab", finish=api.Finish("length"))
+    assert short.memory.promised == 0
+
+
+def test_of_streams_that_are_read_and_not_acknowledged_a_full_account_keeps_little() -> None:
+    roomy, narrow = LoneStream(), LoneStream(memory=MemoryAccount(9_000))
+    for lone in (roomy, narrow):
+        lone.stream.grant(30, lone.now)
+        for _ in range(30):
+            lone.steer(protocol.Pause(request_id="a"))
+            lone.answer(api.Paused(lone.index))
+            lone.steer(protocol.Resume(request_id="a"))
+            lone.write("x", api.Resumed(lone.index, 0))
+            lone.take()
+    assert roomy.memory.held > 15_000
+    assert narrow.memory.held < 10_000
 
 
 # -- when all is over ----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from realtime.hub.tokenizing_pool import TokenizingPool
+from realtime.hub.tokenizing_pool import LONG, TokenizingPool
 
 
 class Crowd:
@@ -72,6 +72,22 @@ async def test_who_goes_while_it_waits_is_passed_over_and_who_fails_gives_its_tu
     crowd.ask("d")
     await crowd.until_begun("d")
     await crowd.finish("d")
+
+
+async def test_of_long_texts_there_is_one_at_a_time_and_a_short_one_waits_for_none() -> None:
+    crowd = Crowd(threads=3)
+    crowd.ask("long", size=LONG + 1)
+    crowd.ask("long too", client="another", size=LONG + 1)
+    crowd.ask("short", tenant="other", size=LONG)
+    await crowd.until_begun("long", "short")
+    assert "long too" not in crowd.begun
+    await crowd.finish("long")
+    await crowd.until_begun("long too")
+    crowd.tasks["long too"].cancel()
+    await asyncio.wait([crowd.tasks["long too"]])
+    crowd.ask("the last", size=LONG + 1)
+    await crowd.until_begun("the last")
+    await crowd.finish("the last", "short")
 
 
 async def test_who_goes_just_as_its_turn_comes_gives_it_back() -> None:

@@ -88,6 +88,36 @@ async def test_a_stream_that_has_ended_is_soon_held_by_nobody(tokens: int) -> No
     await serving
 
 
+async def test_what_many_streams_have_to_say_is_written_in_pieces_and_all_of_it_before_a_close(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of one stream each, where there is no time for more."""
+    monkeypatch.setattr("realtime.websocket.connection.TURN_S", 0.0)
+    server, client = SimulatedServer(SIZE), Client()
+    connections: dict[str, Connection] = {}
+    serving = asyncio.create_task(serve(client, server.hub, CALLER, LIMITS, connections, Observer()))  # type: ignore[arg-type]
+    for name in "abc":
+        client.say(start(name, params=Params(max_tokens=2, ignore_eos=True)))
+        await client.started.get()
+    client.writable = False
+    while server.hub.streams:
+        server.tick()
+    assert client.ended == set()
+    client.writable = True
+    client.on_writable()
+    assert client.ended == {"a"}
+    client.on_writable()
+    assert client.ended == {"a"}, "the next has its turn when others had theirs"
+    await asyncio.sleep(0)
+    assert client.ended == {"a", "b"}
+    (connection,) = connections.values()
+    await connection.close_for_good()
+    assert client.ended == set("abc")
+    assert client.closed is not None
+    client.hang_up()
+    await serving
+
+
 async def test_what_frames_make_the_server_do_is_paid_for_by_their_connection_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

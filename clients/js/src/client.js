@@ -117,10 +117,11 @@ export class Client {
    * Throws a MidstreamError if the server refuses it.
    * @param {StartOptions} options
    */
-  async start({ window = DEFAULT_WINDOW, credit, signal, onevent, ...options }) {
+  async start({ window = DEFAULT_WINDOW, credit, signal, onevent, recorder, ...options }) {
     signal?.throwIfAborted();
     const frame = startFrame(options, window, credit);
-    return this.#begin(frame, { window: credit === "auto" ? null : window }, signal, onevent);
+    recorder?.begin(frame);
+    return this.#begin(frame, { window: credit === "auto" ? null : window }, signal, onevent, recorder);
   }
 
   /**
@@ -141,11 +142,12 @@ export class Client {
 
   /**
    * @param {OpeningFrame} frame @param {ReadOptions} readOptions @param {AbortSignal} [signal]
-   * @param {ClientOptions["onevent"]} [onevent]
+   * @param {ClientOptions["onevent"]} [onevent] @param {ClientOptions["recorder"]} [recorder]
    */
-  async #begin(frame, readOptions, signal, onevent) {
+  async #begin(frame, readOptions, signal, onevent, recorder) {
     const { channel, started } = this.#session.begin(frame, readOptions, signal);
     channel.onevent = onevent ?? null;
+    channel.recorder = recorder ?? null;
     await abortable(started, signal);
     return new Stream(channel);
   }

@@ -3,6 +3,7 @@
  * @module
  * @import { Attach, Credit, Params, Start, StartFields, StreamEvent } from "./protocol.js"
  * @import { Timeouts } from "./reconnecting.js"
+ * @import { Recorder } from "./recorder.js"
  * @import { Had } from "./stream-core.js"
  */
 
@@ -19,6 +20,7 @@ const DEFAULT_SILENCE_MS = 30_000;
  *   then decodes as fast as this connection is read, whether or not chunks are taken
  * @property {AbortSignal} [signal] cancels the stream
  * @property {(event: StreamEvent) => void} [onevent] called with every event of the stream, from `started` on
+ * @property {Recorder} [recorder] records the stream: its chunks then have token ids and log probabilities
  */
 /** @typedef {StartFields & Params & ClientOptions} StartOptions */
 

@@ -150,13 +150,19 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
 /** @typedef {"client" | "memory" | "detached" | "engine"} PauseReason */
 /** @typedef {{request_id: string, seq: number, ref?: string}} StreamEventFields What every event of a stream has. */
 
-/** @typedef {StreamEventFields & {type: "started", model: string, prompt_tokens: number, params: Params}} Started */
+/**
+ * @typedef {StreamEventFields & {type: "started", model: string, prompt_tokens: number, params: Params,
+ *   fingerprint?: string}} Started
+ */
 /**
  * @typedef {StreamEventFields & {type: "token", index: number, count: number, delta: string, tokens?: number[],
  *   logprobs?: TokenLogprob[]}} Token
  */
 /** @typedef {StreamEventFields & {type: "paused", index: number, reason: PauseReason}} Paused */
-/** @typedef {StreamEventFields & {type: "resumed", index: number, recomputed_tokens: number}} Resumed */
+/**
+ * @typedef {StreamEventFields & {type: "resumed", index: number, recomputed_tokens: number,
+ *   fingerprint?: string}} Resumed
+ */
 /** @typedef {StreamEventFields & {type: "adjusted", index: number, params: Params}} Adjusted */
 /** @typedef {StreamEventFields & {type: "injected", index: number, count: number}} Injected */
 /** @typedef {StreamEventFields & {type: "reasoning", index: number, count: number, delta: string}} Reasoning */
@@ -180,7 +186,8 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  */
 /**
  * @typedef {StreamEventFields & {type: "snapshot", index: number, text: string, tokens?: number[], model: string,
- *   prompt_tokens: number, params: Params, paused?: PauseReason, reasoning?: string, tool_calls?: Call[]}} Snapshot
+ *   prompt_tokens: number, params: Params, fingerprint?: string, paused?: PauseReason, reasoning?: string,
+ *   tool_calls?: Call[]}} Snapshot
  */
 /**
  * @typedef {StreamEventFields & {type: "final", index: number, finish_reason: FinishReason, stop_reason?: string,
@@ -202,7 +209,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  */
 /**
  * @typedef {{type: "ready", protocol: number, session_id: string, models: string[],
- *   limits: Limits & Record<string, unknown>}} Ready
+ *   limits: Limits & Record<string, unknown>, fingerprint?: string}} Ready
  */
 /**
  * @typedef {{type: "error", status: number, code: string, message: string, retryable: boolean,

@@ -5,6 +5,7 @@
  * it goes, and the stream is cancelled.
  * @module
  * @import { Answer, OpeningFrame, RequestFrame, Steering, StreamEvent } from "./protocol.js"
+ * @import { Recorder } from "./recorder.js"
  * @import { Chunk, ReadOptions } from "./stream-core.js"
  */
 
@@ -28,6 +29,8 @@ export class Channel {
   failure = null;
   /** @type {((event: StreamEvent) => void) | null} */
   onevent = null;
+  /** Sees what happens to it. @type {Recorder | null} */
+  recorder = null;
   /** Called when no more events will come, though there was no final. @type {((why: Error) => void) | null} */
   onfail = null;
 
@@ -71,7 +74,9 @@ export class Channel {
   async request(frame) {
     if (this.core.final) throw requestFinished("the stream has ended", this.requestId);
     if (this.failure) throw this.failure;
-    return this.#session.request(frame);
+    const answer = await this.#session.request(frame);
+    this.recorder?.answered(frame, answer);
+    return answer;
   }
 
   /** @param {StreamEvent} event */
@@ -79,6 +84,7 @@ export class Channel {
     if (!this.core.receive(event)) return;
     if (event.type === "final") this.#removeAbortListener();
     if (event.type === "snapshot") this.hadSnapshot = true;
+    this.recorder?.receive(event);
     notify(this.onevent, event);
     this.wake();
   }

@@ -71,7 +71,7 @@ export class Client {
      * Throws a MidstreamError if the server refuses it.
      * @param {StartOptions} options
      */
-    start({ window, credit, signal, onevent, ...options }: StartOptions): Promise<Stream>;
+    start({ window, credit, signal, onevent, recorder, ...options }: StartOptions): Promise<Stream>;
     /**
      * Take over a stream that was started elsewhere, such as by this page before it was loaded anew. Whoever had it
      * loses it. It must have been started with `on_disconnect: "pause"` or "continue" to outlive its starter, and is

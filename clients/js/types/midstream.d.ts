@@ -1,3 +1,5 @@
+export { Recorder } from "./recorder.js";
+export { replay } from "./replay.js";
 export { Stream } from "./stream.js";
 export { connectWorker } from "./worker-client.js";
 export { clientSecret } from "./client-secret.js";
@@ -16,5 +18,8 @@ export type Params = import("./protocol.js").Params;
 export type Ready = import("./protocol.js").Ready;
 export type StreamEvent = import("./protocol.js").StreamEvent;
 export type Tool = import("./protocol.js").Tool;
+export type StreamRecord = import("./record-format.js").StreamRecord;
+export type Replay = import("./replay.js").Replay;
 export { Client, connect } from "./client.js";
 export { ConnectionLost, MidstreamError, ProtocolError, StreamFailed } from "./errors.js";
+export { RecordError, parseRecords } from "./record-format.js";

@@ -5,6 +5,7 @@
  *   then decodes as fast as this connection is read, whether or not chunks are taken
  * @property {AbortSignal} [signal] cancels the stream
  * @property {(event: StreamEvent) => void} [onevent] called with every event of the stream, from `started` on
+ * @property {Recorder} [recorder] records the stream: its chunks then have token ids and log probabilities
  */
 /** @typedef {StartFields & Params & ClientOptions} StartOptions */
 /**
@@ -72,6 +73,10 @@ export type ClientOptions = {
      * called with every event of the stream, from `started` on
      */
     onevent?: ((event: StreamEvent) => void) | undefined;
+    /**
+     * records the stream: its chunks then have token ids and log probabilities
+     */
+    recorder?: Recorder | undefined;
 };
 export type StartOptions = StartFields & Params & ClientOptions;
 export type AttachOptions = {
@@ -105,3 +110,4 @@ import type { Params } from "./protocol.js";
 import type { Credit } from "./protocol.js";
 import type { Start } from "./protocol.js";
 import type { StreamEvent } from "./protocol.js";
+import type { Recorder } from "./recorder.js";

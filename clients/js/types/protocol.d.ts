@@ -270,6 +270,7 @@ export type Started = StreamEventFields & {
     model: string;
     prompt_tokens: number;
     params: Params;
+    fingerprint?: string;
 };
 export type Token = StreamEventFields & {
     type: "token";
@@ -288,6 +289,7 @@ export type Resumed = StreamEventFields & {
     type: "resumed";
     index: number;
     recomputed_tokens: number;
+    fingerprint?: string;
 };
 export type Adjusted = StreamEventFields & {
     type: "adjusted";
@@ -356,6 +358,7 @@ export type Snapshot = StreamEventFields & {
     model: string;
     prompt_tokens: number;
     params: Params;
+    fingerprint?: string;
     paused?: PauseReason;
     reasoning?: string;
     tool_calls?: Call[];
@@ -386,6 +389,7 @@ export type Ready = {
     session_id: string;
     models: string[];
     limits: Limits & Record<string, unknown>;
+    fingerprint?: string;
 };
 export type ErrorEvent = {
     type: "error";

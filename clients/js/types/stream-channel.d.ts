@@ -26,6 +26,8 @@ export class Channel {
     failure: MidstreamError | null;
     /** @type {((event: StreamEvent) => void) | null} */
     onevent: ((event: StreamEvent) => void) | null;
+    /** Sees what happens to it. @type {Recorder | null} */
+    recorder: Recorder | null;
     /** Called when no more events will come, though there was no final. @type {((why: Error) => void) | null} */
     onfail: ((why: Error) => void) | null;
     /** Whether frames for it may be sent: it is open on this connection, and what was received before is known. */
@@ -85,6 +87,7 @@ import type { ReadOptions } from "./stream-core.js";
 import { StreamCore } from "./stream-core.js";
 import { MidstreamError } from "./errors.js";
 import type { StreamEvent } from "./protocol.js";
+import type { Recorder } from "./recorder.js";
 import type { Chunk } from "./stream-core.js";
 import type { Steering } from "./protocol.js";
 import type { Answer } from "./protocol.js";

@@ -35,6 +35,9 @@ from midstream.errors import (
     UnknownRequest,
     Unsupported,
 )
+from midstream.record_format import Record, RecordError
+from midstream.recording import Recording, read_records
+from midstream.replay import Difference, Replay, ReplayError
 from midstream.spans import Call
 from midstream.stream import Stream
 from midstream.stream_core import Chunk
@@ -46,6 +49,7 @@ __all__ = [
     "Completion",
     "ConnectionLost",
     "ContextTooLong",
+    "Difference",
     "Draining",
     "EngineError",
     "Forbidden",
@@ -55,6 +59,11 @@ __all__ = [
     "Overloaded",
     "ProtocolError",
     "RateLimited",
+    "Record",
+    "RecordError",
+    "Recording",
+    "Replay",
+    "ReplayError",
     "RequestConflict",
     "RequestError",
     "RequestExpired",
@@ -69,5 +78,6 @@ __all__ = [
     "UnknownRequest",
     "Unsupported",
     "connect",
+    "read_records",
     "sync",
 ]

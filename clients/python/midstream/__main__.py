@@ -25,6 +25,7 @@ COMMANDS = """
   keys    add, list and revoke the keys that a server lets in
   chat    talk with a model, and steer its answers while they are written
   run     have a file of requests answered
+  replay  play what was recorded again, and say whether the same comes
   top     watch which streams live
 
 `midstream command --help` lists the options of each."""
@@ -39,11 +40,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"midstream {version('midstream')}")
     parser.add_argument(
-        "command", metavar="command", choices=["serve", "keys", "chat", "run", "top"], help="see above"
+        "command",
+        metavar="command",
+        choices=["serve", "keys", "chat", "run", "replay", "top"],
+        help="see above",
     )
     parser.add_argument("arguments", nargs=REMAINDER, help="the command's own")
     chosen = parser.parse_args(argv)
-    commands = {"chat": chat, "run": run, "top": top}
+    commands = {"chat": chat, "run": run, "replay": replay, "top": top}
     command = commands.get(chosen.command) or server_command(chosen.command)
     if command is None:
         print(NO_SERVER, file=sys.stderr)
@@ -72,6 +76,12 @@ def run(argv: Sequence[str]) -> int:
         return run_main(argv)
     except ModuleNotFoundError as missing:  # it is wanted at a terminal only
         return without_library(missing)
+
+
+def replay(argv: Sequence[str]) -> int:
+    from midstream.cli.replay import main as replay_main
+
+    return replay_main(argv)
 
 
 def top(argv: Sequence[str]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator
+from pathlib import Path
 from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack
@@ -28,6 +29,9 @@ from midstream.protocol import (
     Usage,
 )
 from midstream.reconnecting import ClientState, Reconnecting
+from midstream.record_format import Record
+from midstream.recording import Recording
+from midstream.replay import Replay, replay
 from midstream.stream import Stream
 from midstream.stream_channel import Channel
 from midstream.stream_core import StreamCore
@@ -65,6 +69,7 @@ class Client:
         self._reconnecting = reconnecting
         self._session = reconnecting.session
         self._reconnect_s = reconnect_s
+        self._recording: Recording | None = None
 
     @property
     def ready(self) -> Ready:
@@ -101,7 +106,9 @@ class Client:
         start = self._with_grace(start_frame(options), options)
         start.credit = None if credit == "auto" else explicit_credit(credit, window, start.stream_interval)
         core = StreamCore(None if credit == "auto" else window, start.stream_interval, start.credit)
-        channel = Channel(self._session, start.request_id, core, start, kept="on_disconnect" in options)
+        recorder = None if self._recording is None else self._recording.recorder(start)
+        kept = "on_disconnect" in options
+        channel = Channel(self._session, start.request_id, core, start, kept=kept, recorder=recorder)
         return await self._open(channel, start, Started)
 
     def _with_grace(self, start: Start, options: StartOptions) -> Start:
@@ -147,6 +154,28 @@ class Client:
         return Completion(
             text=stream.text, tokens=stream.tokens, logprobs=logprobs, model=stream.model, final=stream.final
         )
+
+    def record(self, file: str | Path) -> Recording:
+        """Record every stream started from now on to a file, with whatever steers it, for `replay`:
+
+            with client.record("misstep.jsonl"):
+                stream = await client.start(prompt="Once upon a time")
+
+        Until the end of the block, or `close` of what this returns. The chunks of these streams have token
+        ids and log probabilities.
+        """
+        if self._recording is not None:
+            raise ValueError("the client is recording already: close that first")
+        self._recording = Recording(file, self._stop_recording)
+        return self._recording
+
+    def _stop_recording(self) -> None:
+        self._recording = None
+
+    async def replay(self, record: Record) -> Replay:
+        """Play a record (see `midstream.read_records`) on this server, each control at the very index at
+        which it took effect, and say whether the same tokens come."""
+        return await replay(self, record)
 
     async def ping(self) -> None:
         """Ask the server for a sign of life, and wait for it."""

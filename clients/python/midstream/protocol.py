@@ -257,6 +257,7 @@ class Ready(Event, kw_only=True):
     session_id: str
     models: list[str]
     limits: dict[str, Any]
+    fingerprint: str | None = None  # of the engine; equal ones promise equal tokens
 
 
 class StreamEvent(Event, kw_only=True):
@@ -271,6 +272,7 @@ class Started(StreamEvent, kw_only=True):
     model: str
     prompt_tokens: int
     params: Params
+    fingerprint: str | None = None
 
 
 class Token(StreamEvent, kw_only=True):
@@ -325,6 +327,7 @@ class Paused(StreamEvent, kw_only=True):
 class Resumed(StreamEvent, kw_only=True):
     index: int
     recomputed_tokens: int
+    fingerprint: str | None = None  # where it is another than before
 
 
 class Adjusted(StreamEvent, kw_only=True):
@@ -368,6 +371,7 @@ class Snapshot(StreamEvent, kw_only=True):
     model: str
     prompt_tokens: int
     params: Params
+    fingerprint: str | None = None
     paused: PauseReason | None = None
     reasoning: str = ""
     tool_calls: list[SnapshotCall] = []

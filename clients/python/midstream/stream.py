@@ -87,6 +87,11 @@ class Stream:
         return self._core.prompt_tokens
 
     @property
+    def fingerprint(self) -> str | None:
+        """Of what computes it now: equal ones promise equal tokens for the same start, steered the same."""
+        return self._core.fingerprint
+
+    @property
     def params(self) -> Params:
         """The sampling parameters in force, as the server resolved them."""
         return self._core.params
@@ -164,6 +169,15 @@ class Stream:
         while (chunk := self.try_next()) is None and self.final is None:
             await self._channel.wait()
         return chunk
+
+    def grant(self, limit: int) -> None:
+        """Let it decode up to the token at index `limit`, and none behind it, however many chunks are taken.
+
+        With window=1 the stream then stands at exactly that index, until a chunk behind it is asked for. What
+        was granted cannot be taken back.
+        """
+        self._core.grant(limit)
+        self._channel.send(Grant(request_id=self.request_id, limit=limit))
 
     def _check_end(self) -> None:
         self._channel.check()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from midstream.backoff import Backoff
 from midstream.errors import MidstreamError, from_code
 from midstream.protocol import Cancel, Event, Frame, Grant, Start, StreamEvent
+from midstream.recording import StreamRecorder
 from midstream.stream_core import StreamCore
 
 if TYPE_CHECKING:
@@ -26,11 +27,18 @@ class Channel:
     """What the session knows of a stream, and the stream of the session.
 
     `start` is the frame that started it, if it was started here; `kept` says that the user has named what
-    becomes of it when its connection ends.
+    becomes of it when its connection ends, `recorder` writes down what becomes of it.
     """
 
     def __init__(
-        self, session: Session, request_id: str, core: StreamCore, start: Start | None, *, kept: bool
+        self,
+        session: Session,
+        request_id: str,
+        core: StreamCore,
+        start: Start | None,
+        *,
+        kept: bool,
+        recorder: StreamRecorder | None = None,
     ) -> None:
         self.request_id = request_id
         self.core = core
@@ -40,6 +48,7 @@ class Channel:
         self.attach_ref: str | None = None  # of the frame that attaches it to a new connection, until it has
         self.snapshot_received = False  # whether that came with a snapshot
         self.backoff = Backoff(0)
+        self._recorder = recorder
         self._session = session
         self._failure: Callable[[], MidstreamError] | None = None
         self._changed = asyncio.Event()
@@ -56,10 +65,13 @@ class Channel:
         """Send a frame about this stream and wait for its answer."""
         if self.core.final is not None:
             raise from_code("request_finished", "the stream has ended", self.request_id)
+        if self._recorder is not None:
+            self._recorder.sent(frame)
         return await self._session.request(frame, answer)
 
     def receive(self, event: StreamEvent) -> None:
-        self.core.receive(event)
+        if self.core.receive(event) and self._recorder is not None:
+            self._recorder.receive(event)
         self._changed.set()
 
     def fail(self, failure: Callable[[], MidstreamError]) -> None:

@@ -65,6 +65,7 @@ class StreamCore:
     def __init__(self, window: int | None = None, interval: int = 1, credit: Credit | None = None) -> None:
         self.model: str | None = None
         self.prompt_tokens: int | None = None
+        self.fingerprint: str | None = None
         self.params = Params()
         self.final: Final | None = None
         self.pause_reason: PauseReason | None = None
@@ -123,12 +124,17 @@ class StreamCore:
         self._consumed_length = start + len(chunk.text)
         return chunk
 
+    def grant(self, limit: int) -> None:
+        """Tokens up to `limit` are asked for, whatever is taken of them."""
+        self._granted = max(self._granted, min(limit, MAX_INDEX))
+
     # -- in --------------------------------------------------------------------------------------------
 
-    def receive(self, event: StreamEvent) -> None:
-        """Take the stream's next event. Raises ProtocolError for one that cannot come here."""
+    def receive(self, event: StreamEvent) -> bool:
+        """Take the stream's next event, and say whether it is new. Raises ProtocolError for one that cannot
+        come here."""
         if not self._is_new(event):
-            return
+            return False
         match event:
             case Token():
                 self._receive_token(event)
@@ -144,10 +150,12 @@ class StreamCore:
                 self.pause_reason = event.reason
             case Resumed():
                 self.pause_reason = None
+                self.fingerprint = event.fingerprint or self.fingerprint
             case Final():
                 self.final, self.pause_reason = event, None
             case _:
                 self.spans.receive(event)
+        return True
 
     def _is_new(self, event: StreamEvent) -> bool:
         """Events count from 0 without a gap; a replay repeats some, and a snapshot stands for many."""
@@ -162,6 +170,7 @@ class StreamCore:
 
     def _receive_started(self, event: Started | Snapshot) -> None:
         self.model, self.prompt_tokens, self.params = event.model, event.prompt_tokens, event.params
+        self.fingerprint = event.fingerprint
 
     def _receive_token(self, event: Token) -> None:
         if event.index != self.index:

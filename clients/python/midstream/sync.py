@@ -16,6 +16,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack
@@ -26,6 +27,9 @@ from midstream.dial import Encoding
 from midstream.options import DEFAULT_WINDOW, CreditLike, MessageLike, ParamOptions, StartOptions
 from midstream.protocol import Final, Params, PauseReason, Ready
 from midstream.reconnecting import ClientState
+from midstream.record_format import Record
+from midstream.recording import Recording
+from midstream.replay import Replay
 from midstream.spans import Call
 from midstream.stream_core import Chunk, State
 
@@ -102,6 +106,11 @@ class Stream:
         return self._stream.prompt_tokens
 
     @property
+    def fingerprint(self) -> str | None:
+        """Of what computes it now: equal ones promise equal tokens for the same start, steered the same."""
+        return self._stream.fingerprint
+
+    @property
     def params(self) -> Params:
         """The sampling parameters in force, as the server resolved them."""
         return self._stream.params
@@ -161,6 +170,10 @@ class Stream:
     def try_next(self) -> Chunk | None:
         """The next chunk if it is here already; None if it is not, or the stream has ended: see `final`."""
         return self._thread.run(_call(self._stream))
+
+    def grant(self, limit: int) -> None:
+        """Let it decode up to the token at index `limit`: see `midstream.Stream.grant`."""
+        self._thread.run(_grant(self._stream, limit))
 
     def pause(self, *, kv: Literal["hold", "release"] = "hold") -> int:
         """Stop decoding. With kv="release" its memory is given up at once, to be rebuilt on `resume`."""
@@ -266,6 +279,14 @@ class Client:
         """Start a stream, wait for its end and return the whole. Raises StreamFailed if that is an error."""
         return self._thread.run(self._client.complete(**options))
 
+    def record(self, file: str | Path) -> Recording:
+        """Record every stream started from now on to a file: see `midstream.Client.record`."""
+        return self._client.record(file)
+
+    def replay(self, record: Record) -> Replay:
+        """Play a record on this server, and say whether the same tokens come."""
+        return self._thread.run(self._client.replay(record))
+
     def ping(self) -> None:
         """Ask the server for a sign of life, and wait for it."""
         self._thread.run(self._client.ping())
@@ -321,6 +342,10 @@ def connect(
 
 async def _await(opening: client.connect) -> client.Client:
     return await opening
+
+
+async def _grant(stream: stream.Stream, limit: int) -> None:
+    stream.grant(limit)
 
 
 async def _call(stream: stream.Stream) -> Chunk | None:

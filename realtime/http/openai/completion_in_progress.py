@@ -7,9 +7,11 @@ on its listener's account. How bytes travel is no business of its, nor what fram
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -34,6 +36,9 @@ from realtime.stream.outbox import OutgoingEvent
 from realtime.stream.span_events import Beside
 from realtime.text.tokenizer import Tokenizer
 from realtime.work_budget import steering_s
+
+EVENTS_A_TURN = 16  # streams whose events are taken before others have their turn
+_CHOICES = b'"choices":['  # in a string each quote would have a backslash before it
 
 _encode = msgspec.json.Encoder().encode
 
@@ -77,7 +82,7 @@ class CompletionSource(ListenerSource):
         self._include_usage = include_usage
         self._id = prompts[0][0].request_id
         self._created = int(time.time())
-        self._prompts = prompts
+        self._firsts = [first.request_id for first, *_ in prompts]
         self._work = work
         self._ready_starts = deque(first for first, *_ in prompts)
         # What is not started yet, behind the first choice of each prompt.
@@ -87,17 +92,18 @@ class CompletionSource(ListenerSource):
             start.request_id: Choice(index, logprobs=isinstance(start.params.logprobs, int))
             for index, start in enumerate(starts)
         }
+        self._fingerprints: set[str] = set()  # of the engines that had a part in it
         self._opened = False
         self._shows_logprobs = any(choice.shows_logprobs for choice in self._choices.values())
         # A snapshot stands in for text that was sent before, and not for its log probabilities.
-        super().__init__(HttpListener(hub, caller, keeps_events=self._shows_logprobs))
+        super().__init__(HttpListener(hub, caller, work, keeps_events=self._shows_logprobs))
         self._kept = Holding(self._listener.memory)
 
     # -- its life --------------------------------------------------------------------------------
 
     async def begin(self) -> Refusal | None:
         """Start what can be started at once; returns why that is refused, if it is."""
-        while not (self.over or self._listener.failure or self._listener.waiting == len(self._prompts)):
+        while not (self.over or self._listener.failure or self._listener.waiting == len(self._firsts)):
             await self.wait_for_news()
         return self._listener.failure
 
@@ -115,13 +121,20 @@ class CompletionSource(ListenerSource):
 
     # -- whole -----------------------------------------------------------------------------------
 
-    async def body(self) -> bytes | Refusal | None:
-        """The whole response, encoded, which is held beside what it was made of until somebody has it."""
+    async def body(self) -> list[bytes] | Refusal | None:
+        """The whole response, encoded, choice by choice, which is held beside what it was made of until
+        somebody has it."""
         whole = await self.whole()
         if not isinstance(whole, CompletionObject):
             return whole
-        body = await self._work.do(lambda: _encode(whole))
-        self._kept.update(self._kept.bytes + len(body))
+        choices, whole.choices = whole.choices, []
+        head, before, tail = _encode(whole).partition(_CHOICES)
+        body = [head, before]
+        for choice in choices:
+            body.append(await self._work.do(partial(_encode, choice)))
+            body.append(b",")
+            self._kept.update(self._kept.bytes + len(body[-2]))
+        body[-1] = tail
         return body
 
     @property
@@ -143,7 +156,12 @@ class CompletionSource(ListenerSource):
             self._dialect.WHOLE,
             [self._dialect.whole_choice(choice, _reason(choice)) for choice in self._choices.values()],
             self._usage(),
+            self._common_fingerprint(),
         )
+
+    def _common_fingerprint(self) -> str | None:
+        """Of the whole, unless it came from engines of several."""
+        return self._fingerprints.copy().pop() if len(self._fingerprints) == 1 else None
 
     def _keep(self, choice: Choice, before: str, event: OutgoingEvent) -> None:
         choice.keep(self._logprobs_of(event))
@@ -204,23 +222,27 @@ class CompletionSource(ListenerSource):
         return b"".join(self._chunk([choice]) for choice in choices if choice is not None)
 
     def _chunk(self, choices: list[AnyChoice], usage: Usage | None = None) -> bytes:
-        return format_event(_encode(self._object(self._dialect.CHUNK, choices, usage)))
+        assert self._hub.model is not None, "what has no model starts no stream"
+        chunk = self._object(self._dialect.CHUNK, choices, usage, self._hub.model.fingerprint)
+        return format_event(_encode(chunk))
 
     # -- both ------------------------------------------------------------------------------------
 
     async def _receive_news(self, made_of: Callable[[Choice, str, OutgoingEvent], T]) -> list[T]:
-        """What is made of each event that came, of its choice, and of the text before it. Log probabilities
-        are dear to encode: they are paid for, and others have their turn between the streams."""
-        if not self._shows_logprobs:
-            return self._receive_events(made_of)
+        """What is made of each event that came, of its choice, and of the text before it; of many streams
+        piece by piece. Log probabilities are dear to encode: they are paid for."""
         made: list[T] = []
-        for _ in range(self._listener.waiting):
-            made += await self._work.do(lambda: self._receive_events(made_of, most=1))
+        if self._shows_logprobs:
+            for _ in range(self._listener.waiting):
+                made += await self._work.do(lambda: self._receive_events(made_of, most=1))
+            return made
+        for left in range(self._listener.waiting, 0, -EVENTS_A_TURN):
+            made += self._receive_events(made_of, EVENTS_A_TURN)
+            if left > EVENTS_A_TURN:
+                await asyncio.sleep(0)
         return made
 
-    def _receive_events(
-        self, made_of: Callable[[Choice, str, OutgoingEvent], T], most: int | None = None
-    ) -> list[T]:
+    def _receive_events(self, made_of: Callable[[Choice, str, OutgoingEvent], T], most: int) -> list[T]:
         return [
             made_of(*self._receive_event(stream.request_id, event), event)
             for stream, events in self._listener.take(most)
@@ -237,6 +259,8 @@ class CompletionSource(ListenerSource):
             self._listener.fail(refusal)
         if isinstance(event, protocol.Final):
             self._check_end(event)
+        if isinstance(event, protocol.Started | protocol.Resumed | protocol.Snapshot) and event.fingerprint:
+            self._fingerprints.add(event.fingerprint)
         if choice.begun:
             self._ready_starts += self._waiting_starts.pop(request_id, ())  # they can share its prompt
         return choice, before
@@ -263,15 +287,18 @@ class CompletionSource(ListenerSource):
         assert self._hub.model is not None, "what has no model starts no stream"
         return self._hub.model.tokenizer
 
-    def _object(self, kind: str, choices: list[AnyChoice], usage: Usage | None) -> CompletionObject:
+    def _object(
+        self, kind: str, choices: list[AnyChoice], usage: Usage | None, fingerprint: str | None
+    ) -> CompletionObject:
         assert self._hub.model is not None, "what has no model starts no stream"
         usage_or_unset = usage if usage or self._include_usage else UNSET
-        return CompletionObject(self._id, kind, self._created, self._hub.model.name, choices, usage_or_unset)
+        name = self._hub.model.name
+        return CompletionObject(self._id, kind, self._created, name, fingerprint, choices, usage_or_unset)
 
     def _usage(self) -> Usage:
         """A prompt counts once, however many choices it has."""
         finals = {request_id: choice.final for request_id, choice in self._choices.items()}
-        firsts = [finals[choices[0].request_id] for choices in self._prompts]
+        firsts = [finals[request_id] for request_id in self._firsts]
         prompt = sum(final.usage.prompt_tokens for final in firsts if final)
         cached = sum(final.usage.cached_tokens for final in firsts if final)
         output = sum(final.usage.completion_tokens for final in finals.values() if final)

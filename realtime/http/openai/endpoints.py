@@ -10,13 +10,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from realtime.http import sse
 from realtime.http.bodies_and_headers import read_body, request_id_header
 from realtime.http.guard import caller_of, set_refusal_headers
+from realtime.http.held_bodies import held_body
 from realtime.http.long_lived_routes import open_connection
 from realtime.http.openai.completion_in_progress import CompletionSource, Dialect
 from realtime.http.openai.errors import error_response
@@ -39,10 +40,7 @@ def completions(
     async def complete(request: Request) -> Response:
         named, new_id = request.headers.get("x-request-id"), dialect.PREFIX + secrets.token_hex(12)
         set_refusal_headers(request, request_id_header(named or new_id))
-        try:
-            data = await read_body(request, most_bytes)
-        except ClientDisconnect:
-            return Response()  # to nobody
+        data = await read_body(request, most_bytes, held_body(request.scope).grow)
 
         def asked() -> CompletionResponse:
             body = read(dialect.BODY, data)
@@ -60,7 +58,10 @@ def completions(
             )
             return CompletionResponse(source, id_header, timeouts, stream=body.stream)
 
-        return await work.response(request, asked)
+        try:
+            return await work.response(request, asked)
+        finally:
+            held_body(request.scope).let_go()  # what it asks for is counted where it waits
 
     return complete
 
@@ -92,19 +93,27 @@ class CompletionResponse(Response):
             body = refusal or await self._source.body()
             await self._response(body)(scope, receive, send)
 
-    def _response(self, body: bytes | Refusal | None) -> Response:
+    def _response(self, body: list[bytes] | Refusal | None) -> Response:
         match body:
             case Refusal():
                 return error_response(body, self._id_header)
             case None:
                 return Response()  # to nobody
-        headers = self._id_header | {"Content-Length": str(len(body))}
+        headers = self._id_header | {"Content-Length": str(sum(map(len, body)))}
         return StreamingResponse(_pieces(body), media_type="application/json", headers=headers)
 
 
-async def _pieces(body: bytes) -> AsyncIterator[bytes]:
-    for at in range(0, len(body), PIECE):
-        yield body[at : at + PIECE]
+async def _pieces(body: list[bytes]) -> AsyncIterator[bytes]:
+    """Of equal size, but for the last; each part goes as it is sent."""
+    piece = bytearray()
+    for number, part in enumerate(body):
+        body[number] = b""
+        for at in range(0, len(part), PIECE):
+            piece += part[at : at + PIECE]
+            if len(piece) >= PIECE:
+                yield bytes(piece)
+                piece.clear()
+    yield bytes(piece)
 
 
 def models(hub: Hub) -> tuple[Endpoint, Endpoint]:

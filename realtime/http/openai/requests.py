@@ -89,7 +89,7 @@ class TextBody(Body, kw_only=True, forbid_unknown_fields=True):
             tokens = msgspec.json.decode(self.prompt, type=list[TokenId])
             return [tokens] if tokens else []
         with suppress(msgspec.ValidationError):
-            _check_count("prompt", msgspec.json.decode(self.prompt, type=list[Raw]), CHOICE_LIMIT)
+            _items("prompt", self.prompt, CHOICE_LIMIT)
             return msgspec.json.decode(self.prompt, type=list[str | list[TokenId]])
         raise FieldRefusal(
             "prompt",
@@ -97,10 +97,29 @@ class TextBody(Body, kw_only=True, forbid_unknown_fields=True):
         )
 
 
-def _check_count(name: str, items: list[Raw], most: int) -> None:
-    """Of what is not looked into yet, which may take long."""
-    if not 1 <= len(items) <= most:
+def _items(name: str, said: Raw, most: int) -> list[Raw]:
+    """Of a list, none of them looked into. Raises ValidationError where it is none."""
+    try:
+        few = msgspec.json.decode(said, type=_FEW[most])
+    except msgspec.ValidationError:
+        if bytes(memoryview(said)[:1]) != b"[":
+            raise
+        items = []
+    else:
+        items = [value for value in msgspec.structs.astuple(few) if value is not UNSET]
+    if not items:
         raise FieldRefusal(name, f"`{name}` must be a list of 1 to {most} items.")
+    return items
+
+
+def _few(most: int) -> type[Struct]:
+    """A list of so many values at most, as a type: reading one ends at the first that is too many, where a
+    megabyte of empty ones would become 20 MiB of a list."""
+    fields = [(f"at_{index}", Raw | UnsetType, UNSET) for index in range(most)]
+    return msgspec.defstruct("Few", fields, array_like=True, forbid_unknown_fields=True)
+
+
+_FEW = {most: _few(most) for most in (CHOICE_LIMIT, MESSAGE_LIMIT)}
 
 
 def _anything(value: Raw) -> bool:
@@ -164,8 +183,7 @@ def _converted(kind: type[B], asked: dict[str, Raw]) -> B:
     said: dict[str, Any] = dict(asked)
     if "messages" in asked:
         with suppress(msgspec.ValidationError):  # told below
-            turns = msgspec.json.decode(asked["messages"], type=list[Raw])
-            _check_count("messages", turns, MESSAGE_LIMIT)
+            turns = _items("messages", asked["messages"], MESSAGE_LIMIT)
             said["messages"] = [_turn(at, turn) for at, turn in enumerate(turns)]
     try:
         return msgspec.json.decode(msgspec.json.encode(said), type=kind)

@@ -127,6 +127,7 @@ class CompletionObject(Struct):
     object: str
     created: int
     model: str
+    system_fingerprint: str | None  # None where a whole answer came from engines of several
     choices: list[AnyChoice]
     usage: Usage | UnsetType | None = UNSET
 

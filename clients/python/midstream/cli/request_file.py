@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 
 from midstream.options import StartOptions
 from midstream.protocol import Messages, Params, RequestId, TokenId
+from midstream.record_format import readable
 
 
 class RequestFileError(Exception):
@@ -80,7 +81,7 @@ def _request(value: Any, place: str) -> Request:
     try:
         request = msgspec.convert(value, Request)
     except msgspec.ValidationError as error:
-        raise RequestFileError(f"{place}: {_readable(str(error))}") from None
+        raise RequestFileError(f"{place}: {readable(str(error))}") from None
     if (request.messages is None) == (request.prompt is None):
         raise RequestFileError(f"{place}: it must have either `messages` or `prompt`")
     for name in value.get("params", {}):
@@ -88,11 +89,3 @@ def _request(value: Any, place: str) -> Request:
             known = ", ".join(Params.__struct_fields__)
             raise RequestFileError(f"{place}, params: there is no `{name}`; there are {known}")
     return request
-
-
-def _readable(message: str) -> str:
-    """msgspec's message with the field in front: "Expected `int`, got `str` - at `$.params.seed`"."""
-    what, _, path = message.partition(" - at `$")
-    what = what.replace("Object contains unknown field", "there is no field")
-    field = path.rstrip("`").lstrip(".")
-    return f"{field}: {what}" if field else what

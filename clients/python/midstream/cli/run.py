@@ -12,7 +12,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
@@ -72,6 +72,9 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--input", required=True, metavar="FILE", help="the requests; - reads standard input")
     parser.add_argument("--output", metavar="FILE", help="where to write one JSON object a request")
     parser.add_argument(
+        "--record", metavar="FILE", help="where to record what came and how, for `midstream replay`"
+    )
+    parser.add_argument(
         "--parallel", type=number(int, 1, MAX_PARALLEL), default=1, metavar="N", help="how many at once"
     )
     return parser
@@ -121,15 +124,16 @@ async def _run(arguments: Namespace, requests: list[Request], record: Record) ->
             job.view.disconnected = state == "reconnecting"
 
     async with midstream.connect(arguments.url, api_key=api_key(), on_state=on_state) as client:
-        slots = asyncio.Semaphore(arguments.parallel)
-        running = [asyncio.create_task(job.run(client, slots)) for job in jobs]
-        try:
-            intent = await _show(waiting, display, arguments.url, record)
-        finally:
-            await cancel_all(running)
-            for job in waiting:
-                if job.started:
-                    record(job)
+        with nullcontext() if arguments.record is None else client.record(arguments.record):
+            slots = asyncio.Semaphore(arguments.parallel)
+            running = [asyncio.create_task(job.run(client, slots)) for job in jobs]
+            try:
+                intent = await _show(waiting, display, arguments.url, record)
+            finally:
+                await cancel_all(running)
+                for job in waiting:
+                    if job.started:
+                        record(job)
     return EXIT_STATUS[intent] if intent is not None else int(any(job.failed for job in jobs))
 
 

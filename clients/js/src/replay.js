@@ -1,0 +1,284 @@
+/**
+ * Replay: plays a record on a server, each control at the very index at which it took effect, and compares.
+ *
+ * Pure pull makes the position exact: the stream stands behind the token that was asked for last, with nothing decoded
+ * beyond it, when the control is sent. What was granted cannot be taken back, so behind a rewind it would run on to
+ * where it was granted before. So it is paused when it is rewound, and where it has to stand at an index before that
+ * it runs past it and is taken back; meanwhile it must not come to an end that the record steered it away from, and
+ * `ONWARD` keeps it from ending.
+ * @module
+ * @import { Client } from "./client.js"
+ * @import { Params } from "./protocol.js"
+ * @import { ControlLine, FinalLine, Line, StreamRecord, TokensLine } from "./record-format.js"
+ * @import { Stream } from "./stream.js"
+ * @import { Chunk } from "./stream-core.js"
+ */
+
+import { MidstreamError } from "./errors.js";
+import { MAX_INDEX } from "./protocol.js";
+
+const TOP = 5; // likely tokens that a replay asks for: so the recorded one is mostly among them
+/** @type {Params} */ const ONWARD = { ignore_eos: true, stop: [], max_tokens: MAX_INDEX };
+
+/** @typedef {{token: number, text: string | null, logprob: number | null}} OutputToken */
+/**
+ * @typedef {object} Difference The first token that is another. null stands for an end before it.
+ * @property {number} index
+ * @property {OutputToken | null} recorded
+ * @property {OutputToken | null} replayed
+ * @property {number | null} recordedLogprobHere where it is among the most likely
+ */
+/**
+ * @typedef {object} Replay What came of a replay: it is equal if there is no difference.
+ * @property {boolean} equal
+ * @property {number} tokens that were compared
+ * @property {Difference | null} difference
+ * @property {string[]} recordedFingerprints
+ * @property {string[]} replayedFingerprints
+ * @property {boolean} sameFingerprint
+ * @property {number} recordedPromptTokens
+ * @property {number} replayedPromptTokens
+ */
+/**
+ * @typedef {object} Step A control, or the end, and the output before it: that from `begin` on, which no rewind cut.
+ * @property {ControlLine | FinalLine | null} control
+ * @property {number} begin
+ * @property {OutputToken[]} output
+ * @property {number} place where the stream stood, as its reader knows
+ * @property {boolean} ends whether it ended by itself
+ */
+
+/** The stream has come to its end, or to a difference: there is nothing more to play. */
+class Ended extends Error {}
+
+/**
+ * Throws a MidstreamError where it cannot be played: the server refuses it, or is not there.
+ * @param {Client} client @param {StreamRecord} record
+ * @param {{signal?: AbortSignal, onchunk?: (chunk: Chunk) => void}} [options]
+ * @returns {Promise<Replay>}
+ */
+export async function replay(client, record, { signal, onchunk } = {}) {
+  const { prompt, messages, params } = record.start;
+  const content = prompt === undefined ? { messages } : { prompt };
+  /** @type {string[]} */ const fingerprints = [];
+  const onevent = (/** @type {any} */ { type, fingerprint }) => {
+    const told = ["started", "resumed", "snapshot"].includes(type) && fingerprint;
+    if (told && !fingerprints.includes(fingerprint)) fingerprints.push(fingerprint);
+  };
+  const options = { ...content, ...params, logprobs: TOP, return_tokens: true, signal, onevent };
+  const stream = await client.start({ ...options, window: 1, credit: { limit: 0 } });
+  try {
+    return await new Player(stream, record, fingerprints, onchunk).play();
+  } finally {
+    stream.cancel().catch(() => {}); // where the connection is gone there is nothing to cancel
+  }
+}
+
+/** All of them at once: where a control took effect ahead of what was sent, its output came later. @param {Line[]} lines */
+function stepsOf(lines) {
+  /** @type {Step[]} */ const steps = [];
+  /** @type {FinalLine | null} */ let final = null;
+  let begin = 0;
+  /** @type {OutputToken[]} */ let output = [];
+  for (const line of lines) {
+    if (line.type === "tokens") output.push(...tokensOf(line));
+    else if (line.type === "final") final = line;
+    else if (line.type === "rewind") {
+      steps.push({ control: line, begin, output, place: begin + output.length, ends: false });
+      begin = line.index;
+      output = [];
+    } else if (line.type !== "start" && line.type !== "moved" && line.type !== "lost") {
+      steps.push({ control: line, begin, output, place: line.index, ends: false });
+    }
+  }
+  const reason = final?.finish_reason;
+  const ends = reason === "stop" || (reason === "length" && final?.stop_reason === undefined);
+  return [...steps, { control: final, begin, output, place: begin + output.length, ends }];
+}
+
+/** @param {TokensLine} line @returns {OutputToken[]} */
+function tokensOf({ tokens, text, logprobs }) {
+  const alone = tokens.length === 1 ? text : null;
+  return tokens.map((token, at) => ({ token, text: alone, logprob: logprobs?.[at] ?? null }));
+}
+
+/** Between what it does the stream stands: it is paused, or has no credit left. */
+class Player {
+  #stream;
+  #record;
+  #fingerprints;
+  #onchunk;
+  /** As the record has them in force. @type {Record<string, any>} */ #params;
+  #granted = 0;
+  #floor = 0; // a control took effect here: what stands before it is not taken back
+  #paused = false; // by the record
+  #held = false; // by us
+  #onward = false;
+  #compared = 0;
+  /** @type {Difference | null} */ #difference = null;
+
+  /**
+   * @param {Stream} stream @param {StreamRecord} record @param {string[]} fingerprints
+   * @param {((chunk: Chunk) => void) | undefined} onchunk
+   */
+  constructor(stream, record, fingerprints, onchunk) {
+    this.#stream = stream;
+    this.#record = record;
+    this.#fingerprints = fingerprints;
+    this.#onchunk = onchunk;
+    this.#params = { ...record.start.params };
+  }
+
+  async play() {
+    try {
+      for (const step of stepsOf(this.#record.lines)) {
+        if (step.control && step.control.type !== "final") {
+          await this.#standAt(Math.max(step.place, this.#floor), step);
+          await this.#apply(step.control, step);
+        } else await this.#finish(step);
+      }
+    } catch (error) {
+      if (!(error instanceof Ended)) throw error;
+    }
+    return this.#outcome();
+  }
+
+  /** @param {number} place @param {Step} step */
+  async #standAt(place, step) {
+    if (this.#stream.consumed < place) await this.#advance(place, step);
+    if (this.#stream.consumed <= place) return;
+    await this.#hold();
+    await this.#stream.rewind(place);
+  }
+
+  /** Go on, to this place or to where it was granted before. @param {number} place @param {Step} step */
+  async #advance(place, step) {
+    await this.#setOnward(place < this.#granted);
+    if (this.#paused || this.#held) await this.#stream.resume();
+    this.#held = false;
+    this.#granted = Math.max(this.#granted, place);
+    while (this.#stream.consumed < this.#granted) this.#compare(await this.#next(step), place, step);
+    if (this.#paused) await this.#stream.pause();
+  }
+
+  async #hold() {
+    if (this.#paused || this.#held) return;
+    await this.#stream.pause();
+    this.#held = true;
+  }
+
+  /** @param {boolean} onward */
+  async #setOnward(onward) {
+    if (onward === this.#onward) return;
+    this.#onward = onward;
+    const { ignore_eos, stop, max_tokens } = this.#params;
+    await this.#stream.adjust(onward ? ONWARD : { ignore_eos, stop, max_tokens });
+  }
+
+  /** @param {ControlLine} control @param {Step} step */
+  async #apply(control, step) {
+    const effective = await this.#steer(control).catch((error) => {
+      if (error instanceof MidstreamError && error.code === "request_finished") return this.#endEarly(step);
+      throw error;
+    });
+    if (effective !== this.#stream.consumed) {
+      throw new Error(`the ${control.type} at token ${control.index} took effect at token ${effective} here`);
+    }
+    if (control.type === "adjust" || control.type === "inject") this.#floor = effective;
+  }
+
+  /** Send it: the index at which it took effect. @param {ControlLine} control */
+  async #steer(control) {
+    const stream = this.#stream;
+    switch (control.type) {
+      case "pause":
+        this.#paused = true;
+        this.#held = false;
+        return stream.pause({ kv: control.kv });
+      case "resume":
+        // Where it would run on at once, it is still held until it is to go on.
+        this.#held ||= stream.consumed < this.#granted;
+        this.#paused = false;
+        return this.#held ? stream.consumed : stream.resume();
+      case "adjust": {
+        Object.assign(this.#params, control.params);
+        const kept = ["logprobs", ...(this.#onward ? Object.keys(ONWARD) : [])];
+        const sent = Object.entries(control.params).filter(([name]) => !kept.includes(name));
+        return stream.adjust(Object.fromEntries(sent));
+      }
+      case "inject": {
+        const { text, messages, tokens } = control;
+        return stream.inject({ text, messages, tokens });
+      }
+      case "rewind":
+        this.#floor = control.index;
+        if (control.index < this.#granted) await this.#hold();
+        return stream.rewind(control.index);
+    }
+  }
+
+  /** Its own end is awaited; where it was ended from outside, or nobody knows, it is ended there. @param {Step} step */
+  async #finish(step) {
+    if (!step.ends) {
+      if (this.#stream.consumed < step.place) await this.#advance(step.place, step);
+      return;
+    }
+    await this.#setOnward(false);
+    if (this.#paused || this.#held) await this.#stream.resume();
+    for (;;) this.#compare(await this.#next(step), MAX_INDEX, step);
+  }
+
+  /** @param {Step} step */
+  async #next(step) {
+    const chunk = await this.#stream.next();
+    if (!chunk) return this.#endEarly(step);
+    this.#onchunk?.(chunk);
+    return chunk;
+  }
+
+  /** It is over, as it should be behind the last token of one that ended by itself. @param {Step} step @returns {never} */
+  #endEarly(step) {
+    const index = this.#stream.consumed;
+    if (index < step.place || !step.ends) {
+      const recorded = step.output[index - step.begin] ?? null;
+      this.#difference = { index, recorded, replayed: null, recordedLogprobHere: null };
+    }
+    throw new Ended();
+  }
+
+  /** Up to `place`: what is behind it will be taken back. @param {Chunk} chunk @param {number} place @param {Step} step */
+  #compare({ index: first, count, text, tokens, logprobs }, place, { begin, output, ends }) {
+    for (let at = 0; at < Math.min(count, place - first); at++) {
+      const index = first + at;
+      const recorded = output[index - begin] ?? null;
+      if (!recorded && !ends) continue; // it was decoded, and never told
+      const token = /** @type {number[]} */ (tokens)[at];
+      if (recorded?.token !== token) {
+        const told = logprobs?.[at];
+        const replayed = { token, text: count === 1 ? text : null, logprob: told?.logprob ?? null };
+        const recordedLogprobHere = told?.top?.find(([other]) => other === recorded?.token)?.[1] ?? null;
+        this.#difference = { index, recorded, replayed, recordedLogprobHere };
+        throw new Ended();
+      }
+      this.#compared++;
+    }
+  }
+
+  /** @returns {Replay} */
+  #outcome() {
+    const { start, lines } = this.#record;
+    const moved = lines.flatMap((line) => (line.type === "moved" ? [line.fingerprint] : []));
+    const recordedFingerprints = [...(start.fingerprint ? [start.fingerprint] : []), ...moved];
+    return {
+      equal: !this.#difference,
+      tokens: this.#compared,
+      difference: this.#difference,
+      recordedFingerprints,
+      replayedFingerprints: this.#fingerprints,
+      sameFingerprint: Boolean(recordedFingerprints.length && this.#fingerprints.length)
+        && new Set([...recordedFingerprints, ...this.#fingerprints]).size === 1,
+      recordedPromptTokens: start.prompt_tokens,
+      replayedPromptTokens: this.#stream.promptTokens ?? 0,
+    };
+  }
+}

@@ -1,0 +1,127 @@
+/**
+ * Records and their replay, against the real server: what was steered is played at the same tokens and compared, and
+ * the Python client's command reads the same file.
+ * @module
+ */
+
+import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
+import { mkdtempSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { test } from "node:test";
+
+import { Recorder, parseRecords, replay } from "../src/midstream.js";
+import { PYTHON, ROOT } from "./server-process.js";
+import { withAndWithoutWorker } from "./with-and-without-worker.js";
+
+const WARM = { prompt: "Once upon a time", seed: 11, temperature: 1, max_tokens: 60, ignore_eos: true };
+
+withAndWithoutWorker("replay", [], (fixture) => {
+  /** A stream that is steered in every way. @param {object} [options] @returns {Promise<string>} */
+  const steered = async (options) => {
+    const recorder = new Recorder();
+    const stream = await fixture.client.start({ ...WARM, window: 8, ...options, recorder });
+    const readTo = async (/** @type {number} */ end) => {
+      while (stream.consumed < end && (await stream.next()));
+    };
+    await readTo(10);
+    await stream.adjust({ temperature: 1.5 });
+    await readTo(20);
+    await stream.pause({ kv: "release" });
+    await stream.inject({ text: " But", at: 18 });
+    await stream.resume();
+    await readTo(30);
+    await stream.rewind(12);
+    await stream.inject({ messages: [{ role: "user", content: "Why?" }] });
+    await readTo(25);
+    await stream.adjust({ at: 22, seed: 5 });
+    for await (const _ of stream);
+    return recorder.text;
+  };
+
+  test("what was steered is replayed equally", async () => {
+    for (const window of [1, 16]) {
+      const [record] = parseRecords(await steered({ window }));
+      const outcome = await replay(fixture.client, record);
+      assert.deepEqual([outcome.equal, outcome.difference, outcome.sameFingerprint], [true, null, true]);
+      const tokens = record.lines.flatMap((line) => (line.type === "tokens" ? line.tokens : []));
+      assert.equal(outcome.tokens, tokens.length);
+      const kinds = new Set(record.lines.map(({ type }) => type));
+      assert.deepEqual([...kinds].sort(), ["adjust", "final", "inject", "pause", "resume", "rewind", "tokens"]);
+    }
+  });
+
+  test("the first token that differs is told with both log probabilities", async () => {
+    const [record] = parseRecords(await steered());
+    const at = record.lines.findIndex((line) => line.type === "tokens" && line.index === 15);
+    const line = record.lines[at];
+    assert.ok(line.type === "tokens" && line.logprobs);
+    const real = line.tokens[0];
+    line.tokens[0] ^= 1;
+    const { equal, difference } = await replay(fixture.client, record);
+    assert.equal(equal, false);
+    assert.deepEqual([difference?.index, difference?.replayed?.token], [15, real]);
+    assert.equal(difference?.recorded?.logprob, line.logprobs[0]);
+    assert.equal(difference?.replayed?.logprob?.toFixed(4), line.logprobs[0].toFixed(4));
+  });
+
+  test("an end that came sooner or later is a difference", async () => {
+    const [record] = parseRecords(await steered());
+    for (const max_tokens of [59, 61]) {
+      const start = { ...record.start, params: { ...record.start.params, max_tokens } };
+      const { difference } = await replay(fixture.client, { ...record, start });
+      assert.equal(difference?.index, Math.min(max_tokens, 60));
+      assert.equal(difference?.[max_tokens < 60 ? "replayed" : "recorded"], null);
+    }
+  });
+
+  test("the Python client replays the same file", async () => {
+    const file = join(mkdtempSync(join(tmpdir(), "midstream-")), "record.jsonl");
+    writeFileSync(file, await steered());
+    const command = ["-m", "midstream", "replay", "--url", fixture.url, file];
+    const { stdout, stderr, status } = spawnSync(PYTHON, command, { cwd: ROOT, encoding: "utf8" });
+    assert.deepEqual([stderr, status], ["", 0]);
+    assert.match(stdout, /^stream 1: Once upon a time\n  equal: \d+ tokens\n  the fingerprints are equal, fp_/);
+  });
+});
+
+const START = {
+  type: "start", stream: 1, record: 1, request_id: "a", model: "toy", fingerprint: null, prompt: "a",
+  prompt_tokens: 1, params: {},
+};
+const TOKENS = { type: "tokens", stream: 1, index: 0, text: "a", tokens: [97] };
+
+test("a wrong file is told where and what", () => {
+  /** @type {[any[], RegExp][]} */
+  const wrong = [
+    [[], /^there is no record in it/],
+    [["{"], /^line 1: this is not JSON/],
+    [[[]], /^line 1: a line has a `type`, one of start, tokens/],
+    [[{ ...START, type: "toString" }], /^line 1: a line has a `type`/],
+    [[{ ...START, record: 2 }], /^line 1: it is a record of version 2; this client reads 1/],
+    [[{ ...START, prompt: undefined }], /^line 1: a start has either/],
+    [[{ ...START, params: { seed: 2 ** 60 } }], /^line 1: the seed is beyond/],
+    [[{ ...START, params: [] }], /^line 1: `params` must be of kind object/],
+    [[TOKENS], /^line 1: stream 1 has no `start` before it/],
+    [[START, { ...TOKENS, index: 3 }], /^line 2: token 3 stands where token 0 is due/],
+    [[START, { type: "rewind", stream: 1, index: 1 }], /^line 2: it rewinds to token 1, but 0 stand/],
+    [[START, { type: "inject", stream: 1, index: 0 }], /^line 2: an inject has one of/],
+  ];
+  for (const [lines, why] of wrong) {
+    const text = lines.map((line) => (typeof line === "string" ? line : JSON.stringify(line))).join("\n");
+    assert.throws(() => parseRecords(text), { name: "RecordError", message: why });
+  }
+});
+
+test("behind what another connection put in nothing is recorded", () => {
+  const recorder = new Recorder();
+  recorder.begin({ type: "start", request_id: "r", prompt: "a", params: {} });
+  const of = { request_id: "r" };
+  recorder.receive({ ...of, type: "started", seq: 0, model: "toy", prompt_tokens: 1, params: {} });
+  recorder.receive({ ...of, type: "token", seq: 1, index: 0, count: 1, delta: "a", tokens: [97] });
+  recorder.receive({ ...of, type: "injected", seq: 2, index: 1, count: 1 });
+  recorder.receive({ ...of, type: "token", seq: 3, index: 1, count: 1, delta: "b", tokens: [98] });
+  const [{ lines }] = parseRecords(recorder.text);
+  assert.deepEqual(lines.map(({ type }) => type), ["tokens", "lost"]);
+});

@@ -1,0 +1,90 @@
+/**
+ * Every record of a file, in the order of their starts. Throws RecordError for the first line that is not right.
+ * @param {string} text @returns {StreamRecord[]}
+ */
+export function parseRecords(text: string): StreamRecord[];
+/**
+ * The format of records: what was started, what came, and how it was steered, a line of JSON each. Pure.
+ *
+ * The mirror of `midstream/record_format.py`; `docs/records.md` describes it.
+ * @module
+ * @import { Message, Params } from "./protocol.js"
+ */
+export const RECORD_VERSION: 1;
+/** A file is no record; the message says where and why. */
+export class RecordError extends Error {
+}
+export type LineFields = {
+    type: string;
+    stream: number;
+};
+export type StartLine = LineFields & {
+    type: "start";
+    record: number;
+    request_id: string;
+    model: string;
+    fingerprint: string | null;
+    prompt?: string | number[];
+    messages?: Message[];
+    prompt_tokens: number;
+    params: Params;
+};
+export type TokensLine = LineFields & {
+    type: "tokens";
+    index: number;
+    text: string;
+    tokens: number[];
+    logprobs?: number[];
+};
+export type PauseLine = LineFields & {
+    type: "pause";
+    index: number;
+    kv?: "hold" | "release";
+};
+export type ResumeLine = LineFields & {
+    type: "resume";
+    index: number;
+};
+export type AdjustLine = LineFields & {
+    type: "adjust";
+    index: number;
+    params: Params;
+};
+export type InjectLine = LineFields & {
+    type: "inject";
+    index: number;
+    text?: string;
+    messages?: Message[];
+    tokens?: number[];
+};
+export type RewindLine = LineFields & {
+    type: "rewind";
+    index: number;
+};
+export type MovedLine = LineFields & {
+    type: "moved";
+    index: number;
+    fingerprint: string;
+};
+export type LostLine = LineFields & {
+    type: "lost";
+    index: number;
+    why: string;
+};
+export type FinalLine = LineFields & {
+    type: "final";
+    index: number;
+    finish_reason: string;
+    stop_reason?: string;
+};
+export type ControlLine = PauseLine | ResumeLine | AdjustLine | InjectLine | RewindLine;
+export type Line = StartLine | TokensLine | ControlLine | MovedLine | LostLine | FinalLine;
+/**
+ * One stream's lines, those behind the first in their order.
+ */
+export type StreamRecord = {
+    start: StartLine;
+    lines: Line[];
+};
+import type { Message } from "./protocol.js";
+import type { Params } from "./protocol.js";

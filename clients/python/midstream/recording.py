@@ -1,0 +1,187 @@
+"""Recording: what clients ask of their streams and what comes of it, as lines of a file.
+
+A stream's recorder sees the frames that steer it and its events, and writes what took effect, at the index
+that the server said. The format is `record_format`'s; who is recorded is the client's business.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from midstream import protocol, record_format
+from midstream.protocol import Frame, PauseReason, StreamEvent
+from midstream.record_format import Line, Record, RecordError, encode_line, parse_records
+
+SNAPSHOT = "the connection was lost, and the server had forgotten what happened meanwhile"
+ELSEWHERE = "another connection injected something here"
+
+
+def read_records(file: str | Path) -> list[Record]:
+    """Every record of a file, for `Client.replay`. Raises RecordError where the file is none."""
+    try:
+        return parse_records(Path(file).read_text("utf-8"))
+    except UnicodeDecodeError as error:
+        raise RecordError(f"byte {error.start} is not UTF-8") from None
+
+
+class Recording:
+    """A file that is being recorded to, until `close` or the end of its `with` block. What is told of a
+    stream after that is not recorded."""
+
+    def __init__(self, file: str | Path, on_close: Callable[[], None]) -> None:
+        self._file = Path(file).open("wb", buffering=0)  # noqa: SIM115 - closed in `close`
+        self._on_close = on_close
+        self._numbers = itertools.count(1)
+        self._failure: OSError | None = None
+
+    def recorder(self, start: protocol.Start) -> StreamRecorder:
+        """For a stream that is about to be started. Its tokens come with ids and log probabilities."""
+        start.return_tokens = True
+        if not isinstance(start.params.logprobs, int):
+            start.params.logprobs = 0
+        return StreamRecorder(next(self._numbers), start, self._write)
+
+    def _write(self, line: Line) -> None:
+        """A full disk is no reason to lose the stream: whoever closes the recording hears of it."""
+        if self._file.closed or self._failure is not None:
+            return
+        try:
+            self._file.write(encode_line(line))
+        except OSError as error:
+            error.filename = self._file.name
+            self._failure = error
+
+    def close(self) -> None:
+        """Stop recording. Raises OSError if something could not be written. May be called again."""
+        if not self._file.closed:
+            self._on_close()
+            self._file.close()
+            if self._failure is not None:
+                raise self._failure
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class StreamRecorder:
+    """One stream's: frames and events in, lines out. Pure."""
+
+    def __init__(self, number: int, start: protocol.Start, write: Callable[[Line], None]) -> None:
+        self._number = number
+        self._start = start
+        self._write = write
+        self._frames: list[Frame] = []  # that were sent, and have no answer yet
+        self._end = 0  # of the output that has come and stands
+        self._paused: PauseReason | None = None
+        self._lost = False
+
+    def sent(self, frame: Frame) -> None:
+        self._frames.append(frame)
+
+    def receive(self, event: StreamEvent) -> None:
+        """The stream's next event."""
+        if not self._lost:
+            self._receive(event, self._answered(event.ref))
+
+    def _answered(self, ref: str | None) -> Frame | None:
+        """The frame that has its answer. Whatever was asked before it will not be answered any more."""
+        at = next((at for at, frame in enumerate(self._frames) if ref is not None and frame.ref == ref), None)
+        if at is None:
+            return None
+        frame, self._frames = self._frames[at], self._frames[at + 1 :]
+        return frame
+
+    def _receive(self, event: StreamEvent, frame: Frame | None) -> None:
+        number = self._number
+        match event:
+            case protocol.Started():
+                self._write_start(event)
+            case protocol.Token(index=index):
+                told = event.logprobs
+                logprobs = None if told is None else [one.logprob for one in told]
+                tokens = event.tokens or []
+                self._end = index + event.count
+                self._write(
+                    record_format.Tokens(
+                        stream=number, index=index, text=event.delta, tokens=tokens, logprobs=logprobs
+                    )
+                )
+            case protocol.Adjusted(index=index):
+                params = frame.params if isinstance(frame, protocol.Adjust) else event.params
+                self._write(record_format.Adjust(stream=number, index=index, params=params))
+            case protocol.Injected(index=index):
+                self._write_injection(index, frame)
+            case protocol.Rewound(index=index):
+                self._end = index
+                self._write(record_format.Rewind(stream=number, index=index))
+            case protocol.Paused():
+                self._write_pause(event, frame)
+            case protocol.Resumed():
+                self._write_resumption(event, frame)
+            case protocol.Snapshot():
+                self._lose(SNAPSHOT)
+            case protocol.Final(index=index):
+                self._write(
+                    record_format.Final(
+                        stream=number,
+                        index=index,
+                        finish_reason=event.finish_reason,
+                        stop_reason=event.stop_reason,
+                    )
+                )
+
+    def _write_start(self, event: protocol.Started) -> None:
+        self._write(
+            record_format.Start(
+                stream=self._number,
+                record=record_format.VERSION,
+                request_id=event.request_id,
+                model=event.model,
+                fingerprint=event.fingerprint,
+                prompt=self._start.prompt,
+                messages=self._start.messages,
+                prompt_tokens=event.prompt_tokens,
+                params=event.params,
+            )
+        )
+
+    def _write_injection(self, index: int, frame: Frame | None) -> None:
+        if not isinstance(frame, protocol.Inject):
+            self._lose(ELSEWHERE)
+            return
+        self._write(
+            record_format.Inject(
+                stream=self._number,
+                index=index,
+                text=frame.text,
+                messages=frame.messages,
+                tokens=frame.tokens,
+            )
+        )
+
+    def _write_pause(self, event: protocol.Paused, frame: Frame | None) -> None:
+        self._paused = event.reason
+        if event.reason == "client":
+            kv = frame.kv if isinstance(frame, protocol.Pause) else "hold"
+            self._write(record_format.Pause(stream=self._number, index=event.index, kv=kv))
+
+    def _write_resumption(self, event: protocol.Resumed, frame: Frame | None) -> None:
+        if event.fingerprint is not None:
+            line = record_format.Moved(stream=self._number, index=event.index, fingerprint=event.fingerprint)
+            self._write(line)
+        if self._paused == "client" or frame is not None:
+            self._write(record_format.Resume(stream=self._number, index=event.index))
+        self._paused = None
+
+    def _lose(self, why: str) -> None:
+        self._lost = True
+        self._write(record_format.Lost(stream=self._number, index=self._end, why=why))

@@ -1,0 +1,330 @@
+"""Replay: plays a record on a server, each control at the very index at which it took effect, and compares.
+
+Credit makes the position exact: the stream is granted the output up to the next control and stands there,
+with nothing decoded behind it, when the control is sent. Grants cannot be taken back, so behind a rewind it
+would run on to where it was granted before. So it is paused when it is rewound, and where it has to stand at
+an index before that it runs past it and is taken back; meanwhile it must not come to an end that the record
+steered it away from, and `ONWARD` keeps it from ending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from msgspec import Struct, UnsetType, to_builtins
+from msgspec.structs import asdict
+
+from midstream.errors import MidstreamError, RequestFinished
+from midstream.protocol import MAX_INDEX, Params
+from midstream.record_format import (
+    Adjust,
+    Control,
+    Final,
+    Inject,
+    Line,
+    Moved,
+    Pause,
+    Record,
+    Resume,
+    Rewind,
+    Tokens,
+)
+
+if TYPE_CHECKING:
+    from midstream.client import Client
+    from midstream.stream import Stream
+    from midstream.stream_core import Chunk
+
+TOP = 5  # likely tokens that a replay asks for: so the recorded one is mostly among them
+ONWARD: dict[str, Any] = {"ignore_eos": True, "stop": [], "max_tokens": MAX_INDEX}
+
+
+class ReplayError(MidstreamError):
+    """The server did not do what the record asks for, so that there is nothing to compare."""
+
+
+class OutputToken(Struct, frozen=True):
+    """`text` is what became whole with it, where that is known of it alone."""
+
+    token: int
+    text: str | None = None
+    logprob: float | None = None
+
+
+class Difference(Struct, frozen=True, kw_only=True):
+    """The first token that is another. None stands for an end before it."""
+
+    index: int
+    recorded: OutputToken | None
+    replayed: OutputToken | None
+    recorded_logprob_here: float | None = None  # where it is among the most likely
+
+
+class Replay(Struct, frozen=True, kw_only=True):
+    """What came of a replay: it is equal if there is no difference."""
+
+    tokens: int  # that were compared
+    difference: Difference | None
+    recorded_fingerprints: list[str]
+    replayed_fingerprints: list[str]
+    recorded_prompt_tokens: int
+    replayed_prompt_tokens: int
+
+    @property
+    def equal(self) -> bool:
+        return self.difference is None
+
+    @property
+    def same_fingerprint(self) -> bool:
+        """Whether both were computed by what promises equal tokens."""
+        recorded, replayed = self.recorded_fingerprints, self.replayed_fingerprints
+        return bool(recorded and replayed) and len({*recorded, *replayed}) == 1
+
+
+async def replay(client: Client, record: Record) -> Replay:
+    """Raises a MidstreamError where it cannot be played: the server refuses it, or is not there."""
+    start = record.start
+    content: Any = {"prompt": start.prompt, "messages": to_builtins(start.messages)}
+    options: Any = {name: value for name, value in content.items() if value is not None}
+    options |= _given(start.params) | {"logprobs": TOP}
+    async with await client.start(window=1, credit={"limit": 0}, return_tokens=True, **options) as stream:
+        return await _Player(stream, record).play()
+
+
+# -- what is to be played --------------------------------------------------------------------------
+
+
+class _Step(NamedTuple):
+    """A control, or the end, and the output before it: that from `begin` on, which no rewind has cut."""
+
+    control: Control | Final | None
+    begin: int
+    output: list[OutputToken]
+    place: int  # where the stream stood, as its reader knows
+
+    @property
+    def ends_by_itself(self) -> bool:
+        final = self.control
+        return isinstance(final, Final) and (
+            final.finish_reason == "stop" or (final.finish_reason == "length" and final.stop_reason is None)
+        )
+
+    def token(self, index: int) -> OutputToken | None:
+        """The output token there, as far as it was told."""
+        at = index - self.begin
+        return self.output[at] if 0 <= at < len(self.output) else None
+
+
+def _steps(lines: Iterable[Line]) -> list[_Step]:
+    """All of them at once: where a control took effect ahead of what was sent, its output came later."""
+    steps = []
+    begin, output, final = 0, list[OutputToken](), None
+    for line in lines:
+        match line:
+            case Tokens():
+                output.extend(_tokens(line))
+            case Rewind(index=index):
+                steps.append(_Step(line, begin, output, begin + len(output)))
+                begin, output = index, []
+            case Pause() | Resume() | Adjust() | Inject():
+                steps.append(_Step(line, begin, output, line.index))
+            case Final():
+                final = line
+    return [*steps, _Step(final, begin, output, begin + len(output))]
+
+
+def _tokens(line: Tokens) -> Iterator[OutputToken]:
+    text = line.text if len(line.tokens) == 1 else None
+    for at, token in enumerate(line.tokens):
+        yield OutputToken(token, text, None if line.logprobs is None else line.logprobs[at])
+
+
+def _given(params: Params) -> dict[str, Any]:
+    return {name: value for name, value in asdict(params).items() if not isinstance(value, UnsetType)}
+
+
+# -- playing it ------------------------------------------------------------------------------------
+
+
+class _Ended(Exception):
+    """The stream has come to its end, or to a difference: there is nothing more to play."""
+
+
+class _Player:
+    """Between what it does the stream stands: it is paused, or has no credit left."""
+
+    def __init__(self, stream: Stream, record: Record) -> None:
+        self._stream = stream
+        self._record = record
+        self._params = _given(record.start.params)  # that are in force, as the record has it
+        self._granted = 0
+        self._floor = 0  # a control took effect here: what stands before it is not taken back
+        self._paused = False  # by the record
+        self._held = False  # by us
+        self._onward = False
+        self._compared = 0
+        self._difference: Difference | None = None
+        self._fingerprints: list[str] = []
+
+    async def play(self) -> Replay:
+        try:
+            for step in _steps(self._record.lines):
+                if isinstance(step.control, Control):
+                    await self._stand_at(max(step.place, self._floor), step)
+                    await self._apply(step.control, step)
+                else:
+                    await self._finish(step)
+        except _Ended:
+            pass
+        return self._outcome()
+
+    async def _stand_at(self, place: int, step: _Step) -> None:
+        if self._stream.consumed < place:
+            await self._advance(place, step)
+        await self._take_back(place)
+
+    async def _advance(self, place: int, step: _Step) -> None:
+        """Go on, to this place or to where it was granted before."""
+        await self._set_onward(place < self._granted)
+        if self._paused or self._held:
+            await self._stream.resume()
+        self._grant(place)
+        while self._stream.consumed < self._granted:
+            self._compare(await self._next(step), place, step)
+        self._held = False
+        if self._paused:
+            await self._stream.pause()
+
+    def _grant(self, limit: int) -> None:
+        if limit > self._granted:
+            self._granted = limit
+            self._stream.grant(limit)
+
+    async def _take_back(self, index: int) -> None:
+        if self._stream.consumed > index:
+            await self._hold()
+            await self._stream.rewind(index)
+
+    async def _hold(self) -> None:
+        if not (self._paused or self._held):
+            await self._stream.pause()
+            self._held = True
+
+    async def _set_onward(self, onward: bool) -> None:
+        if onward != self._onward:
+            self._onward = onward
+            await self._stream.adjust(**ONWARD if onward else {name: self._params[name] for name in ONWARD})
+
+    async def _apply(self, control: Control, step: _Step) -> None:
+        try:
+            effective = await self._steer(control)
+        except RequestFinished:
+            self._end_early(step)
+        if effective != self._stream.consumed:
+            name = type(control).__name__.lower()
+            raise ReplayError(f"the {name} at token {control.index} took effect at token {effective} here")
+        if isinstance(control, Adjust | Inject):
+            self._floor = effective
+
+    async def _steer(self, control: Control) -> int:
+        """Send it; the index at which it took effect."""
+        stream = self._stream
+        match control:
+            case Pause(kv=kv):
+                self._paused, self._held = True, False
+                return await stream.pause(kv=kv)
+            case Resume():
+                return await self._resume()
+            case Adjust(params=params):
+                changed = _given(params)
+                self._params |= changed
+                kept = {"logprobs", *(ONWARD if self._onward else ())}
+                sent: Any = {name: value for name, value in changed.items() if name not in kept}
+                return await stream.adjust(**sent)
+            case Inject(text=text, messages=messages, tokens=tokens):
+                return await stream.inject(text=text, messages=messages, tokens=tokens)
+            case Rewind(index=index):
+                self._floor = index
+                if index < self._granted:
+                    await self._hold()
+                return await stream.rewind(index)
+
+    async def _resume(self) -> int:
+        """Where it would run on at once, it is still held until it is to go on."""
+        self._held = self._held or self._stream.consumed < self._granted
+        self._paused = False
+        return self._stream.consumed if self._held else await self._stream.resume()
+
+    async def _finish(self, step: _Step) -> None:
+        """Its own end is awaited; where it was ended from outside, or nobody knows, it is ended there."""
+        if step.ends_by_itself:
+            await self._set_onward(False)
+            self._grant(MAX_INDEX)
+            if self._paused or self._held:
+                await self._stream.resume()
+            while True:
+                self._compare(await self._next(step), MAX_INDEX, step)
+        elif self._stream.consumed < step.place:
+            await self._advance(step.place, step)
+
+    # -- comparing -------------------------------------------------------------------------------------
+
+    async def _next(self, step: _Step) -> Chunk:
+        chunk = await self._stream.next()
+        if chunk is None:
+            self._end_early(step)
+        return chunk
+
+    def _end_early(self, step: _Step) -> NoReturn:
+        """The stream is over, which is as it should be behind the last token of one that ended by itself."""
+        end = self._stream.consumed
+        if end < step.place or not step.ends_by_itself:
+            self._difference = Difference(index=end, recorded=step.token(end), replayed=None)
+        raise _Ended
+
+    def _compare(self, chunk: Chunk, place: int, step: _Step) -> None:
+        """Up to `place`: what is behind it will be taken back."""
+        for at in range(min(chunk.count, place - chunk.index)):
+            index, replayed = chunk.index + at, _token(chunk, at)
+            recorded = step.token(index)
+            if recorded is None and not step.ends_by_itself:
+                continue  # it was decoded, and never told
+            if recorded is None or recorded.token != replayed.token:
+                here = _logprob_here(chunk, at, recorded)
+                self._difference = Difference(
+                    index=index, recorded=recorded, replayed=replayed, recorded_logprob_here=here
+                )
+                raise _Ended
+            self._compared += 1
+        self._note_fingerprint()
+
+    def _note_fingerprint(self) -> None:
+        fingerprint = self._stream.fingerprint
+        if fingerprint is not None and fingerprint not in self._fingerprints:
+            self._fingerprints.append(fingerprint)
+
+    def _outcome(self) -> Replay:
+        self._note_fingerprint()
+        start = self._record.start
+        moved = [line.fingerprint for line in self._record.lines if isinstance(line, Moved)]
+        return Replay(
+            tokens=self._compared,
+            difference=self._difference,
+            recorded_fingerprints=[start.fingerprint, *moved] if start.fingerprint is not None else moved,
+            replayed_fingerprints=self._fingerprints,
+            recorded_prompt_tokens=start.prompt_tokens,
+            replayed_prompt_tokens=self._stream.prompt_tokens or 0,
+        )
+
+
+def _token(chunk: Chunk, at: int) -> OutputToken:
+    assert chunk.tokens is not None, "they were asked for"
+    logprob = chunk.logprobs[at].logprob if chunk.logprobs else None
+    return OutputToken(chunk.tokens[at], chunk.text if chunk.count == 1 else None, logprob)
+
+
+def _logprob_here(chunk: Chunk, at: int, recorded: OutputToken | None) -> float | None:
+    if recorded is None or not chunk.logprobs:
+        return None
+    return dict(chunk.logprobs[at].top).get(recorded.token)

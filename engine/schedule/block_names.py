@@ -1,0 +1,60 @@
+"""Block names: what a block of computed tokens is found by.
+
+A block is known by the hash of all tokens up to its end, and by the group of layers that it keeps them for.
+It knows tokens and names, and not which blocks there are.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+from itertools import takewhile
+
+from engine.schedule.sequence import Sequence
+from engine.schedule.windows import Windows
+
+
+def block_name(digest: bytes, group: int) -> bytes:
+    """Of the block that keeps these tokens for a group of layers."""
+    return digest + bytes([group]) if group else digest
+
+
+def block_names(hashes: list[bytes], group: int) -> list[bytes]:
+    return [block_name(digest, group) for digest in hashes] if group else hashes
+
+
+def new_hashes(sequence: Sequence, blocks: int, block_size: int) -> Iterable[bytes]:
+    """The hashes of a sequence's first full blocks, each covering all tokens before it, but for those that it
+    has.
+
+    Salted by tenant: one tenant's timing must tell nothing of another's prompts.
+    """
+    have = len(sequence.block_hashes)
+    digest = sequence.block_hashes[-1] if have else sequence.tenant.to_bytes(8, "big", signed=True)
+    for start in range(have * block_size, blocks * block_size, block_size):
+        tokens = array("q", sequence.tokens[start : start + block_size])
+        digest = blake2b(digest + tokens.tobytes(), digest_size=16).digest()
+        yield digest
+
+
+def longest_prefix(chain: Iterable[bytes], there: Callable[[bytes], object], windows: Windows) -> list[bytes]:
+    """The hashes of the longest beginning of a chain of which all is there that whoever goes on behind it
+    reads: all of it, or the window before its end. `there`: whether a block with this name is."""
+    if windows.sizes == (None,):
+        return list(takewhile(there, chain))
+    hashes: list[bytes] = []
+    groups = range(len(windows.sizes))
+    sliding = [group for group in groups if windows.sizes[group] is not None]
+    runs = [0 for _ in groups]  # of each: how many of the last are there
+    longest = 0
+    for at, digest in enumerate(chain, 1):
+        for group in groups:
+            runs[group] = runs[group] + 1 if there(block_name(digest, group)) else 0
+            if runs[group] < at and group not in sliding:
+                return hashes[:longest]
+        hashes.append(digest)
+        position = at * windows.block_size
+        if all(runs[group] >= at - windows.first(group, position) for group in sliding):
+            longest = at
+    return hashes[:longest]

@@ -1,0 +1,34 @@
+"""Garbage: when Python's collector looks for cycles, and at what.
+
+By itself it looks at all that lives each time that a quarter more has come, and everybody waits meanwhile:
+80 ms for four thousand streams. Here it looks at what has come since the last time, and what it found alive
+it sees again every few minutes only; most of what the gateway makes is in no cycle, and goes by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+ALL_AGAIN_S = 300.0
+THRESHOLDS = 700, 10, 1  # containers, looks at the youngest, and looks at those that survived these
+
+
+def look_at_news_alone() -> None:
+    """From now on."""
+    gc.set_threshold(*THRESHOLDS)
+    gc.callbacks.append(_let_stay)
+    gc.collect()
+
+
+def _let_stay(phase: str, info: dict[str, int]) -> None:
+    if phase == "stop" and info["generation"] == 2:
+        gc.freeze()
+
+
+async def look_at_all_again() -> None:
+    """Now and then, for as long as the server runs."""
+    while True:
+        await asyncio.sleep(ALL_AGAIN_S)
+        gc.unfreeze()
+        gc.collect()

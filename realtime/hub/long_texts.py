@@ -1,0 +1,138 @@
+"""The frames whose text may take long to tokenize, and those for the same stream behind them: they wait here,
+and nothing else does.
+
+What a frame does when its turn comes is the hub's; so is whether its text is needed then. Whoever sent it
+pays for what is done here as for what is done at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import KeysView
+from typing import NamedTuple, Protocol
+
+from msgspec.structs import replace
+
+from midstream.protocol import StreamFrame
+from realtime.hub.frame_queues import SerialQueues
+from realtime.hub.frame_tokenizing import check_length, estimated_tokens, stops, text_length, tokenize, weight
+from realtime.hub.listener import Listener
+from realtime.hub.stream_key import StreamKey
+from realtime.hub.tokenizing_pool import TokenizingPool
+from realtime.hub.waiting_frames import WaitingFrames
+from realtime.refusal import Refusal
+from realtime.tenants.quota import Quotas
+from realtime.text.served_model import ServedModel
+
+log = logging.getLogger(__name__)
+
+UNCOUNTED_STOPS = 64  # of all clients, behind one frame that was counted
+
+
+def told(error: Exception) -> tuple[str, str]:
+    """What of an error may be logged: its kind, and where it was raised."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return type(error).__name__, f"{last.filename}, line {last.lineno}"
+
+
+class WaitingFrame(NamedTuple):
+    frame: StreamFrame
+    listener: Listener
+    size: int | None  # where it is counted
+
+
+class Receiver(Protocol):
+    """Who acts on frames."""
+
+    def known_model(self) -> ServedModel: ...
+
+    def needs_tokens(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
+        """Or the refusal of what need not be tokenized to be refused."""
+
+    def receive(
+        self, key: StreamKey, frame: StreamFrame, listener: Listener, tokens: list[int] | None
+    ) -> None: ...
+
+    def refuse(self, listener: Listener, frame: StreamFrame, refusal: Refusal) -> None: ...
+
+    def note_if_empty(self) -> None:
+        """Nothing waits any more for some stream."""
+
+
+class LongTexts:
+    def __init__(self, receiver: Receiver, quotas: Quotas) -> None:
+        self._receiver = receiver
+        self._quotas = quotas
+        self._queues = SerialQueues[StreamKey, WaitingFrame](self._work_off, receiver.note_if_empty)
+        self._waiting_frames = WaitingFrames()
+        self._pool = TokenizingPool()
+
+    @property
+    def keys(self) -> KeysView[StreamKey]:
+        """Of streams for which frames wait."""
+        return self._queues.keys
+
+    def enqueue(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
+        """A frame whose text may take long, or that is behind one; False where it is refused."""
+        size = None if self._stops_anew(key, frame, listener) else weight(frame)
+        try:
+            check_length(frame, self._receiver.known_model())
+            if size is not None:
+                self._waiting_frames.check(key.tenant, listener, size)
+        except Refusal as refusal:
+            self._receiver.refuse(listener, frame, refusal)
+            return False
+        if size is not None:
+            self._waiting_frames.add(key.tenant, listener, size)
+        waiting = WaitingFrame(frame, listener, size)
+        if not self._queues.enqueue(key, waiting):
+            self._queues.start(key, waiting)
+        return True
+
+    def _stops_anew(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
+        """What stops is never refused, unless the same client's same stop waits and will stand; so no more of
+        them wait than a few behind each frame that was counted, and these count against nobody."""
+        if not stops(frame):
+            return False
+        uncounted = 0
+        for waiting in self._queues.latest_first(key):
+            if not stops(waiting.frame):
+                break
+            if waiting.listener is listener and replace(waiting.frame, ref=frame.ref) == frame:
+                return False
+            uncounted += waiting.size is None
+        return uncounted < UNCOUNTED_STOPS
+
+    async def _work_off(self, key: StreamKey, waiting: WaitingFrame) -> None:
+        frame, listener, size = waiting
+        try:
+            tokens = await self._tokens(key, frame, listener)
+        except Refusal as refusal:
+            self._receiver.refuse(listener, frame, refusal)
+        except Exception as error:  # noqa: BLE001 - what it says may quote the text: only its kind is logged
+            log.error("a frame could not be tokenized: %s in %s", *told(error))
+            failure = Refusal("engine_error", "The server failed to tokenize this frame's text.")
+            self._receiver.refuse(listener, frame, failure)
+        else:
+            if not listener.gone:
+                began_s = time.thread_time()
+                self._receiver.receive(key, frame, listener, tokens)
+                await listener.pay(time.thread_time() - began_s)
+        finally:
+            if size is not None:
+                self._waiting_frames.remove(key.tenant, listener, size)
+
+    async def _tokens(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> list[int] | None:
+        """Of a frame's text, if it needs any, when it is this client's turn."""
+        if not self._receiver.needs_tokens(key, frame, listener):
+            return None
+        async with self._pool.turn(key.tenant, listener, text_length(frame)):
+            if listener.gone or not self._receiver.needs_tokens(key, frame, listener):
+                return None
+            try:
+                return await self._pool.run(tokenize, frame, self._receiver.known_model())
+            except Refusal:
+                self._quotas.count(key.tenant, estimated_tokens(frame))
+                raise

@@ -1,0 +1,67 @@
+"""Slices: work on many things, so many in one turn of the event loop that others have theirs in between.
+
+What is added later is done later. Pure: whoever makes one says how a later turn is come by. It does not know
+what the work is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+def _one(thing: object) -> int:
+    return 1
+
+
+class Slices(Generic[T]):
+    def __init__(
+        self,
+        work: Callable[[list[T]], None],
+        *,
+        most: int,
+        next_turn: Callable[[Callable[[], None]], object],
+        weight: Callable[[T], int] = _one,
+    ) -> None:
+        """A slice ends where its things weigh `most`, or more by part of the last."""
+        self._work = work
+        self._most = most
+        self._next_turn = next_turn
+        self._weight = weight
+        self._waiting = deque[T]()
+        self._comes = False  # whether there will be a turn for what waits
+
+    def add(self, things: Iterable[T]) -> None:
+        """The first slice is done at once, where nothing waits."""
+        self._waiting.extend(things)
+        if not self._comes:
+            self._go_on()
+
+    def clear(self) -> None:
+        """What waits need not be done any more."""
+        self._waiting.clear()
+
+    def finish(self) -> None:
+        """Do all that waits now."""
+        while self._waiting:
+            self._work(self._slice())
+
+    def _go_on(self) -> None:
+        self._comes = True
+        try:
+            if some := self._slice():
+                self._work(some)
+        finally:
+            self._comes = bool(self._waiting)
+            if self._comes:
+                self._next_turn(self._go_on)
+
+    def _slice(self) -> list[T]:
+        taken, weight = list[T](), 0
+        while self._waiting and weight < self._most:
+            taken.append(self._waiting.popleft())
+            weight += self._weight(taken[-1])
+        return taken

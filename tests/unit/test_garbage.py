@@ -1,0 +1,48 @@
+"""The collector sees what lives once, and what died late in the end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+MANY = 200_000
+SEEN = f"""
+import asyncio, gc, weakref
+from realtime import garbage
+
+garbage.look_at_news_alone()
+alive, most = [], 0
+for _ in range({MANY}):
+    alive.append([])
+    if len(alive) % 100 == 0:
+        most = max(most, len(gc.get_objects()))
+
+class Ring:
+    def __init__(self):
+        self.ring = self
+
+ring = Ring()
+gone = weakref.ref(ring)
+gc.collect()
+del ring
+gc.collect()
+before = gone() is not None
+
+async def later():
+    garbage.ALL_AGAIN_S = 0
+    task = asyncio.create_task(garbage.look_at_all_again())
+    while gone() is not None:
+        await asyncio.sleep(0)
+    task.cancel()
+
+asyncio.run(later())
+print(most, before, gone())
+"""
+
+
+def test_each_look_is_short_and_nothing_is_kept_for_ever() -> None:
+    done = subprocess.run([sys.executable, "-c", SEEN], capture_output=True, text=True, check=True)
+    most, late, gone = done.stdout.split()
+    assert int(most) < MANY / 8, "what a look may have before it"
+    assert late == "True", "what was found alive is not seen again at once"
+    assert gone == "None"

@@ -1,0 +1,210 @@
+"""A recorder, from frames and events to lines: each control where the server said, and nothing unknown."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from midstream import protocol
+from midstream.protocol import Message, Params, PauseReason, StreamEvent, TokenLogprob
+from midstream.record_format import (
+    Adjust,
+    Final,
+    Inject,
+    Line,
+    Lost,
+    Moved,
+    Pause,
+    Resume,
+    Rewind,
+    Start,
+    Tokens,
+)
+from midstream.recording import Recording, StreamRecorder, read_records
+
+STARTED = protocol.Started(
+    request_id="r", model="toy", prompt_tokens=3, params=Params(seed=5, logprobs=0), fingerprint="fp_1"
+)
+
+
+class Recorded:
+    """A stream that is recorded."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        start = protocol.Start(request_id="r", prompt="Hi")
+        self.recorder = StreamRecorder(1, start, self.lines.append)
+        self.receive(STARTED)
+
+    def sent(self, frame: protocol.Frame) -> None:
+        self.recorder.sent(frame)
+
+    def receive(self, *events: StreamEvent) -> None:
+        for event in events:
+            self.recorder.receive(event)
+
+    @property
+    def behind_the_start(self) -> list[Line]:
+        return self.lines[1:]
+
+
+def paused(reason: PauseReason, ref: str | None = None) -> protocol.Paused:
+    return protocol.Paused(request_id="r", index=2, reason=reason, ref=ref)
+
+
+def resumed(ref: str | None = None, fingerprint: str | None = None) -> protocol.Resumed:
+    return protocol.Resumed(request_id="r", index=2, recomputed_tokens=0, ref=ref, fingerprint=fingerprint)
+
+
+def token(index: int = 0) -> protocol.Token:
+    told = [TokenLogprob(97, -0.5, [(97, -0.5)]), TokenLogprob(98, -0.25)]
+    return protocol.Token(request_id="r", index=index, count=2, delta="ab", tokens=[97, 98], logprobs=told)
+
+
+def test_a_start_is_recorded_as_the_server_resolved_it() -> None:
+    assert Recorded().lines == [
+        Start(
+            stream=1,
+            record=1,
+            request_id="r",
+            model="toy",
+            fingerprint="fp_1",
+            prompt="Hi",
+            prompt_tokens=3,
+            params=Params(seed=5, logprobs=0),
+        )
+    ]
+
+
+def test_tokens_have_ids_and_log_probabilities() -> None:
+    recorded = Recorded()
+    recorded.receive(token())
+    (line,) = recorded.behind_the_start
+    assert line == Tokens(stream=1, index=0, text="ab", tokens=[97, 98], logprobs=[-0.5, -0.25])
+
+
+def test_controls_are_recorded_where_they_took_effect() -> None:
+    recorded = Recorded()
+    turn = [Message(role="user", content="Why?")]
+    recorded.sent(protocol.Adjust(request_id="r", params=Params(temperature=0), at=1, ref="1"))
+    recorded.sent(protocol.Inject(request_id="r", messages=turn, ref="2"))
+    recorded.sent(protocol.Pause(request_id="r", kv="release", ref="3"))
+    recorded.sent(protocol.Resume(request_id="r", ref="4"))
+    recorded.receive(
+        token(),
+        protocol.Rewound(request_id="r", index=1, text_length=1),
+        protocol.Adjusted(request_id="r", index=1, params=Params(temperature=0, seed=5), ref="1"),
+        protocol.Injected(request_id="r", index=1, count=9, ref="2"),
+        paused("client", "3"),
+        resumed("4"),
+        protocol.Final(
+            request_id="r",
+            index=2,
+            finish_reason="cancelled",
+            usage=protocol.Usage(
+                prompt_tokens=1,
+                completion_tokens=1,
+                total_tokens=2,
+                cached_tokens=0,
+                injected_tokens=0,
+                discarded_tokens=0,
+            ),
+            timing=protocol.Timing(queue_ms=0, ttft_ms=0, total_ms=0, paused_ms=0, tokens_per_s=0),
+        ),
+    )
+    assert recorded.behind_the_start[1:] == [
+        Rewind(stream=1, index=1),
+        Adjust(stream=1, index=1, params=Params(temperature=0)),
+        Inject(stream=1, index=1, messages=turn),
+        Pause(stream=1, index=2, kv="release"),
+        Resume(stream=1, index=2),
+        Final(stream=1, index=2, finish_reason="cancelled"),
+    ]
+
+
+def test_what_was_refused_is_no_control() -> None:
+    recorded = Recorded()
+    recorded.sent(protocol.Inject(request_id="r", text="too long", ref="1"))
+    recorded.sent(protocol.Inject(request_id="r", text="short", ref="2"))
+    recorded.receive(protocol.Injected(request_id="r", index=0, count=1, ref="2"))
+    assert recorded.behind_the_start == [Inject(stream=1, index=0, text="short")]
+
+
+@pytest.mark.parametrize("reason", ["memory", "detached", "engine"])
+def test_what_nobody_asked_for_is_no_control(reason: PauseReason) -> None:
+    recorded = Recorded()
+    recorded.receive(paused(reason), resumed())
+    assert recorded.behind_the_start == []
+
+
+def test_who_computes_from_now_on_is_recorded() -> None:
+    recorded = Recorded()
+    recorded.receive(paused("engine"), resumed(fingerprint="fp_2"))
+    assert recorded.behind_the_start == [Moved(stream=1, index=2, fingerprint="fp_2")]
+
+
+def test_another_connections_adjust_is_recorded_and_its_pause() -> None:
+    recorded = Recorded()
+    recorded.receive(
+        protocol.Adjusted(request_id="r", index=0, params=Params(temperature=1, seed=5), ref="theirs"),
+        paused("client", "theirs"),
+        resumed("theirs"),
+    )
+    assert recorded.behind_the_start == [
+        Adjust(stream=1, index=0, params=Params(temperature=1, seed=5)),
+        Pause(stream=1, index=2),
+        Resume(stream=1, index=2),
+    ]
+
+
+def test_behind_what_is_not_known_nothing_is_recorded() -> None:
+    snapshot = protocol.Snapshot(
+        request_id="r", index=9, text="abcdefghi", model="toy", prompt_tokens=3, params=Params()
+    )
+    for unknown in (snapshot, protocol.Injected(request_id="r", index=2, count=1, ref="theirs")):
+        recorded = Recorded()
+        recorded.receive(token(), unknown, token(9))
+        (lost,) = recorded.behind_the_start[1:]
+        assert isinstance(lost, Lost)
+        assert lost.index == 2
+
+
+# -- the file --------------------------------------------------------------------------------------
+
+
+def test_a_recording_numbers_its_streams_and_asks_for_what_it_needs(tmp_path: Path) -> None:
+    closed: list[bool] = []
+    with Recording(tmp_path / "a.jsonl", lambda: closed.append(True)) as recording:
+        for prompt in ("a", "b"):
+            start = protocol.Start(request_id=prompt, prompt=prompt, params=Params(logprobs=None))
+            recorder = recording.recorder(start)
+            assert (start.return_tokens, start.params.logprobs) == (True, 0)
+            recorder.receive(STARTED)
+            recorder.receive(token())
+    recorder.receive(token(2))
+    recording.close()
+    assert closed == [True]
+    records = read_records(tmp_path / "a.jsonl")
+    assert [(one.start.stream, one.start.prompt, len(one.lines)) for one in records] == [
+        (1, "a", 1),
+        (2, "b", 1),
+    ]
+
+
+def test_more_log_probabilities_than_are_needed_stay_asked_for(tmp_path: Path) -> None:
+    start = protocol.Start(request_id="r", prompt="a", params=Params(logprobs=3))
+    with Recording(tmp_path / "a.jsonl", lambda: None) as recording:
+        recording.recorder(start)
+    assert start.params.logprobs == 3
+
+
+def test_a_full_disk_costs_the_record_and_not_the_stream() -> None:
+    recording = Recording("/dev/full", lambda: None)
+    recorder = recording.recorder(protocol.Start(request_id="r", prompt="a"))
+    recorder.receive(STARTED)
+    recorder.receive(token())
+    with pytest.raises(OSError) as told:  # noqa: PT011 - its number is looked at
+        recording.close()
+    assert (told.value.errno, told.value.filename) == (errno.ENOSPC, "/dev/full")

@@ -1,0 +1,68 @@
+"""Slices: in order, so many in one turn, and none is lost."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import pytest
+
+from realtime.hub.slices import Slices
+
+
+class Turns:
+    """Slices of numbers, and the turns that they ask for."""
+
+    def __init__(self, most: int) -> None:
+        self.asked = deque[Callable[[], None]]()
+        self.done: list[list[int]] = []
+        self.slices = Slices[int](self._work, most=most, next_turn=self.asked.append, weight=abs)
+
+    def _work(self, some: list[int]) -> None:
+        self.done.append(some)
+        if -1 in some:
+            raise ValueError("of -1")
+
+    def pass_on(self) -> None:
+        while self.asked:
+            self.asked.popleft()()
+
+
+def test_few_are_done_at_once() -> None:
+    turns = Turns(most=3)
+    turns.slices.add([1, 2])
+    turns.slices.add([3])
+    assert turns.done == [[1, 2], [3]]
+    assert not turns.asked
+
+
+def test_of_many_each_turn_has_some_and_what_comes_later_is_done_later() -> None:
+    turns = Turns(most=2)
+    turns.slices.add([1, 1, 5, 1])
+    turns.slices.add([1])
+    assert turns.done == [[1, 1]]
+    turns.pass_on()
+    assert turns.done == [[1, 1], [5], [1, 1]]
+    turns.slices.add([7])
+    assert turns.done[-1] == [7], "nothing waits any more"
+
+
+def test_all_can_be_done_now_or_never() -> None:
+    turns = Turns(most=1)
+    turns.slices.add([1, 2, 3])
+    turns.slices.finish()
+    assert turns.done == [[1], [2], [3]]
+    turns.pass_on()
+    turns.slices.add([4, 5])
+    turns.slices.clear()
+    turns.pass_on()
+    assert turns.done[3:] == [[4]]
+
+
+def test_what_fails_keeps_nobody_behind_it_from_having_a_turn() -> None:
+    turns = Turns(most=1)
+    turns.slices.add([1, -1, 2])
+    with pytest.raises(ValueError, match="of -1"):
+        turns.pass_on()
+    turns.pass_on()
+    assert turns.done[-1] == [2]

@@ -1,0 +1,82 @@
+"""The kernel that draws: in Triton's interpreter its tokens are those of the draw by torch, and it compiles
+for devices that are not here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from torch import Tensor
+
+from bench.reliability.draws import FILTERS, asked
+from engine.sampling import noise
+from engine.sampling.draw import draw
+from tests.fakes.triton_kernels import needs_triton
+
+pytestmark = needs_triton
+ROWS = 4
+KEYS = noise.keys(torch.arange(ROWS), torch.arange(ROWS) * 7)
+ASKED = {**FILTERS, "greedy": {"temperature": 0.0}, "as cold as may be": {"temperature": 1e-300}}
+
+
+def by_kernel(scores: Tensor, **filters: float) -> list[int]:
+    from engine.sampling import triton_draw
+
+    return triton_draw.draw(scores, asked(len(scores), KEYS[: len(scores)], **filters)).tolist()
+
+
+def by_torch(scores: Tensor, **filters: float) -> list[int]:
+    return draw(scores, asked(len(scores), KEYS[: len(scores)], **filters)).tolist()
+
+
+def logits(vocab: int, scale: float) -> Tensor:
+    return torch.randn(ROWS, vocab, generator=torch.Generator().manual_seed(vocab)) * scale
+
+
+@pytest.mark.parametrize("vocab", [5, 2500])
+@pytest.mark.parametrize("name", ASKED)
+def test_its_tokens_are_those_of_the_cpu(name: str, vocab: int) -> None:
+    for scale in (0.0, 3.0):
+        scores = logits(vocab, scale)
+        assert by_kernel(scores, **ASKED[name]) == by_torch(scores, **ASKED[name])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_of_other_number_formats_as_well(dtype: torch.dtype) -> None:
+    scores = logits(700, 3.0).to(dtype)
+    wide = scores if dtype == torch.float64 else scores.float()
+    assert by_kernel(scores, **FILTERS["all"]) == by_torch(wide, **FILTERS["all"])
+
+
+@pytest.mark.parametrize("broken", [torch.nan, torch.inf, -torch.inf])
+def test_a_row_of_no_numbers_has_no_token_and_no_influence(broken: float) -> None:
+    scores = logits(300, 3.0)
+    expected = by_torch(scores, top_p=0.9)
+    scores[2] = broken
+    scores[1, 7] = broken
+    found = by_kernel(scores, top_p=0.9)
+    assert found == by_torch(scores, top_p=0.9)
+    assert (found[0], found[2], found[3]) == (expected[0], -1, expected[3])
+
+
+@pytest.mark.parametrize("capability", [80, 89, 90, 120])
+def test_one_kernel_serves_all_batches_and_fuses_nothing(capability: int, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    batches = [(1, 1003, "float32"), (32, 128_256, "float32"), (200, 49_152, "float32")]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fakes.absent_device_draw"],
+        input=msgspec.json.encode([capability, batches]),
+        env=environment | {"TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    (made,) = msgspec.json.decode(done.stdout)
+    assert made["kernel"]["stack"] == 0
+    assert made["fused"] == 0
+    assert made["divisions"] == ["div.rn.f32"]

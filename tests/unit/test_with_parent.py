@@ -1,0 +1,41 @@
+"""A module that runs for as long as its parent lives."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+
+import pytest
+
+from engine.model.with_parent import with_this_process
+
+# Starts a child that would run for ever, says its number, and waits to be killed.
+PARENT = """
+import subprocess, sys
+from engine.model.with_parent import with_this_process
+child = subprocess.Popen(with_this_process("http.server", "0", "--bind", "127.0.0.1"))
+print(child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_it_is_run_as_by_python_itself() -> None:
+    done = subprocess.run(
+        with_this_process("json.tool", "--help"), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.split()[0]) == (0, "usage:")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it ends by itself")
+def test_it_is_gone_when_its_parent_was_killed() -> None:
+    command = [sys.executable, "-u", "-c", PARENT]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = os.pidfd_open(int(parent.stdout.readline()))
+        parent.kill()
+    try:
+        assert select.select([child], [], [], 60)[0], "a process that has ended can be read"
+    finally:
+        os.close(child)
