@@ -293,11 +293,11 @@ class Outbox:
         return count - count % self._interval
 
     def _send_tokens(self, events: list[OutgoingEvent], batch: list[PendingToken]) -> None:
-        """As one event; as several where some have a log probability and some have none, or where what is
-        known beside content is not of one kind."""
+        """As one event; as several where something else is known with the tokens, or where some have a log
+        probability and some have none."""
         piece: list[PendingToken] = []
         for pending in batch:
-            if piece and _is_apart(pending, piece[0]):
+            if piece and not _go_together(piece[0], pending):
                 self._send_piece(events, piece)
                 piece = []
             piece.append(pending)
@@ -343,11 +343,11 @@ class Outbox:
         events.append(event)
 
 
-def _is_apart(pending: PendingToken, first: PendingToken) -> bool:
-    """Whether it is told in another event than this one before it."""
+def _go_together(first: PendingToken, pending: PendingToken) -> bool:
+    """Whether they are told by one event."""
     if pending.token is not None and (pending.logprob is None) != (first.logprob is None):
-        return True
-    return bool(pending.beside or first.beside) and _kind(pending) != _kind(first)
+        return False
+    return not (first.beside or pending.beside) or _kind(first) == _kind(pending)
 
 
 def _kind(pending: PendingToken) -> object:

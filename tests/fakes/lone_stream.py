@@ -32,9 +32,9 @@ class LoneStream:
         interval: int = 1,
         on_disconnect: Literal["cancel", "pause", "continue"] = "cancel",
         grace_ms: int | None = None,
-        memory: MemoryAccount | None = None,
         model: ServedModel = MODEL,
         asked: dict[str, Any] | None = None,
+        memory: MemoryAccount | None = None,
         **params: Any,
     ) -> None:
         """`asked`: further fields of its start."""

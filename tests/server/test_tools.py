@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -162,6 +163,18 @@ async def test_our_own_client_has_them_beside_the_text(scripted: Served) -> None
     assert (call.name, json.loads(call.arguments), call.whole) == ("weather", PARIS, True)
     assert stream.final is not None
     assert stream.final.finish_reason == "tool_calls"
+
+
+async def test_a_record_of_calls_is_played_again(scripted: Served, tmp_path: Path) -> None:
+    async with midstream.connect(scripted.http) as client:
+        with client.record(tmp_path / "record"):
+            stream = await client.start(messages=asking(spelt(PARIS)), tools=[WEATHER])
+            async for _ in stream:
+                pass
+        (record,) = midstream.read_records(tmp_path / "record")
+        replay = await client.replay(record)
+    assert record.start.tools is not None
+    assert replay.difference is None
 
 
 # -- by OpenAI's package ---------------------------------------------------------------------------

@@ -36,7 +36,7 @@ MODEL = ServedModel(
     Tokenizer(json.loads((toy_model.FOLDER / "tokenizer.json").read_text()), TEMPLATE),
     vocab=toy_model.VOCAB,
     context=4096,
-    fingerprint="fp",
+    fingerprint="toy",
 )
 TOOLS = [Tool(function=Function(name="find")), Tool(function=Function(name="stop"))]
 ASKED = {"messages": [Message(role="user", content="Hi")], "tools": TOOLS}

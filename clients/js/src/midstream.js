@@ -32,6 +32,6 @@ export { exposeInWorker } from "./worker.js";
 /** @typedef {import("./protocol.js").Params} Params */
 /** @typedef {import("./protocol.js").Ready} Ready */
 /** @typedef {import("./protocol.js").StreamEvent} StreamEvent */
+/** @typedef {import("./protocol.js").Tool} Tool */
 /** @typedef {import("./record-format.js").StreamRecord} StreamRecord */
 /** @typedef {import("./replay.js").Replay} Replay */
-/** @typedef {import("./protocol.js").Tool} Tool */

@@ -58,8 +58,8 @@ class Ended extends Error {}
  * @returns {Promise<Replay>}
  */
 export async function replay(client, record, { signal, onchunk } = {}) {
-  const { prompt, messages, params } = record.start;
-  const content = prompt === undefined ? { messages } : { prompt };
+  const { prompt, messages, tools, tool_choice, parallel_tool_calls, params } = record.start;
+  const content = prompt === undefined ? { messages, tools, tool_choice, parallel_tool_calls } : { prompt };
   /** @type {string[]} */ const fingerprints = [];
   const onevent = (/** @type {any} */ { type, fingerprint }) => {
     const told = ["started", "resumed", "snapshot"].includes(type) && fingerprint;

@@ -8,7 +8,7 @@ export function parseRecords(text: string): StreamRecord[];
  *
  * The mirror of `midstream/record_format.py`; `docs/records.md` describes it.
  * @module
- * @import { Message, Params } from "./protocol.js"
+ * @import { Message, Params, Tool } from "./protocol.js"
  */
 export const RECORD_VERSION: 1;
 /** A file is no record; the message says where and why. */
@@ -26,6 +26,9 @@ export type StartLine = LineFields & {
     fingerprint: string | null;
     prompt?: string | number[];
     messages?: Message[];
+    tools?: Tool[];
+    tool_choice?: "auto" | "none";
+    parallel_tool_calls?: boolean;
     prompt_tokens: number;
     params: Params;
 };
@@ -88,4 +91,5 @@ export type StreamRecord = {
     lines: Line[];
 };
 import type { Message } from "./protocol.js";
+import type { Tool } from "./protocol.js";
 import type { Params } from "./protocol.js";

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from midstream.errors import MidstreamError
-from midstream.protocol import FinishReason, Index, Messages, Params, TokenId
+from midstream.protocol import FinishReason, Index, Messages, Params, TokenId, ToolChoice, Tools
 
 VERSION = 1
 
@@ -40,6 +40,9 @@ class Start(RecordLine, kw_only=True):
     fingerprint: str | None
     prompt: str | list[TokenId] | None = None
     messages: Messages | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = True
     prompt_tokens: int
     params: Params
 

@@ -149,6 +149,9 @@ class StreamRecorder:
                 fingerprint=event.fingerprint,
                 prompt=self._start.prompt,
                 messages=self._start.messages,
+                tools=self._start.tools,
+                tool_choice=self._start.tool_choice,
+                parallel_tool_calls=self._start.parallel_tool_calls,
                 prompt_tokens=event.prompt_tokens,
                 params=event.params,
             )

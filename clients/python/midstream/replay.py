@@ -87,6 +87,9 @@ async def replay(client: Client, record: Record) -> Replay:
     start = record.start
     content: Any = {"prompt": start.prompt, "messages": to_builtins(start.messages)}
     options: Any = {name: value for name, value in content.items() if value is not None}
+    if start.tools:
+        options |= {"tools": start.tools, "tool_choice": start.tool_choice}
+        options |= {"parallel_tool_calls": start.parallel_tool_calls}
     options |= _given(start.params) | {"logprobs": TOP}
     async with await client.start(window=1, credit={"limit": 0}, return_tokens=True, **options) as stream:
         return await _Player(stream, record).play()
