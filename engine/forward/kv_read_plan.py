@@ -104,11 +104,14 @@ class Part:
         whole = len(self.slices) == 1 and first >= 0 and first + self.length <= pool_tokens
         return first if whole else None
 
-    def filled(self, length: int) -> list[slice]:
+    def filled(self, length: int, pool_tokens: int) -> list[slice]:
         """What to gather. What fills it up is never seen, but has to be numbers: the pool's first tokens
-        will do."""
-        before, behind = slice(0, self.lead), slice(0, length - self.end)
-        return [one for one in (before, *self.slices, behind) if one.stop > one.start]
+        will do, again and again where it has few."""
+
+        def any_tokens(count: int) -> list[slice]:
+            return [slice(0, min(pool_tokens, count - at)) for at in range(0, count, pool_tokens)]
+
+        return [*any_tokens(self.lead), *self.slices, *any_tokens(length - self.end)]
 
 
 def parts_of(span: RowSpan, window: int | None, tiling: Tiling | None) -> list[Part]:
@@ -307,7 +310,7 @@ class RaggedBatch:
     def _gathered(self, some: list[tuple[int, Part]]) -> Call:
         rows, parts = [row for row, _ in some], [part for _, part in some]
         length = max(part.length for part in parts)
-        slices = [piece for part in parts for piece in part.filled(length)]
+        slices = [piece for part in parts for piece in part.filled(length, self.pool_tokens)]
         tokens, depths = upload([rows, [part.depth for part in parts]], self.pool_indices.device)
         keys = Gathered(slices, len(parts), length)
         return Call(tokens, depths, keys, together=False, hidden=self._beyond(parts, length))
@@ -360,7 +363,7 @@ class RaggedBatch:
         keys = (
             Strided(at, 0, 1, part.length)
             if at is not None
-            else Gathered(part.filled(part.length), 1, part.length)
+            else Gathered(part.filled(part.length, self.pool_tokens), 1, part.length)
         )
         device = self.pool_indices.device
         seen = torch.arange(part.position, part.position + part.length, device=device)
@@ -395,7 +398,8 @@ def _pieces(span: RowSpan, tiling: Tiling | None) -> Iterator[RowSpan]:
     for at in range(0, span.count, most):
         count = min(most, span.count - at)
         end = span.start + at + count
-        yield RowSpan(span.first + at, count, span.start + at, _first(span.runs, end))
+        runs = _first(span.runs, end - span.held)
+        yield RowSpan(span.first + at, count, span.start + at, runs, span.held)
 
 
 def _first(runs: list[tuple[int, int]], tokens: int) -> list[tuple[int, int]]:
