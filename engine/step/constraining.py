@@ -23,7 +23,9 @@ from engine.structure.matcher import ALLOWED, GrammarError
 from engine.structure.vocabulary import Vocabulary
 from engine.structure.worker import Worker
 
-LEAST_PATIENCE_S, PATIENCE_S = 0.002, 0.0001  # that a step waits for outlooks, and for each of them
+# That a step waits for outlooks, and for each of them. It is mostly a hundredth of that; and what took long
+# once is not waited for again.
+LEAST_PATIENCE_S, PATIENCE_S = 0.01, 0.0005
 _ANY = bytes([ALLOWED])
 
 Starts = Several[int]  # positions at which a grammar begins
