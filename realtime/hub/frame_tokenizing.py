@@ -193,6 +193,11 @@ def check_tools(frame: protocol.Start) -> None:
         raise Refusal(
             "invalid_frame", "`tools` go with `messages`: a `prompt` is told to the model as it is."
         )
+    if frame.params.grammar and frame.tool_choice != "none":
+        raise Refusal(
+            "unsupported",
+            "`tools` go without a `grammar`: it holds for all of the output, and leaves no room for a call.",
+        )
     if any(tool.function.strict for tool in frame.tools):
         raise Refusal(
             "unsupported",

@@ -273,7 +273,7 @@ async def test_a_call_that_is_cut_off_is_left_out(buyer: AsyncOpenAI) -> None:
     [
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "weather"}}}, "tool_choice"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "json_object"}}, "tools"),
     ],
 )
 async def test_what_only_a_grammar_could_do_is_refused(

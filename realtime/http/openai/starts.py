@@ -91,7 +91,7 @@ def _tools(body: Body) -> dict[str, Any]:
     messages = _messages(body)
     try:
         check_contents(messages)
-        check_tools(Start(request_id="-", messages=messages, **asked))
+        check_tools(Start(request_id="-", messages=messages, params=Params(grammar=_grammar(body)), **asked))
     except Refusal as refusal:
         field = re.search(r"`(tools|tool_choice|messages\[\d+\])`", refusal.message)
         raise FieldRefusal(field[1] if field else "tools", refusal.message, refusal.code) from None

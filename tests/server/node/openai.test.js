@@ -79,8 +79,8 @@ test("an error in the midst of a stream is thrown", async () => {
 
 test("every refusal is an exception of the package's own", async () => {
   const ask = (fields, key = KEY) => keyed(key).chat.completions.create({ ...chat, ...fields });
-  await assert.rejects(ask({ tools: [{}] }), OpenAI.BadRequestError);
-  await assert.rejects(ask({ tools: [{}] }), { param: "tools", code: "unsupported_parameter" });
+  await assert.rejects(ask({ functions: [{}] }), OpenAI.BadRequestError);
+  await assert.rejects(ask({ functions: [{}] }), { param: "functions", code: "unsupported_parameter" });
   await assert.rejects(ask({}, "wrong"), OpenAI.AuthenticationError);
   await assert.rejects(ask({ model: "gpt" }), OpenAI.NotFoundError);
   await ask({ request_id: "same" });
