@@ -113,7 +113,9 @@ def unread(pool: KvPool, facts: ModelFacts, block_size: int, context: int, slots
 @pytest.mark.parametrize("counts", [[1, 1, 5, 1, 7], [1] * 5], ids=["mixed", "captured"])
 def test_of_our_kernels(counts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "choose", lambda name, required: "triton")
-    monkeypatch.setattr(backends, "make", lambda name, pool, facts, **sizes: unread(pool, facts, **sizes))
+    monkeypatch.setattr(
+        backends, "make", lambda name, pool, facts, *, exact, **sizes: unread(pool, facts, **sizes)
+    )
     monkeypatch.setattr("engine.forward.cuda_graphs.CudaGraphCapture", as_it_is)
     options = api.EngineOptions(model="tiny", kv_tokens=512, step_tokens=64, batch_rows=8)
     with on_meta_device(monkeypatch):
