@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-TILE = 512  # keys: those of one pass of PyTorch's fused kernel for CPUs
+TILE = 256  # keys: more would be gathered where a context lies in pieces, fewer be joined of more parts
 LEAST_TILE = 128  # of layers with a small window
 TILES_IN_WINDOW = 4
 STEP = 16  # keys: as many as the widest registers hold numbers
