@@ -300,7 +300,7 @@ export type Started = StreamEventFields & {
     prompt_tokens: number;
     params: Params;
     fingerprint?: string;
-    exact?: boolean | undefined;
+    exact?: boolean;
 };
 export type Token = StreamEventFields & {
     type: "token";
@@ -420,7 +420,7 @@ export type Ready = {
     models: string[];
     limits: Limits & Record<string, unknown>;
     fingerprint?: string;
-    exact?: boolean | undefined;
+    exact?: boolean;
 };
 export type ErrorEvent = {
     type: "error";
