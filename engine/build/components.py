@@ -28,7 +28,7 @@ from engine.memory.idle_memory import IdleMemory
 from engine.memory.offload_trial import host_pool_if_faster
 from engine.model.layer_groups import group_layers
 from engine.model.loading import available_memory, describe
-from engine.model.onednn import pack
+from engine.model.onednn import fill_lone_rows, pack
 from engine.model.preflight import ModelError
 from engine.sampling.readback import SampleRequest
 from engine.sampling.sampler import Sampler
@@ -137,6 +137,7 @@ class Components:
         if not may_be_exact(self._options, self.device):
             return None
         began = time.perf_counter()
+        fill_lone_rows(self._model)
         multiple = find_row_multiple(
             self._trial_runner,
             self.facts.vocab,

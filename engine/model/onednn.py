@@ -46,10 +46,23 @@ class PackedLinear(nn.Module):
         self.packed: Tensor = torch.ops.mkldnn._reorder_linear_weight.default(weight, None)
         self.bias = bias
         self.product = torch.ops.mkldnn._linear_pointwise.default
+        self._fills_lone_row = False
 
     def forward(self, x: Tensor) -> Tensor:
+        if self._fills_lone_row and x.numel() == self.in_features:
+            filled = functional.pad(x.reshape(1, -1), (0, 0, 0, 1))
+            return self._multiply(filled)[0].view(*x.shape[:-1], -1)
+        return self._multiply(x)
+
+    def _multiply(self, x: Tensor) -> Tensor:
         result: Tensor = self.product(x, self.packed, self.bias, "none", [], "")
         return result
+
+    def fill_lone_rows(self) -> None:
+        """From now on have a row give the same bits alone as beside another: oneDNN adds up the product of
+        one row otherwise where that is long."""
+        rows = torch.randn(2, self.in_features, generator=torch.Generator().manual_seed(0))
+        self._fills_lone_row = not torch.equal(self._multiply(rows[:1]), self._multiply(rows)[:1])
 
     def extra_repr(self) -> str:
         return f"{self.in_features} to {self.out_features}, {'with' if self.bias is not None else 'no'} bias"
@@ -64,6 +77,14 @@ def pack(model: nn.Module) -> Packed:
                 _pack_children(parent, report)
     report.plain = sum(isinstance(module, nn.Linear) for module in model.modules())
     return report
+
+
+def fill_lone_rows(model: nn.Module) -> None:
+    """In all of its packed products that need it."""
+    modules = (one.fused.product if isinstance(one, FusedProjection) else one for one in model.modules())
+    with torch.no_grad():
+        for product in {id(one): one for one in modules if isinstance(one, PackedLinear)}.values():
+            product.fill_lone_rows()
 
 
 def _can_pack() -> bool:

@@ -261,3 +261,14 @@ def test_a_torch_without_the_operators_leaves_all_plain(monkeypatch: pytest.Monk
 def test_the_report_reads_as_a_line_of_the_log() -> None:
     report = Packed(linears=211, products=121, plain=0, weight_bytes=538_000_000)
     assert str(report) == "211 linear layers packed into 121 products (538 MB), 0 left plain"
+
+
+@pytest.mark.parametrize("size", [64, 1536, 4096])
+def test_a_row_can_have_the_same_bits_alone_as_in_company(size: int) -> None:
+    product = PackedLinear(torch.randn(96, size), None)
+    rows = torch.randn(6, size)
+    product.fill_lone_rows()
+    for row, expected in zip(rows, product(rows), strict=True):
+        assert torch.equal(product(row), expected)
+        assert torch.equal(product(row.view(1, 1, -1))[0, 0], expected)
+    assert torch.equal(product(rows[:2]), product(rows)[:2])
