@@ -6,7 +6,6 @@ The exit status is that of `diff`: 0 for the same, 1 for a difference, 2 where t
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from collections.abc import Sequence
 import midstream
 from midstream.cli.arguments import add_url, api_key
 from midstream.cli.error_messages import error_message
+from midstream.cli.exit_status import exit_status
 from midstream.cli.replay_report import report, title
 from midstream.errors import MidstreamError
 from midstream.record_format import Record, RecordError, parse_records
@@ -24,21 +24,13 @@ TROUBLE = 2
 
 def main(argv: Sequence[str]) -> int:
     arguments = _parser().parse_args(argv)
-    try:
-        return asyncio.run(_replay(arguments, _records(arguments.file)))
-    except BrokenPipeError:  # whoever read our output has enough: so nothing more is written, at exit either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return TROUBLE
-    except RecordError as error:
-        message = f"{_name(arguments.file)}: {error}"
-    except OSError as error:
-        message = f"{error.filename}: {error.strerror}"
-    except MidstreamError as error:
-        message = error_message(error, arguments.url)
-    except KeyboardInterrupt:
-        return 130
-    print(f"midstream: {message}", file=sys.stderr)
-    return TROUBLE
+    return exit_status(
+        lambda: asyncio.run(_replay(arguments, _records(arguments.file))),
+        file=arguments.file,
+        wrong_file=RecordError,
+        url=arguments.url,
+        trouble=TROUBLE,
+    )
 
 
 def _parser() -> ArgumentParser:
@@ -54,12 +46,13 @@ def _parser() -> ArgumentParser:
     return parser
 
 
-def _name(file: str) -> str:
-    return "standard input" if file == "-" else file
-
-
 def _records(file: str) -> list[Record]:
-    return parse_records(sys.stdin.read()) if file == "-" else read_records(file)
+    if file != "-":
+        return read_records(file)
+    try:
+        return parse_records(sys.stdin.read())
+    except UnicodeDecodeError as error:
+        raise RecordError(f"byte {error.start} is not UTF-8") from None
 
 
 async def _replay(arguments: Namespace, records: list[Record]) -> int:

@@ -7,7 +7,6 @@ that run beside it are kept until their turn. At a terminal keys skip and quit; 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections import deque
@@ -18,13 +17,12 @@ from typing import Protocol
 
 import midstream
 from midstream.cli.arguments import add_url, api_key, number
-from midstream.cli.error_messages import error_message
+from midstream.cli.exit_status import exit_status
 from midstream.cli.first_of import cancel_all
 from midstream.cli.jobs import Job, json_line
 from midstream.cli.key_bindings import EXIT_STATUS, Intent
 from midstream.cli.plain_text import PlainTextDisplay
 from midstream.cli.request_file import Request, RequestFileError, parse_requests
-from midstream.errors import MidstreamError
 
 MAX_PARALLEL = 1000
 Record = Callable[[Job], None]  # writes what came of a job
@@ -43,23 +41,14 @@ class Display(Protocol):
 
 def main(argv: Sequence[str]) -> int:
     arguments = _parser().parse_args(argv)
-    try:
+
+    def work() -> int:
         requests = _requests(arguments.input)
         with _results(arguments.output) as record:
             return asyncio.run(_run(arguments, requests, record))
-    except BrokenPipeError:  # whoever read our output has enough: so nothing more is written, at exit either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except RequestFileError as error:
-        message = f"{_name(arguments.input)}: {error}"
-    except OSError as error:
-        message = f"{error.filename}: {error.strerror}"
-    except MidstreamError as error:
-        message = error_message(error, arguments.url)
-    except KeyboardInterrupt:
-        return 130
-    print(f"midstream: {message}", file=sys.stderr)
-    return 1
+
+    file, url = arguments.input, arguments.url
+    return exit_status(work, file=file, wrong_file=RequestFileError, url=url, trouble=1)
 
 
 def _parser() -> ArgumentParser:
@@ -78,10 +67,6 @@ def _parser() -> ArgumentParser:
         "--parallel", type=number(int, 1, MAX_PARALLEL), default=1, metavar="N", help="how many at once"
     )
     return parser
-
-
-def _name(file: str) -> str:
-    return "standard input" if file == "-" else file
 
 
 def _requests(file: str) -> list[Request]:

@@ -6,7 +6,6 @@ In a pipe it is printed once, and in plain text.
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from functools import partial
 
 from midstream.cli.arguments import add_url, api_key
 from midstream.cli.error_messages import error_message
+from midstream.cli.exit_status import write_no_more
 from midstream.cli.listing import Listing, fetch_listing
 from midstream.cli.streams_table import ORDERS, header_lines, table_rows
 from midstream.errors import MidstreamError
@@ -52,7 +52,7 @@ def _print(listing: Listing) -> int:
     table = ["".join(text for _, text in row).rstrip() for row in rows]
     try:
         print(*header_lines(listing), *table, sep="\n", flush=True)
-    except BrokenPipeError:  # whoever read our output has enough: so nothing more is written, at exit either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        write_no_more()
         return 1
     return 0
