@@ -30,8 +30,10 @@ serve: $(SERVING)
 
 setup: $(DEVELOPING)
 
+# A file's tests share what is slow to start, so a file stays in one process. More than four processes would
+# hold more models in memory than they save time.
 test: $(DEVELOPING)
-	$(RUN)/python -m pytest --durations=15
+	$(RUN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --durations=15
 
 check: $(DEVELOPING)
 	$(RUN)/ruff format --check .
