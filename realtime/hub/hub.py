@@ -363,7 +363,10 @@ class Hub:
             self._quotas.count(key.tenant, len(tokens or ()))
             raise
         now, caller = self._clock(), listener.caller
-        entry = self._starter.make(key, frame, tokens, model, listener.memory, now)
+        parent = (
+            self._registry.find(StreamKey(key.tenant, frame.fork.request_id), now) if frame.fork else None
+        )
+        entry = self._starter.make(key, frame, tokens, model, listener.memory, now, parent)
         stream = entry.stream
         entry.timeout = self._call_later(self._starter.timeout_s(frame), partial(self._time_out, stream))
         self._registry.add(entry)

@@ -16,8 +16,9 @@ from realtime.hub.registry import LiveStream
 from realtime.hub.stream_key import StreamKey
 from realtime.refusal import Refusal
 from realtime.stream.memory import MemoryAccount
+from realtime.stream.origin import Origin, of_prompt
 from realtime.stream.stream import Stream
-from realtime.tenants.quota import Quotas
+from realtime.tenants.quota import Quotas, StreamQuota
 from realtime.text.served_model import ServedModel
 
 
@@ -47,10 +48,8 @@ class StreamStarter:
             raise Refusal(
                 "unknown_model", f'There is no model "{frame.model}"; this server has "{model.name}".'
             )
-        if (frame.messages is None) == (frame.prompt is None):
-            raise Refusal(
-                "invalid_frame", "A start has either `messages` or `prompt`, not both and not neither."
-            )
+        if sum(given is not None for given in (frame.messages, frame.prompt, frame.fork)) != 1:
+            raise Refusal("invalid_frame", "A start has one of `messages`, `prompt` and `fork`.")
         check_tools(frame)
         _check_limit("grace_ms", frame.grace_ms, self._max_grace_ms)
         _check_limit("timeout_ms", frame.timeout_ms, self._max_timeout_ms)
@@ -77,21 +76,18 @@ class StreamStarter:
         model: ServedModel,
         memory: MemoryAccount,
         now: float,
+        parent: Stream | None,
     ) -> LiveStream:
-        """`tokens` are the prompt, where that was tokenized before."""
-        prompt = tokens if tokens is not None else tokenize(frame, model, brief=True) or []
-        try:
-            params = checked_params(frame, prompt, model)
-            quota = self._quotas.admit(key.tenant, frame, len(prompt))
-        except Refusal:
-            if text_length(frame):
-                self._quotas.count(key.tenant, len(prompt))
-            raise
+        """`tokens` are the prompt, where that was tokenized before; `parent` is what it forks."""
+        if parent is not None and frame.fork is not None:
+            origin = parent.fork(frame.request_id, frame.fork.at, frame.params)
+            quota = self._quotas.admit(key.tenant, frame, parent.prompt_tokens + len(origin.output))
+        else:
+            origin, quota = self._of_prompt(key.tenant, frame, tokens, model)
         stream = Stream(
             next(self._numbers),
             frame,
-            prompt,
-            params,
+            origin,
             model=model,
             tenant=self._tenants.setdefault(key.tenant, len(self._tenants)),
             window=self._window,
@@ -100,6 +96,19 @@ class StreamStarter:
             now=now,
         )
         return LiveStream(key, stream, start_digest(frame), quota)
+
+    def _of_prompt(
+        self, tenant: str, frame: protocol.Start, tokens: list[int] | None, model: ServedModel
+    ) -> tuple[Origin, StreamQuota]:
+        prompt = tokens if tokens is not None else tokenize(frame, model, brief=True) or []
+        try:
+            params = checked_params(frame, prompt, model)
+            quota = self._quotas.admit(tenant, frame, len(prompt))
+        except Refusal:
+            if text_length(frame):
+                self._quotas.count(tenant, len(prompt))
+            raise
+        return of_prompt(frame, prompt, params, model), quota
 
 
 def _check_limit(field: str, asked_ms: int | None, limit_ms: int) -> None:

@@ -7,6 +7,7 @@ tokenizer and stop strings, and nothing of events, credit or the engine.
 from __future__ import annotations
 
 from array import array
+from copy import copy
 
 from realtime.stream.spanned_text import SpannedText
 from realtime.text.detokenizer import TextStream
@@ -105,6 +106,16 @@ class Output:
             if self._ends[at] <= self._text.released:
                 break
             self._ends[at] = self._text.released
+
+    def forked(self, request_id: str, index: int, stop: tuple[str, ...], min_tokens: int) -> Output:
+        """Another, that goes on behind the first `index` tokens; this one stays as it is."""
+        again = copy(self)
+        again.tokens, again._ends, again.injections = self.tokens[:], self._ends[:], self.injections[:]
+        again._min_tokens = min_tokens
+        if self.spans is not None:
+            again.spans = again._text = self.spans.forked(request_id)
+        again.cut(index, stop)
+        return again
 
     def _end(self, count: int) -> int:
         return self._ends[count - 1] if count else 0

@@ -117,6 +117,12 @@ class Outbox:
                 held, stuck = False, [pending for pending in stuck if pending.index >= self.credit.limit]
         return stuck
 
+    def begin_with(self, snapshot: Snapshot, lengths: Lengths) -> None:
+        """Output that stands already, which nobody need be given token by token."""
+        self.sent = snapshot.index
+        self._know_by(snapshot, lengths)
+        self.put(snapshot)
+
     def put(self, item: Item) -> None:
         self._waiting.append(item)
         self._waiting_bytes += _bytes(item)
@@ -200,11 +206,14 @@ class Outbox:
     def with_snapshot(self, snapshot: Snapshot, lengths: Lengths = NONE_BESIDE) -> list[StreamEvent]:
         """A snapshot for all that was given out, and the final behind it if that was, too. `lengths`: of what
         it has beside the text."""
-        self._listener_index, self._listener_length = snapshot.index, len(snapshot.text)
-        self._listener_lengths = lengths
+        self._know_by(snapshot, lengths)
         final = [event for event in self._history if isinstance(event, Final)]
         snapshot.seq = self.seq - 1 - len(final)
         return [snapshot, *final]
+
+    def _know_by(self, snapshot: Snapshot, lengths: Lengths) -> None:
+        self._listener_index, self._listener_length = snapshot.index, len(snapshot.text)
+        self._listener_lengths = lengths
 
     @property
     def pending_refs(self) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 
 from msgspec import UNSET, UnsetType
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from engine import api
 from engine.api import Sampling
@@ -33,7 +33,7 @@ def resolved(asked: Params, *, context_left: int, vocab: int) -> Params:
         min_p=0.0,
         max_tokens=context_left,
         stop=[],
-        seed=secrets.randbits(53),  # as large as JavaScript's numbers are exact
+        seed=_seed(),
         repetition_penalty=1.0,
         presence_penalty=0.0,
         frequency_penalty=0.0,
@@ -59,6 +59,15 @@ def merged(standing: Params, asked: Params, *, vocab: int) -> Params:
             f"`params.logit_bias` names token {outside[0]}; this model's tokens are 0 to {vocab - 1}.",
         )
     return params
+
+
+def forked(standing: Params, asked: Params, *, vocab: int) -> Params:
+    """Those of a fork: all that are not asked for stay, but the seed, or all forks would be the same."""
+    return merged(replace(standing, seed=_seed()), asked, vocab=vocab)
+
+
+def _seed() -> int:
+    return secrets.randbits(53)  # as large as JavaScript's numbers are exact
 
 
 def sampling(params: Params) -> Sampling:

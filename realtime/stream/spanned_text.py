@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from copy import copy
 from hashlib import blake2b
 from operator import attrgetter
 from typing import NamedTuple
@@ -180,6 +181,13 @@ class SpannedText:
         self._text_bytes = sum(TEXT_BYTES + len(text) for texts in self._texts for text in texts)
         self._beside = []
         return self
+
+    def forked(self, request_id: str) -> SpannedText:
+        """Another, to be rewound: this one stays as it is."""
+        again = copy(self)
+        again._request_id = request_id
+        again._copies, again._injected = self._copies[:], self._injected[:]
+        return again
 
     def snapshot(
         self, tokens: Sequence[int], count: int, *, injected: bool

@@ -13,7 +13,6 @@ it is its own record: prompt, output, and the commands that had no reply.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 
 from msgspec.structs import replace
@@ -22,7 +21,6 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import FinishReason, Params, PauseReason, Usage
 from realtime.refusal import Refusal
-from realtime.stream.accumulated_output import Output
 from realtime.stream.credit import Credit
 from realtime.stream.engine_commands import (
     SteeringFrame,
@@ -39,16 +37,15 @@ from realtime.stream.memory import (
     MemoryAccount,
     params_bytes,
 )
+from realtime.stream.origin import Origin
 from realtime.stream.outbox import Outbox, OutgoingEvent, PendingToken
-from realtime.stream.params import merged, same_grammar, sampling, stops
+from realtime.stream.params import forked, merged, same_grammar, sampling, stops
 from realtime.stream.pending_commands import PendingCommand, PendingCommands, Reply, SendReply
 from realtime.stream.span_events import tell_lengths
-from realtime.stream.spanned_text import SpannedText
 from realtime.stream.states import State, check_transition
 from realtime.stream.stopwatch import Stopwatch
 from realtime.text.served_model import ServedModel
 from realtime.text.stop_strings import matcher_for
-from realtime.tools.offered import offered
 from realtime.tools.parts import Lengths
 
 GRACE_MS = 30_000  # that a stream waits for somebody to attach
@@ -66,8 +63,7 @@ class Stream:
         self,
         number: int,
         start: protocol.Start,
-        prompt: list[int],
-        params: Params,
+        origin: Origin,
         *,
         model: ServedModel,
         tenant: int,
@@ -82,26 +78,22 @@ class Stream:
         self.grace_s = (GRACE_MS if start.grace_ms is None else start.grace_ms) / 1000
         self.final: protocol.Final | None = None  # there is one once it has ended
         self.discarded = 0
-        self.output = Output(
-            model.tokenizer, stops(params), params.min_tokens or 0, _spans(start, model, prompt, params)
-        )
+        self._prompt, self._params, self.output, self._grammar_starts = origin
+        self._inherited = len(self.output)  # tokens of the output that another made
         self.credit = Credit(start.credit, window=window)
+        self.credit.acknowledge(self._inherited)
         self.outbox = Outbox(
             start.request_id, self.credit, interval=start.stream_interval, tokens=start.return_tokens
         )
         self._memory = Holding(memory)
-        self._prompt = array("i", prompt)
         self._cached_tokens = 0
         self._forced_tokens = 0
-        # Tokens behind the prompt before each beginning of the grammar, if it has one.
-        self._grammar_starts: tuple[int, ...] = (0,)
         self._model = model
         self._fingerprint = model.fingerprint  # of the engine that computes it
         self._told_fingerprint = model.fingerprint
         self._priority = start.priority
         self._tenant = tenant
-        self._params = params  # in force
-        self._requested_params = params  # when everything that was requested has taken effect
+        self._requested_params = self._params  # when everything that was requested has taken effect
         self._commands = PendingCommands(send)
         self._cancel: PendingCommand | None = None
         self._cancel_end: End = ("cancelled", None)  # how a cancel ends it
@@ -117,12 +109,14 @@ class Stream:
                 request_id=self.request_id,
                 ref=start.ref,
                 model=model.name,
-                prompt_tokens=len(prompt),
-                params=params,
+                prompt_tokens=self.prompt_tokens,
+                params=self._params,
                 fingerprint=model.fingerprint,
                 exact=model.exact,
             )
         )
+        if start.fork is not None:
+            self.outbox.begin_with(*self._snapshot(self._inherited))
         self.credit.granted = self._grantable()
         self.submit(model.fingerprint, now)
         self._update_memory()
@@ -185,7 +179,7 @@ class Stream:
     @property
     def decoded(self) -> int:
         """Output tokens that were made for it, whatever became of them."""
-        return len(self.output) + self.discarded
+        return len(self.output) - self._inherited + self.discarded
 
     @property
     def bytes(self) -> int:
@@ -381,6 +375,36 @@ class Stream:
             self._cancel_end = ("length", "timeout")
         self.cancel(now, step)
 
+    # -- forks -----------------------------------------------------------------------------------
+
+    def fork(self, request_id: str, at: int | None, asked: Params) -> Origin:
+        """What another begins with that goes on as this one stands before output token `at`, or behind all
+        that was sent. As after a rewind, parameters are those in force now, but for the ones asked for."""
+        sent = self.outbox.sent
+        index = sent if at is None else at
+        if index > sent:
+            raise Refusal(
+                "invalid_params",
+                f"`fork.at` is {index}, but only {sent} tokens of request {self.request_id} have been sent.",
+            )
+        params = forked(self._params, asked, vocab=self._model.vocab)
+        assert isinstance(params.max_tokens, int), "they are complete"
+        if params.max_tokens <= index:
+            raise Refusal(
+                "invalid_params",
+                f"`params.max_tokens` is {params.max_tokens}, and the fork begins at {index}: ask for more.",
+            )
+        output = self.output.forked(request_id, index, stops(params), params.min_tokens or 0)
+        behind = index + output.injected()
+        if self.prompt_tokens + behind >= self._model.context:
+            raise Refusal(
+                "context_too_long",
+                f"The fork begins with {self.prompt_tokens + behind} tokens; the model's context holds "
+                f"{self._model.context}, with output.",
+            )
+        same = same_grammar(params, self._params)
+        return Origin(self._prompt, params, output, self._starts_until(behind) if same else (behind,))
+
     # -- listeners -------------------------------------------------------------------------------
 
     def detach(self, now: float, step: int) -> None:
@@ -417,7 +441,7 @@ class Stream:
             after = self.outbox.replayed_from(after)
         missed = self.outbox.since(after)
         if missed is None:
-            missed = self.outbox.with_snapshot(*self._snapshot())
+            missed = self.outbox.with_snapshot(*self._snapshot(self.outbox.sent))
         attached = protocol.Attached(request_id=self.request_id, pending=self._pending_refs(), ref=ref)
         self.outbox.replay([*missed, attached])
         if self._detached:
@@ -431,8 +455,7 @@ class Stream:
         refs = [pending.ref for pending in (*self._commands, *cancel) if pending.ref is not None]
         return refs + self.outbox.pending_refs
 
-    def _snapshot(self) -> tuple[protocol.Snapshot, Lengths]:
-        count = self.outbox.sent
+    def _snapshot(self, count: int) -> tuple[protocol.Snapshot, Lengths]:
         snapshot = protocol.Snapshot(
             request_id=self.request_id,
             index=count,
@@ -603,8 +626,11 @@ class Stream:
         self.outbox.drop_from(index)
         self.discarded += len(self.output) - index
         self.output.cut(index, stop)
-        left = self._behind_prompt
-        self._grammar_starts = tuple(at for at in self._grammar_starts if at <= left) or (left,)
+        self._grammar_starts = self._starts_until(self._behind_prompt)
+
+    def _starts_until(self, behind: int) -> tuple[int, ...]:
+        """Where its grammar begins, of so many tokens behind the prompt."""
+        return tuple(at for at in self._grammar_starts if at <= behind) or (behind,)
 
     # -- events ----------------------------------------------------------------------------------
 
@@ -685,7 +711,7 @@ class Stream:
             finish_reason=reason,
             stop_reason=why,
             usage=self._usage(),
-            timing=self._stopwatch.timing(len(self.output), now),
+            timing=self._stopwatch.timing(len(self.output) - self._inherited, now),
         )
         self._emit(self.final)
         self._check_transition()
@@ -711,22 +737,5 @@ class Stream:
             injected_tokens=self.output.injected(),
             discarded_tokens=self.discarded,
             forced_tokens=self._forced_tokens,
+            inherited_tokens=self._inherited,
         )
-
-
-def _spans(
-    start: protocol.Start, model: ServedModel, prompt: list[int], params: Params
-) -> SpannedText | None:
-    """The reader of its output, where a conversation offers tools, or the model reasons."""
-    tools = start.tools if start.tool_choice != "none" else None
-    if start.messages is None or not (tools or model.tokenizer.spelling.has_reasoning):
-        return None
-    return SpannedText(
-        model.tokenizer,
-        start.request_id,
-        offered(tools) if tools else None,
-        prompt,
-        stops(params),
-        params.min_tokens or 0,
-        one_call=not start.parallel_tool_calls,
-    )

@@ -45,6 +45,7 @@ class TextStream:
         self._matcher: StopMatcher | None = None
         self._state = 0
         self._fed = 0
+        self._broken = 0  # code points that stand for what was incomplete in the end
         self.released = 0
         self.stopped: str | None = None
         self.set_stop(stop, min_tokens)
@@ -76,7 +77,9 @@ class TextStream:
 
     def flush(self) -> str:
         """The end of the stream: what was held for want of a continuation, incomplete bytes as U+FFFD."""
-        text = self._release(self._late + self._decode(b"", final=True))
+        broken = self._decode(b"", final=True)
+        self._broken += len(broken)
+        text = self._release(self._late + broken)
         self._late = ""
         if self.stopped is None:
             text, self._held = text + self._held, ""
@@ -110,6 +113,7 @@ class TextStream:
         again._leading_spaces, again._partial, again._fed = behind._leading_spaces, behind._partial, index
         again._empty_tokens = min(self._empty_tokens, index)
         decoded = self.text + self._held
+        decoded = decoded[: len(decoded) - self._broken]
         taken_back = sum(len(behind.feed(token)) for token in tokens[index:])
         again._begin(decoded[: len(decoded) - taken_back], sent)
         return again

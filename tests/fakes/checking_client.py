@@ -62,6 +62,8 @@ class Account:
         self.injections: list[tuple[int, list[int]]] = []
         self.paused = False
         self.voided = 0  # tokens that were received and rewound
+        self.began_with = 0  # tokens, as another's fork
+        self.inherited: list[int] = []  # those of them that still stand
         self.forgetful = False  # whether it was begun anew by a client that knew no more than its name
         self.whole = True  # whether it knows the stream from its start, event by event
         self.seq = 0  # of the next event
@@ -92,7 +94,7 @@ class Account:
         assert isinstance(event.seq, int)
         if event.seq < self.seq:
             self._again(event)
-        elif isinstance(event, protocol.Snapshot):
+        elif isinstance(event, protocol.Snapshot) and not self._begins_with(event):
             self._snapshot(event)
         else:
             self._next(event)
@@ -104,6 +106,8 @@ class Account:
                 assert event.prompt_tokens == len(self.prompt)
                 self.started = True
                 self.params.append((0, event.params))
+            case protocol.Snapshot():
+                self._inherit(event)
             case protocol.Token():
                 self._token(event)
             case protocol.Paused():
@@ -143,6 +147,21 @@ class Account:
         elif event.seq in self._history:
             assert event == self._history[event.seq], "what is told again is told as it was"
 
+    def _begins_with(self, event: protocol.Snapshot) -> bool:
+        """Whether it is not for events that were missed, but for those of the stream that this one forks."""
+        return self.start.fork is not None and event.seq == self.seq == 1
+
+    def _inherit(self, event: protocol.Snapshot) -> None:
+        assert event.tokens is not None
+        assert self.start.fork is not None
+        assert len(event.tokens) == event.index
+        assert self.start.fork.at in (None, event.index)
+        assert spelled(event.tokens).startswith(event.text)
+        self.text, self.tokens = event.text, event.tokens[:]
+        self.inherited, self.began_with = event.tokens[:], event.index
+        self.params = [(event.index, event.params)]
+        self.acknowledged = max(self.acknowledged, event.index)
+
     def _snapshot(self, event: protocol.Snapshot) -> None:
         assert isinstance(event.seq, int)
         assert event.prompt_tokens == len(self.prompt)
@@ -176,7 +195,7 @@ class Account:
         assert event.index <= len(self.tokens), "what was never received is not taken back"
         assert event.text_length <= len(self.text)
         self.voided += len(self.tokens) - event.index
-        del self.tokens[event.index :]
+        del self.tokens[event.index :], self.inherited[event.index :]
         self.text = self.text[: event.text_length]
         assert spelled(self.tokens).startswith(self.text)
         self.params = [(min(index, event.index), params) for index, params in self.params]
@@ -189,6 +208,7 @@ class Account:
         usage = event.usage
         assert event.index == len(self.tokens) == usage.completion_tokens
         assert usage.prompt_tokens == len(self.prompt)
+        assert self.forgetful or usage.inherited_tokens == self.began_with
         assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
         assert usage.cached_tokens <= usage.prompt_tokens, "not what was injected behind it"
         assert usage.discarded_tokens >= self.voided
@@ -205,7 +225,8 @@ class Account:
             assert whole.startswith(self.text + why), "the text ends where the stop string begins"
         else:
             assert self.text == whole, "the deltas are the text of the tokens, no more, no less"
-        if self.whole and len(self.params) == 1 and not self.params[0][1].min_tokens:
+        own = self.whole and not self.began_with
+        if own and len(self.params) == 1 and not self.params[0][1].min_tokens:
             assert not any(stop in self.text for stop in self.stops), "a stop string is never in the text"
 
     def check_length(self, context: int) -> None:
@@ -258,7 +279,7 @@ class Reader:
         self.open[frame.ref] = self.server.frames[frame.ref] = frame
         if isinstance(frame, protocol.Start):
             if frame.request_id not in self._by_name:
-                self._adopt(Account(frame, _prompt(frame), self.server.window))
+                self._adopt(self._new_account(frame))
             self._by_name[frame.request_id].refused = False
         if isinstance(frame, protocol.Grant):
             for account in self.accounts:
@@ -266,6 +287,18 @@ class Reader:
                     account.limit = max(account.limit, frame.limit)
         self.server.hub.receive_frame(self.tenant, frame, self)
         self.server.look()
+
+    def _new_account(self, start: protocol.Start) -> Account:
+        if start.fork is None:
+            return Account(start, _prompt(start), self.server.window)
+        parent = self._by_name[start.fork.request_id]
+        account = Account(start, parent.prompt, self.server.window)
+        injected = any(
+            isinstance(frame, protocol.Inject) and frame.request_id == parent.request_id
+            for frame in self.server.frames.values()
+        )
+        account.whole = parent.whole and not injected  # where it is not sure what stood there already
+        return account
 
     def _adopt(self, account: Account) -> None:
         self.accounts.append(account)
@@ -314,8 +347,9 @@ class Reader:
     def grant_all(self) -> None:
         """As a plain client does: where all that was granted has been read, grant a little more."""
         for account in self.accounts:
-            if account.live and not account.automatic and len(account.tokens) == account.limit:
-                self.send(protocol.Grant(request_id=account.request_id, limit=account.limit + AHEAD))
+            read = len(account.tokens)
+            if account.live and not account.automatic and read >= account.limit:
+                self.send(protocol.Grant(request_id=account.request_id, limit=read + AHEAD))
 
     def leave(self) -> None:
         """With all that is under way to it."""
@@ -390,7 +424,7 @@ class Reader:
         account.on(event, injected)
         account.check_length(self.server.engine.runner.context)
         if isinstance(event, protocol.Final):
-            decoded = self.server.counts.decoded_when_ended[stream.number]
+            decoded = self.server.counts.decoded_when_ended[stream.number] + event.usage.inherited_tokens
             assert event.usage.completion_tokens + event.usage.discarded_tokens == decoded
 
     def _attached(self, account: Account, event: protocol.Attached) -> None:

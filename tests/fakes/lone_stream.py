@@ -10,6 +10,7 @@ from midstream import protocol
 from midstream.protocol import Credit, Params
 from realtime.stream.engine_commands import SteeringFrame
 from realtime.stream.memory import MemoryAccount
+from realtime.stream.origin import Origin, of_prompt
 from realtime.stream.outbox import OutgoingEvent
 from realtime.stream.params import resolved
 from realtime.stream.stream import Stream
@@ -35,9 +36,10 @@ class LoneStream:
         model: ServedModel = MODEL,
         asked: dict[str, Any] | None = None,
         memory: MemoryAccount | None = None,
+        origin: Origin | None = None,
         **params: Any,
     ) -> None:
-        """`asked`: further fields of its start."""
+        """`asked`: further fields of its start; `origin`: with what it begins, if it is a fork."""
         self.commands: list[api.AnyCommand] = []
         self.now = 1000.0
         self.memory = memory or MemoryAccount(1 << 30)
@@ -51,11 +53,11 @@ class LoneStream:
             grace_ms=grace_ms,
             **(asked or {}),
         )
+        complete = resolved(Params(**params), context_left=model.context - len(PROMPT), vocab=model.vocab)
         self.stream = Stream(
             7,
             start,
-            PROMPT,
-            resolved(Params(**params), context_left=model.context - len(PROMPT), vocab=model.vocab),
+            origin or of_prompt(start, PROMPT, complete, model),
             model=model,
             tenant=0,
             window=WINDOW,

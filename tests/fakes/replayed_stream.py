@@ -17,13 +17,16 @@ ALONE = EngineSize(kv_tokens=2048, block=16, step_tokens=128)
 
 def retold(account: Account) -> list[int]:
     """The tokens that the account's surviving steering gives, as many as it has."""
-    length = len(account.tokens)
-    if not length:
-        return []
+    length, tokens = len(account.tokens), account.inherited[:]
+    begun = len(tokens)
+    if length == begun:
+        return tokens
     engine = toy_engine(ALONE)
-    steering = {0, length} | {index for index, _ in (*account.params, *account.injections) if index < length}
-    tokens: list[int] = []
-    engine.send([api.Submit(0, account.prompt, sampling(account.params[0][1]), credit=0)])
+    steering = {begun, length} | {
+        index for index, _ in (*account.params, *account.injections) if begun <= index < length
+    }
+    first, prompt = sampling(account.params[0][1]), account.prompt
+    engine.send([api.Submit(0, prompt + tokens, first, credit=begun, prompt=len(prompt))])
     for begin, end in zip(sorted(steering), sorted(steering)[1:], strict=False):
         adjusts = [api.Adjust(0, sampling(asked)) for index, asked in account.params if index == begin]
         appends = [api.Append(0, injected) for index, injected in account.injections if index == begin]

@@ -147,6 +147,30 @@ class Everything(RuleBasedStateMachine):
         )
         self.readers[who].send(frame)
 
+    @rule(
+        at=PICK,
+        asked=params(),
+        credit=explicit_or_not(),
+        back=st.none() | st.integers(-1, 6),
+        on_disconnect=st.sampled_from(["cancel", "pause", "continue"]),
+    )
+    def fork(
+        self, at: int, asked: Params, credit: Credit | None, back: int | None, on_disconnect: Any
+    ) -> None:
+        reader, account = self.pick(at)
+        if account:
+            index = None if back is None else max(0, len(account.tokens) - back)
+            reader.send(
+                protocol.Start(
+                    request_id=f"{next(self.names)}",
+                    fork=protocol.Fork(request_id=account.request_id, at=index),
+                    params=asked,
+                    credit=credit,
+                    on_disconnect=on_disconnect,
+                    return_tokens=True,
+                )
+            )
+
     @rule(at=PICK)
     def start_again(self, at: int) -> None:
         reader, account = self.pick(at)

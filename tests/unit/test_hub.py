@@ -27,8 +27,8 @@ def test_started_comes_before_the_engine_has_seen_anything() -> None:
     ("frame", "code", "says"),
     [
         (start(model="gpt-9"), "unknown_model", 'no model "gpt-9"; this server has "toy"'),
-        (start(prompt=None), "invalid_frame", "either `messages` or `prompt`"),
-        (start(messages=[Message(role="user", content="Hi")]), "invalid_frame", "not both"),
+        (start(prompt=None), "invalid_frame", "one of `messages`, `prompt` and `fork`"),
+        (start(messages=[Message(role="user", content="Hi")]), "invalid_frame", "one of `messages`"),
         (start(prompt=""), "invalid_frame", "empty"),
         (start(prompt=[999]), "invalid_frame", "token 999; this model's tokens are 0 to 463"),
         (start(prompt=[999] * 4096), "context_too_long", "4096 tokens; the model's context holds 4096"),

@@ -97,6 +97,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @typedef {object} StartFields What a stream may be started with, beside sampling parameters.
  * @property {Message[]} [messages] a conversation; or else `prompt`
  * @property {string | number[]} [prompt] text or token ids
+ * @property {{request_id: string, at?: number}} [fork] or else begin as another stream stands at a token
  * @property {string} [model]
  * @property {string} [request_id] a name of one's own, up to 128 characters; a random one by default
  * @property {number} [stream_interval] tokens in a chunk
@@ -149,6 +150,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @property {number} injected_tokens
  * @property {number} discarded_tokens decoded, then rewound or never delivered
  * @property {number} forced_tokens to which a grammar left no choice
+ * @property {number} inherited_tokens of the output, with which a fork began
  */
 
 /**

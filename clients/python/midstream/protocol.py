@@ -162,10 +162,19 @@ class Frame(Struct, tag_field="type", tag=str.lower, omit_defaults=True, kw_only
     ref: Ref | None = None
 
 
+class Fork(Struct, omit_defaults=True, kw_only=True):
+    """A stream begins as another one stood before output token `at`; without, behind all that was sent of
+    it."""
+
+    request_id: RequestId
+    at: Index | None = None
+
+
 class Start(Frame, kw_only=True):
     request_id: RequestId
     messages: Messages | None = None
     prompt: str | list[TokenId] | None = None
+    fork: Fork | None = None
     model: str | None = None
     params: Params = msgspec.field(default_factory=Params)
     credit: Credit | None = None
@@ -258,6 +267,7 @@ class Usage(Struct, kw_only=True):
     injected_tokens: int
     discarded_tokens: int
     forced_tokens: int = 0
+    inherited_tokens: int = 0
 
 
 class Timing(Struct, kw_only=True):
