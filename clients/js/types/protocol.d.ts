@@ -124,6 +124,13 @@ export type StartFields = {
      * text or token ids
      */
     prompt?: string | number[] | undefined;
+    /**
+     * or else begin as another stream stands at a token
+     */
+    fork?: {
+        request_id: string;
+        at?: number;
+    } | undefined;
     model?: string | undefined;
     /**
      * a name of one's own, up to 128 characters; a random one by default
@@ -273,6 +280,10 @@ export type Usage = {
      * to which a grammar left no choice
      */
     forced_tokens: number;
+    /**
+     * of the output, with which a fork began
+     */
+    inherited_tokens: number;
 };
 export type Timing = {
     queue_ms: number;
