@@ -10,6 +10,7 @@ from midstream.protocol import Params
 from realtime.stream.accumulated_output import Output
 from realtime.stream.params import stops
 from realtime.stream.spanned_text import SpannedText
+from realtime.text.grammar import CallSources
 from realtime.text.served_model import ServedModel
 from realtime.tools.offered import offered
 
@@ -18,15 +19,17 @@ class Origin(NamedTuple):
     prompt: array[int]
     params: Params
     output: Output
+    calls: CallSources | None  # what its tools make of its grammar
     # Tokens behind the prompt before each beginning of the grammar, if it has one.
     grammar_starts: tuple[int, ...] = (0,)
 
 
-def of_prompt(start: protocol.Start, prompt: list[int], params: Params, model: ServedModel) -> Origin:
+def of_prompt(
+    start: protocol.Start, prompt: list[int], params: Params, calls: CallSources | None, model: ServedModel
+) -> Origin:
     spans = _spans(start, prompt, params, model)
-    return Origin(
-        array("i", prompt), params, Output(model.tokenizer, stops(params), params.min_tokens or 0, spans)
-    )
+    output = Output(model.tokenizer, stops(params), params.min_tokens or 0, spans)
+    return Origin(array("i", prompt), params, output, calls)
 
 
 def _spans(

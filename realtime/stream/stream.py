@@ -78,7 +78,7 @@ class Stream:
         self.grace_s = (GRACE_MS if start.grace_ms is None else start.grace_ms) / 1000
         self.final: protocol.Final | None = None  # there is one once it has ended
         self.discarded = 0
-        self._prompt, self._params, self.output, self._grammar_starts = origin
+        self._prompt, self._params, self.output, self._calls, self._grammar_starts = origin
         self._inherited = len(self.output)  # tokens of the output that another made
         self.credit = Credit(start.credit, window=window)
         self.credit.acknowledge(self._inherited)
@@ -188,6 +188,7 @@ class Stream:
         tokens = PROMPT_TOKEN_BYTES * self.prompt_tokens + OUTPUT_TOKEN_BYTES * len(self.output)
         steering = self._waiting_bytes + self.output.injection_bytes
         beside = 0 if self.output.spans is None else self.output.spans.bytes
+        beside += 0 if self._calls is None else self._calls.length
         return STREAM_BYTES + tokens + params_bytes(self._params) + self.outbox.bytes + steering + beside
 
     @property
@@ -320,7 +321,7 @@ class Stream:
                 assert params is not None
                 self._requested_params = params
         matcher = None if params is None else matcher_for(stops(params))
-        commands = commands_for(self.number, frame, params)
+        commands = commands_for(self.number, frame, params, self._calls)
         for command in commands:
             preliminary = command is not commands[-1]
             self._commands.request(
@@ -403,7 +404,8 @@ class Stream:
                 f"{self._model.context}, with output.",
             )
         same = same_grammar(params, self._params)
-        return Origin(self._prompt, params, output, self._starts_until(behind) if same else (behind,))
+        starts = self._starts_until(behind) if same else (behind,)
+        return Origin(self._prompt, params, output, self._calls, starts)
 
     # -- listeners -------------------------------------------------------------------------------
 
@@ -487,7 +489,7 @@ class Stream:
             api.Submit(
                 self.number,
                 [*self._prompt, *self.output.context()],
-                sampling(self._params),
+                sampling(self._params, self._calls),
                 credit=self.credit.granted,
                 priority=self._priority,
                 tenant=self._tenant,

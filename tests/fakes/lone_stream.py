@@ -57,7 +57,7 @@ class LoneStream:
         self.stream = Stream(
             7,
             start,
-            origin or of_prompt(start, PROMPT, complete, model),
+            origin or of_prompt(start, PROMPT, complete, None, model),
             model=model,
             tenant=0,
             window=WINDOW,

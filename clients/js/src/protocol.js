@@ -108,7 +108,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @property {number} [grace_ms] how long it then waits for somebody to come
  * @property {boolean} [return_tokens] chunks carry token ids
  * @property {Tool[]} [tools] functions that the model may call
- * @property {"auto" | "none"} [tool_choice]
+ * @property {"auto" | "none" | "required" | { type: "function", function: { name: string } }} [tool_choice]
  * @property {boolean} [parallel_tool_calls] false: the first call that is whole ends the stream
  */
 

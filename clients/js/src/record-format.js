@@ -11,7 +11,8 @@ export const RECORD_VERSION = 1;
 /** @typedef {{type: string, stream: number}} LineFields */
 /**
  * @typedef {LineFields & {type: "start", record: number, request_id: string, model: string, fingerprint: string | null,
- *   prompt?: string | number[], messages?: Message[], tools?: Tool[], tool_choice?: "auto" | "none",
+ *   prompt?: string | number[], messages?: Message[], tools?: Tool[],
+ *   tool_choice?: "auto" | "none" | "required" | { type: "function", function: { name: string } },
  *   parallel_tool_calls?: boolean, prompt_tokens: number, params: Params}} StartLine
  */
 /** @typedef {LineFields & {type: "tokens", index: number, text: string, tokens: number[], logprobs?: number[]}} TokensLine */

@@ -165,7 +165,7 @@ export type StartFields = {
      * functions that the model may call
      */
     tools?: Tool[] | undefined;
-    tool_choice?: "auto" | "none" | undefined;
+    tool_choice?: "auto" | "none" | "required" | { type: "function", function: { name: string } } | undefined;
     /**
      * false: the first call that is whole ends the stream
      */

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypedDict, TypeVar
 import msgspec
 
 from midstream.errors import from_code
-from midstream.protocol import Credit, Frame, Grammar, Message, Params, Start, Tool
+from midstream.protocol import Credit, Frame, Grammar, Message, NamedTool, Params, Start, Tool
 
 F = TypeVar("F", bound=Frame)
 S = TypeVar("S", bound=msgspec.Struct)
@@ -80,7 +80,7 @@ class StartOptions(ParamOptions, total=False):
     grace_ms: int | None
     return_tokens: bool
     tools: Sequence[ToolLike]
-    tool_choice: Literal["auto", "none"]
+    tool_choice: Literal["auto", "none", "required"] | NamedTool | Mapping[str, Any]
     parallel_tool_calls: bool
 
 
