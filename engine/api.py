@@ -40,6 +40,7 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ignore_eos: bool = False
     min_tokens: int = 0
     grammar: Grammar | None = None
+    hold_at_eos: bool = False  # an end token does not end the stream: it is paused before it
 
 
 class EngineOptions(Struct, frozen=True, kw_only=True):
@@ -179,10 +180,14 @@ FinishReason = Literal["eos", "length", "cancelled", "error"]
 
 
 class Finish(Struct, array_like=True, frozen=True):
-    """The last news of a stream. `detail` says what went wrong, in words fit for a client."""
+    """The last news of a stream. `detail` says what went wrong, in words fit for a client.
+
+    `held`: it is not the last, if the gateway does not want it to be. The stream is paused, and stands as it
+    did before the end token, which is told and not kept."""
 
     reason: FinishReason
     detail: str | None = None
+    held: bool = False
 
 
 class Logprob(Struct, array_like=True, frozen=True):

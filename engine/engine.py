@@ -173,11 +173,18 @@ class Engine:
         self._end_or_go_on(sequence)
 
     def _end_or_go_on(self, sequence: Sequence) -> None:
-        """Behind one output token more."""
+        """Behind output tokens more."""
         if sequence.tokens[-1] in self.runner.eos and not sequence.sampling.ignore_eos:
-            self._lifecycle.finish(sequence, "eos")
+            self._end(sequence)
         else:
             self._lifecycle.update(sequence)
+
+    def _end(self, sequence: Sequence) -> None:
+        """The last token is an end token."""
+        if sequence.sampling.hold_at_eos:
+            self._steering.hold(sequence)
+        else:
+            self._lifecycle.finish(sequence, "eos")
 
     def _lives(self, sequence: Sequence) -> bool:
         return self.scheduler.sequences.get(sequence.stream) is sequence
@@ -239,7 +246,7 @@ class Engine:
             sequence.append_output(sampled.token)
             self.tokens_total += 1
             if sampled.token in self.runner.eos and not row.sampling.ignore_eos:
-                self._lifecycle.finish(sequence, "eos")
+                self._end(sequence)
                 return
         self._lifecycle.tell_answers(sequence)
         self._lifecycle.update(sequence)

@@ -72,6 +72,11 @@ class Lifecycle:
         self._constraining.end(sequence)
         self._free_slots.append(sequence.slot)
 
+    def hold(self, sequence: Sequence) -> None:
+        """It would have ended here, and may yet."""
+        self.tell_answers(sequence)
+        self.news(sequence).finish = api.Finish("eos", held=True)
+
     # -- news ------------------------------------------------------------------------------------
 
     def news(self, sequence: Sequence) -> api.News:

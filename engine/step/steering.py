@@ -75,6 +75,13 @@ class Steering:
         while waiting:
             self.apply(waiting.popleft())
 
+    def hold(self, sequence: Sequence) -> None:
+        """It has come to an end token, and the gateway says whether it ends: it stands paused before it."""
+        sequence.truncate(sequence.num_outputs - 1)
+        sequence.paused = True
+        self._lifecycle.hold(sequence)
+        self._lifecycle.update(sequence)
+
     def _pause(self, sequence: Sequence, release: bool) -> None:
         sequence.paused = True
         sequence.preempted = False  # now the client waits for nobody but itself
@@ -109,7 +116,9 @@ class Steering:
 
     def _inject(self, sequence: Sequence, command: api.Append) -> None:
         tokens = command.tokens
-        if sequence.num_tokens + len(tokens) >= sequence.context:
+        if not tokens:
+            self._lifecycle.answer(sequence, api.Appended)
+        elif sequence.num_tokens + len(tokens) >= sequence.context:
             refused = partial(api.Refused, known=sequence.num_tokens, context=sequence.context)
             self._lifecycle.answer(sequence, refused)
         elif sequence.constraint is None or command.grammar_anew:

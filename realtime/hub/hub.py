@@ -174,6 +174,12 @@ class Hub:
         if listener.gone:
             return
         key = StreamKey(tenant, frame.request_id)
+        if isinstance(frame, protocol.ToolResult):
+            try:
+                frame = self._injection(key, frame)
+            except Refusal as refusal:
+                self.refuse(listener, frame, refusal)
+                return
         if key in self._long_texts.keys or text_length(frame) > LONG_TEXT:
             self._enqueue(key, frame, listener)
         else:
@@ -247,6 +253,7 @@ class Hub:
         _count(entry.quota, news)
         for pending in self._receive_news(stream, news, now):
             self._observer.steered(stream, pending.kind, output.step - pending.step, now - pending.received_s)
+        self._time_hold(entry)
         wake(stream)
         if news.tokens or news.changes:
             self._progressed(stream)
@@ -262,6 +269,19 @@ class Hub:
             stream.fail("the server failed to take in what was decoded", now)
             self._outgoing.append(api.Cancel(stream.number))
             return []
+
+    def _time_hold(self, entry: LiveStream) -> None:
+        """Memory is held for a stream that waits for results as long as its start said."""
+        stream = entry.stream
+        if stream.paused != "tool_call":
+            entry.end_hold()
+        elif entry.hold is None and stream.tool_hold_s is not None:
+            entry.hold = self._call_later(stream.tool_hold_s, partial(self._release_kv, entry))
+
+    def _release_kv(self, entry: LiveStream) -> None:
+        entry.stream.release_kv(self.step)
+        entry.released = True
+        self._flush_commands()
 
     def cancel_all(self, of: Callable[[str], bool] = lambda tenant: True) -> None:
         """All streams of such tenants."""
@@ -493,6 +513,14 @@ class Hub:
             if text_length(frame):
                 entry.quota.count(len(tokens))
             raise
+
+    def _injection(self, key: StreamKey, frame: protocol.ToolResult) -> protocol.Inject:
+        """What a call's result puts into its stream."""
+        entry = self._registry.by_key(key)
+        if entry is None:
+            self._refuse_steering(key, frame)
+        assert entry is not None
+        return entry.stream.take_result(frame)
 
     def refuse(self, listener: Listener, frame: StreamFrame, refusal: Refusal) -> None:
         self._observer.refused(refusal.code, listener.caller)

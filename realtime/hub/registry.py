@@ -32,7 +32,13 @@ class LiveStream(Struct, eq=False):
     quota: StreamQuota
     timeout: Timer | None = None
     grace: Timer | None = None  # until nobody need come back to it
+    hold: Timer | None = None  # until its memory is released, while it waits for results of calls
     released: bool = False  # whether what was computed of it was given up, and is to be computed again
+
+    def end_hold(self) -> None:
+        if self.hold is not None:
+            self.hold.cancel()
+            self.hold = None
 
 
 class StreamRegistry:
@@ -81,6 +87,7 @@ class StreamRegistry:
         del self._by_key[entry.key], self._by_number[entry.stream.number]
         if entry.timeout is not None:
             entry.timeout.cancel()
+        entry.end_hold()
         self.attach(entry)
         entry.quota.end()
         self._ended_streams.add(entry.key, entry.stream, entry.start_digest, now)

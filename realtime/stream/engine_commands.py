@@ -14,7 +14,12 @@ SteeringFrame = protocol.Pause | protocol.Resume | protocol.Adjust | protocol.In
 
 
 def commands_for(
-    number: int, frame: SteeringFrame, params: Params | None, calls: CallSources | None
+    number: int,
+    frame: SteeringFrame,
+    params: Params | None,
+    calls: CallSources | None,
+    *,
+    hold_at_eos: bool,
 ) -> list[api.AnyCommand]:
     """Commands, in order. Whatever acts at a token that was read begins with a rewinding to it; `params` are
     an adjust's, complete, and an inject's text has become tokens. `calls`: what tools make of the stream's
@@ -28,7 +33,7 @@ def commands_for(
             return [*rewinding, api.Resume(number)]
         case protocol.Adjust():
             assert params is not None
-            return [*rewinding, api.Adjust(number, sampling(params, calls))]
+            return [*rewinding, api.Adjust(number, sampling(params, calls, hold_at_eos=hold_at_eos))]
         case protocol.Inject(tokens=tokens, grammar=grammar):
             assert tokens is not None
             anew = grammar == "anew" or (calls is not None and frame.messages is not None)

@@ -46,5 +46,5 @@ def _spans(
         prompt,
         stops(params),
         params.min_tokens or 0,
-        one_call=not start.parallel_tool_calls,
+        one_call=start.on_tool_call == "finish" and not start.parallel_tool_calls,
     )

@@ -70,9 +70,9 @@ def _seed() -> int:
     return secrets.randbits(53)  # as large as JavaScript's numbers are exact
 
 
-def sampling(params: Params, calls: CallSources | None) -> Sampling:
+def sampling(params: Params, calls: CallSources | None, *, hold_at_eos: bool = False) -> Sampling:
     values = {name: getattr(params, name) for name in _SAMPLING_FIELDS}
-    return Sampling(**values, grammar=_grammar(params, calls))
+    return Sampling(**values, grammar=_grammar(params, calls), hold_at_eos=hold_at_eos)
 
 
 def same_grammar(one: Params, other: Params) -> bool:

@@ -123,9 +123,14 @@ class SpannedText:
     @property
     def called(self) -> bool:
         """Whether there are calls in the model's last turn, and none that is not whole."""
-        begin = self._turns[-1] if self._turns else 0
-        calls = [call for call in self.calls if call.index >= begin]
+        calls = self.turn_calls
         return bool(calls) and all(call.end is not None for call in calls)
+
+    @property
+    def turn_calls(self) -> list[Call]:
+        """Those of the model's last turn."""
+        begin = self._turns[-1] if self._turns else 0
+        return [call for call in self.calls if call.index >= begin]
 
     @property
     def _texts(self) -> list[list[str]]:

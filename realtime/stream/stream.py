@@ -21,6 +21,7 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import FinishReason, Params, PauseReason, Usage
 from realtime.refusal import Refusal
+from realtime.stream.call_results import CallResults
 from realtime.stream.credit import Credit
 from realtime.stream.engine_commands import (
     SteeringFrame,
@@ -55,6 +56,11 @@ ROOM_SHARE = 16  # and no more than this part of the room that its account has l
 LEAST_AHEAD_BYTES = 4 << 10  # but so much in any case
 LEAST_HISTORY_BYTES = 4 << 10  # of events that nobody is known to have read, where the account is full
 UNREAD_LIMIT = 512 << 10  # bytes that may wait to be given out before nothing more may be asked for
+HOLDING: tuple[PauseReason, ...] = (
+    "client",
+    "detached",
+    "tool_call",
+)  # reasons that do not pass by themselves
 End = tuple[FinishReason, str | None]  # why it ended, and what exactly ended it
 
 
@@ -76,6 +82,7 @@ class Stream:
         self.request_id = start.request_id
         self.on_disconnect = start.on_disconnect
         self.grace_s = (GRACE_MS if start.grace_ms is None else start.grace_ms) / 1000
+        self.tool_hold_s = None if start.tool_hold_ms is None else start.tool_hold_ms / 1000
         self.final: protocol.Final | None = None  # there is one once it has ended
         self.discarded = 0
         self._prompt, self._params, self.output, self._calls, self._grammar_starts = origin
@@ -94,6 +101,8 @@ class Stream:
         self._priority = start.priority
         self._tenant = tenant
         self._requested_params = self._params  # when everything that was requested has taken effect
+        self._on_tool_call = start.on_tool_call
+        self._results = CallResults(together=start.on_tool_call == "pause")
         self._commands = PendingCommands(send)
         self._cancel: PendingCommand | None = None
         self._cancel_end: End = ("cancelled", None)  # how a cancel ends it
@@ -156,13 +165,13 @@ class Stream:
     @property
     def wants_tokens(self) -> bool:
         """Whether it lacks nothing but the engine's time."""
-        held = self._paused in ("client", "detached")
+        held = self._paused in HOLDING
         return not (self.concluded or held or self.out_of_credit)
 
     @property
     def needs_compute(self) -> bool:
         """Whether a new engine has something to compute for it: without credit, only its first prompt."""
-        held = self.concluded or self._paused in ("client", "detached")
+        held = self.concluded or self._paused in HOLDING
         first = not len(self.output) and self.prompt_tokens > 1
         return not held and (first or self.wants_tokens)
 
@@ -188,7 +197,7 @@ class Stream:
         tokens = PROMPT_TOKEN_BYTES * self.prompt_tokens + OUTPUT_TOKEN_BYTES * len(self.output)
         steering = self._waiting_bytes + self.output.injection_bytes
         beside = 0 if self.output.spans is None else self.output.spans.bytes
-        beside += 0 if self._calls is None else self._calls.length
+        beside += self._results.bytes + (0 if self._calls is None else self._calls.length)
         return STREAM_BYTES + tokens + params_bytes(self._params) + self.outbox.bytes + steering + beside
 
     @property
@@ -320,8 +329,10 @@ class Stream:
             case protocol.Adjust():
                 assert params is not None
                 self._requested_params = params
+            case protocol.Inject(resume=True):
+                self._pause_requested = self._detached = False
         matcher = None if params is None else matcher_for(stops(params))
-        commands = commands_for(self.number, frame, params, self._calls)
+        commands = commands_for(self.number, frame, params, self._calls, hold_at_eos=self._holds_at_eos)
         for command in commands:
             preliminary = command is not commands[-1]
             self._commands.request(
@@ -336,7 +347,36 @@ class Stream:
                     send_reply=send_reply,
                 )
             )
+        if isinstance(frame, protocol.Inject) and frame.resume:
+            self._commands.request(PendingCommand(api.Resume(self.number), None, step))
         self._update_memory()
+
+    def take_result(self, frame: protocol.ToolResult) -> protocol.Inject:
+        """What a call's result has put into the stream: nothing, while results of other calls are to come."""
+        if self.concluded:
+            raise Refusal(
+                "request_finished", f"Request {self.request_id} has ended: there is nothing to steer."
+            )
+        spans = self.output.spans
+        messages = self._results.take(frame, [] if spans is None else spans.calls)
+        self._update_memory()
+        going_on = self._paused == "tool_call" and not self._pause_requested
+        return protocol.Inject(
+            request_id=self.request_id,
+            ref=frame.ref,
+            messages=messages or None,
+            tokens=None if messages else [],
+            resume=bool(messages) and going_on,
+        )
+
+    @property
+    def _holds_at_eos(self) -> bool:
+        return self._on_tool_call != "finish" and self.output.spans is not None
+
+    def release_kv(self, step: int) -> None:
+        """It waits for results for longer than its memory is to be held."""
+        if self._paused == "tool_call":
+            self._commands.request(PendingCommand(api.Pause(self.number, True), None, step))
 
     def _checked_params(self, frame: SteeringFrame) -> Params | None:
         """An adjust's parameters, complete; raises Refusal where the frame cannot be done."""
@@ -415,7 +455,7 @@ class Stream:
         if self.on_disconnect == "cancel":
             self.abandon(now, step)
         elif self.on_disconnect == "pause" and not (
-            self._pause_requested or self._detached or self.concluded
+            self._pause_requested or self._detached or self.concluded or self._paused == "tool_call"
         ):
             self._detached = True
             self._commands.request(PendingCommand(api.Pause(self.number), None, step))
@@ -489,13 +529,13 @@ class Stream:
             api.Submit(
                 self.number,
                 [*self._prompt, *self.output.context()],
-                sampling(self._params, self._calls),
+                sampling(self._params, self._calls, hold_at_eos=self._holds_at_eos),
                 credit=self.credit.granted,
                 priority=self._priority,
                 tenant=self._tenant,
                 prompt=self.prompt_tokens,
                 injections=[(index, len(tokens)) for index, tokens in self.output.injections],
-                paused=self._paused in ("client", "detached"),
+                paused=self._paused in HOLDING,
                 grammar_starts=self._grammar_starts,
             )
         )
@@ -531,20 +571,37 @@ class Stream:
         self._forced_tokens += news.forced
         for change in news.early:
             self._receive_memory_change(change, now)
+        if self._receive_tokens(news, now):
+            return []
+        held = news.finish is not None and news.finish.held and self._awaits_results
+        if held:
+            self._truncate(len(self.output) - 1, stops(self._params))  # the end token: the turn is open yet
+        replied = [self._receive_reply(change, now) for change in news.changes]
+        effective = [pending for pending in replied if pending.wants_reply]
+        if held:
+            if self._paused is None:
+                self._pause("tool_call", len(self.output), now)
+        elif news.finish is not None:
+            self._finish(news.finish, now)
+            effective += [self._cancel] if self._cancel else []
+        self._check_transition()
+        return effective
+
+    def _receive_tokens(self, news: api.News, now: float) -> bool:
+        """Returns whether the stream has come to its end with one of them."""
         for at, token in enumerate(news.tokens):
             self._receive_token(token, news.logprobs[at] if news.logprobs else None, now)
             if self.output.stopped is not None:
                 self.discarded += len(news.tokens) - at - 1
                 self._commands.send(api.Cancel(self.number))
                 self._conclude("stop", self.output.stopped or None, now)
-                return []
-        replied = [self._receive_reply(change, now) for change in news.changes]
-        effective = [pending for pending in replied if pending.wants_reply]
-        if news.finish is not None:
-            self._finish(news.finish, now)
-            effective += [self._cancel] if self._cancel else []
-        self._check_transition()
-        return effective
+                return True
+        return False
+
+    @property
+    def _awaits_results(self) -> bool:
+        spans = self.output.spans
+        return spans is not None and bool(self._results.missing(spans.calls))
 
     def _receive_admission(self, found: int, now: float) -> None:
         """It runs for the first time: in its life, or in this engine, which found so much computed."""
@@ -575,6 +632,8 @@ class Stream:
         ref, request_id, index = pending.ref, self.request_id, change.index
         event: Reply
         match pending.command, change:
+            case api.Pause(), _ if pending.frame is None and self._paused == "tool_call":
+                return pending  # it was told, and its memory alone has gone since
             case api.Pause(), api.Paused():
                 self._pause("client" if pending.frame else "detached", index, now, pending)
                 return pending
@@ -613,7 +672,11 @@ class Stream:
 
     def _inject(self, command: api.Append, frame: protocol.StreamFrame | None) -> None:
         new_turn = isinstance(frame, protocol.Inject) and frame.messages is not None
+        if not command.tokens:
+            return
         self.output.inject(command.tokens, new_turn=new_turn)
+        if isinstance(frame, protocol.Inject) and frame.messages is not None:
+            self._results.give(len(self.output), frame.messages)
         if command.grammar_anew:
             self._grammar_starts += (self._behind_prompt,)
 
@@ -628,6 +691,8 @@ class Stream:
         self.outbox.drop_from(index)
         self.discarded += len(self.output) - index
         self.output.cut(index, stop)
+        if self.output.spans is not None:
+            self._results.cut(index, self.output.spans.calls)
         self._grammar_starts = self._starts_until(self._behind_prompt)
 
     def _starts_until(self, behind: int) -> tuple[int, ...]:
@@ -675,6 +740,8 @@ class Stream:
     def _finish(self, finish: api.Finish, now: float) -> None:
         match finish.reason:
             case "eos":
+                if finish.held:
+                    self._commands.send(api.Cancel(self.number))
                 self._conclude("stop", "eos", now)
             case "length":
                 self._conclude("length", None, now)

@@ -36,7 +36,13 @@ from realtime.work_budget import TURN_S, WorkBudget, steering_s
 # Errors and pongs may wait, so many or so many bytes of them, for a peer that sends and does not read.
 UNREAD_REPLY_LIMIT, UNREAD_REPLY_BYTES = 1_000, 1 << 20
 STEERS_ENGINE = (
-    protocol.Start | protocol.Pause | protocol.Resume | protocol.Adjust | protocol.Inject | protocol.Rewind
+    protocol.Start
+    | protocol.Pause
+    | protocol.Resume
+    | protocol.Adjust
+    | protocol.Inject
+    | protocol.ToolResult
+    | protocol.Rewind
 )
 
 

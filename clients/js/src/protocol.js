@@ -17,6 +17,7 @@ export const ANSWERS = /** @type {const} */ ({
   resume: "resumed",
   adjust: "adjusted",
   inject: "injected",
+  tool_result: "injected",
   rewind: "rewound",
   cancel: "final",
   attach: "attached",
@@ -131,6 +132,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  *   | {type: "resume", request_id: string}
  *   | {type: "adjust", request_id: string, params: Params, at?: number}
  *   | ({type: "inject", request_id: string} & Injection)
+ *   | {type: "tool_result", request_id: string, call_id: string, content?: string, error?: string}
  *   | {type: "rewind", request_id: string, to: number}} Steering
  */
 /** @typedef {{type: "attach", request_id: string, after: number}} Attach */
@@ -163,7 +165,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  */
 
 /** @typedef {"stop" | "length" | "cancelled" | "error" | "tool_calls" | "content_filter"} FinishReason */
-/** @typedef {"client" | "memory" | "detached" | "engine"} PauseReason */
+/** @typedef {"client" | "memory" | "detached" | "engine" | "tool_call"} PauseReason */
 /** @typedef {{request_id: string, seq: number, ref?: string}} StreamEventFields What every event of a stream has. */
 
 /**

@@ -16,6 +16,7 @@ export namespace ANSWERS {
     let resume: "resumed";
     let adjust: "adjusted";
     let inject: "injected";
+    let tool_result: "injected";
     let rewind: "rewound";
     let cancel: "final";
     let attach: "attached";
@@ -165,7 +166,12 @@ export type StartFields = {
      * functions that the model may call
      */
     tools?: Tool[] | undefined;
-    tool_choice?: "auto" | "none" | "required" | { type: "function", function: { name: string } } | undefined;
+    tool_choice?: "required" | "auto" | "none" | {
+        type: "function";
+        function: {
+            name: string;
+        };
+    } | undefined;
     /**
      * false: the first call that is whole ends the stream
      */
@@ -232,6 +238,12 @@ export type Steering = Cancel | {
     type: "inject";
     request_id: string;
 } & Injection) | {
+    type: "tool_result";
+    request_id: string;
+    call_id: string;
+    content?: string;
+    error?: string;
+} | {
     type: "rewind";
     request_id: string;
     to: number;
@@ -296,7 +308,7 @@ export type Timing = {
     tokens_per_s: number | null;
 };
 export type FinishReason = "stop" | "length" | "cancelled" | "error" | "tool_calls" | "content_filter";
-export type PauseReason = "client" | "memory" | "detached" | "engine";
+export type PauseReason = "client" | "memory" | "detached" | "engine" | "tool_call";
 /**
  * What every event of a stream has.
  */

@@ -27,7 +27,12 @@ export type StartLine = LineFields & {
     prompt?: string | number[];
     messages?: Message[];
     tools?: Tool[];
-    tool_choice?: "auto" | "none" | "required" | { type: "function", function: { name: string } };
+    tool_choice?: "auto" | "none" | "required" | {
+        type: "function";
+        function: {
+            name: string;
+        };
+    };
     parallel_tool_calls?: boolean;
     prompt_tokens: number;
     params: Params;

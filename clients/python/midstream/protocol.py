@@ -188,6 +188,8 @@ class Start(Frame, kw_only=True):
     tools: Tools | None = None
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
+    on_tool_call: Literal["finish", "pause", "continue"] = "finish"
+    tool_hold_ms: Milliseconds | None = None
 
 
 class Grant(Frame, kw_only=True, tag="credit"):
@@ -217,6 +219,16 @@ class Inject(Frame, kw_only=True):
     tokens: Annotated[list[TokenId], Meta(min_length=1)] | None = None
     at: Index | None = None
     grammar: Literal["fit", "anew"] = "fit"
+    resume: bool = False
+
+
+class ToolResult(Frame, kw_only=True, tag="tool_result"):
+    """What came of a call: its `content`, or the `error` that it ended with."""
+
+    request_id: RequestId
+    call_id: CallId
+    content: str | list[TextPart] | None = None
+    error: str | None = None
 
 
 class Rewind(Frame, kw_only=True):
@@ -244,7 +256,7 @@ class Ping(Frame, kw_only=True):
     pass
 
 
-StreamFrame = Start | Grant | Pause | Resume | Adjust | Inject | Rewind | Cancel | Attach
+StreamFrame = Start | Grant | Pause | Resume | Adjust | Inject | ToolResult | Rewind | Cancel | Attach
 ClientFrame = StreamFrame | Replace | Ping
 
 
@@ -348,7 +360,7 @@ class ToolCallDone(StreamEvent, kw_only=True, tag="tool_call_done"):
     call_id: str
 
 
-PauseReason = Literal["client", "memory", "detached", "engine"]
+PauseReason = Literal["client", "memory", "detached", "engine", "tool_call"]
 
 
 class Paused(StreamEvent, kw_only=True):

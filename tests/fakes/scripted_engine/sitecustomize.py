@@ -1,7 +1,8 @@
 """A scripted model: put this folder first on PYTHONPATH, and the toy says what it is told to.
 
 What the conversation has between the last `⟦` and `⟧` is what the answer will be, a byte a token, and then
-its end. A token follows from the prompt and its index alone, as a seeded model's does.
+its end. `⏭` stands between the answers before and behind each injection. A token follows from the prompt,
+what was injected and its index alone, as a seeded model's does.
 """
 
 from __future__ import annotations
@@ -23,13 +24,20 @@ def _follow_scripts() -> None:
         for row, to_sample in zip([row for row in rows if row.samples], logits, strict=True):
             sequence = row.sequence
             prompt = spell.decode(sequence.tokens[: sequence.num_prompt], skip_special_tokens=False)
-            script = prompt.rpartition("⟦")[2].partition("⟧")[0].encode() if "⟦" in prompt else b""
+            script = prompt.rpartition("⟦")[2].partition("⟧")[0] if "⟦" in prompt else ""
             if script:
+                answer, index = _answer(script.split("⏭"), sequence.injections, row.index)
                 to_sample.fill_(-1e4)
-                to_sample[script[row.index] if row.index < len(script) else toy_model.EOS] = 1e4
+                to_sample[answer[index] if index < len(answer) else toy_model.EOS] = 1e4
         return logits
 
     setattr(ToyRunner, "forward", scripted)  # noqa: B010 - a method is not assigned to, says mypy
+
+
+def _answer(answers: list[str], injections: list[tuple[int, int]], index: int) -> tuple[bytes, int]:
+    """The one that the token is of, and its index there."""
+    at = min(len(injections), len(answers) - 1)
+    return answers[at].encode(), index - (injections[at - 1][0] if at else 0)
 
 
 if "engine" in sys.orig_argv:

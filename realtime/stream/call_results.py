@@ -1,0 +1,84 @@
+"""The results of a stream's calls: those that wait for the results of other calls, and which calls have
+theirs.
+
+Where a stream pauses at its calls, a turn's results go into it together, in the order of the calls: so a
+model is told. Where it goes on meanwhile, each goes in by itself. It knows calls and messages, and neither
+frames nor tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from midstream import protocol
+from midstream.protocol import Message
+from realtime.refusal import Refusal
+from realtime.stream.memory import CHARACTER_BYTES
+from realtime.stream.spanned_text import Call
+
+RESULT_BYTES = 200  # each, beside its text
+
+
+class CallResults:
+    def __init__(self, *, together: bool) -> None:
+        self._together = together
+        self._waiting: dict[str, protocol.ToolResult] = {}  # by call
+        self._given: list[tuple[int, str]] = []  # index of the output token behind it, and the call
+
+    @property
+    def bytes(self) -> int:
+        texts = sum(len(text) for result in self._waiting.values() for text in _texts(result))
+        return RESULT_BYTES * (len(self._waiting) + len(self._given)) + CHARACTER_BYTES * texts
+
+    def missing(self, calls: Sequence[Call]) -> list[Call]:
+        """Those of the calls that have no result in the stream."""
+        given = {call_id for _, call_id in self._given}
+        return [call for call in calls if call.end is not None and call.call_id not in given]
+
+    def take(self, result: protocol.ToolResult, calls: Sequence[Call]) -> list[Message]:
+        """Take a result in; returns what is to be told to the model now. Another result for the same call
+        replaces one that waits."""
+        if (result.content is None) == (result.error is None):
+            raise Refusal("invalid_frame", "A tool_result has either `content` or `error`.")
+        missing = self.missing(calls)
+        due = next((call for call in missing if call.call_id == result.call_id), None)
+        if due is None:
+            raise Refusal(
+                "invalid_params",
+                f'Request {result.request_id} waits for no result of a call "{result.call_id}"'
+                + (f": it does for {_listed(missing)}." if missing else "."),
+            )
+        self._waiting[result.call_id] = result
+        told = missing if self._together else [due]
+        if any(call.call_id not in self._waiting for call in told):
+            return []
+        return [_message(call, self._waiting[call.call_id]) for call in told]
+
+    def give(self, index: int, messages: Sequence[Message]) -> None:
+        """These stand before output token `index` now."""
+        for message in messages:
+            if message.tool_call_id is not None:
+                self._waiting.pop(message.tool_call_id, None)
+                self._given.append((index, message.tool_call_id))
+
+    def cut(self, index: int, calls: Sequence[Call]) -> None:
+        """Output from `index` on is void, and what was injected behind it; these calls are left."""
+        self._given = [(at, call_id) for at, call_id in self._given if at <= index]
+        left = {call.call_id for call in calls}
+        self._waiting = {call_id: result for call_id, result in self._waiting.items() if call_id in left}
+
+
+def _message(call: Call, result: protocol.ToolResult) -> Message:
+    content = json.dumps({"error": result.error}) if result.content is None else result.content
+    return Message(role="tool", content=content, name=call.name, tool_call_id=call.call_id)
+
+
+def _texts(result: protocol.ToolResult) -> list[str]:
+    if isinstance(result.content, list):
+        return [part.text for part in result.content]
+    return [result.content or result.error or ""]
+
+
+def _listed(calls: Sequence[Call]) -> str:
+    return ", ".join(f'"{call.call_id}"' for call in calls[:8])

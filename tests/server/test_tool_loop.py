@@ -1,0 +1,174 @@
+"""The loop of tools in one stream: it pauses at its calls, takes their results, and goes on in the same
+memory; over the WebSocket, with a model that says what it is told to."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from tests.server.conftest import JSON
+from tests.server.independent_client import Client, client_of
+from tests.server.server_process import Served, used
+from tests.server.test_tools import WEATHER, asking, spelt
+
+PARIS, ROME = spelt({"city": "Paris"}), spelt({"city": "Rome"})
+
+
+@pytest.fixture(scope="module")
+def scripted() -> Iterator[Served]:
+    served = Served(scripted=True)
+    yield served
+    served.end()
+
+
+@pytest.fixture
+async def client(scripted: Served) -> AsyncIterator[Client]:
+    async with client_of(scripted.url, JSON) as connection:
+        yield connection
+
+
+async def ask(client: Client, *answers: str, **fields: Any) -> None:
+    """Start a stream that says this, and the next behind each result."""
+    fields = {"on_tool_call": "pause", "tools": [WEATHER], "messages": asking("⏭".join(answers))} | fields
+    await client.send("start", request_id="a", **fields)
+
+
+async def until(client: Client, kind: str) -> list[dict[str, Any]]:
+    """All events, up to and with the first of this type."""
+    events: list[dict[str, Any]] = []
+    while not events or events[-1]["type"] != kind:
+        events.append(await client.next("a"))
+    return events
+
+
+def calls(events: list[dict[str, Any]]) -> list[str]:
+    return [event["call_id"] for event in events if event["type"] == "tool_call_done"]
+
+
+def text(events: list[dict[str, Any]]) -> str:
+    return "".join(event["delta"] for event in events if event["type"] == "token")
+
+
+async def answer(client: Client, call_id: str, ref: str = "r", **result: Any) -> None:
+    await client.send("tool_result", request_id="a", call_id=call_id, ref=ref, **result)
+
+
+async def test_it_pauses_at_its_calls_and_goes_on_with_their_results_and_nothing_is_computed_again(
+    client: Client,
+) -> None:
+    await ask(client, f"Let me see.{PARIS}", f"Now Rome.{ROME}", "Mild in both.")
+    for said in ("Let me see.", "Now Rome."):
+        events = await until(client, "paused")
+        assert text(events) == said
+        assert events[-1]["reason"] == "tool_call"
+        (call_id,) = calls(events)
+        await answer(client, call_id, content="20 degrees")
+        injected, resumed = await client.next("a"), await client.next("a")
+        assert (injected["type"], injected["ref"], injected["index"]) == (
+            "injected",
+            "r",
+            events[-1]["index"],
+        )
+        assert (resumed["type"], resumed["recomputed_tokens"]) == ("resumed", 0)
+    events = await until(client, "final")
+    assert text(events) == "Mild in both."
+    final = events[-1]
+    assert (final["finish_reason"], final["stop_reason"]) == ("stop", "eos")
+    assert final["usage"]["discarded_tokens"] == 2, "the end token of each turn, which is not computed"
+
+
+async def test_results_of_one_turn_go_in_together_in_the_order_of_the_calls(client: Client) -> None:
+    await ask(client, PARIS + ROME, "Thanks.")
+    events = await until(client, "paused")
+    paris, rome = calls(events)
+    await answer(client, rome, "1", content="hot")
+    waiting = await client.next("a")
+    assert (waiting["type"], waiting["ref"], waiting["count"]) == ("injected", "1", 0)
+    await answer(client, paris, "2", error="no such place")
+    injected = await client.next("a")
+    assert (injected["ref"], injected["type"]) == ("2", "injected")
+    assert injected["count"] > len('{"error": "no such place"}hot')
+    assert text(await until(client, "final")) == "Thanks."
+
+
+async def test_it_can_go_on_while_tools_run_and_waits_only_in_the_end(client: Client) -> None:
+    await ask(client, f"{PARIS}Meanwhile: nothing.", "Mild, I hear.", on_tool_call="continue")
+    events = await until(client, "paused")
+    assert text(events) == "Meanwhile: nothing."
+    await answer(client, calls(events)[0], content="mild")
+    assert text(await until(client, "final")) == "Mild, I hear."
+
+
+async def test_without_calls_it_ends_as_any_other(client: Client) -> None:
+    await ask(client, "Just so.")
+    events = await until(client, "final")
+    assert text(events) == "Just so."
+    assert (events[-1]["finish_reason"], events[-1]["stop_reason"]) == ("stop", "eos")
+    assert events[-1]["index"] == len("Just so.") + 1
+    assert events[-1]["usage"]["discarded_tokens"] == 0
+
+
+async def test_what_no_call_waits_for_is_refused_by_name(client: Client) -> None:
+    await ask(client, PARIS, "Thanks.")
+    (call_id,) = calls(await until(client, "paused"))
+    for result, says in (
+        ({"call_id": "x", "content": "1"}, f'waits for no result of a call "x": it does for "{call_id}"'),
+        ({"call_id": call_id}, "either `content` or `error`"),
+    ):
+        await client.send("tool_result", request_id="a", ref="no", **result)
+        error = await client.next("a")
+        assert (error["type"], error["ref"]) == ("error", "no")
+        assert says in error["message"]
+    await answer(client, call_id, content="mild")
+    assert text(await until(client, "final")) == "Thanks."
+
+
+async def test_a_result_that_was_taken_back_can_be_given_again(client: Client) -> None:
+    await ask(client, PARIS, "Thanks.", credit={"limit": len(PARIS) + 3})
+    events = await until(client, "paused")
+    (call_id,) = calls(events)
+    await answer(client, call_id, content="mild")
+    await until(client, "token")
+    await client.send("rewind", request_id="a", to=10)
+    again = await until(client, "paused")
+    (other,) = calls(again)
+    assert other != call_id, "a call that is made again is another"
+    await answer(client, other, content="cold")
+    await client.send("credit", request_id="a", limit=1000)
+    assert text(await until(client, "final")).endswith("Thanks.")
+
+
+async def test_it_waits_for_its_results_through_an_engines_death(scripted: Served, client: Client) -> None:
+    await ask(client, PARIS, "Thanks.")
+    (call_id,) = calls(await until(client, "paused"))
+    os.kill(scripted.engine, signal.SIGKILL)
+    await answer(client, call_id, content="mild")
+    events = await until(client, "final")
+    assert text(events) == "Thanks."
+    assert events[-1]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("hold_ms", [0, 50])
+async def test_its_memory_is_held_as_long_as_its_start_says_and_its_text_is_the_same(
+    scripted: Served, client: Client, hold_ms: int
+) -> None:
+    await scripted.until_idle()
+    await ask(client, PARIS, "Thanks.", tool_hold_ms=hold_ms)
+    events = await until(client, "paused")
+    await scripted.until(lambda metrics: used(metrics) == 0)
+    await answer(client, calls(events)[0], content="mild")
+    assert text(await until(client, "final")) == "Thanks."
+
+
+async def test_held_memory_stays(scripted: Served, client: Client) -> None:
+    await ask(client, PARIS, "Thanks.")
+    events = await until(client, "paused")
+    await scripted.until(lambda metrics: used(metrics) > 0)
+    await answer(client, calls(events)[0], content="mild")
+    await client.next("a")
+    assert (await client.next("a"))["recomputed_tokens"] == 0
+    await until(client, "final")

@@ -1,0 +1,136 @@
+"""Results of calls in one stream: when it waits for them, and what goes into it, each rule by an example."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine import api, toy_model
+from midstream import protocol
+from midstream.protocol import Message, Paused, TextPart, ToolResult
+from realtime.refusal import Refusal
+from tests.fakes.lone_stream import LoneStream, kinds
+from tests.unit.test_stream_tools import FIND, STOP, lone
+
+HELD = api.Finish("eos", held=True)
+
+
+def called(*spelt: str, **asked: Any) -> tuple[LoneStream, list[str]]:
+    """A stream that waits for the results of these calls, and their ids."""
+    one = lone(**({"on_tool_call": "pause"} | asked))
+    one.write("".join(spelt))
+    end(one)
+    events = one.take()
+    last = events[-1]
+    assert isinstance(last, Paused)
+    assert last.reason == "tool_call"
+    return one, [event.call_id for event in events if isinstance(event, protocol.ToolCallDone)]
+
+
+def end(one: LoneStream) -> None:
+    """The model comes to the end of its turn."""
+    one.stream.receive_news(api.News(7, index=one.index, tokens=[toy_model.EOS], finish=HELD), one.now)
+
+
+def result(call_id: str, **said: Any) -> ToolResult:
+    return ToolResult(request_id="a", call_id=call_id, **(said or {"content": "42"}))
+
+
+def put_in(one: LoneStream, inject: protocol.Inject) -> None:
+    """As the hub does it, and the engine's answers."""
+    tokens = [5] * 9 if inject.messages else []
+    one.steer(protocol.Inject(request_id="a", messages=inject.messages, tokens=tokens, resume=inject.resume))
+    one.answer(api.Appended(one.index, len(tokens)), *([api.Resumed(one.index)] if inject.resume else []))
+
+
+def test_the_engine_is_asked_to_hold_at_an_end_token_and_only_where_tools_are() -> None:
+    for one, holds in ((lone(on_tool_call="pause"), True), (lone(), False), (LoneStream(), False)):
+        (submit,) = one.commands
+        assert isinstance(submit, api.Submit)
+        assert submit.sampling.hold_at_eos == holds
+
+
+def test_it_stands_before_the_end_token_which_counts_as_discarded() -> None:
+    one, _ = called(FIND)
+    assert len(one.stream.output) == len(FIND.encode())
+    assert one.stream.discarded == 1
+    assert one.stream.state == "paused"
+
+
+def test_results_wait_for_each_other_and_go_in_as_the_calls_came() -> None:
+    one, (find, stop) = called(FIND, STOP)
+    first = one.stream.take_result(result(stop, content=[TextPart("so")]))
+    assert (first.messages, first.tokens, first.resume) == (None, [], False)
+    put_in(one, first)
+    both = one.stream.take_result(result(find, error="gone"))
+    assert both.resume
+    assert both.messages == [
+        Message(role="tool", content='{"error": "gone"}', name="find", tool_call_id=find),
+        Message(role="tool", content=[TextPart("so")], name="stop", tool_call_id=stop),
+    ]
+    put_in(one, both)
+    assert kinds(one.take())[-2:] == ["Injected", "Resumed"]
+    assert one.stream.paused is None
+
+
+def test_a_stream_that_somebody_paused_takes_results_and_stays_paused() -> None:
+    one, (find,) = called(FIND)
+    one.steer(protocol.Pause(request_id="a"))
+    one.answer(api.Paused(one.index))
+    given = one.stream.take_result(result(find))
+    assert given.messages
+    assert not given.resume
+
+
+def test_each_result_goes_in_by_itself_where_the_stream_goes_on_meanwhile() -> None:
+    one = lone(on_tool_call="continue")
+    one.write(FIND + STOP)
+    find, stop = [event.call_id for event in one.take() if isinstance(event, protocol.ToolCallDone)]
+    given = one.stream.take_result(result(stop))
+    assert [message.tool_call_id for message in given.messages or []] == [stop]
+    put_in(one, given)
+    end(one)
+    assert one.stream.paused == "tool_call", f"{find} has none yet"
+
+
+def test_when_all_have_theirs_the_turns_end_is_the_streams() -> None:
+    one, (find,) = called(FIND)
+    put_in(one, one.stream.take_result(result(find)))
+    one.write("So.")
+    end(one)
+    final = one.final()
+    assert (final.finish_reason, final.stop_reason) == ("stop", "eos")
+    assert one.commands[-1] == api.Cancel(7), "the engine holds it, until it hears"
+
+
+def test_a_result_may_be_replaced_while_it_waits_and_not_once_it_is_in() -> None:
+    one, (find, stop) = called(FIND, STOP)
+    one.stream.take_result(result(find, content="1"))
+    one.stream.take_result(result(find, content="2"))
+    both = one.stream.take_result(result(stop))
+    assert [message.content for message in both.messages or []] == ["2", "42"]
+    put_in(one, both)
+    with pytest.raises(Refusal, match=rf'no result of a call "{find}"\.$'):
+        one.stream.take_result(result(find))
+
+
+def test_what_waits_is_weighed_and_goes_with_its_call() -> None:
+    one, (find, _) = called(FIND, STOP)
+    before = one.stream.bytes
+    one.stream.take_result(result(find, content="x" * 10_000))
+    assert one.stream.bytes > before + 10_000
+    one.steer(protocol.Rewind(request_id="a", to=3))
+    one.answer(api.Truncated(3))
+    assert one.stream.bytes < before + 5_000
+
+
+def test_a_new_engine_has_it_paused_and_its_memory_goes_in_silence() -> None:
+    one, _ = called(FIND)
+    one.lose_engine()
+    submit = one.new_engine()
+    assert submit.paused
+    one.stream.release_kv(0)
+    assert one.commands == [api.Pause(7, True)]
+    one.answer(api.Paused(one.index))
+    assert one.take() == []
