@@ -306,7 +306,7 @@ async def test_no_server_is_one_line_that_says_what_to_do() -> None:
         ([], "midstream: chat needs a terminal; for files and pipes there is `midstream run`"),
         (["--temperature", "3"], "--temperature: 3 is not a number from 0 to 2"),
         (["--max-tokens", "x"], "--max-tokens: 'x' is not a whole number"),
-        (["--url", "localhost"], "--url: 'localhost' is no address of a server"),
+        (["--url", "ftp://localhost"], "--url: 'ftp://localhost' is no address of a server"),
         (["--param", "min_p=2"], "--param: min_p=2: Expected `float` <= 1.0"),
         (["--param", "temperatur=1"], "--param: there is no 'temperatur'; there are temperature"),
     ],

@@ -20,6 +20,7 @@ from midstream.errors import (
     InvalidParams,
     MidstreamError,
     Overloaded,
+    ParseError,
     ProtocolError,
     RateLimited,
     RequestConflict,
@@ -41,8 +42,10 @@ from midstream.replay import Difference, Replay, ReplayError
 from midstream.spans import Call
 from midstream.stream import Stream
 from midstream.stream_core import Chunk
+from midstream.tools import BadCall, run_call, tool_of
 
 __all__ = [
+    "BadCall",
     "Call",
     "Chunk",
     "Client",
@@ -57,6 +60,7 @@ __all__ = [
     "InvalidParams",
     "MidstreamError",
     "Overloaded",
+    "ParseError",
     "ProtocolError",
     "RateLimited",
     "Record",
@@ -79,5 +83,7 @@ __all__ = [
     "Unsupported",
     "connect",
     "read_records",
+    "run_call",
     "sync",
+    "tool_of",
 ]

@@ -1,12 +1,18 @@
-"""What a stream has beside its text: reasoning, and calls of tools. Events in, what stands out; it knows no
-text."""
+"""What a stream has beside its text: reasoning, and calls of tools. Events in, what stands out, and as
+messages; it knows no text."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 from msgspec import Struct
 
 from midstream.errors import ProtocolError
 from midstream.protocol import (
+    CalledFunction,
+    Message,
+    MessageToolCall,
     Reasoning,
     Rewound,
     Snapshot,
@@ -16,6 +22,7 @@ from midstream.protocol import (
     ToolCall,
     ToolCallDone,
 )
+from midstream.schemas import to_json
 
 
 class Call(Struct, frozen=True, kw_only=True):
@@ -31,6 +38,26 @@ class Call(Struct, frozen=True, kw_only=True):
     @property
     def whole(self) -> bool:
         return self.end is not None
+
+    @property
+    def parsed(self) -> dict[str, Any]:
+        """The arguments of a whole call."""
+        return msgspec.json.decode(self.arguments, type=dict[str, Any])
+
+    def answer(self, result: object) -> Message:
+        """The message that tells the model what came of it: a text as it is, anything else as JSON."""
+        content = result if isinstance(result, str) else to_json(result)
+        return Message(role="tool", tool_call_id=self.call_id, content=content)
+
+
+def answer_message(text: str, calls: list[Call]) -> Message:
+    """An answer as a turn of the conversation that goes on: what is no whole call is none."""
+    called = [
+        MessageToolCall(id=call.call_id, function=CalledFunction(name=call.name, arguments=call.arguments))
+        for call in calls
+        if call.whole
+    ]
+    return Message(role="assistant", content=text or None if called else text, tool_calls=called or None)
 
 
 class Spans:
