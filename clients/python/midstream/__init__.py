@@ -39,7 +39,7 @@ from midstream.errors import (
 from midstream.record_format import Record, RecordError
 from midstream.recording import Recording, read_records
 from midstream.replay import Difference, Replay, ReplayError
-from midstream.spans import Call
+from midstream.spans import Call, Thought
 from midstream.stream import Stream
 from midstream.stream_core import Chunk
 from midstream.tools import BadCall, run_call, tool_of
@@ -75,6 +75,7 @@ __all__ = [
     "RequestTaken",
     "Stream",
     "StreamFailed",
+    "Thought",
     "TooLarge",
     "TooManyStreams",
     "Unauthenticated",

@@ -60,14 +60,22 @@ def answer_message(text: str, calls: list[Call]) -> Message:
     return Message(role="assistant", content=text or None if called else text, tool_calls=called or None)
 
 
+class Thought(Struct, frozen=True):
+    """What the model says to itself at a stretch: in the tokens from `index` to before `end`."""
+
+    index: int
+    end: int
+    text: str
+
+
 class Spans:
     def __init__(self) -> None:
-        self._reasoning: list[str] = []
+        self.thoughts: list[Thought] = []
         self._calls: list[SnapshotCall] = []
 
     @property
     def reasoning(self) -> str:
-        return "".join(self._reasoning)
+        return "".join(thought.text for thought in self.thoughts)
 
     @property
     def calls(self) -> list[Call]:
@@ -79,8 +87,8 @@ class Spans:
 
     def receive(self, event: StreamEvent) -> None:
         match event:
-            case Reasoning(delta=delta):
-                self._reasoning.append(delta)
+            case Reasoning():
+                self._think(event)
             case ToolCall(index=index, call_id=call_id, name=name):
                 self._calls.append(SnapshotCall(index=index, call_id=call_id, name=name, arguments=""))
             case ToolArguments(call_id=call_id, delta=delta):
@@ -89,7 +97,7 @@ class Spans:
                 self._open(call_id).end = end
 
     def rewind(self, event: Rewound) -> None:
-        self._reasoning = [self.reasoning[: event.reasoning_length]]
+        self._forget(event.index, event.reasoning_length)
         del self._calls[event.tool_calls :]
         if self._calls:
             last = self._calls[-1]
@@ -98,7 +106,23 @@ class Spans:
                 last.end = None
 
     def receive_snapshot(self, event: Snapshot) -> None:
-        self._reasoning, self._calls = [event.reasoning], list(event.tool_calls)
+        self.thoughts = [Thought(0, event.index, event.reasoning)] if event.reasoning else []
+        self._calls = list(event.tool_calls)
+
+    def _think(self, event: Reasoning) -> None:
+        index, before = event.index, ""
+        if self.thoughts and self.thoughts[-1].end >= index:
+            index, before = self.thoughts[-1].index, self.thoughts.pop().text
+        self.thoughts.append(Thought(index, event.index + event.count, before + event.delta))
+
+    def _forget(self, end: int, length: int) -> None:
+        """What was said to oneself from token `end` on: so many code points stand."""
+        thoughts, self.thoughts = self.thoughts, []
+        for thought in thoughts:
+            text = thought.text[:length]
+            length -= len(text)
+            if text:
+                self.thoughts.append(Thought(thought.index, min(thought.end, end), text))
 
     def _open(self, call_id: str) -> SnapshotCall:
         if not self._calls or self._calls[-1].call_id != call_id:

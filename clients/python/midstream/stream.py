@@ -33,9 +33,8 @@ from midstream.protocol import (
     Rewind,
     Rewound,
     StreamEvent,
-    ToolCallDone,
 )
-from midstream.spans import Call, answer_message
+from midstream.spans import Call, Thought, answer_message
 from midstream.stream_channel import Channel
 from midstream.stream_core import Chunk, State
 
@@ -112,6 +111,11 @@ class Stream:
         return self._core.spans.reasoning
 
     @property
+    def thoughts(self) -> list[Thought]:
+        """The same, at which tokens it stands: each stretch of it on its own."""
+        return list(self._core.spans.thoughts)
+
+    @property
     def calls(self) -> list[Call]:
         """The calls of tools that still stand; the last may be incomplete: see `Call.whole`."""
         return self._core.spans.calls
@@ -171,7 +175,21 @@ class Stream:
 
         It reads the stream, as iterating over it does: what it says beside them is in `text` and `reasoning`.
         """
-        return Reading(self._next_call, self._channel)
+        given: set[Call] = set()
+
+        async def next_call() -> Call | None:
+            while True:
+                for call in self.calls:  # where events were missed, those that became whole meanwhile
+                    if call.whole and call not in given:
+                        given.add(call)
+                        return call
+                event = await self._next_event()
+                if event is None:
+                    return None
+                if isinstance(event, Rewound):
+                    given.difference_update([call for call in given if (call.end or 0) > event.index])
+
+        return Reading(next_call, self._channel)
 
     async def next(self, *, timeout: float | None = None) -> Chunk | None:  # noqa: ASYNC109 - for polling
         """The next chunk, or None at the end. Raises TimeoutError if none comes for `timeout` seconds.
@@ -192,14 +210,6 @@ class Stream:
         while (event := self._take(self._core.take_event)) is None and self.final is None:
             await self._channel.wait()
         return event
-
-    async def _next_call(self) -> Call | None:
-        while (event := await self._next_event()) is not None:
-            if isinstance(event, ToolCallDone):
-                for call in self.calls:  # it is not among them where it was rewound meanwhile
-                    if call.call_id == event.call_id and call.whole:
-                        return call
-        return None
 
     def _take(self, take: Callable[[], T | None]) -> T | None:
         limit = self._core.extend_credit()

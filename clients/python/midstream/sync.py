@@ -30,7 +30,7 @@ from midstream.reconnecting import ClientState
 from midstream.record_format import Record
 from midstream.recording import Recording
 from midstream.replay import Replay
-from midstream.spans import Call
+from midstream.spans import Call, Thought
 from midstream.stream_core import Chunk, State
 
 T = TypeVar("T")
@@ -124,6 +124,11 @@ class Stream:
     def reasoning(self) -> str:
         """What the model has said to itself, of what still stands: it is in no chunk."""
         return self._stream.reasoning
+
+    @property
+    def thoughts(self) -> list[Thought]:
+        """The same, at which tokens it stands: each stretch of it on its own."""
+        return self._stream.thoughts
 
     @property
     def calls(self) -> list[Call]:

@@ -39,9 +39,10 @@ def tool_of(source: ToolLike) -> Tool:
         return source
     if isinstance(source, Mapping):
         return msgspec.convert(dict(source), Tool)
+    name = _name(source)
     described = read_docstring(_documentation(source))
     function = {
-        "name": _name(source),
+        "name": name,
         "description": described.description or None,
         "parameters": json_schema(source if isinstance(source, type) else _arguments(source)),
     }

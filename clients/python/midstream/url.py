@@ -17,3 +17,10 @@ def websocket_url(url: str) -> str:
         raise ValueError(f"{url!r} is no address of a server: expected one such as 'http://127.0.0.1:8000'")
     path = parts.path.rstrip("/").removesuffix(PATH) + PATH
     return urlunsplit((scheme, parts.netloc, path, parts.query, ""))
+
+
+def http_url(url: str, path: str) -> str:
+    """Where the same server has something else, beside the WebSocket of any address that leads to that."""
+    parts = urlsplit(websocket_url(url))
+    scheme = {"ws": "http", "wss": "https"}[parts.scheme]
+    return urlunsplit((scheme, parts.netloc, parts.path.removesuffix(PATH) + path, "", ""))
