@@ -110,8 +110,19 @@ export type Tool = {
         name: string;
         description?: string;
         parameters?: object;
+        strict?: boolean;
     };
 };
+/**
+ * The one tool that is to be called.
+ */
+export type NamedTool = {
+    type?: "function";
+    function: {
+        name: string;
+    };
+};
+export type ToolChoice = "auto" | "none" | "required" | NamedTool;
 /**
  * What a stream may be started with, beside sampling parameters.
  */
@@ -158,7 +169,7 @@ export type StartFields = {
      * functions that the model may call
      */
     tools?: Tool[] | undefined;
-    tool_choice?: "auto" | "none" | undefined;
+    tool_choice?: ToolChoice | undefined;
     /**
      * false: the first call that is whole ends the stream
      */
