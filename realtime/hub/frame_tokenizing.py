@@ -15,6 +15,7 @@ import msgspec
 
 from midstream import protocol
 from midstream.protocol import Message, NamedTool, Params, StreamFrame, Tool
+from realtime.hub.tool_grammar import call_sources
 from realtime.refusal import Refusal
 from realtime.stream.memory import TOKEN_ID_BYTES, grammar_length, params_bytes
 from realtime.stream.params import resolved
@@ -47,6 +48,8 @@ def text_length(frame: StreamFrame) -> int:
     """In characters; a grammar's are worth more of them."""
     asked = _grammar(frame)
     compiled = 0 if asked is None else GRAMMAR + GRAMMAR_CHARACTER * grammar_length(asked)
+    if isinstance(frame, protocol.Start) and frame.tools and frame.tool_choice != "none":
+        compiled += GRAMMAR + GRAMMAR_CHARACTER * tools_length(frame.tools)
     return compiled + _written(frame)
 
 
@@ -154,7 +157,9 @@ def tokenize(frame: StreamFrame, model: ServedModel, *, brief: bool = False) -> 
             case protocol.Start(messages=list() as messages):
                 check_contents(messages)
                 tools = frame.tools if frame.tool_choice != "none" else None
-                return model.tokenizer.encode_chat(messages, tools, below=model.context, brief=brief)
+                prompt = model.tokenizer.encode_chat(messages, tools, below=model.context, brief=brief)
+                call_sources(frame, prompt, model)
+                return prompt
             case protocol.Inject():
                 return _injection(frame, model, brief)
     return None
@@ -182,27 +187,23 @@ def check_contents(messages: list[Message]) -> None:
 
 def check_tools(frame: protocol.Start) -> None:
     """Refuse what is asked of tools and cannot be done, before anything is made of it."""
-    if isinstance(frame.tool_choice, NamedTool) or frame.tool_choice == "required":
-        raise Refusal(
-            "unsupported",
-            "`tool_choice` can be `auto` or `none`: this server cannot make a model call a tool.",
-        )
+    names = [tool.function.name for tool in frame.tools or ()]
+    match frame.tool_choice:
+        case NamedTool(function=function) if function.name not in names:
+            raise Refusal(
+                "invalid_frame", f'`tool_choice` names "{function.name}", which is no tool of `tools`.'
+            )
+        case "required" if not names:
+            raise Refusal("invalid_frame", '`tool_choice` is "required", and there are no `tools`.')
     if not frame.tools:
         return
     if frame.messages is None:
         raise Refusal(
             "invalid_frame", "`tools` go with `messages`: a `prompt` is told to the model as it is."
         )
-    if frame.params.grammar and frame.tool_choice != "none":
-        raise Refusal(
-            "unsupported",
-            "`tools` go without a `grammar`: it holds for all of the output, and leaves no room for a call.",
-        )
-    if any(tool.function.strict for tool in frame.tools):
-        raise Refusal(
-            "unsupported",
-            "`strict` of `tools` is not supported: this server cannot hold a model to a tool's `parameters`.",
-        )
+    twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
+    if twice is not None:
+        raise Refusal("invalid_frame", f'`tools` has two with the name "{twice}".')
     length = tools_length(frame.tools)
     if length > TOOLS_LIMIT:
         raise Refusal(

@@ -8,13 +8,17 @@ from midstream import protocol
 from midstream.protocol import Params
 from realtime.refusal import Refusal
 from realtime.stream.params import sampling
+from realtime.text.grammar import CallSources
 
 SteeringFrame = protocol.Pause | protocol.Resume | protocol.Adjust | protocol.Inject | protocol.Rewind
 
 
-def commands_for(number: int, frame: SteeringFrame, params: Params | None) -> list[api.AnyCommand]:
+def commands_for(
+    number: int, frame: SteeringFrame, params: Params | None, calls: CallSources | None
+) -> list[api.AnyCommand]:
     """Commands, in order. Whatever acts at a token that was read begins with a rewinding to it; `params` are
-    an adjust's, complete, and an inject's text has become tokens."""
+    an adjust's, complete, and an inject's text has become tokens. `calls`: what tools make of the stream's
+    grammar, which begins anew in each turn."""
     at = _index(frame)
     rewinding: list[api.AnyCommand] = [] if at is None else [api.Truncate(number, at)]
     match frame:
@@ -24,10 +28,11 @@ def commands_for(number: int, frame: SteeringFrame, params: Params | None) -> li
             return [*rewinding, api.Resume(number)]
         case protocol.Adjust():
             assert params is not None
-            return [*rewinding, api.Adjust(number, sampling(params))]
+            return [*rewinding, api.Adjust(number, sampling(params, calls))]
         case protocol.Inject(tokens=tokens, grammar=grammar):
             assert tokens is not None
-            return [*rewinding, api.Append(number, tokens, grammar == "anew")]
+            anew = grammar == "anew" or (calls is not None and frame.messages is not None)
+            return [*rewinding, api.Append(number, tokens, anew)]
         case protocol.Rewind():
             return rewinding
 

@@ -15,7 +15,7 @@ from engine import api
 from engine.api import Sampling
 from midstream.protocol import Params
 from realtime.refusal import Refusal
-from realtime.text.grammar import source_of
+from realtime.text.grammar import CallSources, source_of, source_with
 
 _SAMPLING_FIELDS = tuple(
     name
@@ -61,9 +61,9 @@ def merged(standing: Params, asked: Params, *, vocab: int) -> Params:
     return params
 
 
-def sampling(params: Params) -> Sampling:
+def sampling(params: Params, calls: CallSources | None) -> Sampling:
     values = {name: getattr(params, name) for name in _SAMPLING_FIELDS}
-    return Sampling(**values, grammar=_grammar(params))
+    return Sampling(**values, grammar=_grammar(params, calls))
 
 
 def same_grammar(one: Params, other: Params) -> bool:
@@ -75,8 +75,12 @@ def same_grammar(one: Params, other: Params) -> bool:
     return source_of(one.grammar) == source_of(other.grammar)
 
 
-def _grammar(params: Params) -> api.Grammar | None:
-    return api.Grammar(source_of(params.grammar), params.grammar.force) if params.grammar else None
+def _grammar(params: Params, calls: CallSources | None) -> api.Grammar | None:
+    asked = params.grammar or None
+    force = asked is None or asked.force
+    if calls is not None:
+        return api.Grammar(source_with(calls, asked), force)
+    return None if asked is None else api.Grammar(source_of(asked), force)
 
 
 def stops(params: Params) -> tuple[str, ...]:

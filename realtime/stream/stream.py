@@ -46,6 +46,7 @@ from realtime.stream.span_events import tell_lengths
 from realtime.stream.spanned_text import SpannedText
 from realtime.stream.states import State, check_transition
 from realtime.stream.stopwatch import Stopwatch
+from realtime.text.grammar import CallSources
 from realtime.text.served_model import ServedModel
 from realtime.text.stop_strings import matcher_for
 from realtime.tools.offered import offered
@@ -69,6 +70,7 @@ class Stream:
         prompt: list[int],
         params: Params,
         *,
+        calls: CallSources | None = None,
         model: ServedModel,
         tenant: int,
         window: int,
@@ -95,6 +97,7 @@ class Stream:
         self._forced_tokens = 0
         # Tokens behind the prompt before each beginning of the grammar, if it has one.
         self._grammar_starts: tuple[int, ...] = (0,)
+        self._calls = calls  # what its tools make of its grammar
         self._model = model
         self._fingerprint = model.fingerprint  # of the engine that computes it
         self._told_fingerprint = model.fingerprint
@@ -194,6 +197,7 @@ class Stream:
         tokens = PROMPT_TOKEN_BYTES * self.prompt_tokens + OUTPUT_TOKEN_BYTES * len(self.output)
         steering = self._waiting_bytes + self.output.injection_bytes
         beside = 0 if self.output.spans is None else self.output.spans.bytes
+        beside += 0 if self._calls is None else self._calls.length
         return STREAM_BYTES + tokens + params_bytes(self._params) + self.outbox.bytes + steering + beside
 
     @property
@@ -326,7 +330,7 @@ class Stream:
                 assert params is not None
                 self._requested_params = params
         matcher = None if params is None else matcher_for(stops(params))
-        commands = commands_for(self.number, frame, params)
+        commands = commands_for(self.number, frame, params, self._calls)
         for command in commands:
             preliminary = command is not commands[-1]
             self._commands.request(
@@ -464,7 +468,7 @@ class Stream:
             api.Submit(
                 self.number,
                 [*self._prompt, *self.output.context()],
-                sampling(self._params),
+                sampling(self._params, self._calls),
                 credit=self.credit.granted,
                 priority=self._priority,
                 tenant=self._tenant,

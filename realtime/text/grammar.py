@@ -1,4 +1,5 @@
-"""Grammars as clients write them: what one says in the engine's words, and whether it can be followed.
+"""Grammars in the engine's words: as clients write them, as tools make them, and both; and whether they can
+be followed.
 
 What is refused is refused by what the grammar says, and not by how long it took: a limit counts characters,
 properties and levels, and the compiler counts its own work (`engine/structure/compiler.py`). It takes
@@ -10,16 +11,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from midstream.protocol import Grammar
 from realtime.text.chat_template import TextError
 
 SCHEMA_BYTES, TEXT_BYTES = 64 << 10, 16 << 10
 DEPTH, PROPERTIES = 64, 1000
+MOST_KNOWN = 4096  # problems, or that there is none
 KINDS = ("json_schema", "regex", "lark", "choice")
 _BETWEEN_SLASHES = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
 COMPACT = {"whitespace_flexible": False}
@@ -27,17 +30,42 @@ COMPACT = {"whitespace_flexible": False}
 SPACED = {"whitespace_flexible": True, "whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}"}
 
 
+class CallSources(Struct, frozen=True):
+    """What tools make of a stream's output, in Lark: where nothing else is asked of it, and where it is calls
+    or what else is asked, the rule `answer`."""
+
+    alone: str
+    or_answer: str
+
+    @property
+    def length(self) -> int:
+        return len(self.alone) + len(self.or_answer)
+
+
 def source_of(grammar: Grammar) -> str:
     """In llguidance's words. It has one kind, and only one."""
+    return _encoded({"grammars": [_grammar(grammar)]})
+
+
+def source_with(calls: CallSources, grammar: Grammar | None) -> str:
+    """Of both, or of what tools make of it alone."""
+    if grammar is None:
+        return _encoded({"grammars": [{"lark_grammar": calls.alone}]})
+    answer = {"name": "answer", **_grammar(grammar)}
+    return _encoded({"grammars": [{"lark_grammar": calls.or_answer}, answer]})
+
+
+def _grammar(grammar: Grammar) -> dict[str, Any]:
     match grammar:
         case Grammar(json_schema=bool() | dict() as schema):
-            return _schema_source(grammar.whitespace, schema)
+            return {"json_schema": _schema(schema, SPACED if grammar.whitespace else COMPACT)}
         case Grammar(regex=str() as regex):
-            return _encoded({"grammars": [{"lark_grammar": f"start: TEXT\nTEXT: /{_slashed(regex)}/"}]})
+            return {"lark_grammar": f"start: TEXT\nTEXT: /{_slashed(regex)}/"}
         case Grammar(choice=list() as choices):
-            return "start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
+            choice = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
+            return {"lark_grammar": f"start: {choice}"}
         case Grammar(lark=str() as lark):
-            return _encoded({"grammars": [{"lark_grammar": lark}]})
+            return {"lark_grammar": lark}
     raise AssertionError("a grammar without a kind")
 
 
@@ -48,7 +76,7 @@ def check(grammar: Grammar) -> None:
         raise TextError(f"`params.grammar` has one of {', '.join(f'`{kind}`' for kind in KINDS)}.")
     kind = given[0]
     if kind == "json_schema":
-        _check_shape(grammar.json_schema)
+        check_shape(grammar.json_schema, "params.grammar.json_schema")
     try:
         source = source_of(grammar)
         size = len(source.encode())
@@ -57,17 +85,16 @@ def check(grammar: Grammar) -> None:
     most = SCHEMA_BYTES if kind == "json_schema" else TEXT_BYTES
     if size > most:
         raise TextError(f"`params.grammar.{kind}` has {size} bytes; it may have {most}.")
-    problem = _problem_of(source)
+    problem = problem_of(source)
     if problem:
         raise TextError(f"`params.grammar.{kind}` cannot be followed: {problem}.")
 
 
-def _schema_source(whitespace: bool, schema: dict[str, Any] | bool) -> str:
+def _schema(schema: dict[str, Any] | bool, options: dict[str, Any]) -> dict[str, Any]:
     """True is what anything fits, and False what nothing does."""
     if isinstance(schema, bool):
         schema = {} if schema else {"enum": []}
-    options = SPACED if whitespace else COMPACT
-    return _encoded({"grammars": [{"json_schema": schema | {"x-guidance": options}}]})
+    return schema | {"x-guidance": options}
 
 
 def _encoded(value: object) -> str:
@@ -79,16 +106,16 @@ def _slashed(regex: str) -> str:
     return re.sub(r"\\.|/|\n", lambda found: _BETWEEN_SLASHES.get(found[0], found[0]), regex, flags=re.DOTALL)
 
 
-def _check_shape(schema: Any) -> None:
-    """What the compiler's own limits come to too late."""
+def check_shape(schema: Any, field: str) -> None:
+    """Raise `TextError` for what the compiler's own limits come to too late."""
     properties = 0
     for value, depth in _walk(schema):
         if depth > DEPTH:
-            raise TextError(f"`params.grammar.json_schema` is nested deeper than {DEPTH} levels.")
+            raise TextError(f"`{field}` is nested deeper than {DEPTH} levels.")
         listed = value.get("properties")
         properties += len(listed) if isinstance(listed, dict) else 0
         if properties > PROPERTIES:
-            raise TextError(f"`params.grammar.json_schema` has more than {PROPERTIES} properties.")
+            raise TextError(f"`{field}` has more than {PROPERTIES} properties.")
 
 
 def _walk(schema: Any) -> Iterator[tuple[dict[str, Any], int]]:
@@ -101,6 +128,22 @@ def _walk(schema: Any) -> Iterator[tuple[dict[str, Any], int]]:
             waiting += [(inner, depth + 1) for inner in value.values()]
         elif isinstance(value, list):
             waiting += [(inner, depth + 1) for inner in value]
+
+
+def problem_of(source: str) -> str:
+    """Why a grammar cannot be followed, or nothing. What was asked lately is known: agents send the same
+    tools again and again."""
+    key = blake2b(source.encode(), digest_size=16).digest()
+    problem = _known_problems.get(key)
+    if problem is None:
+        problem = _problem_of(source)
+        if len(_known_problems) >= MOST_KNOWN:
+            _known_problems.clear()
+        _known_problems[key] = problem
+    return problem
+
+
+_known_problems: dict[bytes, str] = {}
 
 
 def _problem_of(source: str) -> str:

@@ -23,6 +23,7 @@ class Delimiters:
         self._marks = {text: chr(_FIRST + at) for at, text in enumerate(single)}
         self._single = re.compile("|".join(map(re.escape, sorted(single, key=len, reverse=True))) or r"(?!)")
         self.by_token = {added[text]: mark for text, mark in self._marks.items()}
+        self.tokens = {mark: token for token, mark in self.by_token.items()}
         self._spelt = {ord(mark): text for text, mark in self._marks.items()}
         self._shown = {
             ord(mark): "" if added[text] in special else text for text, mark in self._marks.items()

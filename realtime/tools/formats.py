@@ -1,8 +1,8 @@
 """The formats of tool calls and of reasoning, as a table: delimiters, how a name and arguments are spelt, and
 how calls follow each other.
 
-Data alone: what is done with it lies beside, one reader for each kind of body. `find` tells from a model's
-chat template which of them it was trained on.
+Data alone: what is done with it lies beside, one reader for each kind of body, and the grammar of what a
+model is to write. `find` tells from a model's chat template which of them it was trained on.
 """
 
 from __future__ import annotations
@@ -40,6 +40,20 @@ class Header(Struct, frozen=True):
     content: str | None = None
 
 
+class Writing(Struct, frozen=True):
+    """How calls are written by a model that writes them as its template does: NAME, ARGUMENTS and NUMBER
+    stand for what they say, and in an `argument` KEY and VALUE. A reader takes all of that, and more."""
+
+    call: str
+    begin: str = ""
+    between: str = ""
+    end: str = ""
+    argument: str = ""  # where arguments are no JSON
+    comma: str = ""  # between two of those
+    head: str = ""  # with which every message begins, and which a prompt may have written
+    messages: tuple[str, ...] = ()  # that are no call; the first is reasoning
+
+
 class ToolFormat(Struct, frozen=True):
     """`opens` begin a call, or a list of them. `sections` stand before the first, and `fills` around and
     behind calls: they say nothing. `bare`: with which character an answer begins that is calls and nothing
@@ -49,6 +63,7 @@ class ToolFormat(Struct, frozen=True):
     name: str
     body: Body
     opens: tuple[str, ...]
+    writing: Writing
     sections: tuple[str, ...] = ()
     fills: tuple[str, ...] = ()
     bare: str = ""
@@ -69,6 +84,16 @@ TOOL_FORMATS = (
         "harmony",  # gpt-oss
         "named",
         opens=("<|start|>", "<|channel|>"),
+        writing=Writing(
+            call="<|start|>assistant<|channel|>commentary to=functions.NAME "
+            "<|constrain|>json<|message|>ARGUMENTS<|call|>",
+            head="<|start|>assistant",
+            messages=(
+                "<|start|>assistant<|channel|>analysis<|message|>",
+                "<|start|>assistant<|channel|>commentary<|message|>",
+                "<|start|>assistant<|channel|>final<|message|>",
+            ),
+        ),
         fills=("<|end|>", "<|return|>", "<|call|>"),
         header=Header(
             ends=("<|message|>",),
@@ -82,6 +107,11 @@ TOOL_FORMATS = (
         "kimi_k2",
         "named",
         opens=("<|tool_call_begin|>",),
+        writing=Writing(
+            "<|tool_call_begin|>functions.NAME:NUMBER<|tool_call_argument_begin|>ARGUMENTS<|tool_call_end|>",
+            begin="<|tool_calls_section_begin|>",
+            end="<|tool_calls_section_end|>",
+        ),
         sections=("<|tool_calls_section_begin|>",),
         fills=("<|tool_call_end|>", "<|tool_calls_section_end|>"),
         header=Header(
@@ -94,6 +124,12 @@ TOOL_FORMATS = (
         "deepseek_v3",
         "named",
         opens=("<｜tool▁call▁begin｜>",),
+        writing=Writing(
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\nARGUMENTS\n```<｜tool▁call▁end｜>",
+            begin="<｜tool▁calls▁begin｜>",
+            between="\n",
+            end="<｜tool▁calls▁end｜>",
+        ),
         sections=("<｜tool▁calls▁begin｜>",),
         fills=("```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
         header=Header(ends=("\n",), name=r"<｜tool▁sep｜>([^\s`]+)\n$"),
@@ -103,6 +139,11 @@ TOOL_FORMATS = (
         "deepseek_v31",
         "named",
         opens=("<｜tool▁call▁begin｜>",),
+        writing=Writing(
+            "<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>ARGUMENTS<｜tool▁call▁end｜>",
+            begin="<｜tool▁calls▁begin｜>",
+            end="<｜tool▁calls▁end｜>",
+        ),
         sections=("<｜tool▁calls▁begin｜>",),
         fills=("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
         header=Header(ends=("<｜tool▁sep｜>",), name=r"^\s*(.+?)\s*<｜tool▁sep｜>$"),
@@ -112,16 +153,26 @@ TOOL_FORMATS = (
         "mistral_args",
         "named",
         opens=("[TOOL_CALLS]",),
+        writing=Writing("[TOOL_CALLS]NAME[ARGS]ARGUMENTS"),
         header=Header(
             ends=("[ARGS]", "{"), name=r"^\s*([^\s\[{]+?)\s*(?:\[CALL_ID\][^\[{]*)?(?:\[ARGS\]|\{)$"
         ),
         found_by=(("[TOOL_CALLS]", "[ARGS]"),),
     ),
-    ToolFormat("mistral", "json", opens=("[TOOL_CALLS]",), found_by=(("[TOOL_CALLS]",),)),
+    ToolFormat(
+        "mistral",
+        "json",
+        opens=("[TOOL_CALLS]",),
+        writing=Writing(
+            '{"name": "NAME", "arguments": ARGUMENTS}', begin="[TOOL_CALLS][", between=", ", end="]"
+        ),
+        found_by=(("[TOOL_CALLS]",),),
+    ),
     ToolFormat(
         "gemma4",
         "braced",
         opens=("<|tool_call>",),
+        writing=Writing("<|tool_call>call:NAME{ARGUMENTS}<tool_call|>", argument="KEY:VALUE", comma=","),
         fills=("<tool_call|>",),
         quote='<|"|>',
         found_by=(("<|tool_call>", "call:"),),
@@ -130,6 +181,9 @@ TOOL_FORMATS = (
         "functiongemma",
         "braced",
         opens=("<start_function_call>",),
+        writing=Writing(
+            "<start_function_call>call:NAME{ARGUMENTS}<end_function_call>", argument="KEY:VALUE", comma=","
+        ),
         fills=("<end_function_call>",),
         quote="<escape>",
         found_by=(("<start_function_call>",),),
@@ -138,6 +192,11 @@ TOOL_FORMATS = (
         "glm",
         "tagged",
         opens=("<tool_call>",),
+        writing=Writing(
+            "<tool_call>NAME\nARGUMENTS</tool_call>",
+            between="\n",
+            argument="<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n",
+        ),
         tags=Tags(
             name_ends=("\n", "<arg_key>", "</tool_call>"),
             key_open="<arg_key>",
@@ -152,6 +211,11 @@ TOOL_FORMATS = (
         "qwen3_coder",
         "tagged",
         opens=("<tool_call>", "<function="),
+        writing=Writing(
+            "<tool_call>\n<function=NAME>\nARGUMENTS</function>\n</tool_call>",
+            between="\n",
+            argument="<parameter=KEY>\nVALUE\n</parameter>\n",
+        ),
         fills=("</tool_call>",),
         tags=Tags(
             name_open="<function=",
@@ -168,6 +232,12 @@ TOOL_FORMATS = (
         "minimax",
         "tagged",
         opens=('<invoke name="',),
+        writing=Writing(
+            '<invoke name="NAME">\nARGUMENTS</invoke>\n',
+            begin="<minimax:tool_call>\n",
+            end="</minimax:tool_call>",
+            argument='<parameter name="KEY">VALUE</parameter>\n',
+        ),
         sections=("<minimax:tool_call>",),
         fills=("</minimax:tool_call>",),
         tags=Tags(
@@ -184,6 +254,14 @@ TOOL_FORMATS = (
         "lfm2",
         "pythonic",
         opens=("<|tool_call_start|>",),
+        writing=Writing(
+            "NAME(ARGUMENTS)",
+            begin="<|tool_call_start|>[",
+            between=", ",
+            end="]<|tool_call_end|>",
+            argument="KEY=VALUE",
+            comma=", ",
+        ),
         fills=("<|tool_call_end|>",),
         found_by=(("<|tool_call_start|>",),),
     ),
@@ -191,6 +269,12 @@ TOOL_FORMATS = (
         "cohere",
         "json",
         opens=("<|START_ACTION|>",),
+        writing=Writing(
+            '{"tool_call_id": "NUMBER", "tool_name": "NAME", "parameters": ARGUMENTS}',
+            begin="<|START_ACTION|>[\n    ",
+            between=",\n    ",
+            end="\n]<|END_ACTION|>",
+        ),
         fills=("<|END_ACTION|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"),
         found_by=(("<|START_ACTION|>",),),
     ),
@@ -198,6 +282,10 @@ TOOL_FORMATS = (
         "internlm",
         "json",
         opens=("<|action_start|><|plugin|>",),
+        writing=Writing(
+            '<|action_start|><|plugin|>\n{"name": "NAME", "parameters": ARGUMENTS}<|action_end|>',
+            between="\n",
+        ),
         fills=("<|action_end|>",),
         found_by=(("<|action_start|>",),),
     ),
@@ -205,14 +293,36 @@ TOOL_FORMATS = (
         "phi4",
         "json",
         opens=("<|tool_call|>",),
+        writing=Writing(
+            '{"name": "NAME", "arguments": ARGUMENTS}',
+            begin="<|tool_call|>[",
+            between=", ",
+            end="]<|/tool_call|>",
+        ),
         fills=("<|/tool_call|>",),
         found_by=(("<|/tool_call|>",),),
     ),
-    ToolFormat("granite", "json", opens=("<|tool_call|>",), found_by=(("<|tool_call|>",),)),
+    ToolFormat(
+        "granite",
+        "json",
+        opens=("<|tool_call|>",),
+        writing=Writing(
+            '{"name": "NAME", "arguments": ARGUMENTS}', begin="<|tool_call|>[", between=", ", end="]"
+        ),
+        found_by=(("<|tool_call|>",),),
+    ),
     ToolFormat(
         "llama4_pythonic",
         "pythonic",
         opens=("<|python_start|>",),
+        writing=Writing(
+            "NAME(ARGUMENTS)",
+            begin="<|python_start|>[",
+            between=", ",
+            end="]<|python_end|>",
+            argument="KEY=VALUE",
+            comma=", ",
+        ),
         fills=("<|python_end|>",),
         bare="[",
         found_by=(("<|python_start|>",),),
@@ -221,14 +331,24 @@ TOOL_FORMATS = (
         "llama3_json",
         "json",
         opens=("<|python_tag|>",),
+        writing=Writing('{"name": "NAME", "parameters": ARGUMENTS}', between="; "),
         bare="{",
         found_by=(("<|python_tag|>",), ('"parameters"', "<|eot_id|>")),
     ),
-    ToolFormat("pythonic", "pythonic", opens=(), bare="["),  # Llama 3.2, where it was asked for
+    ToolFormat(
+        "pythonic",
+        "pythonic",
+        opens=(),
+        writing=Writing(
+            "NAME(ARGUMENTS)", begin="[", between=", ", end="]", argument="KEY=VALUE", comma=", "
+        ),
+        bare="[",
+    ),  # Llama 3.2, where it was asked for
     ToolFormat(
         "hermes",  # Qwen 2.5, Qwen 3, SmolLM3, Granite 4
         "json",
         opens=("<tool_call>",),
+        writing=Writing('<tool_call>\n{"name": "NAME", "arguments": ARGUMENTS}\n</tool_call>', between="\n"),
         fills=("</tool_call>",),
         found_by=(("<tool_call>",),),
     ),
@@ -243,6 +363,12 @@ REASONING_FORMATS = (
     ReasoningFormat("<|channel>thought", "<channel|>"),
     ReasoningFormat("<seed:think>", "</seed:think>"),
 )
+
+
+def is_delimited(known: ToolFormat) -> bool:
+    """Whether its calls, as they are written, begin with what nothing else begins with."""
+    written = known.writing.begin + known.writing.call
+    return any(written.startswith(text) for text in (*known.opens, *known.sections))
 
 
 def knows_tools(template: str) -> bool:

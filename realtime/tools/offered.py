@@ -27,10 +27,10 @@ def _other_kinds(parameters: Mapping[str, Any] | None) -> frozenset[str]:
     properties = (parameters or {}).get("properties")
     if not isinstance(properties, dict):
         return frozenset()
-    return frozenset(key for key, schema in properties.items() if not _is_text(schema))
+    return frozenset(key for key, schema in properties.items() if not is_text(schema))
 
 
-def _is_text(schema: object) -> bool:
+def is_text(schema: object) -> bool:
     """Or may be something else, which is told by its spelling."""
     if not isinstance(schema, dict):
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from enum import IntEnum
 
@@ -56,11 +57,12 @@ class Spelling:
         self.leading_spaces = leading_spaces
         self.in_template = in_template
         self.has_headers = tools.header.content is not None
+        self.reasoning = reasoning
         self.delimiters = Delimiters(_texts(tools, reasoning), added, special)
+        self.delimiters_as_text = Delimiters((), {}, frozenset())
         mark = self.delimiters.mark
         closes = (reasoning.close,) if reasoning else tools.fills if self.has_headers else ()
         self.reasoning_closes = frozenset(map(mark, closes))
-        self._reasoning = reasoning
         self._tool_marks = {mark(text): Mark.SECTION for text in tools.sections}
         self._tool_marks |= {mark(text): Mark.CALL for text in tools.opens}
         self._fills = {mark(text): Mark.FILL for text in tools.fills}
@@ -69,7 +71,7 @@ class Spelling:
     @property
     def has_reasoning(self) -> bool:
         """Whether output has spans where no tools are offered, too."""
-        return self._reasoning is not None or self.has_headers
+        return self.reasoning is not None or self.has_headers
 
     def marks(self, *, with_tools: bool) -> dict[str, Mark]:
         """What may stand in the midst of content: where messages have headers, their ends too."""
@@ -99,7 +101,7 @@ class Spelling:
 
     def reasons_behind(self, prompt: Sequence[int]) -> bool:
         """Whether this prompt leaves the model in the midst of its reasoning: many a template opens it."""
-        return self._reasoning is not None and self._tail(prompt).rstrip().endswith(self._reasoning.open)
+        return self.reasoning is not None and self._tail(prompt).rstrip().endswith(self.reasoning.open)
 
     def heads_behind(self, prompt: Sequence[int]) -> bool:
         """Whether this prompt leaves the model in the midst of a message's header."""
@@ -143,8 +145,9 @@ def spelling_of(
 
 def _texts(tools: ToolFormat, reasoning: ReasoningFormat | None) -> list[str]:
     """Every delimiter of these formats."""
-    tags = tools.tags
+    tags, writing = tools.tags, tools.writing
     return [
+        *re.findall(r"<[^<>]*>", writing.begin + writing.call + "".join(writing.messages)),
         *((reasoning.open, reasoning.close) if reasoning else ()),
         *(*tools.opens, *tools.sections, *tools.fills, *tools.header.ends, tools.quote),
         *(tags.name_open, *tags.name_ends, tags.key_open, tags.key_end),

@@ -23,9 +23,9 @@ def retold(account: Account) -> list[int]:
     engine = toy_engine(ALONE)
     steering = {0, length} | {index for index, _ in (*account.params, *account.injections) if index < length}
     tokens: list[int] = []
-    engine.send([api.Submit(0, account.prompt, sampling(account.params[0][1]), credit=0)])
+    engine.send([api.Submit(0, account.prompt, sampling(account.params[0][1], None), credit=0)])
     for begin, end in zip(sorted(steering), sorted(steering)[1:], strict=False):
-        adjusts = [api.Adjust(0, sampling(asked)) for index, asked in account.params if index == begin]
+        adjusts = [api.Adjust(0, sampling(asked, None)) for index, asked in account.params if index == begin]
         appends = [api.Append(0, injected) for index, injected in account.injections if index == begin]
         engine.send([*adjusts, *appends, api.Grant(0, end)])
         tokens += _until(engine, end - begin)

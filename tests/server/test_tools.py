@@ -321,17 +321,113 @@ async def test_a_call_that_is_cut_off_is_left_out(buyer: AsyncOpenAI) -> None:
     assert answer.choices[0].message.tool_calls is None
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"tool_choice": {"type": "function", "function": {"name": "weather"}}}, "tool_choice"),
-        ({"response_format": {"type": "json_object"}}, "tools"),
-    ],
-)
-async def test_what_only_a_grammar_could_do_is_refused(
-    buyer: AsyncOpenAI, fields: dict[str, Any], param: str
-) -> None:
+# -- by a grammar -----------------------------------------------------------------------------------
+
+STRICT: Any = {
+    "type": "function",
+    "function": {
+        "name": "set_alarm",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "day": {"enum": ["today", "tomorrow"]},
+                "hour": {"type": "integer", "maximum": 23},
+            },
+            "required": ["day", "hour"],
+            "additionalProperties": False,
+        },
+    },
+}
+TOOLS = [WEATHER, STRICT]
+NAMED: Any = {"type": "function", "function": {"name": "set_alarm"}}
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED])
+async def test_a_call_that_has_to_be_made(buyer: AsyncOpenAI, choice: Any) -> None:
+    """Whatever the model would have said."""
+    answer = await buyer.chat.completions.create(
+        model="toy",
+        messages=asking("I would rather not."),
+        tools=TOOLS if choice == NAMED else [STRICT],
+        tool_choice=choice,
+        parallel_tool_calls=False,
+    )
+    (choice_made,) = answer.choices
+    assert choice_made.finish_reason == "tool_calls"
+    calls: Any = choice_made.message.tool_calls
+    (call,) = calls
+    arguments = json.loads(call.function.arguments)
+    assert call.function.name == "set_alarm"
+    assert arguments["day"] in ("today", "tomorrow")
+    assert arguments["hour"] <= 23
+
+
+async def test_a_strict_tool_is_held_to_its_schema_among_text(client: Client) -> None:
+    """From where a call opens, and not before."""
+    wrong = spelt({"day": "yesterday", "hour": 7}, "set_alarm")
+    folded = FoldedSpans()
+    await client.send("start", request_id="a", messages=asking(f"Well, {wrong}"), tools=TOOLS)
+    await read(client, "a", folded)
+    assert folded.content.startswith("Well, ")
+    assert json.loads(folded.calls[0]["arguments"])["day"] in ("today", "tomorrow")
+
+
+async def test_one_that_says_that_it_is_not_is_not(client: Client) -> None:
+    loose = {"type": "function", "function": STRICT["function"] | {"strict": False}}
+    folded = FoldedSpans()
+    wrong = {"day": "yesterday", "hour": 7}
+    await client.send(
+        "start", request_id="a", messages=asking(spelt(wrong, "set_alarm")), tools=[loose, WEATHER]
+    )
+    await read(client, "a", folded)
+    assert json.loads(folded.calls[0]["arguments"]) == wrong
+
+
+async def test_an_answer_in_a_format_beside_tools(buyer: AsyncOpenAI) -> None:
+    """Calls or an answer, each by its schema: what the model begins with says which."""
+    asked: dict[str, Any] = {
+        "model": "toy",
+        "tools": TOOLS,
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "n", "schema": {"type": "object", "properties": {"a": {"enum": [1, 2]}}}},
+        },
+    }
+    answered = await buyer.chat.completions.create(messages=asking('{"a":1}'), **asked)
+    assert answered.choices[0].message.content == '{"a":1}'
+    called = await buyer.chat.completions.create(messages=asking(spelt(PARIS)), **asked)
+    assert called.choices[0].message.tool_calls is not None
+    assert given(called.choices[0].message.tool_calls) == [PARIS]
+
+
+async def test_a_result_of_a_call_that_had_to_be_made(client: Client) -> None:
+    """The grammar begins anew with the model's next turn."""
+    script = spelt({"city": "Rome"})
+    end = len(script.encode())
+    folded = FoldedSpans()
+    await client.send(
+        "start",
+        request_id="a",
+        messages=asking(script + script),
+        tools=[WEATHER],
+        tool_choice="required",
+        parallel_tool_calls=True,
+        credit={"limit": end},
+    )
+    while folded.index < end:
+        folded.read([typed(await client.next("a"))])
+    result = {"role": "tool", "tool_call_id": folded.calls[0]["id"], "content": "30 degrees"}
+    await client.send("inject", request_id="a", messages=[result])
+    await client.send("credit", request_id="a", limit=1000)
+    final = await read(client, "a", folded)
+    assert final["finish_reason"] == "tool_calls"
+    assert [json.loads(call["arguments"]) for call in folded.calls] == [{"city": "Rome"}] * 2
+
+
+async def test_a_schema_that_nobody_can_be_held_to(buyer: AsyncOpenAI) -> None:
+    bad: Any = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {"if": {}}}}
     with pytest.raises(openai.BadRequestError) as refused:
-        await buyer.chat.completions.create(model="toy", messages=asking("x"), tools=[WEATHER], **fields)
-    assert (refused.value.param, refused.value.code) == (param, "unsupported_parameter")
+        await buyer.chat.completions.create(model="toy", messages=asking("x"), tools=[WEATHER, bad])
+    assert "`tools[1].function.parameters` cannot be followed" in refused.value.message
+    assert refused.value.param == "tools[1].function.parameters"

@@ -33,6 +33,7 @@ from tests.fakes.small_tokenizers import ROLES, byte_level_json
 
 HI = [Message(role="user", content="Hi")]
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}, "n": {"type": "integer"}}}
+GET = NamedTool(function=NamedFunction(name="get"))
 FIND = Tool(function=Function(name="find", description="Finds <|im_end|>", parameters=SCHEMA))
 CALL = MessageToolCall(id="abcdefghi", function=CalledFunction(name="find", arguments='{"q": "x"}'))
 TALK = [
@@ -60,9 +61,9 @@ def spelt(tokenizer: Tokenizer, tokens: list[int]) -> str:
 @pytest.mark.parametrize(
     ("fields", "code", "named"),
     [
-        ({"tools": [FIND], "tool_choice": "required"}, "unsupported", "`tool_choice`"),
-        ({"tool_choice": NamedTool(function=NamedFunction(name="find"))}, "unsupported", "`tool_choice`"),
-        ({"tools": [Tool(function=Function(name="f", strict=True))]}, "unsupported", "`strict`"),
+        ({"tool_choice": "required"}, "invalid_frame", "`tool_choice`"),
+        ({"tools": [FIND], "tool_choice": GET}, "invalid_frame", '`tool_choice` names "get"'),
+        ({"tools": [FIND, FIND]}, "invalid_frame", 'two with the name "find"'),
         ({"tools": [FIND], "messages": None, "prompt": "Hi"}, "invalid_frame", "`messages`"),
         ({"messages": [Message(role="user")]}, "invalid_frame", "`content` in `messages[0]`"),
         ({"messages": [Message(role="tool")]}, "invalid_frame", "`content` in `messages[0]`"),
@@ -78,9 +79,10 @@ def spelt(tokenizer: Tokenizer, tokens: list[int]) -> str:
         ),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(fields: dict[str, Any], code: str, named: str) -> None:
+async def test_what_cannot_be_done_is_refused_by_name(fields: dict[str, Any], code: str, named: str) -> None:
     listener = RecordingListener(SimulatedServer(SIZE))
     listener.send(start(**({"prompt": None, "messages": HI} | fields)))
+    await settled()
     error = listener.error()
     assert error.code == code
     assert named in error.message
@@ -99,7 +101,9 @@ def test_arguments_that_no_template_should_see_are_refused() -> None:
 def test_tools_are_paid_for_as_the_text_that_they_are() -> None:
     plain = start(prompt=None, messages=HI)
     offering = start(prompt=None, messages=HI, tools=[FIND])
-    assert text_length(offering) == text_length(plain) + tools_length([FIND])
+    unused = start(prompt=None, messages=HI, tools=[FIND], tool_choice="none")
+    assert text_length(unused) == text_length(plain) + tools_length([FIND])
+    assert text_length(offering) > text_length(unused) + 100 * tools_length([FIND])
     assert weight(offering) > weight(plain) + tools_length([FIND])
     talking = start(prompt=None, messages=TALK)
     assert text_length(talking) > text_length(plain) + len(CALL.function.arguments)
@@ -132,7 +136,7 @@ def test_what_a_tool_says_is_never_a_special_token() -> None:
     assert (end, len(special)) == ([], 2)
 
 
-def test_without_a_choice_no_tool_is_told() -> None:
+async def test_without_a_choice_no_tool_is_told() -> None:
     server = SimulatedServer(SIZE)
     lengths = []
     for name, fields in (
@@ -142,6 +146,7 @@ def test_without_a_choice_no_tool_is_told() -> None:
     ):
         listener = RecordingListener(server)
         listener.send(start(name, prompt=None, messages=HI, **fields))
+        await settled()
         started = listener.heard[0]
         assert isinstance(started, protocol.Started)
         lengths.append(started.prompt_tokens)

@@ -159,8 +159,6 @@ def test_what_is_null_or_asks_for_nothing_is_left_out_of_account() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("tools", [{"type": "function", "function": {"name": "f", "strict": True}}]),
-        ("tool_choice", "required"),
         ("functions", [{}]),
         ("modalities", ["text", "audio"]),
         ("audio", {"voice": "alloy"}),

@@ -1,0 +1,110 @@
+"""What the tools of a start make of its stream's grammar, or why they cannot: which of them the model is held
+to, and by which schema.
+
+A tool that is `strict` is held to its schema, or refused; one that does not say is, where that can be; and
+one that is not may be called with anything. Where none is held, and none has to be called, there is no
+grammar. It takes as long as a client's grammar does, and is quick where the same was asked lately.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from midstream import protocol
+from midstream.protocol import NamedTool, Tool
+from realtime.refusal import Refusal
+from realtime.text.chat_template import TextError
+from realtime.text.grammar import CallSources, check_shape, problem_of, source_with
+from realtime.text.served_model import ServedModel
+from realtime.tools.argument_grammar import UnspellableError
+from realtime.tools.call_grammar import ANY_ARGUMENTS, NO_ARGUMENTS, CallGrammar, HeldTool
+from realtime.tools.formats import is_delimited
+from realtime.tools.spelling import Spelling
+
+ANSWER = "@answer"
+MOST_TRIED = 32  # tools one by one, where they cannot be followed together
+
+
+def call_sources(frame: protocol.Start, prompt: Sequence[int], model: ServedModel) -> CallSources | None:
+    """None where tools leave the output free."""
+    if not frame.tools or frame.tool_choice == "none" or frame.messages is None:
+        return None
+    required = frame.tool_choice != "auto"
+    strict = any(tool.function.strict for tool in frame.tools)
+    if not model.grammars:
+        if required or strict:
+            raise Refusal(
+                "unsupported",
+                f'The model "{model.name}" has a tokenizer that no grammar can follow: it cannot be made to '
+                "call a tool, nor be held to `parameters`.",
+            )
+        return None
+    spelling = model.tokenizer.spelling
+    if frame.params.grammar and not required and not is_delimited(spelling.tools):
+        raise Refusal(
+            "unsupported",
+            "`tools` go without a `grammar`: this model's calls begin as an answer might.",
+        )
+    named = frame.tool_choice.function.name if isinstance(frame.tool_choice, NamedTool) else None
+    chosen = [(at, tool) for at, tool in enumerate(frame.tools) if named in (None, tool.function.name)]
+    make = partial(
+        CallGrammar,
+        spelling,
+        parallel=frame.parallel_tool_calls and named is None,
+        reasons=spelling.reasons_behind(prompt),
+        headed=spelling.heads_behind(prompt),
+    )
+    held = [_held(tool, at, spelling) for at, tool in chosen]
+    if _problem_of(make(held, answer="", as_text=True)):
+        held = [_tried(tool, one, at, spelling) for (at, tool), one in zip(chosen, held, strict=True)]
+    if not required and all(tool.schema is ANY_ARGUMENTS for tool in held):
+        return None
+    problem = _problem_of(make(held, answer="" if required else None, as_text=True))
+    if problem:
+        raise Refusal("invalid_params", f"`tools` cannot be followed together: {problem}.")
+    if required:
+        calls = make(held, answer="").lark()
+        return CallSources(calls, calls)
+    return CallSources(make(held, answer=None).lark(), make(held, answer=ANSWER).lark())
+
+
+def _held(tool: Tool, at: int, spelling: Spelling) -> HeldTool:
+    """As far as can be said without compiling its schema."""
+    function = tool.function
+    held = HeldTool(function.name, NO_ARGUMENTS if function.parameters is None else function.parameters)
+    field = f"tools[{at}].function"
+    problem = ""
+    if function.strict is not False:
+        try:
+            check_shape(held.schema, f"{field}.parameters")
+            CallGrammar(spelling, [held], answer="", parallel=False)
+        except TextError as error:
+            problem = str(error)
+        except UnspellableError as error:
+            problem = f"`{field}.parameters` cannot be held to: {error}."
+        if not problem:
+            return held
+    return _free(tool, problem)
+
+
+def _tried(tool: Tool, held: HeldTool, at: int, spelling: Spelling) -> HeldTool:
+    """By itself, where not all together can be followed."""
+    if held.schema is ANY_ARGUMENTS:
+        return held
+    problem = "there are too many" if at >= MOST_TRIED else ""
+    problem = problem or _problem_of(CallGrammar(spelling, [held], answer="", parallel=False, as_text=True))
+    if not problem:
+        return held
+    return _free(tool, f"`tools[{at}].function.parameters` cannot be followed: {problem}.")
+
+
+def _free(tool: Tool, problem: str) -> HeldTool:
+    if tool.function.strict:
+        raise Refusal("invalid_params", problem)
+    return HeldTool(tool.function.name, ANY_ARGUMENTS)
+
+
+def _problem_of(grammar: CallGrammar) -> str:
+    lark = grammar.lark()
+    return problem_of(source_with(CallSources(lark, lark), None))
