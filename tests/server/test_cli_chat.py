@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from midstream.cli.tool_functions import NoTool, load_tool
 from midstream.protocol import Attach, Attached, Replace, Rewound, Start
 from tests.fakes.pseudo_terminal import CTRL_C, CTRL_D, DOWN, ENTER, ESCAPE, UP, Terminal
 from tests.fakes.scripted_server import FakeServer, Peer, final
@@ -63,6 +67,59 @@ async def paused(chat: Terminal) -> int:
     """Pause: how many tokens there are."""
     chat.type(" ")
     return tokens(await chat.until("‖ paused"))
+
+
+# -- tools -----------------------------------------------------------------------------------------
+
+TOOLS = """
+def weather(city: str) -> str:
+    return f"warm in {city}, ⟦It is warm.⟧"
+
+async def time(place: str) -> dict:
+    raise RuntimeError("no clock")
+
+number = 3
+"""
+
+
+async def test_tools_are_called_and_the_answer_goes_on(opened: Open, tmp_path: Path) -> None:
+    (tmp_path / "tools.py").write_text(TOOLS)
+    file = tmp_path / "tools.py"
+    toy = Served(scripted=True)
+    try:
+        terminal = await opened(toy.http, "--tool", f"{file}:weather", "--tool", f"{file}:time")
+        calls = "".join(
+            f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+            for name, arguments in [("time", {"place": "Rome"}), ("weather", {"city": "Rome"})]
+        )
+        terminal.type(f"Say ⟦Well.{calls}⟧" + ENTER)
+        seen = await terminal.until_so(lambda seen: seen.count("▸") == 2, "the next prompt")
+        assert "\nIt is warm.\n" in seen
+        seen = re.sub(r"\s+", " ", seen)
+        assert 'Well. ⚙ time {"place": "Rome"} ⚙ weather {"city": "Rome"}' in seen
+        assert "⚙ time → error: no clock" in seen
+        assert "⚙ weather → warm in Rome" in seen
+        terminal.type(CTRL_D)
+        assert await terminal.ended() == 0
+    finally:
+        toy.end()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("missing", "has no attribute 'missing'"), ("number", "is no function"), ("", "has no attribute ''")],
+)
+def test_what_is_no_tool_is_said(tmp_path: Path, name: str, words: str) -> None:
+    (tmp_path / "tools.py").write_text(TOOLS)
+    with pytest.raises(NoTool, match=re.escape(words)):
+        load_tool(f"{tmp_path / 'tools.py'}:{name}")
+
+
+def test_a_tool_is_found_in_a_module_too() -> None:
+    assert load_tool("textwrap:dedent") is textwrap.dedent
+    for place in ("textwrap", "no.such.module:f", "nofile.py:f"):
+        with pytest.raises(NoTool):
+            load_tool(place)
 
 
 # -- steering --------------------------------------------------------------------------------------
@@ -306,7 +363,7 @@ async def test_no_server_is_one_line_that_says_what_to_do() -> None:
         ([], "midstream: chat needs a terminal; for files and pipes there is `midstream run`"),
         (["--temperature", "3"], "--temperature: 3 is not a number from 0 to 2"),
         (["--max-tokens", "x"], "--max-tokens: 'x' is not a whole number"),
-        (["--url", "localhost"], "--url: 'localhost' is no address of a server"),
+        (["--url", "ftp://localhost"], "--url: 'ftp://localhost' is no address of a server"),
         (["--param", "min_p=2"], "--param: min_p=2: Expected `float` <= 1.0"),
         (["--param", "temperatur=1"], "--param: there is no 'temperatur'; there are temperature"),
     ],

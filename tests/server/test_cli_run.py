@@ -189,6 +189,94 @@ def test_a_file_that_is_not_text_is_told_in_a_sentence(tmp_path: Path) -> None:
     assert piped("--input", str(path)).stderr == f"midstream: {path}: byte 1 is not UTF-8\n"
 
 
+# -- grammars, tools, batches ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def scripted() -> Iterator[Served]:
+    server = Served(scripted=True)
+    yield server
+    server.end()
+
+
+def test_a_grammar_for_all(toy: Served, tmp_path: Path) -> None:
+    (tmp_path / "schema.json").write_text('{"enum": ["yes", "no"]}')
+    output, url = tmp_path / "results.jsonl", toy.http.removeprefix("http://")
+    for option, value, expected in [
+        ("--json-schema", str(tmp_path / "schema.json"), r'"(yes|no)"'),
+        ("--regex", "[ab]{3}", "[ab]{3}"),
+        ("--choice", "maybe", "maybe"),
+    ]:
+        given = ["--url", url, "--input", "-", "--output", str(output), option, value]
+        done = piped(*given, stdin='{"prompt": "Well", "max_tokens": 20, "temperature": 1.5}')
+        assert (done.stderr, done.returncode) == ("", 0)
+        assert re.fullmatch(expected, results(output)[0]["text"])
+    refused = piped("--input", "-", "--json-schema", str(tmp_path / "none.json"))
+    assert "none.json: " in refused.stderr
+    assert refused.returncode == 2
+
+
+def test_calls_are_shown_and_are_in_the_results(scripted: Served, tmp_path: Path) -> None:
+    output = tmp_path / "results.jsonl"
+    said = 'So.<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+    requests = file_of(
+        tmp_path,
+        {
+            "messages": [{"role": "user", "content": f"⟦{said}⟧"}],
+            "tools": [{"function": {"name": "weather"}}],
+        },
+    )
+    done = piped("--url", scripted.http, "--input", requests, "--output", str(output))
+    assert 'So.\n⚙ weather {"city": "Rome"}\n' in done.stdout
+    (result,) = results(output)
+    assert (result["text"], result["finish_reason"]) == ("So.", "tool_calls")
+    assert json.loads(result["tool_calls"][0]["function"]["arguments"]) == {"city": "Rome"}
+
+
+def batch_line(custom_id: str, **body: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": "Hi"}]
+    url = "/v1/chat/completions"
+    return {"custom_id": custom_id, "method": "POST", "url": url, "body": {"messages": messages} | body}
+
+
+def test_lines_of_a_batch_are_answered_in_its_shape(toy: Served, tmp_path: Path) -> None:
+    output = tmp_path / "results.jsonl"
+    lines = [
+        batch_line("a", model="toy", max_tokens=4, ignore_eos=True),
+        batch_line("b", model="nope"),
+        request("c", 3),
+    ]
+    stdin = "\n".join(map(json.dumps, lines))
+    given = ["--url", toy.http, "--input", "-", "--output", str(output), "--parallel", "3"]
+    done = piped(*given, stdin=stdin)
+    first, second, third = results(output)
+    assert (first["custom_id"], first["error"], first["response"]["status_code"]) == ("a", None, 200)
+    choice = first["response"]["body"]["choices"][0]
+    assert choice["finish_reason"] == "length"
+    assert f"# 1/3 Hi\n{choice['message']['content']}\n# 4 tokens · length\n" in done.stdout
+    assert (second["custom_id"], second["error"], second["response"]["status_code"]) == ("b", None, 404)
+    assert "no model" in second["response"]["body"]["error"]["message"]
+    assert "# 2/3 Hi\n# error: " in done.stdout
+    assert (third["number"], third["finish_reason"]) == (3, "length")
+    assert done.returncode == 1
+
+
+async def test_a_line_of_a_batch_is_given_up_with_its_work(toy: Served, tmp_path: Path) -> None:
+    line = batch_line("a", max_tokens=4000, ignore_eos=True)
+    requests, output = file_of(tmp_path, line, request("b", 3)), tmp_path / "results.jsonl"
+    terminal = Terminal("run", "--url", toy.http, "--input", requests, "--output", str(output))
+    try:
+        await toy.until(lambda now: streams(now) == 1)
+        terminal.type("s")
+        assert await terminal.ended() == 0
+    finally:
+        await terminal.end()
+    await toy.until_idle()
+    first, second = results(output)
+    assert (first["response"], first["error"]["code"]) == (None, "request_cancelled")
+    assert second["finish_reason"] == "length"
+
+
 # -- at a terminal ---------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import openai
@@ -159,10 +159,63 @@ async def test_our_own_client_has_them_beside_the_text(scripted: Served) -> None
         stream = await client.start(messages=asking(script), tools=[WEATHER])
         text = "".join([chunk.text async for chunk in stream])
     assert text == stream.text == "Let me see."
-    (call,) = stream.tool_calls
-    assert (call.name, json.loads(call.arguments), call.whole) == ("weather", PARIS, True)
+    (call,) = stream.calls
+    assert (call.name, call.parsed, call.whole) == ("weather", PARIS, True)
     assert stream.final is not None
     assert stream.final.finish_reason == "tool_calls"
+
+
+async def test_our_own_client_gives_each_call_when_it_is_whole(scripted: Served) -> None:
+    """Of a function, which is then called; the next start is told what came of it."""
+
+    def weather(city: str) -> str:
+        """The weather of a city."""
+        return f"Warm in {city}: ⟦It is warm.⟧"
+
+    script = f"Let me see.{spelt({'city': 'Rome'})}{spelt({'city': 'Bonn'})}{spelt({'town': 'Bonn'})}"
+    messages, results = asking(script), []
+    async with midstream.connect(scripted.http) as client:
+        stream = await client.start(messages=messages, tools=[weather], window=1)
+        async for call in stream.tool_calls():
+            assert call.end is not None
+            assert stream.index <= call.end + 1, "no sooner than it is whole, and no later"
+            try:
+                results.append(call.answer(midstream.run_call(call, [weather])))
+            except midstream.BadCall as error:
+                results.append(call.answer(str(error)))
+        assert [str(result.content)[:12] for result in results] == [
+            "Warm in Rome",
+            "Warm in Bonn",
+            "the argument",
+        ]
+        assert stream.message.content == "Let me see."
+        messages += [stream.message, *results[:2]]
+        answer = await client.complete(messages=messages, tools=[weather])
+    assert (answer.text, answer.tool_calls, answer.finish_reason) == ("It is warm.", [], "stop")
+
+
+async def test_our_own_client_gives_every_event(scripted: Served) -> None:
+    folded = FoldedSpans()
+    async with midstream.connect(scripted.http) as client:
+        stream = await client.start(messages=asking(f"So.{spelt(PARIS)}"), tools=[WEATHER])
+        folded.read([event async for event in stream.events()])
+    assert (folded.content, [json.loads(call["arguments"]) for call in folded.calls]) == ("So.", [PARIS])
+    assert stream.consumed == stream.index
+
+
+async def test_our_own_client_parses_an_answer(shared: Served) -> None:
+    class Person(msgspec.Struct):
+        name: Annotated[str, msgspec.Meta(max_length=20)]
+        kind: Literal["cat", "dog"]
+
+    asked: Any = {"prompt": "x", "temperature": 1.5, "seed": 5}
+    async with midstream.connect(shared.http) as client:
+        person = await client.parse(Person, max_tokens=400, **asked)
+        assert isinstance(person, Person)
+        assert person.kind in ("cat", "dog")
+        with pytest.raises(midstream.ParseError, match=r"no Person: it ended before .* \(length\)") as caught:
+            await client.parse(Person, max_tokens=3, **asked)
+    assert caught.value.text == '{"n'
 
 
 async def test_a_record_of_calls_is_played_again(scripted: Served, tmp_path: Path) -> None:

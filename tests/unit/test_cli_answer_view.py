@@ -7,6 +7,7 @@ import unicodedata
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from prompt_toolkit.utils import get_cwidth
 
 from midstream.cli.answer_view import AnswerView, status_line
@@ -22,7 +23,8 @@ from midstream.cli.key_bindings import (
 from midstream.cli.sanitize import sanitize
 from midstream.cli.summary import summary
 from midstream.cli.wrap import runs, wrap
-from midstream.protocol import Final, Timing, Usage
+from midstream.protocol import Final, Message, Timing, Usage
+from midstream.spans import Call, Thought
 from midstream.stream_core import Chunk
 
 
@@ -36,6 +38,10 @@ def view_of(*words: str) -> AnswerView:
 
 def shown(view: AnswerView) -> str:
     return "".join(text for _, text in view.segments())
+
+
+def said(view: AnswerView) -> list[tuple[str, object]]:
+    return [(turn.role, turn.content) for turn in view.turns()]
 
 
 # -- keys ------------------------------------------------------------------------------------------
@@ -124,6 +130,34 @@ def test_a_temperature_outlives_a_rewind_and_an_interjection_does_not() -> None:
     assert shown(view) == "Once⟨0.8⟩"
 
 
+def test_reasoning_and_calls_stand_where_they_were_written() -> None:
+    view = view_of("", "", "So", ".", "", "")
+    view.thoughts = [Thought(0, 2, "hm\n")]
+    call = Call(call_id="c", name="weather", arguments='{"city":', index=4)
+    view.calls = [call]
+    assert view.segments() == [
+        ("reasoning", "hm\n\n"),
+        ("text", "So."),
+        ("call", '\n⚙ weather {"city":'),
+    ]
+    assert view.turns() == [Message(role="assistant", content="So.")], "a call that was cut off is none"
+    view.calls = [replace(call, arguments='{"city":"Rome"}', end=6)]
+    view.add_mark(2, "interjection", "Where?")
+    turn = view.turns()[-1]
+    assert turn.tool_calls is not None
+    assert (turn.content, turn.tool_calls[0].function.arguments) == ("So.", '{"city":"Rome"}')
+    view.add_mark(6, "interjection", "No!")
+    assert view.turns()[-1].tool_calls is None, "there is no result of it"
+
+
+def test_the_status_says_that_it_reasons() -> None:
+    view = view_of("", "")
+    view.thoughts = [Thought(0, 2, "hm")]
+    assert "● reasoning" in status_line(view, now=0)
+    view.add_chunk(Chunk(2, 2, "So"), now=1)
+    assert "● writing" in status_line(view, now=1)
+
+
 def test_an_interjection_at_the_index_rewound_to_stands() -> None:
     view = view_of("Once", " upon")
     view.add_mark(1, "interjection", "Stop!")
@@ -134,7 +168,7 @@ def test_an_interjection_at_the_index_rewound_to_stands() -> None:
 def test_the_turns_are_those_that_the_model_has() -> None:
     view = view_of("Once", " upon", " Yes.")
     view.add_mark(2, "interjection", "Stop!")
-    assert view.turns() == [("assistant", "Once upon"), ("user", "Stop!"), ("assistant", " Yes.")]
+    assert said(view) == [("assistant", "Once upon"), ("user", "Stop!"), ("assistant", " Yes.")]
 
 
 def test_the_temperature_stays_in_its_range() -> None:
@@ -318,4 +352,4 @@ def test_the_view_shows_hostile_text_disarmed_and_remembers_it_as_it_was() -> No
     view = view_of("a\x1b[31m")
     view.add_mark(1, "interjection", "b\x1b[0m")
     assert shown(view) == "a␛[31m\n\n▸ b␛[0m\n\n"
-    assert view.turns()[:2] == [("assistant", "a\x1b[31m"), ("user", "b\x1b[0m")]
+    assert said(view)[:2] == [("assistant", "a\x1b[31m"), ("user", "b\x1b[0m")]

@@ -5,26 +5,38 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec import UNSET
 
 from midstream.cli.error_messages import error_message
-from midstream.cli.request_file import Request, RequestFileError, parse_requests
+from midstream.cli.request_file import BatchRequest, Request, RequestFileError, parse_requests
 from midstream.errors import ConnectionLost, StreamFailed, connection_closed, from_code
 from midstream.options import start_frame
-from midstream.protocol import Message
+from midstream.protocol import Grammar, Message
 from tests.unit.test_cli_answer_view import final
 
 URL = "http://127.0.0.1:8000"
 
 
+BATCH_LINE = (
+    '{"custom_id": "one", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "toy",'
+    ' "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}}'
+)
+
+
+def streamed(text: str) -> list[Request]:
+    requests = parse_requests(text)
+    return [request for request in requests if isinstance(request, Request)]
+
+
 def test_an_array_and_lines_say_the_same() -> None:
-    array = parse_requests('[{"prompt": "a"},\n {"prompt": "b", "stream": false}]')
-    lines = parse_requests('{"prompt": "a"}\n\n{"prompt": "b", "stream": false}\n')
+    array = streamed('[{"prompt": "a"},\n {"prompt": "b", "stream": false}]')
+    lines = streamed('{"prompt": "a"}\n\n{"prompt": "b", "stream": false}\n')
     assert array == lines
     assert [request.stream for request in array] == [True, False]
 
 
 def test_a_request_is_started_with_what_it_says_and_nothing_else() -> None:
-    (request,) = parse_requests(
+    (request,) = streamed(
         '[{"request_id": "r", "messages": [{"role": "user", "content": "Hi"}], "priority": 2,'
         ' "params": {"temperature": 0, "stop": ["x"]}, "stream": false}]'
     )
@@ -37,8 +49,51 @@ def test_a_request_is_started_with_what_it_says_and_nothing_else() -> None:
     assert (frame.params.temperature, frame.params.stop) == (0, ["x"])
 
 
+def test_parameters_stand_beside_the_rest_or_under_params() -> None:
+    beside, under, both = streamed(
+        '{"prompt": "a", "max_tokens": 3, "seed": 1}\n'
+        '{"prompt": "a", "params": {"max_tokens": 3, "seed": 1}}\n'
+        '{"prompt": "a", "seed": 1, "params": {"max_tokens": 3}}'
+    )
+    assert beside == under == both
+    assert start_frame(beside.options).params.max_tokens == 3
+
+
+def test_tools_and_whatever_else_start_takes() -> None:
+    (request,) = streamed(
+        '{"messages": [{"role": "user", "content": "Hi"}], "tools": [{"function": {"name": "f"}}],'
+        ' "tool_choice": "none", "stream_interval": 4, "on_disconnect": "continue", "grace_ms": 5}'
+    )
+    frame = start_frame(request.options)
+    assert frame.tools is not None
+    assert (frame.tools[0].function.name, frame.tool_choice, frame.stream_interval) == ("f", "none", 4)
+    assert (frame.on_disconnect, frame.grace_ms) == ("continue", 5)
+
+
+def test_a_line_of_a_batch_is_taken_as_it_is() -> None:
+    request, other = parse_requests(BATCH_LINE + '\n{"prompt": "a"}')
+    assert isinstance(request, BatchRequest)
+    assert (request.custom_id, request.url, request.title) == ("one", "/v1/chat/completions", "Hi")
+    assert request.body["max_tokens"] == 3
+    assert isinstance(other, Request)
+
+
+def test_a_grammar_is_for_those_that_name_none() -> None:
+    grammar = Grammar(regex="a+")
+    first, second, third = parse_requests(
+        '{"prompt": "a"}\n{"prompt": "a", "grammar": {"regex": "b"}}\n{"prompt": "a", "grammar": null}',
+        grammar,
+    )
+    given = [request.params.grammar for request in (first, second, third) if isinstance(request, Request)]
+    assert given == [grammar, Grammar(regex="b"), None]
+    (plain,) = streamed('{"prompt": "a"}')
+    assert plain.params.grammar is UNSET
+    with pytest.raises(RequestFileError, match=r"line 1: a line of a batch has its grammar in its body"):
+        parse_requests(BATCH_LINE, grammar)
+
+
 def test_a_title_is_the_last_that_was_said() -> None:
-    said = parse_requests(
+    said = streamed(
         '[{"prompt": "a"}, {"prompt": [1, 2]}, {"messages": [{"role": "user", "content":'
         ' [{"type": "text", "text": "b"}, {"type": "text", "text": "c"}]}]}]'
     )
@@ -61,6 +116,16 @@ def test_a_title_is_the_last_that_was_said() -> None:
         ('{"prompt": "a", "stream": "no"}', "line 1: stream: Expected `bool`, got `str`"),
         ('{"prompt": "a", "sream": false}', "line 1: there is no field `sream`"),
         ('{"prompt": "a", "params": {"top_p": 3}}', "line 1: params.top_p: Expected `float` <= 1.0"),
+        (
+            '{"prompt": "a", "seed": 1, "params": {"seed": 1}}',
+            "line 1: `seed` is there twice, beside `params` and in them",
+        ),
+        ('{"prompt": "a", "top_p": 3}', "line 1: params.top_p: Expected `float` <= 1.0"),
+        ('{"custom_id": "a", "url": "/v1/x", "body": {}, "bdy": {}}', "line 1: there is no field `bdy`"),
+        (
+            f"{BATCH_LINE}\n{BATCH_LINE}",
+            "the custom_id 'one' is there twice: each must be another",
+        ),
         ('{"params": {}}', "line 1: it must have either `messages` or `prompt`"),
         (
             '{"prompt": "a", "messages": [{"role": "user", "content": "b"}]}',
@@ -127,6 +192,6 @@ def test_a_failed_answer_says_so_and_is_disarmed() -> None:
 
 def test_the_file_in_the_documentation_is_right() -> None:
     page = (Path(__file__).parents[2] / "docs/cli.md").read_text()
-    first, second = parse_requests(page.partition("```json\n")[2].partition("```")[0])
+    first, second = streamed(page.partition("```json\n")[2].partition("```")[0])
     assert (first.stream, second.stream) == (True, False)
     assert all(f"`{name}`" in page for name in Request.__struct_fields__)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from midstream.cli.listing import Listed, Listing, Totals, streams_url
+from midstream.cli.listing import Listed, Listing, Totals
 from midstream.cli.streams_table import ORDERS, format_age, format_count, header_lines, table_rows
+from midstream.url import http_url
 
 ONE = Listed(
     request_id="one",
@@ -134,4 +135,4 @@ def test_counts(count: int, said: str) -> None:
     ],
 )
 def test_any_address_of_the_server_leads_to_its_streams(url: str, streams: str) -> None:
-    assert streams_url(url) == streams
+    assert http_url(url, "/v1/streams") == streams

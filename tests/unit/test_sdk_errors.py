@@ -63,6 +63,9 @@ def test_close_codes_not_worth_one(code: int) -> None:
     ("given", "expected"),
     [
         ("http://127.0.0.1:8000", "ws://127.0.0.1:8000/v1/realtime"),
+        ("127.0.0.1:8000", "ws://127.0.0.1:8000/v1/realtime"),
+        ("localhost:8000/llm", "ws://localhost:8000/llm/v1/realtime"),
+        ("[::1]:8000", "ws://[::1]:8000/v1/realtime"),
         ("http://localhost/", "ws://localhost/v1/realtime"),
         ("https://api.example.com", "wss://api.example.com/v1/realtime"),
         ("ws://h:1/v1/realtime", "ws://h:1/v1/realtime"),
@@ -75,7 +78,7 @@ def test_addresses(given: str, expected: str) -> None:
     assert websocket_url(given) == expected
 
 
-@pytest.mark.parametrize("given", ["127.0.0.1:8000", "localhost:8000", "ftp://h", "http://", ""])
+@pytest.mark.parametrize("given", ["/path", "ftp://h", "http://", ""])
 def test_what_is_no_address_is_refused_in_words(given: str) -> None:
     with pytest.raises(ValueError, match=r"no address of a server: expected one such as"):
         websocket_url(given)

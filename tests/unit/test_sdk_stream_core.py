@@ -14,6 +14,7 @@ from midstream.protocol import (
     MAX_INDEX,
     Adjusted,
     Credit,
+    Final,
     Params,
     Paused,
     PauseReason,
@@ -73,6 +74,49 @@ def snapshot(
 
 def rest(core: StreamCore) -> list[Chunk]:
     return list(iter(core.take, None))
+
+
+# -- events --------------------------------------------------------------------------------------------
+
+
+def test_events_are_told_as_they_came_also_what_was_rewound() -> None:
+    core = StreamCore(4)
+    feed = feeding(core)
+    said = [
+        token(0, "a"),
+        Reasoning(request_id="r", index=0, count=1, delta="hm"),
+        token(1, "b"),
+        rewound(1, 1),
+    ]
+    for event in [*said, token(1, "c"), final("r", 2, "stop")]:
+        feed(event)
+    assert [core.take_event() for _ in range(3)] == said[:3]
+    assert core.consumed == 1, "of the token that was rewound there is nothing to take"
+    assert isinstance(core.take_event(), Rewound)
+    assert [chunk.text for chunk in rest(core)] == ["c"]
+    assert isinstance(core.take_event(), Final)
+    assert core.take_event() is None
+
+
+@given(st.lists(st.sampled_from(["token", "rewound", "chunk", "event"]), max_size=40))
+def test_what_is_taken_in_either_way_is_taken_once(steps: list[str]) -> None:
+    core, read = StreamCore(None), ""
+    feed = feeding(core)
+    for at, step in enumerate([*steps, *["event"] * 40]):
+        if step == "token":
+            feed(token(core.index, chr(at + 97)))
+        elif step == "rewound":
+            feed(rewound(core.index // 2, core.index // 2))
+        elif step == "chunk" and (chunk := core.take()):
+            read = read[: chunk.index] + chunk.text
+        elif step == "event" and (event := core.take_event()):
+            if isinstance(event, Token):
+                read = read[: event.index] + event.delta
+            elif isinstance(event, Rewound):
+                read = read[: event.index]
+        assert core.consumed <= core.index
+    assert read == core.text
+    assert core.consumed == core.index
 
 
 # -- text and chunks -----------------------------------------------------------------------------------

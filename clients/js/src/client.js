@@ -4,9 +4,9 @@
  * @import { Channel } from "./stream-channel.js"
  * @import { ApiKey, SocketClass } from "./dial.js"
  * @import { Close } from "./errors.js"
- * @import { AttachOptions, ClientOptions, StartOptions } from "./options.js"
+ * @import { AskedFields, AttachOptions, ClientOptions, StartOptions } from "./options.js"
  * @import { Answer, Final, GoingAway, OpeningFrame, Params, Ready, RequestFrame } from "./protocol.js"
- * @import { StartFields, TokenLogprob } from "./protocol.js"
+ * @import { Call, Message, TokenLogprob } from "./protocol.js"
  * @import { ConnectionState } from "./reconnecting.js"
  * @import { ReadOptions } from "./stream-core.js"
  */
@@ -14,6 +14,7 @@
 import { abortable } from "./abortable.js";
 import { notify } from "./callbacks.js";
 import { openSession } from "./dial.js";
+import { ParseError } from "./errors.js";
 import { DEFAULT_WINDOW, attachFrame, checkTimeouts, checkWindow, startFrame } from "./options.js";
 import { Stream } from "./stream.js";
 import { pageAddress, websocketUrl } from "./url.js";
@@ -35,6 +36,9 @@ import { pageAddress, websocketUrl } from "./url.js";
 /**
  * @typedef {object} Completion A whole answer, and how it came about.
  * @property {string} text
+ * @property {string} reasoning
+ * @property {Call[]} toolCalls those that are whole
+ * @property {Message} message the answer as a turn of the conversation, calls and all
  * @property {number[]} tokens their ids, if it was asked for with `return_tokens: true`
  * @property {TokenLogprob[]} logprobs
  * @property {string | null} model
@@ -154,7 +158,7 @@ export class Client {
 
   /**
    * Start a stream, wait for its end and return the whole. Throws StreamFailed if that is an error.
-   * @param {StartFields & Params & Pick<ClientOptions, "signal" | "onevent">} options
+   * @param {AskedFields & Params & Pick<ClientOptions, "signal" | "onevent">} options
    * @returns {Promise<Completion>}
    */
   async complete(options) {
@@ -162,7 +166,26 @@ export class Client {
     const logprobs = [];
     for await (const chunk of stream) logprobs.push(...(chunk.logprobs ?? []));
     const final = /** @type {Final} */ (stream.final);
-    return { text: stream.text, tokens: stream.tokens, logprobs, model: stream.model, final };
+    const { text, reasoning, tokens, message, model } = stream;
+    const toolCalls = stream.calls.filter((call) => call.end !== undefined);
+    return { text, reasoning, toolCalls, message, tokens, logprobs, model, final };
+  }
+
+  /**
+   * Have it answered by a value of this JSON schema, to which the output is held. Throws a ParseError if there is no
+   * such value in the end, as where `max_tokens` is too few.
+   * @template [T=any]
+   * @param {object | boolean} schema
+   * @param {AskedFields & Params & Pick<ClientOptions, "signal" | "onevent">} options
+   * @returns {Promise<T>}
+   */
+  async parse(schema, options) {
+    const { text, final } = await this.complete({ ...options, grammar: { json_schema: schema } });
+    try {
+      return JSON.parse(text);
+    } catch {
+      throw new ParseError(text, final);
+    }
   }
 
   /** Ask the server for a sign of life, and wait for it. */

@@ -33,7 +33,7 @@ export class MidstreamError extends Error {
   constructor(message, { code, status = null, retryable = false, retryAfterMs = null, requestId = null }) {
     super(message);
     this.name = "MidstreamError";
-    /** The wire's code, or "stream_failed", "connection_lost", "protocol_error". */
+    /** The wire's code, or "stream_failed", "parse_error", "connection_lost", "protocol_error". */
     this.code = code;
     /** The HTTP status that the error corresponds to, if it came from the server. */
     this.status = status;
@@ -55,6 +55,18 @@ export class StreamFailed extends MidstreamError {
       requestId: final.request_id,
     });
     this.name = "StreamFailed";
+    this.final = final;
+  }
+}
+
+/** The answer ended before it was the value that was asked for. `text` is what there is of it. */
+export class ParseError extends MidstreamError {
+  /** @param {string} text @param {Final} final */
+  constructor(text, final) {
+    const message = `the answer ended before it was whole (${final.finish_reason})`;
+    super(message, { code: "parse_error", requestId: final.request_id });
+    this.name = "ParseError";
+    this.text = text;
     this.final = final;
   }
 }

@@ -10,11 +10,12 @@
  */
 
 export { Client, connect } from "./client.js";
-export { ConnectionLost, MidstreamError, ProtocolError, StreamFailed } from "./errors.js";
+export { ConnectionLost, MidstreamError, ParseError, ProtocolError, StreamFailed } from "./errors.js";
 export { Recorder } from "./recorder.js";
 export { RecordError, parseRecords } from "./record-format.js";
 export { replay } from "./replay.js";
 export { Stream } from "./stream.js";
+export { BadCall, callArguments, runCall, toolMessage } from "./tools.js";
 export { connectWorker } from "./worker-client.js";
 export { clientSecret } from "./client-secret.js";
 export { exposeInWorker } from "./worker.js";
@@ -33,5 +34,6 @@ export { exposeInWorker } from "./worker.js";
 /** @typedef {import("./protocol.js").Ready} Ready */
 /** @typedef {import("./protocol.js").StreamEvent} StreamEvent */
 /** @typedef {import("./protocol.js").Tool} Tool */
+/** @typedef {import("./tools.js").FunctionTool} FunctionTool */
 /** @typedef {import("./record-format.js").StreamRecord} StreamRecord */
 /** @typedef {import("./replay.js").Replay} Replay */

@@ -1,13 +1,15 @@
 /**
  * Options of `connect`, `start`, `attach` and `adjust`: their defaults and checks, and the frames made of them. Pure.
  * @module
- * @import { Attach, Credit, Params, Start, StartFields, StreamEvent } from "./protocol.js"
+ * @import { Attach, Credit, NamedTool, Params, Start, StartFields, StreamEvent } from "./protocol.js"
  * @import { Timeouts } from "./reconnecting.js"
  * @import { Recorder } from "./recorder.js"
  * @import { Had } from "./stream-core.js"
+ * @import { AnyTool } from "./tools.js"
  */
 
 import { PARAMS, START_FIELDS } from "./protocol.js";
+import { wireTool, wireToolChoice } from "./tools.js";
 
 export const DEFAULT_WINDOW = 64;
 const DEFAULT_RECONNECT_MS = 60_000;
@@ -22,7 +24,13 @@ const DEFAULT_SILENCE_MS = 30_000;
  * @property {(event: StreamEvent) => void} [onevent] called with every event of the stream, from `started` on
  * @property {Recorder} [recorder] records the stream: its chunks then have token ids and log probabilities
  */
-/** @typedef {StartFields & Params & ClientOptions} StartOptions */
+/**
+ * @typedef {object} ToolOptions What the model may call.
+ * @property {AnyTool[]} [tools] functions with their `run`, or as OpenAI's API has them
+ * @property {string | NamedTool} [tool_choice] "auto", "none", "required", or the name of the one to be called
+ */
+/** @typedef {Omit<StartFields, "tools" | "tool_choice"> & ToolOptions} AskedFields */
+/** @typedef {AskedFields & Params & ClientOptions} StartOptions */
 
 /**
  * @typedef {object} AttachOptions
@@ -66,7 +74,7 @@ export function checkWindow(window) {
 
 /**
  * The `start` frame for these options, sorted into its own fields and the sampling parameters.
- * @param {StartFields & Params} options
+ * @param {AskedFields & Params} options
  * @param {number} window
  * @param {"auto" | Credit | undefined} credit
  * @returns {Start}
@@ -76,6 +84,8 @@ export function startFrame(options, window, credit) {
   const params = pick(options, PARAMS);
   const fields = pick(options, START_FIELDS);
   checkNames("start", options, [...PARAMS, ...START_FIELDS]);
+  if (fields.tools) fields.tools = fields.tools.map(wireTool);
+  if (fields.tool_choice) fields.tool_choice = wireToolChoice(fields.tool_choice);
   const interval = options.stream_interval ?? 1;
   return {
     type: "start",

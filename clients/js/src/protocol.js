@@ -91,8 +91,10 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
 /**
  * @typedef {object} Tool A function that the model may call, as OpenAI's API has it.
  * @property {"function"} [type]
- * @property {{name: string, description?: string, parameters?: object}} function
+ * @property {{name: string, description?: string, parameters?: object, strict?: boolean}} function
  */
+/** @typedef {{type?: "function", function: {name: string}}} NamedTool The one tool that is to be called. */
+/** @typedef {"auto" | "none" | "required" | NamedTool} ToolChoice */
 
 /**
  * @typedef {object} StartFields What a stream may be started with, beside sampling parameters.
@@ -109,7 +111,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @property {number} [grace_ms] how long it then waits for somebody to come
  * @property {boolean} [return_tokens] chunks carry token ids
  * @property {Tool[]} [tools] functions that the model may call
- * @property {"auto" | "none" | "required" | { type: "function", function: { name: string } }} [tool_choice]
+ * @property {ToolChoice} [tool_choice]
  * @property {boolean} [parallel_tool_calls] false: the first call that is whole ends the stream
  */
 

@@ -3,7 +3,7 @@
  *
  * The mirror of `midstream/record_format.py`; `docs/records.md` describes it.
  * @module
- * @import { Message, Params, Tool } from "./protocol.js"
+ * @import { Message, Params, Tool, ToolChoice } from "./protocol.js"
  */
 
 export const RECORD_VERSION = 1;
@@ -11,8 +11,7 @@ export const RECORD_VERSION = 1;
 /** @typedef {{type: string, stream: number}} LineFields */
 /**
  * @typedef {LineFields & {type: "start", record: number, request_id: string, model: string, fingerprint: string | null,
- *   prompt?: string | number[], messages?: Message[], tools?: Tool[],
- *   tool_choice?: "auto" | "none" | "required" | { type: "function", function: { name: string } },
+ *   prompt?: string | number[], messages?: Message[], tools?: Tool[], tool_choice?: ToolChoice,
  *   parallel_tool_calls?: boolean, prompt_tokens: number, params: Params}} StartLine
  */
 /** @typedef {LineFields & {type: "tokens", index: number, text: string, tokens: number[], logprobs?: number[]}} TokensLine */

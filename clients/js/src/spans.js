@@ -41,7 +41,8 @@ export class Spans {
   /** @param {Snapshot} event */
   receiveSnapshot({ reasoning = "", tool_calls = [] }) {
     this.reasoning = reasoning;
-    this.calls = tool_calls;
+    // What stands as it stood is the same object: whoever has it knows that it has not changed.
+    this.calls = tool_calls.map((call) => this.calls.find((had) => same(had, call)) ?? call);
   }
 
   /** @param {string} callId @param {(last: Call) => Partial<Call>} change */
@@ -50,4 +51,10 @@ export class Spans {
     if (last?.call_id !== callId) return; // it had begun before what is known of the stream
     this.calls = [...this.calls.slice(0, -1), { ...last, ...change(last) }];
   }
+}
+
+/** @param {Call} one @param {Call} other */
+function same(one, other) {
+  const { call_id, index, end } = one;
+  return call_id === other.call_id && index === other.index && end === other.end && one.arguments === other.arguments;
 }

@@ -4,13 +4,14 @@
  * Knows when a stream is no longer wanted. What its events mean is the core's, how frames travel the session's.
  * @module
  * @import { Channel } from "./stream-channel.js"
- * @import { Final, Injection, Kv, Params, Steering } from "./protocol.js"
+ * @import { Call, Final, Injection, Kv, Params, Steering } from "./protocol.js"
  * @import { Chunk } from "./stream-core.js"
  */
 
 import { abortable } from "./abortable.js";
 import { StreamFailed } from "./errors.js";
 import { adjustment } from "./options.js";
+import { answerMessage } from "./tools.js";
 
 /** Where the object that a user held is gone, and nobody listens either, nobody wants the stream. */
 const dropped = new FinalizationRegistry((/** @type {Channel} */ channel) => {
@@ -73,8 +74,13 @@ export class Stream {
   }
 
   /** The calls of tools that still stand; the last may be incomplete: a whole one has an `end`. */
-  get toolCalls() {
+  get calls() {
     return this.#channel.core.spans.calls;
+  }
+
+  /** What has come and still stands, as a turn of the conversation: the text, and the calls that are whole. */
+  get message() {
+    return answerMessage(this.text, this.calls);
   }
 
   /** The ids of all tokens received that still stand, if it was started with `return_tokens: true`. */
@@ -127,11 +133,42 @@ export class Stream {
 
   /** @returns {AsyncIterableIterator<Chunk>} */
   [Symbol.asyncIterator]() {
+    return this.#reading(() => this.next());
+  }
+
+  /**
+   * The calls of tools, each as soon as it is whole. One that was rewound into comes again when it is. It reads the
+   * stream, as iterating over it does: what it says beside them is in `text` and `reasoning`.
+   * @returns {AsyncIterableIterator<Call>}
+   */
+  toolCalls() {
+    /** @type {Set<Call>} */
+    const given = new Set();
+    return this.#reading(async () => {
+      for (;;) {
+        const call = this.calls.find((call) => call.end !== undefined && !given.has(call));
+        if (call) {
+          given.add(call);
+          return call;
+        }
+        if (this.tryNext()) continue;
+        if (this.final) return null;
+        await this.#channel.nextEvent();
+      }
+    });
+  }
+
+  /**
+   * @template T
+   * @param {() => Promise<T | null>} next
+   * @returns {AsyncIterableIterator<T>}
+   */
+  #reading(next) {
     // No generator: its `return` would wait for a chunk that is under way, and of a paused stream none comes.
     return {
       next: async () => {
-        const value = await this.#nextWanted();
-        return value ? { value, done: false } : { value: undefined, done: true };
+        const value = await this.#wanted(next);
+        return value === null ? { value: undefined, done: true } : { value, done: false };
       },
       return: async () => {
         this.#channel.abandon();
@@ -178,7 +215,7 @@ export class Stream {
   toReadableStream() {
     const source = {
       pull: async (/** @type {ReadableStreamDefaultController<Chunk>} */ controller) => {
-        const chunk = await this.#nextWanted();
+        const chunk = await this.#wanted(() => this.next());
         chunk ? controller.enqueue(chunk) : controller.close();
       },
       cancel: () => this.#channel.abandon(),
@@ -186,9 +223,13 @@ export class Stream {
     return new ReadableStream(source, { highWaterMark: 0 });
   }
 
-  async #nextWanted() {
+  /**
+   * @template T
+   * @param {() => Promise<T>} next
+   */
+  async #wanted(next) {
     try {
-      return await this.next();
+      return await next();
     } catch (error) {
       this.#channel.abandon();
       throw error;

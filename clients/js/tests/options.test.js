@@ -40,6 +40,20 @@ test("start's options are sorted into its own fields and the sampling parameters
   assert.equal("credit" in startFrame({ prompt: "Hi" }, 64, "auto"), false);
 });
 
+test("tools are told without what runs them, and one that must be called by its name", () => {
+  const parameters = { type: "object", properties: { city: { type: "string" } } };
+  const theirs = /** @type {const} */ ({ type: "function", function: { name: "theirs" } });
+  const ours = { name: "weather", description: "The weather.", parameters, run: () => "warm" };
+  const options = { prompt: "Hi", tools: [ours, theirs], tool_choice: "weather" };
+  const { tools, tool_choice } = startFrame(options, 64, undefined);
+  const { run, ...told } = ours;
+  assert.deepEqual(JSON.parse(JSON.stringify(tools)), [{ type: "function", function: told }, theirs]);
+  assert.deepEqual(tool_choice, { type: "function", function: { name: "weather" } });
+  for (const mode of ["auto", "none", "required"]) {
+    assert.equal(startFrame({ prompt: "Hi", tool_choice: mode }, 1, undefined).tool_choice, mode);
+  }
+});
+
 test("a request has a name of its own", () => {
   const names = [1, 2].map(() => startFrame({ prompt: "Hi" }, 1, undefined).request_id);
   assert.match(names[0], /^[0-9a-f]{32}$/);

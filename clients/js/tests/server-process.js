@@ -18,10 +18,18 @@ process.once("SIGTERM", () => process.exit(1));
 
 /** @typedef {Record<string, number>} Metrics */
 
+/** Among the options of `serve`: a model that says what its conversation has between `⟦` and `⟧`. */
+export const scripted = "scripted";
+
 /** Start a server, and give its address and the way to end it. @param {...string} options */
 export async function serve(...options) {
-  const command = ["-m", "realtime", "--model", "toy", "--port", "0", "--log-level", "error", ...options];
+  const own = options.filter((option) => option !== scripted);
+  const command = ["-m", "realtime", "--model", "toy", "--port", "0", "--log-level", "error", ...own];
+  /** @type {NodeJS.ProcessEnv} */
   const env = { ...process.env, OMP_NUM_THREADS: "1" };
+  if (own.length < options.length) {
+    env.PYTHONPATH = [`${ROOT}tests/fakes/scripted_engine`, env.PYTHONPATH].filter(Boolean).join(":");
+  }
   const server = spawn(PYTHON, command, { cwd: ROOT, env, stdio: ["ignore", "pipe", "inherit"] });
   process.once("exit", () => server.kill("SIGTERM"));
   const ended = new Promise((resolve) => server.once("exit", resolve));

@@ -306,6 +306,17 @@ function sequence(seed) {
   };
 }
 
+test("a call that stands is the same object, whatever tells of it", () => {
+  const core = new StreamCore();
+  const call = { call_id: "x", name: "f", arguments: "{}", index: 0, end: 2 };
+  core.receive(snapshot(3, { index: 2, text: "", tool_calls: [call] }));
+  const [before] = core.spans.calls;
+  const more = { ...call, call_id: "y", index: 2, end: 4 };
+  core.receive(snapshot(5, { index: 4, text: "", tool_calls: [{ ...call }, more] }));
+  assert.equal(core.spans.calls[0], before);
+  assert.deepEqual(core.spans.calls[1], more);
+});
+
 test("reasoning and calls stand beside the text, and are rewound with it", () => {
   const core = new StreamCore();
   const of = { request_id: "r" };

@@ -5,13 +5,18 @@ import {
   clientSecret,
   connectWorker,
   exposeInWorker,
+  callArguments,
+  runCall,
+  toolMessage,
   ConnectionLost,
   MidstreamError,
   StreamFailed,
+  type Call,
   type Chunk,
   type Client,
   type Close,
   type Completion,
+  type FunctionTool,
   type StartOptions,
   type Stream,
 } from "midstream";
@@ -30,6 +35,21 @@ export async function reads(client: Client): Promise<string> {
   console.log(piped.locked, next?.text, stream.final?.usage.completion_tokens);
   console.log(stream.pauseReason === "memory");
   return stream.text;
+}
+
+export async function calls(client: Client): Promise<unknown[]> {
+  const weather: FunctionTool = { name: "weather", run: ({ city }: { city: string }) => city };
+  const stream = await client.start({ prompt: "Hi", tools: [weather], tool_choice: "weather" });
+  const results: unknown[] = [];
+  for await (const call of stream.toolCalls()) {
+    const { call_id, arguments: given }: Call = call;
+    results.push(call_id, given, await runCall(call, [weather]), toolMessage(call, 3), callArguments(call).city);
+  }
+  const { age } = await client.parse<{ age: number }>({ type: "object" }, { prompt: "Hi" });
+  const { toolCalls, reasoning, message }: Completion = await client.complete({ messages: [stream.message] });
+  // @ts-expect-error: a tool has a name
+  await client.start({ prompt: "Hi", tools: [{ description: "nothing" }] });
+  return [...results, age.toFixed(), toolCalls.length, reasoning, message.role];
 }
 
 export async function steers(stream: Stream): Promise<number[]> {

@@ -14,6 +14,9 @@
 /**
  * @typedef {object} Completion A whole answer, and how it came about.
  * @property {string} text
+ * @property {string} reasoning
+ * @property {Call[]} toolCalls those that are whole
+ * @property {Message} message the answer as a turn of the conversation, calls and all
  * @property {number[]} tokens their ids, if it was asked for with `return_tokens: true`
  * @property {TokenLogprob[]} logprobs
  * @property {string | null} model
@@ -84,10 +87,19 @@ export class Client {
     attach(requestId: string, { after, had, window, credit, signal, onevent }?: AttachOptions): Promise<Stream>;
     /**
      * Start a stream, wait for its end and return the whole. Throws StreamFailed if that is an error.
-     * @param {StartFields & Params & Pick<ClientOptions, "signal" | "onevent">} options
+     * @param {AskedFields & Params & Pick<ClientOptions, "signal" | "onevent">} options
      * @returns {Promise<Completion>}
      */
-    complete(options: StartFields & Params & Pick<ClientOptions, "signal" | "onevent">): Promise<Completion>;
+    complete(options: AskedFields & Params & Pick<ClientOptions, "signal" | "onevent">): Promise<Completion>;
+    /**
+     * Have it answered by a value of this JSON schema, to which the output is held. Throws a ParseError if there is no
+     * such value in the end, as where `max_tokens` is too few.
+     * @template [T=any]
+     * @param {object | boolean} schema
+     * @param {AskedFields & Params & Pick<ClientOptions, "signal" | "onevent">} options
+     * @returns {Promise<T>}
+     */
+    parse<T = any>(schema: object | boolean, options: AskedFields & Params & Pick<ClientOptions, "signal" | "onevent">): Promise<T>;
     /** Ask the server for a sign of life, and wait for it. */
     ping(): Promise<void>;
     /**
@@ -119,6 +131,15 @@ export type ClientSession = {
  */
 export type Completion = {
     text: string;
+    reasoning: string;
+    /**
+     * those that are whole
+     */
+    toolCalls: Call[];
+    /**
+     * the answer as a turn of the conversation, calls and all
+     */
+    message: Message;
     /**
      * their ids, if it was asked for with `return_tokens: true`
      */
@@ -156,7 +177,7 @@ import type { Ready } from "./protocol.js";
 import type { StartOptions } from "./options.js";
 import { Stream } from "./stream.js";
 import type { AttachOptions } from "./options.js";
-import type { StartFields } from "./protocol.js";
+import type { AskedFields } from "./options.js";
 import type { Params } from "./protocol.js";
 import type { ClientOptions } from "./options.js";
 import type { OpeningFrame } from "./protocol.js";
@@ -164,6 +185,8 @@ import type { ReadOptions } from "./stream-core.js";
 import type { Channel } from "./stream-channel.js";
 import type { Answer } from "./protocol.js";
 import type { RequestFrame } from "./protocol.js";
+import type { Call } from "./protocol.js";
+import type { Message } from "./protocol.js";
 import type { TokenLogprob } from "./protocol.js";
 import type { Final } from "./protocol.js";
 import type { ApiKey } from "./dial.js";

@@ -65,7 +65,7 @@ export function deserializeError(error: ReturnType<typeof serializeError>): Erro
 export class MidstreamError extends Error {
     /** @param {string} message @param {ErrorDetails} particulars */
     constructor(message: string, { code, status, retryable, retryAfterMs, requestId }: ErrorDetails);
-    /** The wire's code, or "stream_failed", "connection_lost", "protocol_error". */
+    /** The wire's code, or "stream_failed", "parse_error", "connection_lost", "protocol_error". */
     code: string;
     /** The HTTP status that the error corresponds to, if it came from the server. */
     status: number | null;
@@ -80,6 +80,13 @@ export class MidstreamError extends Error {
 export class StreamFailed extends MidstreamError {
     /** @param {Final} final */
     constructor(final: Final);
+    final: Final;
+}
+/** The answer ended before it was the value that was asked for. `text` is what there is of it. */
+export class ParseError extends MidstreamError {
+    /** @param {string} text @param {Final} final */
+    constructor(text: string, final: Final);
+    text: string;
     final: Final;
 }
 /** The connection could not be made, or broke, or was closed: by either side. */

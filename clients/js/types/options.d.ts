@@ -7,7 +7,13 @@
  * @property {(event: StreamEvent) => void} [onevent] called with every event of the stream, from `started` on
  * @property {Recorder} [recorder] records the stream: its chunks then have token ids and log probabilities
  */
-/** @typedef {StartFields & Params & ClientOptions} StartOptions */
+/**
+ * @typedef {object} ToolOptions What the model may call.
+ * @property {AnyTool[]} [tools] functions with their `run`, or as OpenAI's API has them
+ * @property {string | NamedTool} [tool_choice] "auto", "none", "required", or the name of the one to be called
+ */
+/** @typedef {Omit<StartFields, "tools" | "tool_choice"> & ToolOptions} AskedFields */
+/** @typedef {AskedFields & Params & ClientOptions} StartOptions */
 /**
  * @typedef {object} AttachOptions
  * @property {number} [after] the `seq` of the last event that is here already; -1, the default, for none
@@ -33,12 +39,12 @@ export function checkTimeouts({ reconnectMs, silenceMs }: Partial<Timeouts>): Ti
 export function checkWindow(window: number): number;
 /**
  * The `start` frame for these options, sorted into its own fields and the sampling parameters.
- * @param {StartFields & Params} options
+ * @param {AskedFields & Params} options
  * @param {number} window
  * @param {"auto" | Credit | undefined} credit
  * @returns {Start}
  */
-export function startFrame(options: StartFields & Params, window: number, credit: "auto" | Credit | undefined): Start;
+export function startFrame(options: AskedFields & Params, window: number, credit: "auto" | Credit | undefined): Start;
 /**
  * What a stream starts with: its window, but for pure pull, which decodes nothing unasked.
  * @param {Credit | undefined} credit
@@ -78,7 +84,21 @@ export type ClientOptions = {
      */
     recorder?: Recorder | undefined;
 };
-export type StartOptions = StartFields & Params & ClientOptions;
+/**
+ * What the model may call.
+ */
+export type ToolOptions = {
+    /**
+     * functions with their `run`, or as OpenAI's API has them
+     */
+    tools?: AnyTool[] | undefined;
+    /**
+     * "auto", "none", "required", or the name of the one to be called
+     */
+    tool_choice?: string | NamedTool | undefined;
+};
+export type AskedFields = Omit<StartFields, "tools" | "tool_choice"> & ToolOptions;
+export type StartOptions = AskedFields & Params & ClientOptions;
 export type AttachOptions = {
     /**
      * the `seq` of the last event that is here already; -1, the default, for none
@@ -105,9 +125,11 @@ export type AttachOptions = {
 import type { Had } from "./stream-core.js";
 import type { Attach } from "./protocol.js";
 import type { Timeouts } from "./reconnecting.js";
-import type { StartFields } from "./protocol.js";
 import type { Params } from "./protocol.js";
 import type { Credit } from "./protocol.js";
 import type { Start } from "./protocol.js";
 import type { StreamEvent } from "./protocol.js";
 import type { Recorder } from "./recorder.js";
+import type { AnyTool } from "./tools.js";
+import type { NamedTool } from "./protocol.js";
+import type { StartFields } from "./protocol.js";

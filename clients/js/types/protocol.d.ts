@@ -111,8 +111,19 @@ export type Tool = {
         name: string;
         description?: string;
         parameters?: object;
+        strict?: boolean;
     };
 };
+/**
+ * The one tool that is to be called.
+ */
+export type NamedTool = {
+    type?: "function";
+    function: {
+        name: string;
+    };
+};
+export type ToolChoice = "auto" | "none" | "required" | NamedTool;
 /**
  * What a stream may be started with, beside sampling parameters.
  */
@@ -166,12 +177,7 @@ export type StartFields = {
      * functions that the model may call
      */
     tools?: Tool[] | undefined;
-    tool_choice?: "required" | "auto" | "none" | {
-        type: "function";
-        function: {
-            name: string;
-        };
-    } | undefined;
+    tool_choice?: ToolChoice | undefined;
     /**
      * false: the first call that is whole ends the stream
      */

@@ -8,7 +8,7 @@ export function parseRecords(text: string): StreamRecord[];
  *
  * The mirror of `midstream/record_format.py`; `docs/records.md` describes it.
  * @module
- * @import { Message, Params, Tool } from "./protocol.js"
+ * @import { Message, Params, Tool, ToolChoice } from "./protocol.js"
  */
 export const RECORD_VERSION: 1;
 /** A file is no record; the message says where and why. */
@@ -27,12 +27,7 @@ export type StartLine = LineFields & {
     prompt?: string | number[];
     messages?: Message[];
     tools?: Tool[];
-    tool_choice?: "auto" | "none" | "required" | {
-        type: "function";
-        function: {
-            name: string;
-        };
-    };
+    tool_choice?: ToolChoice;
     parallel_tool_calls?: boolean;
     prompt_tokens: number;
     params: Params;
@@ -97,4 +92,5 @@ export type StreamRecord = {
 };
 import type { Message } from "./protocol.js";
 import type { Tool } from "./protocol.js";
+import type { ToolChoice } from "./protocol.js";
 import type { Params } from "./protocol.js";

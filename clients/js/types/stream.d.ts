@@ -28,7 +28,9 @@ export class Stream {
     /** What the model has said to itself, of what still stands: it is in no chunk. */
     get reasoning(): string;
     /** The calls of tools that still stand; the last may be incomplete: a whole one has an `end`. */
-    get toolCalls(): import("./protocol.js").Call[];
+    get calls(): Call[];
+    /** What has come and still stands, as a turn of the conversation: the text, and the calls that are whole. */
+    get message(): import("./protocol.js").Message;
     /** The ids of all tokens received that still stand, if it was started with `return_tokens: true`. */
     get tokens(): number[];
     /** How many output tokens were received and still stand; `consumed` of them were taken. */
@@ -48,6 +50,12 @@ export class Stream {
     set onevent(call: ((event: import("./protocol.js").StreamEvent) => void) | null);
     /** Called with every event of this stream, as on the wire, after it has been applied. */
     get onevent(): ((event: import("./protocol.js").StreamEvent) => void) | null;
+    /**
+     * The calls of tools, each as soon as it is whole. One that was rewound into comes again when it is. It reads the
+     * stream, as iterating over it does: what it says beside them is in `text` and `reasoning`.
+     * @returns {AsyncIterableIterator<Call>}
+     */
+    toolCalls(): AsyncIterableIterator<Call>;
     /**
      * The next chunk, or null at the end. Throws StreamFailed if the stream ended in an error, and
      * ConnectionLost if the connection broke: after the chunks that came before.
@@ -102,6 +110,7 @@ export class Stream {
     #private;
 }
 import type { Params } from "./protocol.js";
+import type { Call } from "./protocol.js";
 import type { Final } from "./protocol.js";
 import type { Chunk } from "./stream-core.js";
 import type { Kv } from "./protocol.js";

@@ -20,6 +20,7 @@ from midstream.errors import (
     InvalidParams,
     MidstreamError,
     Overloaded,
+    ParseError,
     ProtocolError,
     RateLimited,
     RequestConflict,
@@ -38,11 +39,13 @@ from midstream.errors import (
 from midstream.record_format import Record, RecordError
 from midstream.recording import Recording, read_records
 from midstream.replay import Difference, Replay, ReplayError
-from midstream.spans import Call
+from midstream.spans import Call, Thought
 from midstream.stream import Stream
 from midstream.stream_core import Chunk
+from midstream.tools import BadCall, run_call, tool_of
 
 __all__ = [
+    "BadCall",
     "Call",
     "Chunk",
     "Client",
@@ -57,6 +60,7 @@ __all__ = [
     "InvalidParams",
     "MidstreamError",
     "Overloaded",
+    "ParseError",
     "ProtocolError",
     "RateLimited",
     "Record",
@@ -71,6 +75,7 @@ __all__ = [
     "RequestTaken",
     "Stream",
     "StreamFailed",
+    "Thought",
     "TooLarge",
     "TooManyStreams",
     "Unauthenticated",
@@ -79,5 +84,7 @@ __all__ = [
     "Unsupported",
     "connect",
     "read_records",
+    "run_call",
     "sync",
+    "tool_of",
 ]

@@ -7,11 +7,12 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from ssl import SSLContext
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack
 
 from msgspec import Struct
 
 from midstream.dial import Dialer, Encoding
+from midstream.errors import ParseError
 from midstream.options import DEFAULT_WINDOW, CreditLike, StartOptions, explicit_credit, frame, start_frame
 from midstream.protocol import (
     MAX_MILLISECONDS,
@@ -19,6 +20,7 @@ from midstream.protocol import (
     Attached,
     Event,
     Final,
+    Message,
     Ping,
     Pong,
     Ready,
@@ -32,22 +34,33 @@ from midstream.reconnecting import ClientState, Reconnecting
 from midstream.record_format import Record
 from midstream.recording import Recording
 from midstream.replay import Replay, replay
+from midstream.schemas import from_json
+from midstream.spans import Call, answer_message
 from midstream.stream import Stream
 from midstream.stream_channel import Channel
 from midstream.stream_core import StreamCore
+
+T = TypeVar("T")
 
 RECONNECT_S = 60.0
 SILENCE_S = 30.0
 
 
 class Completion(Struct, frozen=True, kw_only=True):
-    """A whole answer, and how it came about."""
+    """A whole answer, and how it came about. Calls that were cut off are not among its `tool_calls`."""
 
     text: str
+    reasoning: str
+    tool_calls: list[Call]
     tokens: list[int]
     logprobs: list[TokenLogprob]
     model: str | None
     final: Final
+
+    @property
+    def message(self) -> Message:
+        """The answer as a turn of the conversation, calls and all."""
+        return answer_message(self.text, self.tool_calls)
 
     @property
     def finish_reason(self) -> str:
@@ -152,8 +165,30 @@ class Client:
                 logprobs.extend(chunk.logprobs or ())
         assert stream.final is not None  # an iteration that ends has seen it
         return Completion(
-            text=stream.text, tokens=stream.tokens, logprobs=logprobs, model=stream.model, final=stream.final
+            text=stream.text,
+            reasoning=stream.reasoning,
+            tool_calls=[call for call in stream.calls if call.whole],
+            tokens=stream.tokens,
+            logprobs=logprobs,
+            model=stream.model,
+            final=stream.final,
         )
+
+    async def parse(self, kind: type[T], **options: Unpack[StartOptions]) -> T:
+        """Have it answered by a value of this type, whose JSON schema the output is held to: a struct, a
+        dataclass, a TypedDict, a pydantic model, a list of these, whatever JSON can spell.
+
+        Raises ParseError if there is no such value in the end, as where `max_tokens` is too few.
+        """
+        options["grammar"] = kind
+        answer = await self.complete(**options)
+        try:
+            return from_json(answer.text, kind)
+        except ValueError as error:
+            reason, name = answer.finish_reason, getattr(kind, "__name__", str(kind))
+            why = f"it ended before it was whole ({reason})" if reason != "stop" else str(error)
+            message = f"the answer is no {name}: {why}"
+            raise ParseError(message, text=answer.text, finish_reason=reason) from None
 
     def record(self, file: str | Path) -> Recording:
         """Record every stream started from now on to a file, with whatever steers it, for `replay`:

@@ -165,6 +165,16 @@ class StreamFailed(MidstreamError):
         self.final = final
 
 
+class ParseError(MidstreamError):
+    """The answer is no value of the type that was asked for. `text` is what there is of it, `finish_reason`
+    says whether there was to be more."""
+
+    def __init__(self, message: str, *, text: str, finish_reason: str) -> None:
+        super().__init__(message)
+        self.text = text
+        self.finish_reason = finish_reason
+
+
 class ConnectionLost(MidstreamError):
     """The connection could not be made, or broke, or was closed: by either side.
 

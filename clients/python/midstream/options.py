@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar, cast
 
 import msgspec
 
 from midstream.errors import from_code
-from midstream.protocol import Credit, Frame, Grammar, Message, NamedTool, Params, Start, Tool
+from midstream.protocol import Credit, Frame, Grammar, Message, Params, Start
+from midstream.schemas import json_schema
+from midstream.tools import ToolChoiceLike, ToolLike, tool_choice_of, tool_of
 
 F = TypeVar("F", bound=Frame)
 S = TypeVar("S", bound=msgspec.Struct)
 
 DEFAULT_WINDOW = 64
 MessageLike = Message | Mapping[str, Any]
-ToolLike = Tool | Mapping[str, Any]
 
 
 class GrammarOptions(TypedDict, total=False):
@@ -36,12 +37,13 @@ class GrammarOptions(TypedDict, total=False):
     force: bool
 
 
-GrammarLike = GrammarOptions | Grammar
+GrammarLike = GrammarOptions | Grammar | type
 
 
 class ParamOptions(TypedDict, total=False):
     """Sampling parameters. `temperature=0` is greedy; `logprobs`: how many alternatives to report a token.
-    `grammar`: what output must be; in an adjust, None takes it away."""
+    `grammar`: what output must be, a Python type standing for its JSON schema; in an adjust, None takes it
+    away."""
 
     temperature: float
     top_p: float
@@ -66,7 +68,9 @@ class StartOptions(ParamOptions, total=False):
     `stream_interval`: tokens in a chunk. `return_tokens`: chunks carry token ids. `priority`: from -8 to 8.
     `timeout_ms`: the longest that the stream may live. `on_disconnect`: what becomes of it when the
     connection breaks. `request_id`: a name of one's own, up to 128 characters; a random one by default.
-    `tools`: functions that the model may call, as OpenAI's API has them.
+    `tools`: what the model may call: Python functions, types whose fields are the arguments, or what OpenAI's
+    API has. `tool_choice`: "auto", "none", "required", or the one that is to be called, by its name or
+    itself.
     """
 
     request_id: str
@@ -80,7 +84,7 @@ class StartOptions(ParamOptions, total=False):
     grace_ms: int | None
     return_tokens: bool
     tools: Sequence[ToolLike]
-    tool_choice: Literal["auto", "none", "required"] | NamedTool | Mapping[str, Any]
+    tool_choice: ToolChoiceLike
     parallel_tool_calls: bool
 
 
@@ -101,10 +105,23 @@ def frame(kind: type[F], **fields: object) -> F:
 
 def start_frame(options: StartOptions) -> Start:
     """The `start` frame for these keywords, sorted into its own fields and the sampling parameters."""
-    params = {name: value for name, value in options.items() if name in Params.__struct_fields__}
-    fields = {name: value for name, value in options.items() if name not in params}
+    given = cast(dict[str, Any], options)
+    params = {name: value for name, value in given.items() if name in Params.__struct_fields__}
+    fields = {name: value for name, value in given.items() if name not in params}
     check_names("start", fields, StartOptions.__annotations__)
-    return frame(Start, **({"request_id": uuid.uuid4().hex} | fields), params=params)
+    if fields.get("tools") is not None:
+        fields["tools"] = [tool_of(tool) for tool in fields["tools"]]
+    if fields.get("tool_choice") is not None:
+        fields["tool_choice"] = tool_choice_of(fields["tool_choice"])
+    return frame(Start, **({"request_id": uuid.uuid4().hex} | fields), params=plain_params(params))
+
+
+def plain_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Sampling parameters as the protocol has them: a type among them is the grammar of its schema."""
+    grammar = params.get("grammar")
+    if grammar is None or isinstance(grammar, Mapping | Grammar):
+        return dict(params)
+    return {**params, "grammar": {"json_schema": json_schema(grammar)}}
 
 
 def explicit_credit(credit: CreditOptions | Credit | None, window: int, interval: int) -> Credit:

@@ -1,12 +1,18 @@
-"""What a stream has beside its text: reasoning, and calls of tools. Events in, what stands out; it knows no
-text."""
+"""What a stream has beside its text: reasoning, and calls of tools. Events in, what stands out, and as
+messages; it knows no text."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 from msgspec import Struct
 
 from midstream.errors import ProtocolError
 from midstream.protocol import (
+    CalledFunction,
+    Message,
+    MessageToolCall,
     Reasoning,
     Rewound,
     Snapshot,
@@ -16,6 +22,7 @@ from midstream.protocol import (
     ToolCall,
     ToolCallDone,
 )
+from midstream.schemas import to_json
 
 
 class Call(Struct, frozen=True, kw_only=True):
@@ -32,15 +39,43 @@ class Call(Struct, frozen=True, kw_only=True):
     def whole(self) -> bool:
         return self.end is not None
 
+    @property
+    def parsed(self) -> dict[str, Any]:
+        """The arguments of a whole call."""
+        return msgspec.json.decode(self.arguments, type=dict[str, Any])
+
+    def answer(self, result: object) -> Message:
+        """The message that tells the model what came of it: a text as it is, anything else as JSON."""
+        content = result if isinstance(result, str) else to_json(result)
+        return Message(role="tool", tool_call_id=self.call_id, content=content)
+
+
+def answer_message(text: str, calls: list[Call]) -> Message:
+    """An answer as a turn of the conversation that goes on: what is no whole call is none."""
+    called = [
+        MessageToolCall(id=call.call_id, function=CalledFunction(name=call.name, arguments=call.arguments))
+        for call in calls
+        if call.whole
+    ]
+    return Message(role="assistant", content=text or None if called else text, tool_calls=called or None)
+
+
+class Thought(Struct, frozen=True):
+    """What the model says to itself at a stretch: in the tokens from `index` to before `end`."""
+
+    index: int
+    end: int
+    text: str
+
 
 class Spans:
     def __init__(self) -> None:
-        self._reasoning: list[str] = []
+        self.thoughts: list[Thought] = []
         self._calls: list[SnapshotCall] = []
 
     @property
     def reasoning(self) -> str:
-        return "".join(self._reasoning)
+        return "".join(thought.text for thought in self.thoughts)
 
     @property
     def calls(self) -> list[Call]:
@@ -52,8 +87,8 @@ class Spans:
 
     def receive(self, event: StreamEvent) -> None:
         match event:
-            case Reasoning(delta=delta):
-                self._reasoning.append(delta)
+            case Reasoning():
+                self._think(event)
             case ToolCall(index=index, call_id=call_id, name=name):
                 self._calls.append(SnapshotCall(index=index, call_id=call_id, name=name, arguments=""))
             case ToolArguments(call_id=call_id, delta=delta):
@@ -62,7 +97,7 @@ class Spans:
                 self._open(call_id).end = end
 
     def rewind(self, event: Rewound) -> None:
-        self._reasoning = [self.reasoning[: event.reasoning_length]]
+        self._forget(event.index, event.reasoning_length)
         del self._calls[event.tool_calls :]
         if self._calls:
             last = self._calls[-1]
@@ -71,7 +106,23 @@ class Spans:
                 last.end = None
 
     def receive_snapshot(self, event: Snapshot) -> None:
-        self._reasoning, self._calls = [event.reasoning], list(event.tool_calls)
+        self.thoughts = [Thought(0, event.index, event.reasoning)] if event.reasoning else []
+        self._calls = list(event.tool_calls)
+
+    def _think(self, event: Reasoning) -> None:
+        index, before = event.index, ""
+        if self.thoughts and self.thoughts[-1].end >= index:
+            index, before = self.thoughts[-1].index, self.thoughts.pop().text
+        self.thoughts.append(Thought(index, event.index + event.count, before + event.delta))
+
+    def _forget(self, end: int, length: int) -> None:
+        """What was said to oneself from token `end` on: so many code points stand."""
+        thoughts, self.thoughts = self.thoughts, []
+        for thought in thoughts:
+            text = thought.text[:length]
+            length -= len(text)
+            if text:
+                self.thoughts.append(Thought(thought.index, min(thought.end, end), text))
 
     def _open(self, call_id: str) -> SnapshotCall:
         if not self._calls or self._calls[-1].call_id != call_id:

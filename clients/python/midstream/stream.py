@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Literal, Self, Unpack
+from typing import Generic, Literal, Self, TypeVar, Unpack
 
 from midstream.errors import ConnectionLost, StreamFailed
-from midstream.options import MessageLike, ParamOptions, check_names, frame
+from midstream.options import MessageLike, ParamOptions, check_names, frame, plain_params
 from midstream.protocol import (
     Adjust,
     Adjusted,
@@ -23,6 +23,7 @@ from midstream.protocol import (
     Grant,
     Inject,
     Injected,
+    Message,
     Params,
     Pause,
     Paused,
@@ -31,10 +32,13 @@ from midstream.protocol import (
     Resumed,
     Rewind,
     Rewound,
+    StreamEvent,
 )
-from midstream.spans import Call
+from midstream.spans import Call, Thought, answer_message
 from midstream.stream_channel import Channel
 from midstream.stream_core import Chunk, State
+
+T = TypeVar("T")
 
 DETACHED = "the stream was cancelled, because its connection was lost and nobody came back to it in time"
 
@@ -107,9 +111,20 @@ class Stream:
         return self._core.spans.reasoning
 
     @property
-    def tool_calls(self) -> list[Call]:
-        """The calls that still stand; the last may be incomplete: see `Call.whole`."""
+    def thoughts(self) -> list[Thought]:
+        """The same, at which tokens it stands: each stretch of it on its own."""
+        return list(self._core.spans.thoughts)
+
+    @property
+    def calls(self) -> list[Call]:
+        """The calls of tools that still stand; the last may be incomplete: see `Call.whole`."""
         return self._core.spans.calls
+
+    @property
+    def message(self) -> Message:
+        """What has come and still stands, as a turn of the conversation: the text, and the calls that are
+        whole."""
+        return answer_message(self.text, self.calls)
 
     @property
     def tokens(self) -> list[int]:
@@ -143,8 +158,38 @@ class Stream:
 
     # -- reading ---------------------------------------------------------------------------------------
 
-    def __aiter__(self) -> ChunkIterator:
-        return ChunkIterator(self, self._channel)
+    def __aiter__(self) -> Reading[Chunk]:
+        return Reading(self.next, self._channel)
+
+    def events(self) -> Reading[StreamEvent]:
+        """Everything that happens, as `midstream.protocol` has it: `Token`, `Reasoning`, `ToolCall`,
+        `ToolArguments`, `ToolCallDone`, `Rewound` and their like, up to `Final`.
+
+        To read an event takes the chunk that it brought, and to take a chunk all events up to it: a stream is
+        read in one of the two ways.
+        """
+        return Reading(self._next_event, self._channel)
+
+    def tool_calls(self) -> Reading[Call]:
+        """The calls of tools, each as soon as it is whole. One that was rewound into comes again when it is.
+
+        It reads the stream, as iterating over it does: what it says beside them is in `text` and `reasoning`.
+        """
+        given: set[Call] = set()
+
+        async def next_call() -> Call | None:
+            while True:
+                for call in self.calls:  # where events were missed, those that became whole meanwhile
+                    if call.whole and call not in given:
+                        given.add(call)
+                        return call
+                event = await self._next_event()
+                if event is None:
+                    return None
+                if isinstance(event, Rewound):
+                    given.difference_update([call for call in given if (call.end or 0) > event.index])
+
+        return Reading(next_call, self._channel)
 
     async def next(self, *, timeout: float | None = None) -> Chunk | None:  # noqa: ASYNC109 - for polling
         """The next chunk, or None at the end. Raises TimeoutError if none comes for `timeout` seconds.
@@ -153,22 +198,27 @@ class Stream:
         the chunks that came before.
         """
         async with asyncio.timeout(timeout):
-            return await self._next()
+            while (chunk := self.try_next()) is None and self.final is None:
+                await self._channel.wait()
+            return chunk
 
     def try_next(self) -> Chunk | None:
         """The next chunk if it is here already; None if it is not, or the stream has ended: see `final`."""
+        return self._take(self._core.take)
+
+    async def _next_event(self) -> StreamEvent | None:
+        while (event := self._take(self._core.take_event)) is None and self.final is None:
+            await self._channel.wait()
+        return event
+
+    def _take(self, take: Callable[[], T | None]) -> T | None:
         limit = self._core.extend_credit()
         if limit is not None and not self._channel.failed:
             self._channel.send(Grant(request_id=self.request_id, limit=limit))
-        chunk = self._core.take()
-        if chunk is None:
+        taken = take()
+        if taken is None:
             self._check_end()
-        return chunk
-
-    async def _next(self) -> Chunk | None:
-        while (chunk := self.try_next()) is None and self.final is None:
-            await self._channel.wait()
-        return chunk
+        return taken
 
     def grant(self, limit: int) -> None:
         """Let it decode up to the token at index `limit`, and none behind it, however many chunks are taken.
@@ -201,7 +251,7 @@ class Stream:
     async def adjust(self, *, at: int | None = None, **params: Unpack[ParamOptions]) -> int:
         """Change sampling parameters: the token at the index returned is the first sampled with them."""
         check_names("adjust", params, ParamOptions.__annotations__)
-        change = frame(Adjust, request_id=self.request_id, params=params, at=at)
+        change = frame(Adjust, request_id=self.request_id, params=plain_params(params), at=at)
         return (await self._channel.request(change, Adjusted)).index
 
     async def inject(
@@ -244,29 +294,29 @@ class Stream:
             await self.cancel()
 
 
-class ChunkIterator:
+class Reading(Generic[T]):
     """One reading of a stream to its end. Where it is dropped before, the stream is cancelled."""
 
-    def __init__(self, stream: Stream, channel: Channel) -> None:
-        self._stream = stream
+    def __init__(self, take: Callable[[], Awaitable[T | None]], channel: Channel) -> None:
+        self._take = take
         self._channel = channel
         _cancel_when_freed(self, channel)
 
-    def __aiter__(self) -> ChunkIterator:
+    def __aiter__(self) -> Reading[T]:
         return self
 
-    async def __anext__(self) -> Chunk:
+    async def __anext__(self) -> T:
         try:
-            chunk = await self._stream._next()
+            taken = await self._take()
         except BaseException:
             # The loop is over; but the traceback holds this frame, and would keep us from being freed.
             self._channel.abandon()
             raise
-        if chunk is None:
+        if taken is None:
             raise StopAsyncIteration
-        return chunk
+        return taken
 
 
-def _cancel_when_freed(owner: Stream | ChunkIterator, channel: Channel) -> None:
+def _cancel_when_freed(owner: Stream | Reading[T], channel: Channel) -> None:
     """Tie the stream to the life of an object. When the whole program ends, the connection goes anyway."""
     weakref.finalize(owner, channel.abandon).atexit = False

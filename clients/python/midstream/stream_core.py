@@ -1,4 +1,4 @@
-"""The state machine of one stream: events in, chunks out, and how much credit to grant for them.
+"""The state machine of one stream: events in, chunks or events out, and how much credit to grant for them.
 
 Pure: no socket, no clock, no waiting. It keeps the text right through `rewound` and `snapshot`, leaves out
 events that it has seen before, and refuses a sequence of events that the protocol does not allow. It does not
@@ -8,7 +8,7 @@ know who waits for a chunk, nor how a grant is sent.
 from __future__ import annotations
 
 from collections import deque
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import UNSET, Struct
 
@@ -55,6 +55,14 @@ class Chunk(Struct, frozen=True):
         return self.index + self.count
 
 
+class _Unread(NamedTuple):
+    """A chunk that nobody has taken: the event that brought it, and the length of the text before it."""
+
+    seq: int
+    start: int
+    chunk: Chunk
+
+
 class StreamCore:
     """The output of one stream so far, and what of it has been taken.
 
@@ -80,7 +88,8 @@ class StreamCore:
         self._text: list[str] = []
         self._length = 0  # of the text, in code points
         self._consumed_length = 0
-        self._chunks: deque[tuple[int, Chunk]] = deque()  # each with the length of the text before it
+        self._chunks: deque[_Unread] = deque()
+        self._events: deque[tuple[int, StreamEvent]] = deque()  # that are not taken, with their seq
 
     @property
     def text(self) -> str:
@@ -119,10 +128,27 @@ class StreamCore:
         """The next chunk, if one has come."""
         if not self._chunks:
             return None
-        start, chunk = self._chunks.popleft()
-        self.consumed = chunk.end
-        self._consumed_length = start + len(chunk.text)
+        seq, chunk = self._chunks[0].seq, self._chunks[0].chunk
+        self._consume(seq)
+        while self._events and self._events[0][0] <= seq:
+            self._events.popleft()
         return chunk
+
+    def take_event(self) -> StreamEvent | None:
+        """The next event, if one has come: whatever it is, and also what was rewound meanwhile. The chunks up
+        to it are taken with it."""
+        if not self._events:
+            return None
+        seq, event = self._events.popleft()
+        self._consume(seq)
+        return event
+
+    def _consume(self, seq: int) -> None:
+        """What came up to and with event `seq` is taken."""
+        while self._chunks and self._chunks[0].seq <= seq:
+            unread = self._chunks.popleft()
+            self.consumed = unread.chunk.end
+            self._consumed_length = unread.start + len(unread.chunk.text)
 
     def grant(self, limit: int) -> None:
         """Tokens up to `limit` are asked for, whatever is taken of them."""
@@ -135,6 +161,7 @@ class StreamCore:
         come here."""
         if not self._is_new(event):
             return False
+        self._events.append((self.seq, event))
         match event:
             case Token():
                 self._receive_token(event)
@@ -176,7 +203,7 @@ class StreamCore:
         if event.index != self.index:
             raise ProtocolError(f"token {event.index} came where token {self.index} was due")
         chunk = Chunk(event.index, event.count, event.delta, event.tokens, event.logprobs)
-        self._chunks.append((self._length, chunk))
+        self._chunks.append(_Unread(self.seq, self._length, chunk))
         self.index = chunk.end
         self._text.append(chunk.text)
         self._length += len(chunk.text)
@@ -192,8 +219,11 @@ class StreamCore:
         self.tokens = self.tokens[: event.index]
         self.consumed = min(self.consumed, event.index)
         self._consumed_length = min(self._consumed_length, event.text_length)
-        cut = ((start, _cut(chunk, event.index, event.text_length - start)) for start, chunk in self._chunks)
-        self._chunks = deque((start, chunk) for start, chunk in cut if chunk.count or chunk.text)
+        cut = (
+            unread._replace(chunk=_cut(unread.chunk, event.index, event.text_length - unread.start))
+            for unread in self._chunks
+        )
+        self._chunks = deque(unread for unread in cut if unread.chunk.count or unread.chunk.text)
 
     def _receive_snapshot(self, event: Snapshot) -> None:
         """The whole output anew. What was taken of it before is not given out again, if it still stands."""
@@ -211,7 +241,8 @@ class StreamCore:
             event.text[self._consumed_length :],
             None if event.tokens is None else event.tokens[self.consumed :],
         )
-        self._chunks = deque([(self._consumed_length, rest)] if rest.count or rest.text else [])
+        unread = _Unread(self.seq, self._consumed_length, rest)
+        self._chunks = deque([unread] if rest.count or rest.text else [])
 
 
 def _cut(chunk: Chunk, end: int, length: int) -> Chunk:

@@ -19,18 +19,18 @@ from concurrent.futures import Future
 from pathlib import Path
 from ssl import SSLContext
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack
+from typing import Any, Generic, Literal, Self, TypeVar, Unpack
 
 from midstream import client, stream
 from midstream.client import RECONNECT_S, SILENCE_S, Completion
 from midstream.dial import Encoding
 from midstream.options import DEFAULT_WINDOW, CreditLike, MessageLike, ParamOptions, StartOptions
-from midstream.protocol import Final, Params, PauseReason, Ready
+from midstream.protocol import Final, Message, Params, PauseReason, Ready, StreamEvent
 from midstream.reconnecting import ClientState
 from midstream.record_format import Record
 from midstream.recording import Recording
 from midstream.replay import Replay
-from midstream.spans import Call
+from midstream.spans import Call, Thought
 from midstream.stream_core import Chunk, State
 
 T = TypeVar("T")
@@ -126,9 +126,20 @@ class Stream:
         return self._stream.reasoning
 
     @property
-    def tool_calls(self) -> list[Call]:
-        """The calls that still stand; the last may be incomplete: see `Call.whole`."""
-        return self._stream.tool_calls
+    def thoughts(self) -> list[Thought]:
+        """The same, at which tokens it stands: each stretch of it on its own."""
+        return self._stream.thoughts
+
+    @property
+    def calls(self) -> list[Call]:
+        """The calls of tools that still stand; the last may be incomplete: see `Call.whole`."""
+        return self._stream.calls
+
+    @property
+    def message(self) -> Message:
+        """What has come and still stands, as a turn of the conversation: the text, and the calls that are
+        whole."""
+        return self._stream.message
 
     @property
     def tokens(self) -> list[int]:
@@ -160,8 +171,16 @@ class Stream:
         """How it ended, with usage and timing; None until it has."""
         return self._stream.final
 
-    def __iter__(self) -> ChunkIterator:
-        return ChunkIterator(self._thread, aiter(self._stream))
+    def __iter__(self) -> Reading[Chunk]:
+        return Reading(self._thread, aiter(self._stream))
+
+    def events(self) -> Reading[StreamEvent]:
+        """Everything that happens, up to `Final`: see `midstream.Stream.events`."""
+        return Reading(self._thread, self._stream.events())
+
+    def tool_calls(self) -> Reading[Call]:
+        """The calls of tools, each as soon as it is whole: see `midstream.Stream.tool_calls`."""
+        return Reading(self._thread, self._stream.tool_calls())
 
     def next(self, *, timeout: float | None = None) -> Chunk | None:
         """The next chunk, or None at the end. Raises TimeoutError if none comes for `timeout` seconds."""
@@ -218,19 +237,19 @@ class Stream:
         self._thread.run(self._stream.__aexit__(kind, error, trace))
 
 
-class ChunkIterator:
+class Reading(Generic[T]):
     """One reading of a stream to its end. Where it is dropped before, the stream is cancelled."""
 
-    def __init__(self, thread: LoopThread, chunks: stream.ChunkIterator) -> None:
+    def __init__(self, thread: LoopThread, reading: stream.Reading[T]) -> None:
         self._thread = thread
-        self._chunks = chunks
+        self._reading = reading
 
-    def __iter__(self) -> ChunkIterator:
+    def __iter__(self) -> Reading[T]:
         return self
 
-    def __next__(self) -> Chunk:
+    def __next__(self) -> T:
         try:
-            return self._thread.run(self._chunks.__anext__())
+            return self._thread.run(self._reading.__anext__())
         except StopAsyncIteration:
             raise StopIteration from None
 
@@ -281,6 +300,10 @@ class Client:
     def complete(self, **options: Unpack[StartOptions]) -> Completion:
         """Start a stream, wait for its end and return the whole. Raises StreamFailed if that is an error."""
         return self._thread.run(self._client.complete(**options))
+
+    def parse(self, kind: type[T], **options: Unpack[StartOptions]) -> T:
+        """Have it answered by a value of this type: see `midstream.Client.parse`."""
+        return self._thread.run(self._client.parse(kind, **options))
 
     def record(self, file: str | Path) -> Recording:
         """Record every stream started from now on to a file: see `midstream.Client.record`."""

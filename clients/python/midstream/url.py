@@ -9,10 +9,18 @@ _SCHEMES = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
 
 
 def websocket_url(url: str) -> str:
-    """`http://host:8000`, `wss://host/v1/realtime` or `https://host/a/prefix`, as the WebSocket's own URL."""
-    parts = urlsplit(url)
+    """`host:8000`, `http://host:8000`, `wss://host/v1/realtime` or `https://host/a/prefix`, as the
+    WebSocket's own URL."""
+    parts = urlsplit(url if "://" in url else f"http://{url}")
     scheme = _SCHEMES.get(parts.scheme)
     if scheme is None or not parts.hostname:
         raise ValueError(f"{url!r} is no address of a server: expected one such as 'http://127.0.0.1:8000'")
     path = parts.path.rstrip("/").removesuffix(PATH) + PATH
     return urlunsplit((scheme, parts.netloc, path, parts.query, ""))
+
+
+def http_url(url: str, path: str) -> str:
+    """Where the same server has something else, beside the WebSocket of any address that leads to that."""
+    parts = urlsplit(websocket_url(url))
+    scheme = {"ws": "http", "wss": "https"}[parts.scheme]
+    return urlunsplit((scheme, parts.netloc, parts.path.removesuffix(PATH) + path, "", ""))

@@ -47,6 +47,7 @@ class AnswerController:
         while (chunk := await self._stream.next()) is not None:
             self._view.add_chunk(chunk, time.monotonic())
             self._update_view()
+        self._update_view()  # of its end no chunk tells, nor of what came behind the last
 
     async def steer(self, intents: asyncio.Queue[Intent]) -> None:
         """Carry out intents for ever. What the server refuses is said; what comes too late is no matter."""
@@ -64,6 +65,7 @@ class AnswerController:
     def _update_view(self) -> None:
         """Steering may have taken back what is shown; what stands and was read is known to the stream."""
         self._view.truncate(self._stream.consumed)
+        self._view.thoughts, self._view.calls = self._stream.thoughts, self._stream.calls
         self._view.set_paused(self._stream.pause_reason)
         self._view.ended = self._stream.final is not None
         self._redraw()

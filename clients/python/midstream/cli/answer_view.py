@@ -1,4 +1,5 @@
-"""The view of one answer: its text, what was done to it and at which token, its rate and its state.
+"""The view of one answer: its text, reasoning and calls, what was done to it and at which token, its rate and
+state.
 
 Pure: it is told what happens and when, and knows neither the stream nor the terminal.
 """
@@ -6,14 +7,17 @@ Pure: it is told what happens and when, and knows neither the stream nor the ter
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from midstream.cli.sanitize import sanitize
+from midstream.protocol import Message
+from midstream.spans import Call, Thought, answer_message
 from midstream.stream_core import Chunk
 
-Kind = Literal["text", "note", "interjection"]
-State = Literal["waiting", "writing", "paused", "ended"]
+Kind = Literal["text", "reasoning", "call", "note", "interjection"]
+State = Literal["waiting", "reasoning", "writing", "paused", "ended"]
 Segment = tuple[Kind, str]
 
 RATE_WINDOW_S = 3.0  # the tokens of how many seconds make the tokens a second
@@ -42,6 +46,8 @@ class AnswerView:
         self.ended = False
         self.error: str | None = None  # why the last intent was refused
         self.marks: list[Mark] = []
+        self.thoughts: list[Thought] = []
+        self.calls: list[Call] = []
         self._ends: list[int] = []  # length of the text up to and with each token
         self._arrivals: deque[tuple[float, int]] = deque()
 
@@ -103,7 +109,9 @@ class AnswerView:
             return "ended"
         if self.pause_reason is not None:
             return "paused"
-        return "writing" if self._ends else "waiting"
+        if not self._ends:
+            return "waiting"
+        return "reasoning" if self.thoughts and self.thoughts[-1].end >= self.index else "writing"
 
     def rate(self, now: float) -> float | None:
         """Tokens a second, of the last few seconds."""
@@ -124,26 +132,37 @@ class AnswerView:
         """The text in pieces that are each shown in one way, with the marks where they stand."""
         pieces: list[Segment] = []
         shown = 0
-        for mark in sorted(self.marks, key=lambda mark: mark.index):
+        for mark in sorted([*self._spans(), *self.marks], key=lambda mark: mark.index):
             if mark.index > self.index:
                 break  # its token has not come yet
             at = self._start(mark.index)
             label = f"\n\n▸ {mark.label}\n\n" if mark.kind == "interjection" else mark.label
+            if mark.kind == "call" and at > shown and self.text[at - 1] != "\n":
+                label = f"\n{label}"  # on a line of its own
             pieces += [("text", sanitize(self.text[shown:at])), (mark.kind, sanitize(label))]
             shown = at
         pieces.append(("text", sanitize(self.text[shown:])))
         return [piece for piece in pieces if piece[1]]
 
-    def turns(self) -> list[tuple[str, str]]:
-        """The answer as the model has it: its own words, and those that were put in between."""
-        turns: list[tuple[str, str]] = []
-        shown = 0
+    def _spans(self) -> Iterator[Mark]:
+        """What stands beside the text, each behind what it is."""
+        for thought in self.thoughts:
+            over = thought.end < self.index or self.ended
+            yield Mark(thought.index, "reasoning", thought.text.rstrip() + "\n\n" if over else thought.text)
+        for call in self.calls:
+            yield Mark(call.index, "call", f"⚙ {call.name} {call.arguments}" + ("\n" if call.whole else ""))
+
+    def turns(self) -> list[Message]:
+        """The answer as the model has it: its own words and calls, and the words that were put in between."""
+        turns: list[Message] = []
+        shown = said = 0
         for mark in self.marks:
             if mark.kind == "interjection":
-                at = self._start(mark.index)
-                turns += [("assistant", self.text[shown:at]), ("user", mark.label)]
+                at, said = self._start(mark.index), mark.index
+                turns += [answer_message(self.text[shown:at], []), Message(role="user", content=mark.label)]
                 shown = at
-        return [*turns, ("assistant", self.text[shown:])]
+        calls = [call for call in self.calls if call.index >= said]  # of those before there is no result
+        return [*turns, answer_message(self.text[shown:], calls)]
 
     def _start(self, index: int) -> int:
         return self._ends[min(index, len(self._ends)) - 1] if index and self._ends else 0
@@ -153,6 +172,7 @@ def status_line(view: AnswerView, now: float) -> str:
     """The line below the answer."""
     words = {
         "waiting": "… reading the prompt",
+        "reasoning": "● reasoning",
         "writing": "● writing",
         "paused": "‖ paused" if view.pause_reason == "client" else f"‖ paused ({view.pause_reason})",
         "ended": "■ ended",
@@ -162,7 +182,7 @@ def status_line(view: AnswerView, now: float) -> str:
     disconnected = view.disconnected and not view.ended
     parts = ["↻ connection lost, coming back" if disconnected else words[view.state], f"{view.index} tokens"]
     rate = view.rate(now)
-    if not disconnected and view.state == "writing" and rate is not None:
+    if not disconnected and view.state in ("reasoning", "writing") and rate is not None:
         parts.append(f"{rate:.1f} tok/s")
     if view.temperature is not None:
         index = view.temperature_since

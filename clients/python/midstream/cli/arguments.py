@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
 import msgspec
 
 from midstream.options import ParamOptions
-from midstream.protocol import MAX_INDEX, Params
+from midstream.protocol import MAX_INDEX, Grammar, Params
 from midstream.url import websocket_url
 
 URL = "http://127.0.0.1:8000"
 KEY_VARIABLE = "MIDSTREAM_API_KEY"
+_GRAMMARS = ("json_schema", "regex", "lark", "choice")
 _SAMPLING = ("temperature", "top_p", "max_tokens", "seed")
 
 
@@ -43,6 +45,21 @@ def add_sampling(parser: ArgumentParser) -> None:
     )
 
 
+def add_grammar(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("what answers must be, where a request does not say it itself")
+    one = group.add_mutually_exclusive_group()
+    one.add_argument("--json-schema", metavar="FILE", type=_json_file, help="JSON that fits this JSON schema")
+    one.add_argument("--regex", metavar="REGEX", help="what this regular expression matches")
+    one.add_argument("--lark", metavar="FILE", type=_text_file, help="what this Lark grammar describes")
+    one.add_argument("--choice", metavar="TEXT", action="append", help="this text, or another --choice")
+
+
+def grammar(arguments: Namespace) -> Grammar | None:
+    """The grammar that was given."""
+    given = {name: getattr(arguments, name) for name in _GRAMMARS if getattr(arguments, name) is not None}
+    return msgspec.convert(given, Grammar) if given else None
+
+
 def sampling(arguments: Namespace) -> ParamOptions:
     """What of the sampling options was given."""
     given = {name: getattr(arguments, name) for name in _SAMPLING if getattr(arguments, name) is not None}
@@ -60,6 +77,20 @@ def _url(text: str) -> str:
     except ValueError as error:
         raise ArgumentTypeError(str(error)) from None
     return text
+
+
+def _text_file(file: str) -> str:
+    try:
+        return Path(file).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentTypeError(f"{file}: {error}") from None
+
+
+def _json_file(file: str) -> object:
+    try:
+        return msgspec.json.decode(_text_file(file), type=dict[str, object] | bool)
+    except msgspec.DecodeError as error:
+        raise ArgumentTypeError(f"{file}: {error}") from None
 
 
 def _param(text: str) -> tuple[str, object]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
+from typing import cast
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.formatted_text import FormattedText
@@ -25,8 +26,14 @@ from midstream.cli.key_bindings import CHAT_HELP, CHAT_KEYS, EXIT_STATUS, Intent
 from midstream.cli.sanitize import sanitize
 from midstream.cli.summary import summary
 from midstream.cli.terminal.answer_screen import STYLE, AnswerScreen, print_lines
+from midstream.cli.tool_functions import NoTool, answer, load_tool
 from midstream.errors import MidstreamError
+from midstream.options import StartOptions
+from midstream.protocol import Final, Message
+from midstream.spans import Call
+from midstream.tools import Function
 
+SHOWN_RESULT = 500  # characters of what a tool returns
 NO_TERMINAL = "midstream: chat needs a terminal; for files and pipes there is `midstream run`"
 
 
@@ -42,6 +49,8 @@ def main(argv: Sequence[str]) -> int:
         return 1
     except EOFError:  # the terminal went away
         return 0
+    except KeyboardInterrupt:  # while a tool ran: there are no keys then
+        return EXIT_STATUS[Intent.INTERRUPT]
 
 
 def _parser() -> ArgumentParser:
@@ -54,7 +63,22 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--model", metavar="NAME", help="which of the models that are served")
     parser.add_argument("--system", metavar="TEXT", help="what the model is told before the conversation")
     add_sampling(parser)
+    parser.add_argument(
+        "--tool",
+        type=_tool,
+        action="append",
+        default=[],
+        metavar="FILE.py:FUNCTION",
+        help="a Python function that the model may call, by its file or module; may be given again",
+    )
     return parser
+
+
+def _tool(place: str) -> Function:
+    try:
+        return load_tool(place)
+    except NoTool as error:
+        raise ArgumentTypeError(str(error)) from None
 
 
 class Quit(Exception):
@@ -67,11 +91,13 @@ class Quit(Exception):
 class Chat:
     def __init__(self, arguments: Namespace) -> None:
         self._arguments = arguments
-        self._options = sampling(arguments)
+        self._options = cast(StartOptions, {"model": arguments.model, **sampling(arguments)})
+        if arguments.tool:
+            self._options["tools"] = arguments.tool
         self._prompt: PromptSession[str] = PromptSession()
-        self._history: list[dict[str, str]] = []
+        self._history: list[Message] = []
         if arguments.system:
-            self._history.append({"role": "system", "content": arguments.system})
+            self._history.append(Message(role="system", content=arguments.system))
 
     def _connect(self, view: AnswerView) -> midstream.client.connect:
         def on_state(state: str) -> None:
@@ -108,21 +134,41 @@ class Chat:
         return text
 
     async def _turn(self, text: str) -> None:
-        """One question and its answer. Both are remembered if there is any answer."""
-        messages = [*self._history, {"role": "user", "content": text}]
+        """One question and its answer, with whatever tools are called for it."""
+        messages = [*self._history, Message(role="user", content=text)]
+        while (await self._answer(messages)).finish_reason == "tool_calls":
+            results = await self._results()
+            if not results:  # something was said behind the calls: they stand no more
+                return
+            messages = [*self._history, *results]
+
+    async def _answer(self, messages: list[Message]) -> Final:
+        """What the model says to this. Both are remembered if it says anything."""
         view = AnswerView()
         async with self._connect(view) as client:
-            stream = await client.start(messages=messages, model=self._arguments.model, **self._options)
+            stream = await client.start(**self._options | {"messages": messages})
             async with stream:
                 try:
                     await self._show(stream, view)
                 finally:
-                    if view.text:
-                        self._history = messages + [
-                            {"role": role, "content": turn} for role, turn in view.turns()
-                        ]
+                    if view.text or view.calls:
+                        self._history = [*messages, *view.turns()]
         assert stream.final is not None  # leaving the stream's block has waited for it
         print_lines([("note", summary(stream.final))])
+        return stream.final
+
+    async def _results(self) -> list[Message]:
+        """What comes of the calls that the model has made last."""
+        results = []
+        for called in self._history[-1].tool_calls or ():
+            function = called.function
+            call = Call(call_id=called.id, name=function.name, arguments=function.arguments, index=0)
+            result = await answer(call, self._arguments.tool)
+            results.append(result)
+            said = sanitize(" ".join(str(result.content).split()))
+            more = "…" if len(said) > SHOWN_RESULT else ""
+            print_lines([("call", f"⚙ {sanitize(call.name)} → "), ("note", said[:SHOWN_RESULT] + more)])
+        return results
 
     async def _show(self, stream: midstream.Stream, view: AnswerView) -> None:
         """Draw, read and carry out intents, all at once, until the answer ends or the person leaves."""

@@ -11,14 +11,13 @@ import urllib.request
 from collections.abc import Mapping
 from http.client import HTTPException
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 from msgspec import Struct
 
 from midstream.errors import ConnectionLost, MidstreamError, ProtocolError, from_code
 from midstream.protocol import ERRORS
-from midstream.url import PATH, websocket_url
+from midstream.url import http_url
 
 MAX_STREAMS = 1000  # streams that a server lists at once
 TIMEOUT_S = 5.0
@@ -81,7 +80,9 @@ _opener = urllib.request.build_opener(_NoRedirects())
 def fetch_listing(url: str, key: str | None) -> Listing:
     """The streams that whoever holds `key` may see."""
     headers: Mapping[str, str] = {} if key is None else {"Authorization": f"Bearer {key}"}
-    request = urllib.request.Request(f"{streams_url(url)}?limit={MAX_STREAMS}", headers=dict(headers))
+    request = urllib.request.Request(
+        f"{http_url(url, '/v1/streams')}?limit={MAX_STREAMS}", headers=dict(headers)
+    )
     try:
         with _opener.open(request, timeout=TIMEOUT_S) as response:
             return msgspec.json.decode(response.read(), type=Listing)
@@ -92,13 +93,6 @@ def fetch_listing(url: str, key: str | None) -> Listing:
         raise ConnectionLost(f"no connection to {url}: {error}", code=None, retryable=True) from None
     except msgspec.DecodeError:
         raise ProtocolError(f"{url} does not list its streams as Midstream does") from None
-
-
-def streams_url(url: str) -> str:
-    """Where streams are listed, beside the WebSocket of any address that leads to that."""
-    parts = urlsplit(websocket_url(url))
-    scheme = {"ws": "http", "wss": "https"}[parts.scheme]
-    return urlunsplit((scheme, parts.netloc, parts.path.removesuffix(PATH) + "/v1/streams", "", ""))
 
 
 def _response_error(url: str, status: int, body: bytes) -> MidstreamError:

@@ -6,7 +6,6 @@ from typing import TextIO
 
 from midstream.cli.jobs import Job
 from midstream.cli.key_bindings import Intent
-from midstream.cli.sanitize import sanitize
 
 
 class PlainTextDisplay:
@@ -24,14 +23,20 @@ class PlainTextDisplay:
     async def show_answer(self, job: Job, position: str) -> Intent | None:
         """Write what comes of it until its end. Nobody is here to want anything else."""
         shown = 0
-        while not job.done.is_set() or shown < len(job.view.text):
+        while not job.done.is_set() or shown < len(_said(job)):
             await job.changed.wait()
             job.changed.clear()
-            self._write(sanitize(job.view.text[shown:]))
-            shown = len(job.view.text)
+            said = _said(job)
+            self._write(said[shown:])
+            shown = len(said)
         return None
 
     def _write(self, text: str) -> None:
         self._in_line = not text.endswith("\n") if text else self._in_line
         self._out.write(text)
         self._out.flush()
+
+
+def _said(job: Job) -> str:
+    """The text and the calls: it only grows, as nobody here rewinds anything."""
+    return "".join(text for kind, text in job.view.segments() if kind in ("text", "call"))

@@ -1,20 +1,34 @@
 """The request file of `midstream run`: what it may say, and where it is wrong. Pure.
 
-A JSON array of requests, or one request a line (JSONL). A request is a `start` frame of the protocol without
-its `type`, and `stream`, which may be false. `docs/cli.md` says the same for people.
+A JSON array of requests, or one request a line (JSONL). A request is what `Client.start` takes, its sampling
+parameters beside the rest or under `params`, and `stream`, which may be false; or it is a line of OpenAI's
+batch files. `docs/cli.md` says the same for people.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, cast
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct
 
 from midstream.options import StartOptions
-from midstream.protocol import Messages, Params, RequestId, TokenId
+from midstream.protocol import (
+    MAX_MILLISECONDS,
+    Grammar,
+    Messages,
+    Milliseconds,
+    Params,
+    RequestId,
+    TokenId,
+    ToolChoice,
+    Tools,
+)
 from midstream.record_format import readable
+
+S = TypeVar("S", bound=Struct)
 
 
 class RequestFileError(Exception):
@@ -27,8 +41,14 @@ class Request(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=Tr
     prompt: str | list[TokenId] | None = None
     model: str | None = None
     params: Params = msgspec.field(default_factory=Params)
+    tools: Tools | None = None
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = True
+    stream_interval: Annotated[int, Meta(ge=1, le=4096)] = 1
     priority: Annotated[int, Meta(ge=-8, le=8)] = 0
-    timeout_ms: Annotated[int, Meta(ge=1, le=86_400_000)] | None = None
+    timeout_ms: Annotated[int, Meta(ge=1, le=MAX_MILLISECONDS)] | None = None
+    on_disconnect: Literal["cancel", "pause", "continue"] | None = None
+    grace_ms: Milliseconds | None = None
     return_tokens: bool = False
     stream: bool = True
 
@@ -48,15 +68,39 @@ class Request(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=Tr
         return self.prompt if isinstance(self.prompt, str) else f"{len(self.prompt or ())} tokens"
 
 
-def parse_requests(text: str) -> list[Request]:
-    """Every request of the file. Raises RequestFileError for the first that is not right."""
-    requests = [_request(value, place) for place, value in _values(text.removeprefix("\ufeff"))]
+class BatchRequest(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A line of OpenAI's batch files: what is to be asked of which endpoint. What the body may say is the
+    server's to know."""
+
+    custom_id: str
+    method: Literal["POST"] = "POST"
+    url: Annotated[str, Meta(pattern="^/v1/")]
+    body: dict[str, Any]
+
+    @property
+    def title(self) -> str:
+        messages, prompt = self.body.get("messages"), self.body.get("prompt")
+        content = messages[-1] if isinstance(messages, list) and messages else prompt
+        content = content.get("content") if isinstance(content, dict) else content
+        return content if isinstance(content, str) else self.custom_id
+
+
+AnyRequest = Request | BatchRequest
+
+
+def parse_requests(text: str, grammar: Grammar | None = None) -> list[AnyRequest]:
+    """Every request of the file; those that name no grammar have this one.
+
+    Raises RequestFileError for the first that is not right.
+    """
+    requests = [_request(value, place, grammar) for place, value in _values(text.removeprefix("\ufeff"))]
     if not requests:
         raise RequestFileError("there are no requests in it")
-    names = [request.request_id for request in requests if request.request_id is not None]
-    for name in names:
-        if names.count(name) > 1:
-            raise RequestFileError(f"the request_id {name!r} is there twice: each must be another")
+    for kind, name in ((Request, "request_id"), (BatchRequest, "custom_id")):
+        names = [getattr(request, name) for request in requests if isinstance(request, kind)]
+        for one in names:
+            if one is not None and names.count(one) > 1:
+                raise RequestFileError(f"the {name} {one!r} is there twice: each must be another")
     return requests
 
 
@@ -77,15 +121,39 @@ def _json(text: str, first_line: int) -> Any:
         raise RequestFileError(f"line {first_line}: it is nested too deep") from None
 
 
-def _request(value: Any, place: str) -> Request:
-    try:
-        request = msgspec.convert(value, Request)
-    except msgspec.ValidationError as error:
-        raise RequestFileError(f"{place}: {readable(str(error))}") from None
+def _request(value: Any, place: str, grammar: Grammar | None) -> AnyRequest:
+    if isinstance(value, dict) and "custom_id" in value:
+        if grammar is not None:
+            raise RequestFileError(
+                f"{place}: a line of a batch has its grammar in its body's response_format"
+            )
+        return _convert(value, BatchRequest, place)
+    request = _convert(_gathered(value, place), Request, place)
     if (request.messages is None) == (request.prompt is None):
         raise RequestFileError(f"{place}: it must have either `messages` or `prompt`")
-    for name in value.get("params", {}):
+    if grammar is not None and request.params.grammar is UNSET:
+        request.params.grammar = grammar
+    return request
+
+
+def _gathered(value: Any, place: str) -> Any:
+    """Sampling parameters may stand beside the other fields: they are put where the rest of them is."""
+    if not isinstance(value, dict) or not isinstance(value.get("params", {}), dict):
+        return value
+    named = value.get("params", {})
+    for name in named:
         if name not in Params.__struct_fields__:
             known = ", ".join(Params.__struct_fields__)
             raise RequestFileError(f"{place}, params: there is no `{name}`; there are {known}")
-    return request
+        if name in value:
+            raise RequestFileError(f"{place}: `{name}` is there twice, beside `params` and in them")
+    beside = {name: value[name] for name in value if name in Params.__struct_fields__}
+    rest = {name: value[name] for name in value if name not in beside}
+    return rest | {"params": named | beside} if beside else rest
+
+
+def _convert(value: Mapping[str, Any], kind: type[S], place: str) -> S:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise RequestFileError(f"{place}: {readable(str(error))}") from None

@@ -11,18 +11,22 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
 import midstream
-from midstream.cli.arguments import add_url, api_key, number
+from midstream.cli.arguments import add_grammar, add_url, api_key, grammar, number
+from midstream.cli.batch_work import BatchWork
 from midstream.cli.exit_status import exit_status
 from midstream.cli.first_of import cancel_all
-from midstream.cli.jobs import Job, json_line
+from midstream.cli.jobs import Job, Work
 from midstream.cli.key_bindings import EXIT_STATUS, Intent
 from midstream.cli.plain_text import PlainTextDisplay
-from midstream.cli.request_file import Request, RequestFileError, parse_requests
+from midstream.cli.request_file import AnyRequest, BatchRequest, RequestFileError, parse_requests
+from midstream.cli.stream_work import StreamWork
+from midstream.protocol import Grammar
 
 MAX_PARALLEL = 1000
 Record = Callable[[Job], None]  # writes what came of a job
@@ -43,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = _parser().parse_args(argv)
 
     def work() -> int:
-        requests = _requests(arguments.input)
+        requests = _requests(arguments.input, grammar(arguments))
         with _results(arguments.output) as record:
             return asyncio.run(_run(arguments, requests, record))
 
@@ -66,12 +70,14 @@ def _parser() -> ArgumentParser:
     parser.add_argument(
         "--parallel", type=number(int, 1, MAX_PARALLEL), default=1, metavar="N", help="how many at once"
     )
+    add_grammar(parser)
     return parser
 
 
-def _requests(file: str) -> list[Request]:
+def _requests(file: str, grammar: Grammar | None) -> list[AnyRequest]:
     try:
-        return parse_requests(sys.stdin.read() if file == "-" else Path(file).read_text("utf-8"))
+        text = sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
+        return parse_requests(text, grammar)
     except UnicodeDecodeError as error:
         raise RequestFileError(f"byte {error.start} is not UTF-8") from None
 
@@ -85,7 +91,7 @@ def _results(file: str | None) -> Iterator[Record]:
     with Path(file).open("wb", buffering=0) as output:
 
         def record(job: Job) -> None:
-            output.write(json_line(job.result()))
+            output.write(job.line())
 
         yield record
 
@@ -98,10 +104,21 @@ def _display() -> Display:
     return LiveDisplay()
 
 
-async def _run(arguments: Namespace, requests: list[Request], record: Record) -> int:
+async def _run(arguments: Namespace, requests: list[AnyRequest], record: Record) -> int:
     """Answer all, and show each in its turn: the exit status."""
     display = _display()
-    jobs = [Job(number, request) for number, request in enumerate(requests, 1)]
+    with ThreadPoolExecutor(arguments.parallel) as threads:
+
+        def work(request: AnyRequest) -> Work:
+            if isinstance(request, BatchRequest):
+                return BatchWork(request, arguments.url, api_key(), threads)
+            return StreamWork(request)
+
+        jobs = [Job(number, work(request)) for number, request in enumerate(requests, 1)]
+        return await _run_all(arguments, jobs, display, record)
+
+
+async def _run_all(arguments: Namespace, jobs: list[Job], display: Display, record: Record) -> int:
     waiting = deque(jobs)
 
     def on_state(state: str) -> None:

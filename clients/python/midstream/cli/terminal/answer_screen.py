@@ -28,7 +28,15 @@ from midstream.cli.key_bindings import Intent, fit_help
 from midstream.cli.wrap import Cell, runs, wrap
 
 STYLE = Style.from_dict(
-    {"note": "dim", "interjection": "bold", "error": "bold", "state": "reverse", "help": "reverse dim"}
+    {
+        "note": "dim",
+        "reasoning": "dim italic",
+        "call": "ansicyan",
+        "interjection": "bold",
+        "error": "bold",
+        "state": "reverse",
+        "help": "reverse dim",
+    }
 )
 REWOUND = "⟨taken back; it goes on from here⟩"
 _REDRAW_S = 0.03  # at most so often, however fast the tokens come

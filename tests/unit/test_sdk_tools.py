@@ -1,0 +1,251 @@
+"""Tools and structured answers out of Python's types: what is told of them, and what comes of a call."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Annotated, Any, Literal, TypedDict
+
+import jsonschema
+import msgspec
+import pydantic
+import pytest
+
+from midstream.docstrings import read_docstring
+from midstream.options import plain_params, start_frame
+from midstream.protocol import Grammar, NamedFunction, NamedTool, Tool
+from midstream.schemas import from_json, json_schema, to_json
+from midstream.spans import Call, answer_message
+from midstream.tools import BadCall, run_call, tool_of
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Inner(pydantic.BaseModel):
+    n: int = pydantic.Field(ge=1)
+
+
+class Model(pydantic.BaseModel):
+    """A model of pydantic's."""
+
+    inner: Inner
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+class Tree(msgspec.Struct):
+    """A tree."""
+
+    colour: Colour
+    children: list[Tree] = []
+    at: Point | None = None
+
+
+class Film(TypedDict, total=False):
+    title: str
+
+
+class Mixed(msgspec.Struct):
+    model: Model
+    films: list[Film]
+
+
+VALUES: list[tuple[Any, str]] = [
+    (Point, '{"x":1,"y":2}'),
+    (Tree, '{"colour":"red","children":[{"colour":"red","children":[],"at":null}],"at":{"x":1,"y":2}}'),
+    (Film, '{"title":"Heat"}'),
+    (Model, '{"inner":{"n":2}}'),
+    (Mixed, '{"model":{"inner":{"n":2}},"films":[{"title":"Heat"}]}'),
+    (list[Model], '[{"inner":{"n":2}}]'),
+    (Literal["a", "b"], '"a"'),
+    (dict[str, int], '{"a":1}'),
+]
+
+
+@pytest.mark.parametrize(("kind", "text"), VALUES)
+def test_a_value_that_fits_the_schema_is_read_and_written_again(kind: Any, text: str) -> None:
+    schema = json_schema(kind)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(msgspec.json.decode(text), schema)
+    assert to_json(from_json(text, kind)) == text
+
+
+@pytest.mark.parametrize("kind", [Point, Tree, Film, Model, Mixed])
+def test_objects_are_closed(kind: Any) -> None:
+    text = to_json(json_schema(kind))
+    assert text.count('"type":"object"') == text.count('"additionalProperties":false') > 0
+
+
+@pytest.mark.parametrize("kind", [object, complex])
+def test_what_json_cannot_spell_is_refused(kind: Any) -> None:
+    with pytest.raises(TypeError, match="is no type"):
+        json_schema(kind)
+
+
+def test_a_value_that_does_not_fit_is_a_value_error() -> None:
+    for kind, text in [(Model, '{"inner":{"n":0}}'), (Point, "{}"), (Point, '{"x":'), (Film, '{"title":3}')]:
+        with pytest.raises(ValueError, match=r"."):
+            from_json(text, kind)
+
+
+# -- functions -------------------------------------------------------------------------------------
+
+
+def weather(
+    city: str,
+    days: Annotated[int, "how many"] = 1,
+    unit: Literal["C", "F"] = "C",
+    *,
+    where: Point | None = None,
+    model: Model | None = None,
+) -> Any:
+    """The weather of a city.
+
+    It is looked up.
+
+    Args:
+        city: which one,
+            by its name
+        days: not this
+        unit (str): of degrees
+
+    Returns:
+        Whatever came.
+    """
+    return city, days, unit, where, model
+
+
+def test_a_function_is_told_by_its_docstring_and_hints() -> None:
+    function = tool_of(weather).function
+    assert (function.name, function.description) == ("weather", "The weather of a city.\n\nIt is looked up.")
+    assert function.parameters is not None
+    told = function.parameters["properties"]
+    assert told["city"] == {"type": "string", "description": "which one, by its name"}
+    assert told["days"] == {"type": "integer", "description": "how many"}
+    assert told["unit"] == {"enum": ["C", "F"], "description": "of degrees"}
+    assert function.parameters["required"] == ["city"]
+    assert function.parameters["additionalProperties"] is False
+
+
+def test_sphinx_docstrings() -> None:
+    told = read_docstring(
+        """Do it.
+
+        :param y: the y
+            that matters
+        :param int z: of z: all
+        :type y: int
+        :returns: nothing
+        """
+    )
+    assert told == ("Do it.", {"y": "the y that matters", "z": "of z: all"})
+    assert read_docstring(None) == ("", {})
+    assert read_docstring("Args:\n  x: it\nThen on.") == ("Then on.", {"x": "it"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "description"),
+    [(Point, None), (Tree, "A tree."), (Film, None), (Model, "A model of pydantic's.")],
+)
+def test_a_type_is_a_tool_too(kind: Any, description: str | None) -> None:
+    function = tool_of(kind).function
+    assert (function.name, function.description) == (kind.__name__, description)
+    assert function.parameters == json_schema(kind)
+
+
+def call(name: str, arguments: str) -> Call:
+    return Call(call_id="c", name=name, arguments=arguments, index=0, end=9)
+
+
+def test_a_call_is_run_with_what_its_hints_make_of_it() -> None:
+    assert run_call(call("weather", '{"city":"Rome"}'), [weather]) == ("Rome", 1, "C", None, None)
+    told = '{"unit":"F","city":"Rome","where":{"x":1},"model":{"inner":{"n":3}}}'
+    assert run_call(call("weather", told), [weather]) == ("Rome", 1, "F", Point(1), Model(inner=Inner(n=3)))
+    assert run_call(call("Point", '{"x":4}'), [weather, Point]) == Point(4)
+
+
+async def test_an_async_function_is_awaited_by_whoever_called() -> None:
+    async def ask(question: str) -> str:
+        return question
+
+    assert await run_call(call("ask", '{"question":"why"}'), [ask]) == "why"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("wether", "{}", "there is no tool 'wether'; there are weather"),
+        ("weather", "{}", "do not fit: Object missing required field `city`"),
+        ("weather", '{"city":"Rome","days":"two"}', r"Expected `int`, got `str` - at `\$.days`"),
+        ("weather", '{"city":"Rome","town":"Rome"}', "unknown field `town`"),
+    ],
+)
+def test_what_the_model_gets_wrong_is_said_in_words_for_it(name: str, arguments: str, words: str) -> None:
+    with pytest.raises(BadCall, match=words):
+        run_call(call(name, arguments), [weather])
+
+
+def test_what_the_function_raises_is_its_own() -> None:
+    def fails(x: int) -> None:
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match=r"^mine$"):
+        run_call(call("fails", '{"x":1}'), [fails])
+
+
+def test_a_function_that_cannot_be_called_by_names_is_no_tool() -> None:
+    def many(*numbers: int) -> None: ...
+
+    with pytest.raises(TypeError, match="many: a model names its arguments"):
+        tool_of(many)
+    with pytest.raises(ValueError, match=r"function\.name"):
+        tool_of(lambda: None)
+
+
+# -- what is sent ----------------------------------------------------------------------------------
+
+
+def test_start_takes_functions_and_types() -> None:
+    given: Any = {"type": "function", "function": {"name": "given", "parameters": {"type": "object"}}}
+    frame = start_frame(
+        {
+            "messages": [{"role": "user", "content": "Hi"}],
+            "tools": [weather, Point, given],
+            "tool_choice": weather,
+        }
+    )
+    assert frame.tools is not None
+    assert [tool.function.name for tool in frame.tools] == ["weather", "Point", "given"]
+    assert frame.tool_choice == NamedTool(function=NamedFunction(name="weather"))
+    assert frame.tools[2] == msgspec.convert(given, Tool)
+    for choice in ("auto", "none", "required"):
+        assert start_frame({"prompt": "x", "tool_choice": choice}).tool_choice == choice
+    assert start_frame({"prompt": "x", "tool_choice": "given"}).tool_choice == NamedTool(
+        function=NamedFunction(name="given")
+    )
+
+
+def test_a_type_as_grammar_is_its_schema() -> None:
+    params = start_frame({"prompt": "x", "grammar": Point}).params
+    assert params.grammar == Grammar(json_schema=json_schema(Point))
+    for grammar in (None, {"regex": "a"}, Grammar(regex="a")):
+        assert plain_params({"grammar": grammar}) == {"grammar": grammar}
+
+
+def test_an_answer_with_calls_is_a_turn_of_the_conversation() -> None:
+    whole, cut = call("weather", '{"city":"Rome"}'), Call(call_id="d", name="w", arguments="{", index=9)
+    message = answer_message("", [whole, cut])
+    assert (message.role, message.content) == ("assistant", None)
+    assert message.tool_calls is not None
+    assert [(one.id, one.function.name, one.function.arguments) for one in message.tool_calls] == [
+        ("c", "weather", '{"city":"Rome"}')
+    ]
+    assert answer_message("", [cut]).content == ""
+    assert whole.answer({"at": Model(inner=Inner(n=1))}).content == '{"at":{"inner":{"n":1}}}'
+    assert (whole.answer("warm").content, whole.answer("warm").tool_call_id) == ("warm", "c")
