@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import midstream
 from tests.server.conftest import JSON
 from tests.server.independent_client import Client, client_of
 from tests.server.server_process import Served, used
@@ -172,3 +173,34 @@ async def test_held_memory_stays(scripted: Served, client: Client) -> None:
     await client.next("a")
     assert (await client.next("a"))["recomputed_tokens"] == 0
     await until(client, "final")
+
+
+async def test_the_python_client_runs_the_loop(scripted: Served) -> None:
+    async with await midstream.connect(scripted.url) as client:
+        stream = await client.start(
+            messages=asking(f"So.{PARIS}{ROME}⏭Mild.⏭Never."), tools=[WEATHER], on_tool_call="pause"
+        )
+        async for call in stream.tool_calls():
+            if "Paris" in call.arguments:
+                await stream.tool_result(call, {"degrees": 20})
+            else:
+                await stream.tool_result(call, error="no such place")
+        assert stream.text == "So.Mild."
+        assert stream.final is not None
+        assert stream.final.finish_reason == "stop"
+
+
+def test_the_python_client_forks(scripted: Served) -> None:
+    with midstream.sync.connect(scripted.url) as client:
+        stream = client.start(prompt="Once upon a time", max_tokens=200, ignore_eos=True, seed=3, window=1)
+        while stream.consumed < 90:
+            stream.next()
+        same = client.fork(stream, seed=3)
+        others = [client.fork(stream.request_id, at=80) for _ in range(3)]
+        for one in (stream, same, *others):
+            for _ in one:
+                pass
+        assert same.text == stream.text
+        assert len({one.text for one in others}) == 3
+        assert {one.text[:40] for one in others} == {stream.text[:40]}
+        assert [one.final.usage.inherited_tokens for one in (same, *others) if one.final] == [90, 80, 80, 80]

@@ -42,7 +42,8 @@ export const PARAMS = [
 /** The fields of `start` that are no sampling parameters, and that a caller gives. */
 export const START_FIELDS = [
   "request_id", "messages", "prompt", "model", "stream_interval", "priority", "timeout_ms", "on_disconnect",
-  "grace_ms", "return_tokens", "tools", "tool_choice", "parallel_tool_calls",
+  "grace_ms", "return_tokens", "tools", "tool_choice", "parallel_tool_calls", "fork", "on_tool_call",
+  "tool_hold_ms",
 ];
 
 /** WebSocket close codes after which a new connection is worth a try. */
@@ -113,6 +114,9 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @property {Tool[]} [tools] functions that the model may call
  * @property {ToolChoice} [tool_choice]
  * @property {boolean} [parallel_tool_calls] false: the first call that is whole ends the stream
+ * @property {"finish" | "pause" | "continue"} [on_tool_call] whether it ends with its calls, waits for their results, or
+ *   goes on meanwhile
+ * @property {number} [tool_hold_ms] how long its memory is held while it waits for results
  */
 
 /** @typedef {{limit?: number, prefetch?: number}} Credit */

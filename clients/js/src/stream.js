@@ -273,6 +273,28 @@ export class Stream {
   }
 
   /**
+   * Tell the model what came of a call, for a stream that was started with `on_tool_call` "pause" or "continue".
+   * What is no text is told as JSON. Results of one turn go in together: the stream goes on with the last of them.
+   * @param {Call | string} call
+   * @param {unknown} content
+   */
+  toolResult(call, content) {
+    const call_id = typeof call === "string" ? call : call.call_id;
+    const told = typeof content === "string" ? content : JSON.stringify(content ?? null);
+    return this.#steer({ type: "tool_result", request_id: this.requestId, call_id, content: told });
+  }
+
+  /**
+   * Tell the model that a call has ended with an error.
+   * @param {Call | string} call
+   * @param {string} error
+   */
+  toolError(call, error) {
+    const call_id = typeof call === "string" ? call : call.call_id;
+    return this.#steer({ type: "tool_result", request_id: this.requestId, call_id, error });
+  }
+
+  /**
    * Forget the output from token `to` on, and go on from there. `text` and `tokens` follow.
    * @param {number} to
    */

@@ -12,8 +12,9 @@ import { answerMessage } from "../src/tools.js";
 import { scripted } from "./server-process.js";
 import { withAndWithoutWorker } from "./with-and-without-worker.js";
 
-/** @param {object} given */
-const spelt = (given) => `<tool_call>${JSON.stringify({ name: "weather", arguments: given })}</tool_call>`;
+/** @param {{city: string}} given */
+const spelt = ({ city }) =>
+  `<tool_call>\n{"name": "weather", "arguments": {"city": "${city}"}}\n</tool_call>`;
 
 /** @param {string} script */
 const asking = (script) => [{ role: "user", content: `Say ⟦${script}⟧` }];
@@ -29,6 +30,20 @@ const weather = {
 const call = (given, more) => ({ call_id: "c", name: "weather", arguments: given, index: 0, end: 3, ...more });
 
 withAndWithoutWorker("tools", [scripted], (fixture) => {
+  test("a stream waits at its calls, takes their results and goes on; and its fork does so too", async () => {
+    const script = [`So.${spelt({ city: "Rome" })}${spelt({ city: "Bonn" })}`, "It is warm.", "Or not."].join("⏭");
+    const asked = { messages: asking(script), tools: [weather], on_tool_call: /** @type {const} */ ("pause") };
+    const stream = await fixture.client.start(asked);
+    for await (const call of stream.toolCalls()) {
+      if (callArguments(call).city === "Rome") await stream.toolResult(call, { degrees: 20 });
+      else await stream.toolError(call, "no such place");
+    }
+    assert.deepEqual([stream.text, stream.final?.finish_reason], ["So.It is warm.", "stop"]);
+    const fork = await fixture.client.fork(stream, { at: stream.index - 5 });
+    for await (const _ of fork);
+    assert.deepEqual([fork.text, fork.final?.usage.inherited_tokens], [stream.text, stream.index - 5]);
+  });
+
   test("each call is given when it is whole, run, and answered in the next start", async () => {
     const script = `So.${spelt({ city: "Rome" })}${spelt({ city: "Bonn" })}`;
     const messages = asking(script);

@@ -76,6 +76,16 @@ export class Client {
      */
     start({ window, credit, signal, onevent, recorder, ...options }: StartOptions): Promise<Stream>;
     /**
+     * A stream that begins as another one stands before output token `at`, or behind all that has come of it, and is one
+     * of its own from there. The other notices nothing, and may have ended. It has the other's parameters, but for those
+     * given, and a seed of its own: with the same seed it is the same text. Its first chunk is what it begins with.
+     * @param {Stream | string} stream
+     * @param {Omit<StartOptions, "prompt" | "messages" | "fork"> & {at?: number}} [options]
+     */
+    fork(stream: Stream | string, { at, ...options }?: Omit<StartOptions, "prompt" | "messages" | "fork"> & {
+        at?: number;
+    }): Promise<Stream>;
+    /**
      * Take over a stream that was started elsewhere, such as by this page before it was loaded anew. Whoever had it
      * loses it. It must have been started with `on_disconnect: "pause"` or "continue" to outlive its starter, and is
      * as before when this client closes. A stream that has ended can be had for some minutes, too.

@@ -182,6 +182,15 @@ export type StartFields = {
      * false: the first call that is whole ends the stream
      */
     parallel_tool_calls?: boolean | undefined;
+    /**
+     * whether it ends with its calls, waits for their results, or
+     * goes on meanwhile
+     */
+    on_tool_call?: "pause" | "finish" | "continue" | undefined;
+    /**
+     * how long its memory is held while it waits for results
+     */
+    tool_hold_ms?: number | undefined;
 };
 export type Credit = {
     limit?: number;

@@ -99,6 +99,19 @@ export class Stream {
      */
     inject({ text, messages, tokens, at, grammar }: Injection): Promise<number>;
     /**
+     * Tell the model what came of a call, for a stream that was started with `on_tool_call` "pause" or "continue".
+     * What is no text is told as JSON. Results of one turn go in together: the stream goes on with the last of them.
+     * @param {Call | string} call
+     * @param {unknown} content
+     */
+    toolResult(call: Call | string, content: unknown): Promise<number>;
+    /**
+     * Tell the model that a call has ended with an error.
+     * @param {Call | string} call
+     * @param {string} error
+     */
+    toolError(call: Call | string, error: string): Promise<number>;
+    /**
      * Forget the output from token `to` on, and go on from there. `text` and `tokens` follow.
      * @param {number} to
      */

@@ -20,6 +20,7 @@ from midstream.protocol import (
     Attached,
     Event,
     Final,
+    Fork,
     Message,
     Ping,
     Pong,
@@ -147,6 +148,27 @@ class Client:
         core = StreamCore(None if credit == "auto" else _positive(window))
         channel = Channel(self._session, request_id, core, None, kept=True)
         return await self._open(channel, frame(Attach, request_id=request_id, after=-1), Attached)
+
+    async def fork(
+        self,
+        stream: Stream | str,
+        *,
+        at: int | None = None,
+        window: int = DEFAULT_WINDOW,
+        credit: CreditLike | None = None,
+        **options: Unpack[StartOptions],
+    ) -> Stream:
+        """A stream that begins as another one stands before output token `at`, or behind all that has come of
+        it, and is one of its own from there; the other notices nothing, and may have ended.
+
+        It has the other's parameters, but for those given, and a seed of its own: with the same seed it is
+        the same text. Its first chunk is what it begins with.
+        """
+        if isinstance(stream, str):
+            options["fork"] = Fork(request_id=stream, at=at)
+        else:
+            options["fork"] = Fork(request_id=stream.request_id, at=stream.index if at is None else at)
+        return await self.start(window=window, credit=credit, **options)
 
     async def _open(self, channel: Channel, first_frame: Start | Attach, answer: type[Event]) -> Stream:
         self._session.add(channel)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict, TypeVar, cast
+from typing import Any, Literal, Required, TypedDict, TypeVar, cast
 
 import msgspec
 
 from midstream.errors import from_code
-from midstream.protocol import Credit, Frame, Grammar, Message, Params, Start
+from midstream.protocol import Credit, Fork, Frame, Grammar, Message, Params, Start
 from midstream.schemas import json_schema
 from midstream.tools import ToolChoiceLike, ToolLike, tool_choice_of, tool_of
 
@@ -62,6 +62,14 @@ class ParamOptions(TypedDict, total=False):
     grammar: GrammarLike | None
 
 
+class ForkOptions(TypedDict, total=False):
+    """A stream, and the output token before which it is forked: behind all that was sent, where none is
+    said."""
+
+    request_id: Required[str]
+    at: int
+
+
 class StartOptions(ParamOptions, total=False):
     """What a stream may be started with: `messages` or `prompt` (text or token ids), and what is to differ.
 
@@ -70,7 +78,8 @@ class StartOptions(ParamOptions, total=False):
     connection breaks. `request_id`: a name of one's own, up to 128 characters; a random one by default.
     `tools`: what the model may call: Python functions, types whose fields are the arguments, or what OpenAI's
     API has. `tool_choice`: "auto", "none", "required", or the one that is to be called, by its name or
-    itself.
+    itself. `on_tool_call`: whether it ends with its calls, waits for their results (`Stream.tool_result`), or
+    goes on meanwhile. `fork`: in place of a prompt, the stream as which it begins; `Client.fork` is shorter.
     """
 
     request_id: str
@@ -86,6 +95,9 @@ class StartOptions(ParamOptions, total=False):
     tools: Sequence[ToolLike]
     tool_choice: ToolChoiceLike
     parallel_tool_calls: bool
+    on_tool_call: Literal["finish", "pause", "continue"]
+    tool_hold_ms: int | None
+    fork: ForkOptions | Fork
 
 
 class CreditOptions(TypedDict, total=False):

@@ -18,6 +18,8 @@ from midstream.record_format import Line, Record, RecordError, encode_line, pars
 
 SNAPSHOT = "the connection was lost, and the server had forgotten what happened meanwhile"
 ELSEWHERE = "another connection injected something here"
+FORK = "the stream is a fork, which cannot be played without the one that it forks"
+RESULT = "it took a result of a tool here, for which a stream that is played does not wait"
 
 
 def read_records(file: str | Path) -> list[Record]:
@@ -128,7 +130,7 @@ class StreamRecorder:
             case protocol.Resumed():
                 self._write_resumption(event, frame)
             case protocol.Snapshot():
-                self._lose(SNAPSHOT)
+                self._lose(SNAPSHOT if self._start.fork is None else FORK)
             case protocol.Final(index=index):
                 self._write(
                     record_format.Final(
@@ -159,7 +161,7 @@ class StreamRecorder:
 
     def _write_injection(self, index: int, frame: Frame | None) -> None:
         if not isinstance(frame, protocol.Inject):
-            self._lose(ELSEWHERE)
+            self._lose(RESULT if isinstance(frame, protocol.ToolResult) else ELSEWHERE)
             return
         self._write(
             record_format.Inject(

@@ -215,8 +215,9 @@ class Session:
     def _receive_stream_event(self, event: StreamEvent) -> None:
         channel = self._channels.get(event.request_id)
         if channel is not None:
+            missed = event.seq != channel.core.seq + 1  # else it is what a fork begins with
             channel.receive(event)
-            channel.snapshot_received |= isinstance(event, Snapshot)
+            channel.snapshot_received |= isinstance(event, Snapshot) and missed
         self._resolve(event.ref, event)
         if channel is not None and isinstance(event, Started) and channel.attach_ref is not None:
             self._resend(channel, ())

@@ -33,7 +33,9 @@ from midstream.protocol import (
     Rewind,
     Rewound,
     StreamEvent,
+    ToolResult,
 )
+from midstream.schemas import to_json
 from midstream.spans import Call, Thought, answer_message
 from midstream.stream_channel import Channel
 from midstream.stream_core import Chunk, State
@@ -148,7 +150,8 @@ class Stream:
 
     @property
     def pause_reason(self) -> PauseReason | None:
-        """Why it is paused: "client" (somebody asked), "memory", "engine" (it failed) or "detached"."""
+        """Why it is paused: "client" (somebody asked), "tool_call" (it waits for results), "memory", "engine"
+        (it failed) or "detached"."""
         return self._core.pause_reason
 
     @property
@@ -271,6 +274,18 @@ class Stream:
         content = {"text": text, "messages": messages, "tokens": tokens}
         put = frame(Inject, request_id=self.request_id, **content, at=at, grammar=grammar)
         return (await self._channel.request(put, Injected)).index
+
+    async def tool_result(self, call: Call | str, content: object = None, *, error: str | None = None) -> int:
+        """Tell the model what came of a call, or the error that it ended with. What is no text is told as
+        JSON.
+
+        For a stream that was started with on_tool_call="pause" or "continue". Results of one turn go in
+        together: the stream goes on with the last of them.
+        """
+        said = content if isinstance(content, str) else None if error is not None else to_json(content)
+        call_id = call if isinstance(call, str) else call.call_id
+        result = frame(ToolResult, request_id=self.request_id, call_id=call_id, content=said, error=error)
+        return (await self._channel.request(result, Injected)).index
 
     async def rewind(self, to: int) -> int:
         """Forget the output from token `to` on, and go on from there. `text` and `tokens` follow."""

@@ -163,7 +163,8 @@ class Stream:
 
     @property
     def pause_reason(self) -> PauseReason | None:
-        """Why it is paused: "client" (somebody asked), "memory", "engine" (it failed) or "detached"."""
+        """Why it is paused: "client" (somebody asked), "tool_call" (it waits for results), "memory", "engine"
+        (it failed) or "detached"."""
         return self._stream.pause_reason
 
     @property
@@ -219,6 +220,10 @@ class Stream:
         return self._thread.run(
             self._stream.inject(text=text, messages=messages, tokens=tokens, at=at, grammar=grammar)
         )
+
+    def tool_result(self, call: Call | str, content: object = None, *, error: str | None = None) -> int:
+        """Tell the model what came of a call: see `midstream.Stream.tool_result`."""
+        return self._thread.run(self._stream.tool_result(call, content, error=error))
 
     def rewind(self, to: int) -> int:
         """Forget the output from token `to` on, and go on from there. `text` and `tokens` follow."""
@@ -296,6 +301,20 @@ class Client:
         return Stream(
             self._thread, self._thread.run(self._client.attach(request_id, window=window, credit=credit))
         )
+
+    def fork(
+        self,
+        stream: Stream | str,
+        *,
+        at: int | None = None,
+        window: int = DEFAULT_WINDOW,
+        credit: CreditLike | None = None,
+        **options: Unpack[StartOptions],
+    ) -> Stream:
+        """A stream that begins as another one stands: see `midstream.Client.fork`."""
+        parent = stream if isinstance(stream, str) else stream._stream
+        branch = self._client.fork(parent, at=at, window=window, credit=credit, **options)
+        return Stream(self._thread, self._thread.run(branch))
 
     def complete(self, **options: Unpack[StartOptions]) -> Completion:
         """Start a stream, wait for its end and return the whole. Raises StreamFailed if that is an error."""
