@@ -13,7 +13,7 @@ import { scripted } from "./server-process.js";
 import { withAndWithoutWorker } from "./with-and-without-worker.js";
 
 /** @param {object} given */
-const spelt = (given) => `<tool_call>${JSON.stringify({ name: "weather", arguments: given })}</tool_call>`;
+const spelt = (given) => `<tool_call>\n${JSON.stringify({ name: "weather", arguments: given })}\n</tool_call>`;
 
 /** @param {string} script */
 const asking = (script) => [{ role: "user", content: `Say ⟦${script}⟧` }];
