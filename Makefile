@@ -13,7 +13,7 @@ SERVING := $(VENV)/.setup-serving-$(SUM)
 DEVELOPING := $(VENV)/.setup-developing-$(SUM)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve setup test check bench bench-gpu reliability
+.PHONY: help serve setup test check bench bench-gpu reliability compat
 .NOTPARALLEL:  # two set-ups at once would write into one environment
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo "make check   formatting, lint, strict types, import rules"
 	@echo "make bench   measure, and write the table to bench/results"
 	@echo "make bench-gpu     measure a CUDA device, beside its limits and transformers"
+	@echo "make compat        run tool loops and typed answers of OpenAI's clients by others, as they are, against the chat door"
 	@echo "make reliability   try every promise under faults, load and attack: about three hours"
 
 serve: $(SERVING)
@@ -46,6 +47,9 @@ bench-gpu: $(DEVELOPING)
 
 bench: $(DEVELOPING)
 	$(RUN)/python -m bench
+
+compat: $(DEVELOPING)
+	$(RUN)/python -m bench.compat
 
 reliability: $(DEVELOPING)
 	$(RUN)/python -m bench.reliability

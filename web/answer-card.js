@@ -3,22 +3,29 @@
  * one `Answer`; does not know the conversation that it stands in.
  */
 import { AnswerText } from "./answer-text.js";
+import { CallCards } from "./call-cards.js";
 import { button, element } from "./dom.js";
+import { ReasoningFold } from "./reasoning-fold.js";
 import { announce } from "./screen-reader.js";
 
 /** @typedef {import("./answer-state.js").Answer} Answer @typedef {import("./answer-state.js").Settings} Settings */
 
 const REASONS = /** @type {Record<string, string>} */ ({
-  stop: "finished", length: "reached its limit", cancelled: "stopped", error: "broken off",
+  stop: "finished", tool_calls: "waits for results", length: "reached its limit", cancelled: "stopped", error: "broken off",
 });
 
 export class AnswerCard {
+  /** Whether its calls have been answered. */ answered = false;
   #drawing = false;
   #resumeAfter = false;
+
+  /** Called with what its calls returned. @type {(results: string[]) => void} */ onresults = () => {};
 
   /** @param {Answer} answer @param {() => Settings} settings @param {() => void} onchange */
   constructor(answer, settings, onchange) {
     this.answer = answer;
+    this.reasoning = new ReasoningFold();
+    this.calls = new CallCards((results) => this.onresults(results));
     this.text = new AnswerText(answer.transcript, (word) => answer.goOnFrom(word, settings()), announce);
     this.state = element("span", "state");
     this.numbers = element("p", "numbers");
@@ -36,7 +43,9 @@ export class AnswerCard {
     tools.append(this.pause, this.interject, this.stop, this.goOn, this.save);
     const head = element("header");
     head.append(element("h3", "", answer.label), this.state, tools);
-    this.element.append(head, this.text.element, this.interjection, this.problem, this.numbers);
+    this.element.append(
+      head, this.reasoning.element, this.text.element, this.calls.element, this.interjection, this.problem, this.numbers,
+    );
     answer.onchange = (news) => {
       if (news) announce(`${answer.label}: ${news}`);
       if (!answer.running) this.#close();
@@ -56,6 +65,12 @@ export class AnswerCard {
     });
   }
 
+  /** The conversation has gone on: nobody asks any more what its calls returned. */
+  settle() {
+    this.answered = true;
+    this.draw();
+  }
+
   toggle() {
     return this.answer.state === "paused" ? this.answer.resume() : this.answer.pause();
   }
@@ -73,12 +88,14 @@ export class AnswerCard {
     const { answer } = this;
     const { state, running, final } = answer;
     this.text.draw();
+    this.reasoning.draw(answer.reasoning, answer.reasons);
+    this.calls.draw(answer.calls, answer.asksForResults && !this.answered);
     this.element.dataset.state = state;
     this.text.element.setAttribute("aria-busy", String(state === "writing"));
-    this.state.textContent = running ? state : REASONS[final?.finish_reason] ?? "broken off";
+    this.state.textContent = running ? (answer.reasons && state === "writing" ? "reasoning" : state) : REASONS[final?.finish_reason] ?? "broken off";
     this.pause.textContent = state === "paused" ? "Resume" : "Pause";
     for (const tool of [this.pause, this.stop, this.interject]) tool.hidden = !running;
-    this.goOn.hidden = running || final?.finish_reason === "stop";
+    this.goOn.hidden = running || ["stop", "tool_calls"].includes(final?.finish_reason);
     this.save.hidden = running || !answer.record;
     this.problem.textContent = answer.problem;
     this.problem.hidden = !answer.problem;

@@ -2,12 +2,13 @@
  * One answer and its state: read from a stream at the reader's pace, steered while it is written, and taken up again
  * after its end. Knows the SDK's stream and the transcript; knows no DOM. `onchange` tells of every change.
  *
- * @typedef {import("./answer-transcript.js").Position} Position @typedef {import("./answer-transcript.js").Message} Message
+ * @typedef {import("./answer-transcript.js").Position} Position @typedef {import("/sdk/midstream.js").Message} Message
  * @typedef {import("./connection.js").Client} Client
  * @typedef {"waiting" | "writing" | "paused" | "ended"} State
- * @typedef {{ params: Record<string, any>, window: number, pace: number, model?: string }} Settings
+ * @typedef {import("/sdk/midstream.js").Call} Call
+ * @typedef {{ params: Record<string, any>, window: number, pace: number, model?: string, tools?: any[] }} Settings
  */
-import { Recorder } from "/sdk/midstream.js";
+import { Recorder, answerMessage, toolMessage } from "/sdk/midstream.js";
 import { explain, explainSteering } from "./error-messages.js";
 import { RateMeter } from "./rate-meter.js";
 import { Transcript, injection } from "./answer-transcript.js";
@@ -19,6 +20,12 @@ export class Answer {
   /** @type {any} */ final = null;
   problem = "";
   pace = 0;
+  /** What it has said to itself. */
+  reasoning = "";
+  /** Whether that goes on. */
+  reasons = false;
+  /** @type {Call[]} whole ones, and perhaps one that is being written */
+  calls = [];
   /** @type {(news?: string) => void} */ onchange = () => {};
   /** @type {Recorder[]} of its runs since the page was loaded */ #recorders = [];
   #run = 0;
@@ -40,9 +47,9 @@ export class Answer {
 
   /** What is kept of it when the page is loaded anew. */
   toJSON() {
-    const { question, label, final, transcript } = this;
+    const { question, label, final, transcript, reasoning, calls } = this;
     const { pieces, marks } = transcript;
-    return { question, label, final, pieces, marks, run: this.#run };
+    return { question, label, final, pieces, marks, run: this.#run, reasoning, calls };
   }
 
   /** @param {() => Client | null} client @param {any} kept */
@@ -52,11 +59,32 @@ export class Answer {
     answer.transcript.marks = kept.marks;
     answer.#run = kept.run;
     const problem = kept.final ? "" : "This was broken off. \u201cGo on\u201d continues it.";
-    return Object.assign(answer, { state: "ended", final: kept.final, problem });
+    const { final, reasoning, calls } = kept;
+    return Object.assign(answer, { state: "ended", final, problem, reasoning, calls });
   }
 
   get running() {
     return this.state !== "ended";
+  }
+
+  /** Whether it waits to be told what its calls returned. */
+  get asksForResults() {
+    return this.final?.finish_reason === "tool_calls";
+  }
+
+  /**
+   * As turns of a conversation: with its calls where `results` say what they returned.
+   * @param {string[]} [results] @returns {Message[]}
+   */
+  messages(results) {
+    const messages = this.transcript.messages();
+    if (!results) return messages;
+    const said = messages.at(-1)?.role === "assistant" ? messages.pop()?.content : "";
+    return [
+      ...messages,
+      answerMessage(said ?? "", this.calls),
+      ...this.calls.map((call, at) => toolMessage(call, results[at] ?? "")),
+    ];
   }
 
   get requestId() {
@@ -85,9 +113,9 @@ export class Answer {
   }
 
   /** @param {Settings} settings */
-  async #write({ params, window, pace, model }) {
+  async #write({ params, window, pace, model, tools }) {
     const parts = this.transcript.parts();
-    Object.assign(this, { state: "waiting", final: null, problem: "", pace, meter: new RateMeter() });
+    Object.assign(this, { state: "waiting", final: null, problem: "", pace, meter: new RateMeter(), reasons: false });
     this.#run += parts.length ? 1 : 0;
     this.#window = window;
     this.#stream = this.#cancelling = null;
@@ -95,7 +123,7 @@ export class Answer {
     this.onchange("The answer begins");
     try {
       /** @type {Record<string, any> & { window: number }} */
-      const options = { messages: this.question, return_tokens: true, window, ...params, ...(model && { model }) };
+      const options = { messages: this.question, return_tokens: true, window, ...params, ...(model && { model }), tools };
       if (parts.length) options.credit = { limit: 0 }; // not a token before the old ones stand
       await this.#start(options);
       for (const part of parts) await this.#stream.inject(injection(part));
@@ -137,6 +165,7 @@ export class Answer {
   /** @param {number} run @param {any} event */
   #receive(run, event) {
     const at = { run, index: event.index };
+    const news = this.#receiveSpan(event);
     if (event.type === "rewound") {
       if (this.#pendingChunk && this.#pendingChunk.end > event.index) this.#pendingChunk = null;
       this.transcript.cut(at, event.text_length);
@@ -145,8 +174,20 @@ export class Answer {
       this.state = event.paused ? "paused" : "writing";
     } else if (event.type === "paused" || event.type === "resumed") {
       this.state = event.type === "paused" ? "paused" : "writing";
-    } else return;
-    this.onchange();
+    } else if (news === null) return;
+    this.onchange(news ?? undefined);
+  }
+
+  /** What stands beside the text: what there is to say of it, null for nothing. @param {any} event */
+  #receiveSpan(event) {
+    const began = event.type === "reasoning" && !this.reasons;
+    if (event.type === "reasoning") this.reasons = true;
+    else if (event.type === "tool_call" || (event.type === "token" && event.delta)) this.reasons = false;
+    if (!this.#stream || event.type === "token") return null;
+    ({ reasoning: this.reasoning, calls: this.calls } = this.#stream);
+    if (began) return "Reasoning";
+    if (event.type === "tool_call") return `Calls ${event.name}`;
+    return ["reasoning", "tool_arguments", "tool_call_done"].includes(event.type) ? "" : null;
   }
 
   /** Where less stands than is shown, the rest is read again. @param {number} run */
@@ -159,7 +200,8 @@ export class Answer {
 
   /** @param {any} final @param {string} problem */
   #end(final, problem) {
-    Object.assign(this, { state: "ended", final, problem });
+    Object.assign(this, { state: "ended", final, problem, reasons: false });
+    if (this.#stream) ({ reasoning: this.reasoning, calls: this.calls } = this.#stream);
     this.#gate = null;
     this.onchange(problem || "The answer has ended");
   }
@@ -201,7 +243,7 @@ export class Answer {
     this.onchange(`${what.join(", ")} from token ${index}`);
   }
 
-  /** @param {{ text: string } | { messages: Message[] }} what */
+  /** @param {{ text: string } | { messages: import("./answer-transcript.js").Message[] }} what */
   async inject(what) {
     if (!this.#steerable) return;
     const run = this.#run;

@@ -2,8 +2,9 @@
  * The conversation: questions, each with one answer or several beside each other, and which of them it goes on
  * with. Knows answers and where they stand on the page; knows no sockets.
  *
- * @typedef {import("./answer-transcript.js").Message} Message
- * @typedef {{ question: string, cards: AnswerCard[], chosen: number, element: HTMLElement }} Turn
+ * @typedef {import("/sdk/midstream.js").Message} Message
+ * @typedef {{ question: string, results?: string[], cards: AnswerCard[], chosen: number, element: HTMLElement }} Turn
+ *   `results`: what the calls of the turn before returned, where that is what was said
  */
 import { AnswerCard } from "./answer-card.js";
 import { Answer } from "./answer-state.js";
@@ -42,7 +43,20 @@ export class Conversation {
   ask(question, times) {
     const before = [...this.#history(), { role: "user", content: question }];
     const labels = times > 1 ? [..."ABCD"].slice(0, times).map((letter) => `Answer ${letter}`) : ["Answer"];
-    const turn = this.#add(question, labels.map((label) => new Answer(this.#client, before, label)));
+    this.#answer(this.#add({ question }, labels.map((label) => new Answer(this.#client, before, label))));
+  }
+
+  /** What the calls of the last answer returned, for the model to go on. @param {string[]} results */
+  give(results) {
+    const last = this.turns[this.turns.length - 1];
+    const { calls } = last.cards[last.chosen].answer;
+    const question = calls.map(({ name }, at) => `${name}: ${results[at]}`).join("\n");
+    const before = this.#history(results);
+    this.#answer(this.#add({ question, results }, [new Answer(this.#client, before, "Answer")]));
+  }
+
+  /** @param {Turn} turn */
+  #answer(turn) {
     const { params, ...rest } = this.#settings();
     turn.cards.forEach(({ answer }, at) => {
       const seed = params.seed === undefined ? {} : { seed: params.seed + at }; // the same seed would say the same
@@ -74,16 +88,18 @@ export class Conversation {
     this.onchange();
   }
 
-  /** @returns {Message[]} */
-  #history() {
-    return this.turns.flatMap(({ question, cards, chosen }) => [
-      { role: "user", content: question },
-      ...cards[chosen].answer.transcript.messages(),
-    ]);
+  /** With what the last answer's calls returned, if that is known. @param {string[]} [results] @returns {Message[]} */
+  #history(results) {
+    return this.turns.flatMap(({ question, results: had, cards, chosen }, at) => {
+      const next = this.turns[at + 1];
+      const said = cards[chosen].answer.messages(next ? next.results : results);
+      return had ? said : [{ role: "user", content: question }, ...said];
+    });
   }
 
-  /** @param {string} question @param {Answer[]} answers @param {number} [chosen] */
-  #add(question, answers, chosen = 0) {
+  /** @param {{ question: string, results?: string[] }} asked @param {Answer[]} answers @param {number} [chosen] */
+  #add({ question, results }, answers, chosen = 0) {
+    for (const card of this.turns.at(-1)?.cards ?? []) card.settle();
     const section = element("section", answers.length > 1 ? "turn several" : "turn");
     const said = element("h2", "question");
     said.append(element("bdi", "", sanitize(question)));
@@ -92,7 +108,13 @@ export class Conversation {
     section.append(said, beside);
     const cards = answers.map((answer) => new AnswerCard(answer, this.#settings, () => this.onchange()));
     beside.append(...cards.map((card) => card.element));
-    const turn = { question, cards, chosen, element: section };
+    const turn = { question, results, cards, chosen, element: section };
+    cards.forEach((card, at) => {
+      card.onresults = (results) => {
+        turn.chosen = at; // the conversation goes on with the one that is answered
+        this.give(results);
+      };
+    });
     if (cards.length > 1) cards.forEach((card, at) => this.#offer(turn, card, at));
     this.turns.push(turn);
     this.#container.append(section);
@@ -115,8 +137,8 @@ export class Conversation {
   }
 
   #keep() {
-    const kept = this.turns.map(({ question, cards, chosen }) => {
-      return { question, chosen, answers: cards.map((card) => card.answer) };
+    const kept = this.turns.map(({ question, results, cards, chosen }) => {
+      return { question, results, chosen, answers: cards.map((card) => card.answer) };
     });
     sessionStorage.setItem(STORAGE_KEY, JSON.stringify(kept));
   }
@@ -124,8 +146,8 @@ export class Conversation {
   #restore() {
     const kept = sessionStorage.getItem(STORAGE_KEY);
     sessionStorage.removeItem(STORAGE_KEY); // taken once: what cannot be read does not stand in the way for ever
-    for (const { question, answers, chosen } of kept ? JSON.parse(kept) : []) {
-      this.#add(question, answers.map((/** @type {any} */ one) => Answer.from(this.#client, one)), chosen);
+    for (const { question, results, answers, chosen } of kept ? JSON.parse(kept) : []) {
+      this.#add({ question, results }, answers.map((/** @type {any} */ one) => Answer.from(this.#client, one)), chosen);
     }
   }
 }

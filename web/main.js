@@ -83,7 +83,7 @@ function countDown() {
 
 function ask() {
   const text = question.value.trim();
-  if (!text || connection.state !== "open") return;
+  if (!text || connection.state !== "open" || !settingsForm.report()) return;
   conversation.ask(text, Number(byId("times", HTMLSelectElement).value));
   question.value = "";
   showRunning();

@@ -3,6 +3,7 @@
  * runs. Knows names, ranges and the page's form; what is done with a change is `onadjust`'s business.
  */
 import { element } from "./dom.js";
+import { StructureBoxes } from "./structure-boxes.js";
 
 /** @typedef {{ name: string, label: string, value: number, min: number, max: number, step: number, hint: string }} Slider */
 
@@ -25,10 +26,12 @@ export class SettingsForm {
   /** @type {Record<string, number>} */ #changed = {};
   /** @type {ReturnType<typeof setTimeout> | undefined} */ #timer;
   #form;
+  #boxes;
 
   /** @param {HTMLFormElement} form */
   constructor(form) {
     this.#form = form;
+    this.#boxes = new StructureBoxes(form);
     form.querySelector(".sliders")?.append(...SLIDERS.map((slider) => this.#slider(slider)));
     form.addEventListener("submit", (event) => event.preventDefault());
     const pace = this.#field("pace");
@@ -48,7 +51,14 @@ export class SettingsForm {
     if (!Number.isNaN(seed)) params.seed = seed;
     if (stop) params.stop = [stop];
     const window = Math.max(this.#field("window").valueAsNumber || 64, 1);
-    return { params, window, pace: this.#field("pace").valueAsNumber || 0 };
+    const { grammar, tools } = this.#boxes.options;
+    if (grammar) params.grammar = grammar;
+    return { params, window, pace: this.#field("pace").valueAsNumber || 0, tools };
+  }
+
+  /** Whether an answer can start with them; where not, what stands in its way is shown. */
+  report() {
+    return this.#boxes.report();
   }
 
   /** A step up or down, as by a key. @param {string} name @param {number} steps */

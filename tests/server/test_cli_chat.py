@@ -87,12 +87,13 @@ async def test_tools_are_called_and_the_answer_goes_on(opened: Open, tmp_path: P
     file = tmp_path / "tools.py"
     toy = Served(scripted=True)
     try:
-        terminal = await opened(toy.http, "--tool", f"{file}:weather", "--tool", f"{file}:time")
         calls = "".join(
-            f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+            f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
             for name, arguments in [("time", {"place": "Rome"}), ("weather", {"city": "Rome"})]
         )
-        terminal.type(f"Say ⟦Well.{calls}⟧" + ENTER)
+        tools = ("--tool", f"{file}:weather", "--tool", f"{file}:time")
+        terminal = await opened(toy.http, *tools, "--system", f"Say ⟦Well.{calls}⟧")
+        terminal.type("Hello" + ENTER)
         seen = await terminal.until_so(lambda seen: seen.count("▸") == 2, "the next prompt")
         assert "\nIt is warm.\n" in seen
         seen = re.sub(r"\s+", " ", seen)

@@ -24,4 +24,4 @@ export type Replay = import("./replay.js").Replay;
 export { Client, connect } from "./client.js";
 export { ConnectionLost, MidstreamError, ParseError, ProtocolError, StreamFailed } from "./errors.js";
 export { RecordError, parseRecords } from "./record-format.js";
-export { BadCall, callArguments, runCall, toolMessage } from "./tools.js";
+export { BadCall, answerMessage, callArguments, runCall, toolMessage } from "./tools.js";

@@ -1,0 +1,122 @@
+"""Structure on the page: reasoning that is folded, calls that fill in and are answered by hand, a schema's
+box."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.page_user import open_panel, state
+from tests.server.server_process import Served
+
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
+TOOLS = json.dumps([{"name": "weather", "parameters": PARAMETERS}])
+FIRST, SECOND = {"city": "Rome </tool_call> }", "days": 3}, {"city": "Bonn"}
+
+
+@pytest.fixture(scope="module")
+def scripted() -> Iterator[Served]:
+    """The model says what it is told to, slowly enough to be seen."""
+    server = Served("--toy-step-ms", "8", scripted=True)
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def page(open_page: Callable[[], Page], scripted: Served) -> Page:
+    page = open_page()
+    page.goto(scripted.http)
+    expect(page.locator("#connection")).to_have_attribute("data-state", "open")
+    open_panel(page)
+    return page
+
+
+def fill(page: Page, box: str, text: str) -> None:
+    fold = page.locator(".box", has=page.locator(f"[name={box}]"))
+    if fold.get_attribute("open") is None:
+        fold.locator("summary").click()
+    page.locator(f"[name={box}]").fill(text)
+
+
+def say(page: Page, text: str) -> None:
+    page.locator("#question").fill(text)
+    page.locator("#ask").click()
+
+
+def spelt(*calls: dict[str, object]) -> str:
+    tags = (json.dumps({"name": "weather", "arguments": call}, ensure_ascii=False) for call in calls)
+    return "".join(f"<tool_call>\n{tag}\n</tool_call>" for tag in tags)
+
+
+def test_calls_fill_in_and_are_answered_by_hand(page: Page) -> None:
+    fill(page, "tools", TOOLS)
+    say(page, f"Say ⟦I look.{spelt(FIRST, SECOND)}⟧")
+    answer = page.locator(".answer").first
+    first = answer.locator(".call").first
+    expect(first).to_have_attribute("aria-busy", "true")
+    assert not first.locator("pre").inner_text().endswith("}")
+    expect(first).to_have_attribute("aria-busy", "false")
+    state(answer, "waits for results")
+    assert [json.loads(one) for one in answer.locator(".call pre").all_inner_texts()] == [FIRST, SECOND]
+    expect(answer.locator(".prose")).to_have_text("I look.")
+    page.get_by_label("What weather returned").first.fill("30 degrees")
+    page.get_by_label("What weather returned").last.fill("20 ⟦Warm in both.⟧")
+    page.get_by_role("button", name="Give results").click()
+    expect(page.locator(".answer").last.locator(".prose")).to_have_text("Warm in both.")
+    expect(page.locator(".question").last).to_contain_text("weather: 30 degrees")
+    expect(page.get_by_role("button", name="Give results")).to_have_count(0)
+    page.reload()
+    expect(page.locator(".call")).to_have_count(2)
+    say(page, "And ⟦so on.⟧")
+    expect(page.locator(".answer").last.locator(".prose")).to_have_text("so on.")
+
+
+def test_an_answer_that_fits_the_schema(page: Page) -> None:
+    fill(page, "schema", '{"enum": ["yes"]}')
+    say(page, "Well?")
+    expect(page.locator(".prose")).to_have_text('"yes"')
+
+
+@pytest.mark.parametrize(
+    ("box", "text", "words"),
+    [
+        ("schema", '{"type": ', "This is not JSON: "),
+        ("schema", "3", "A JSON schema is an object."),
+        ("tools", '{"name": "a"}', "Tools are a list of objects, each with a name."),
+    ],
+)
+def test_what_cannot_be_read_is_said_and_nothing_is_asked(
+    page: Page, box: str, text: str, words: str
+) -> None:
+    fill(page, box, text)
+    expect(page.locator(f"#{box}-problem")).to_contain_text(words)
+    page.locator(".box", has=page.locator(f"[name={box}]")).locator("summary").click()
+    say(page, "Well?")
+    expect(page.locator(f"[name={box}]")).to_be_focused()
+    expect(page.locator(".turn")).to_have_count(0)
+    fill(page, box, "")
+    expect(page.locator(f"#{box}-problem")).to_be_hidden()
+
+
+def test_reasoning_is_folded_and_says_that_it_goes_on(page: Page) -> None:
+    page.evaluate(
+        """async () => {
+          const { ReasoningFold } = await import("/reasoning-fold.js");
+          globalThis.fold = new ReasoningFold();
+          document.getElementById("turns").append(fold.element);
+          fold.draw("Hm \\u202eso", true);
+        }"""
+    )
+    fold = page.locator("details.reasoning")
+    expect(fold.locator("summary")).to_have_text("Reasoning… · 2 words")
+    expect(fold.locator("bdi")).to_have_text("")
+    fold.locator("summary").click()
+    expect(fold.locator("bdi")).to_have_text("Hm ⟨RLO⟩so")
+    page.evaluate('fold.draw("Hm so it is", false)')
+    expect(fold.locator("summary")).to_have_text("Reasoning · 4 words")
+    expect(fold.locator("bdi")).to_have_text("Hm so it is")
+    page.evaluate('fold.draw("", false)')
+    expect(fold).to_be_hidden()
