@@ -92,7 +92,8 @@ class Submit(Command, frozen=True):
 
 
 class Grant(Command, frozen=True):
-    """Output tokens up to this index may be decoded. The largest grant counts."""
+    """Output tokens up to this index may be decoded. The last grant counts: what was decoded beyond it
+    stands."""
 
     credit: int
 

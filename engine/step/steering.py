@@ -50,7 +50,7 @@ class Steering:
                 self._lifecycle.finish(sequence, "cancelled")
                 return
             case api.Grant(credit=credit):
-                sequence.credit = max(sequence.credit, credit)
+                sequence.credit = credit
             case api.Pause(release=release):
                 self._pause(sequence, release)
             case api.Resume():

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from engine import api
 from midstream import protocol
 from realtime.hub.frame_tokenizing import check_tools, checked_params, start_digest, text_length, tokenize
+from realtime.hub.output_rules import output_rules
 from realtime.hub.registry import LiveStream
 from realtime.hub.stream_key import StreamKey
-from realtime.hub.tool_grammar import call_sources
 from realtime.refusal import Refusal
 from realtime.stream.memory import MemoryAccount
 from realtime.stream.origin import Origin, of_prompt
@@ -104,13 +104,13 @@ class StreamStarter:
         prompt = tokens if tokens is not None else tokenize(frame, model, brief=True) or []
         try:
             params = checked_params(frame, prompt, model)
-            calls = call_sources(frame, prompt, model)
+            rules = output_rules(frame, prompt, model)
             quota = self._quotas.admit(tenant, frame, len(prompt))
         except Refusal:
             if text_length(frame):
                 self._quotas.count(tenant, len(prompt))
             raise
-        return of_prompt(frame, prompt, params, calls, model), quota
+        return of_prompt(frame, prompt, params, rules, model), quota
 
 
 def _check_limit(field: str, asked_ms: int | None, limit_ms: int) -> None:

@@ -10,7 +10,7 @@ from midstream.protocol import Params
 from realtime.stream.accumulated_output import Output
 from realtime.stream.params import stops
 from realtime.stream.spanned_text import SpannedText
-from realtime.text.grammar import CallSources
+from realtime.text.grammar import OutputRules
 from realtime.text.served_model import ServedModel
 from realtime.tools.offered import offered
 
@@ -19,17 +19,17 @@ class Origin(NamedTuple):
     prompt: array[int]
     params: Params
     output: Output
-    calls: CallSources | None  # what its tools make of its grammar
+    rules: OutputRules | None
     # Tokens behind the prompt before each beginning of the grammar, if it has one.
     grammar_starts: tuple[int, ...] = (0,)
 
 
 def of_prompt(
-    start: protocol.Start, prompt: list[int], params: Params, calls: CallSources | None, model: ServedModel
+    start: protocol.Start, prompt: list[int], params: Params, rules: OutputRules | None, model: ServedModel
 ) -> Origin:
     spans = _spans(start, prompt, params, model)
     output = Output(model.tokenizer, stops(params), params.min_tokens or 0, spans)
-    return Origin(array("i", prompt), params, output, calls)
+    return Origin(array("i", prompt), params, output, rules)
 
 
 def _spans(

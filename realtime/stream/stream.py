@@ -85,7 +85,7 @@ class Stream:
         self.tool_hold_s = None if start.tool_hold_ms is None else start.tool_hold_ms / 1000
         self.final: protocol.Final | None = None  # there is one once it has ended
         self.discarded = 0
-        self._prompt, self._params, self.output, self._calls, self._grammar_starts = origin
+        self._prompt, self._params, self.output, self._rules, self._grammar_starts = origin
         self._inherited = len(self.output)  # tokens of the output that another made
         self.credit = Credit(start.credit, window=window)
         self.credit.acknowledge(self._inherited)
@@ -128,6 +128,7 @@ class Stream:
             self.outbox.begin_with(*self._snapshot(self._inherited))
         self.credit.granted = self._grantable()
         self.submit(model.fingerprint, now)
+        self._close_reasoning()
         self._update_memory()
 
     # -- what may be seen ------------------------------------------------------------------------
@@ -197,7 +198,7 @@ class Stream:
         tokens = PROMPT_TOKEN_BYTES * self.prompt_tokens + OUTPUT_TOKEN_BYTES * len(self.output)
         steering = self._waiting_bytes + self.output.injection_bytes
         beside = 0 if self.output.spans is None else self.output.spans.bytes
-        beside += self._results.bytes + (0 if self._calls is None else self._calls.length)
+        beside += self._results.bytes + (0 if self._rules is None else self._rules.length)
         return STREAM_BYTES + tokens + params_bytes(self._params) + self.outbox.bytes + steering + beside
 
     @property
@@ -250,7 +251,41 @@ class Stream:
         """Output tokens that the engine may decode: not all that the client has granted, where it does not
         take what was decoded."""
         ahead = min(AHEAD_BYTES, max(LEAST_AHEAD_BYTES, self._memory.account.room // ROOM_SHARE))
-        return min(self.credit.decode_limit, self.outbox.sent + max(1, ahead // self._token_bytes))
+        limit = min(self.credit.decode_limit, self.outbox.sent + max(1, ahead // self._token_bytes))
+        room = self._reasoning_room
+        return limit if room is None else min(limit, len(self.output) + room)
+
+    # -- reasoning that has an end ---------------------------------------------------------------
+
+    @property
+    def _reasoning_room(self) -> int | None:
+        """How many tokens more until its reasoning may be too long: no more are granted, so that it ends at
+        that token, whoever is quick. None where nobody asks."""
+        most, spans = self._params.reasoning_tokens, self.output.spans
+        return spans.reasoning_room(most) if spans is not None and isinstance(most, int) else None
+
+    @property
+    def _counts_reasoning(self) -> bool:
+        """Whether somebody asks, or has asked for it to be so."""
+        return self.output.spans is not None and self._requested_params.reasoning_tokens is not None
+
+    def _hold_for(self, frame: SteeringFrame, params: Params | None) -> None:
+        """What takes it back, or asks for less reasoning, is answered before more is decoded: only then it is
+        known how much that may be."""
+        turns_back = isinstance(frame, protocol.Rewind) or getattr(frame, "at", None) is not None
+        if self._counts_reasoning and (turns_back or params is not None):
+            self.credit.granted = 0
+            self._commands.send(api.Grant(self.number, 0))
+
+    def _close_reasoning(self) -> None:
+        """Where it has as many tokens as it may: the model's own end of it stands there, and it goes on."""
+        if self.concluded or self._cancel or self._commands.waiting or self._reasoning_room is None:
+            return
+        if self._reasoning_room == 0:
+            end = api.Append(self.number, list(self._model.tokenizer.reasoning_end))
+            self._commands.request(PendingCommand(end, None, 0))
+        else:
+            self._send_grant()
 
     @property
     def _token_bytes(self) -> int:
@@ -266,10 +301,11 @@ class Stream:
         return 0 if self.concluded else min(self.credit.granted, most) - len(self.output)
 
     def _send_grant(self) -> None:
-        """Grants never shrink; and while there is enough to decode, a grant for every token would be too
-        many."""
+        """While there is enough to decode, a grant for every token would be too many."""
         if self.credit.granted >= self.credit.decode_limit or self.ended:
             return
+        if self._counts_reasoning and self._commands.waiting:
+            return  # how much it may reason is not known before that is answered
         limit = self._grantable()
         if limit <= self.credit.granted:
             return
@@ -331,8 +367,9 @@ class Stream:
                 self._requested_params = params
             case protocol.Inject(resume=True):
                 self._pause_requested = self._detached = False
+        self._hold_for(frame, params)
         matcher = None if params is None else matcher_for(stops(params))
-        commands = commands_for(self.number, frame, params, self._calls, hold_at_eos=self._holds_at_eos)
+        commands = commands_for(self.number, frame, params, self._rules, hold_at_eos=self._holds_at_eos)
         for command in commands:
             preliminary = command is not commands[-1]
             self._commands.request(
@@ -445,7 +482,7 @@ class Stream:
             )
         same = same_grammar(params, self._params)
         starts = self._starts_until(behind) if same else (behind,)
-        return Origin(self._prompt, params, output, self._calls, starts)
+        return Origin(self._prompt, params, output, self._rules, starts)
 
     # -- listeners -------------------------------------------------------------------------------
 
@@ -529,7 +566,7 @@ class Stream:
             api.Submit(
                 self.number,
                 [*self._prompt, *self.output.context()],
-                sampling(self._params, self._calls, hold_at_eos=self._holds_at_eos),
+                sampling(self._params, self._rules, hold_at_eos=self._holds_at_eos),
                 credit=self.credit.granted,
                 priority=self._priority,
                 tenant=self._tenant,
@@ -559,10 +596,12 @@ class Stream:
     def receive_news(self, news: api.News, now: float) -> list[PendingCommand]:
         """Take in a step's news; returns the commands that took effect in it."""
         effective = self._receive_news(news, now)
+        self._close_reasoning()
         self._update_memory()
         return effective
 
     def _receive_news(self, news: api.News, now: float) -> list[PendingCommand]:
+        self._read_on()
         if self.concluded:
             self.discarded += len(news.tokens)  # decoded before the engine heard that a stop string was met
             return []
@@ -629,16 +668,15 @@ class Stream:
 
     def _receive_reply(self, change: api.AnyChange, now: float) -> PendingCommand:
         pending = self._commands.pop_replied()
+        if isinstance(change, api.Paused | api.Resumed):
+            self._receive_pause_or_resume(change, pending, now)
+            return pending
         ref, request_id, index = pending.ref, self.request_id, change.index
         event: Reply
         match pending.command, change:
-            case api.Pause(), _ if pending.frame is None and self._paused == "tool_call":
-                return pending  # it was told, and its memory alone has gone since
-            case api.Pause(), api.Paused():
-                self._pause("client" if pending.frame else "detached", index, now, pending)
-                return pending
-            case api.Resume(), api.Resumed(recomputed=recomputed):
-                self._resume(index, recomputed, now, pending)
+            case api.Append(), api.Refused() if pending.frame is None:
+                self._commands.send(api.Cancel(self.number))
+                self._conclude("length", None, now)  # no room is left for the end of reasoning
                 return pending
             case api.Append(), api.Refused(reason="grammar"):
                 event = does_not_fit(index).event(request_id, ref)
@@ -648,6 +686,7 @@ class Stream:
             case api.Append() as command, api.Appended(count=count):
                 self._inject(command, pending.frame)
                 event = protocol.Injected(request_id=request_id, ref=ref, index=index, count=count)
+                event.reason = None if pending.frame else "reasoning_tokens"
             case api.Adjust(), api.Adjusted():
                 assert pending.params is not None
                 self._adjust(pending.params)
@@ -663,6 +702,26 @@ class Stream:
         self._emit(event, pending)
         self._put_beside(index, "")
         return pending
+
+    def _receive_pause_or_resume(
+        self, change: api.Paused | api.Resumed, pending: PendingCommand, now: float
+    ) -> None:
+        if isinstance(change, api.Resumed):
+            self._resume(change.index, change.recomputed, now, pending)
+        elif pending.frame is not None:
+            self._pause("client", change.index, now, pending)
+        elif self._paused != "tool_call":  # else its memory alone has gone, while it waits
+            self._pause("detached", change.index, now, pending)
+
+    @property
+    def reading(self) -> bool:
+        """Whether it has not read all of what was injected: with its next news, of whatever, it reads on."""
+        return self.output.spans is not None and self.output.spans.reading
+
+    def _read_on(self) -> None:
+        if self.output.spans is not None and self.output.spans.reading:
+            self.output.spans.read_on()
+            self._put_beside(len(self.output), "")
 
     def _put_beside(self, index: int, text: str) -> None:
         """What is told without a token: held back until the end, or part of a call by an injection."""

@@ -4,7 +4,7 @@ box."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -46,7 +46,7 @@ def say(page: Page, text: str) -> None:
     page.locator("#ask").click()
 
 
-def spelt(*calls: dict[str, object]) -> str:
+def spelt(*calls: Mapping[str, object]) -> str:
     tags = (json.dumps({"name": "weather", "arguments": call}, ensure_ascii=False) for call in calls)
     return "".join(f"<tool_call>\n{tag}\n</tool_call>" for tag in tags)
 

@@ -95,6 +95,7 @@ class Everything(RuleBasedStateMachine):
         self.readers = [Reader(self.server, tenant) for tenant in ("one", "one", "two")]
         self.left: list[Reader] = []
         self.names = itertools.count()
+        self.forks = 0
         for who, reader in enumerate(self.readers):
             frame = protocol.Start(
                 request_id=f"{next(self.names)}",
@@ -147,6 +148,7 @@ class Everything(RuleBasedStateMachine):
         )
         self.readers[who].send(frame)
 
+    @precondition(lambda self: self.forks < 3)
     @rule(
         at=PICK,
         asked=params(),
@@ -159,6 +161,7 @@ class Everything(RuleBasedStateMachine):
     ) -> None:
         reader, account = self.pick(at)
         if account:
+            self.forks += 1
             index = None if back is None else max(0, len(account.tokens) - back)
             reader.send(
                 protocol.Start(
