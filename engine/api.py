@@ -17,10 +17,12 @@ from msgspec import Struct
 
 class Grammar(Struct, array_like=True, frozen=True):
     """What a stream's output must be, in llguidance's words. `force`: tokens to which it leaves no choice are
-    taken without being sampled, which changes no text."""
+    taken without being sampled, which changes no text. `later`: what it must be from where it begins anew, if
+    that is something else."""
 
     source: str
     force: bool = True
+    later: str | None = None
 
 
 class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):

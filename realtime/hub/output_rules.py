@@ -40,13 +40,22 @@ def output_rules(frame: protocol.Start, prompt: Sequence[int], model: ServedMode
     )
     held = _all_held(frame, model, make)
     if held:
-        required = frame.tool_choice != "auto"
-        parallel = frame.parallel_tool_calls and not isinstance(frame.tool_choice, NamedTool)
-        make = partial(make, held, parallel=parallel)
-        alone = make(answer="" if required else None).lark()
-        return OutputRules(alone, alone if required else make(answer=ANSWER).lark())
+        auto = partial(make, held, parallel=frame.parallel_tool_calls)
+        free = OutputRules(auto(answer=None).lark(), auto(answer=ANSWER).lark())
+        required = _required(frame, partial(make, answer=""), held)
+        return free if required is None else OutputRules(required.lark(), required.lark(), free)
     if spelling.has_reasoning and model.grammars:
         return OutputRules(None, make([], parallel=False, answer=ANSWER).lark())
+    return None
+
+
+def _required(frame: protocol.Start, make: partial[CallGrammar], held: list[HeldTool]) -> CallGrammar | None:
+    """Of the first turn: behind it there are results to answer."""
+    match frame.tool_choice:
+        case "required":
+            return make(held, parallel=frame.parallel_tool_calls)
+        case NamedTool(function=function):
+            return make([tool for tool in held if tool.name == function.name], parallel=False)
     return None
 
 
@@ -64,19 +73,21 @@ def _all_held(frame: protocol.Start, model: ServedModel, make: partial[CallGramm
             )
         return []
     spelling = model.tokenizer.spelling
-    if frame.params.grammar and not required and not is_delimited(spelling.tools):
+    if frame.params.grammar and not is_delimited(spelling.tools):
         raise Refusal(
             "unsupported", "`tools` go without a `grammar`: this model's calls begin as an answer might."
         )
-    named = frame.tool_choice.function.name if isinstance(frame.tool_choice, NamedTool) else None
-    chosen = [(at, tool) for at, tool in enumerate(frame.tools) if named in (None, tool.function.name)]
-    held = [_held(tool, at, spelling) for at, tool in chosen]
-    tried = partial(make, parallel=True, as_text=True)
-    if _problem_of(tried(held, answer="")):
-        held = [_tried(tool, one, at, spelling) for (at, tool), one in zip(chosen, held, strict=True)]
-    if not required and all(tool.schema is ANY_ARGUMENTS for tool in held):
+    held = [_held(tool, at, spelling) for at, tool in enumerate(frame.tools)]
+    tried = partial(make, parallel=True, answer=None, as_text=True)
+    if _problem_of(tried(held)):
+        held = [
+            _tried(tool, one, at, spelling)
+            for at, (tool, one) in enumerate(zip(frame.tools, held, strict=True))
+        ]
+    free = all(tool.schema is ANY_ARGUMENTS for tool in held)
+    if free and not required and not frame.params.grammar:
         return []
-    problem = _problem_of(tried(held, answer="" if required else None))
+    problem = _problem_of(tried(held))
     if problem:
         raise Refusal("invalid_params", f"`tools` cannot be followed together: {problem}.")
     return held

@@ -86,11 +86,17 @@ def same_grammar(one: Params, other: Params) -> bool:
 
 
 def _grammar(asked: Grammar | None, rules: OutputRules | None) -> api.Grammar | None:
-    if asked is not None:
-        return api.Grammar(source_of(asked) if rules is None else source_with(rules, asked), asked.force)
-    if rules is None or rules.alone is None:
+    source = _source(asked, rules)
+    if source is None:
         return None
-    return api.Grammar(source_of_lark(rules.alone))
+    later = None if rules is None or rules.later is None else _source(asked, rules.later)
+    return api.Grammar(source, asked is None or asked.force, later)
+
+
+def _source(asked: Grammar | None, rules: OutputRules | None) -> str | None:
+    if asked is not None:
+        return source_of(asked) if rules is None else source_with(rules, asked)
+    return None if rules is None or rules.alone is None else source_of_lark(rules.alone)
 
 
 def stops(params: Params) -> tuple[str, ...]:

@@ -35,10 +35,12 @@ class OutputRules(Struct, frozen=True):
 
     alone: str | None
     or_answer: str
+    later: OutputRules | None = None  # of the turns behind the first, where they are others
 
     @property
     def length(self) -> int:
-        return len(self.alone or "") + len(self.or_answer)
+        later = 0 if self.later is None else self.later.length
+        return len(self.alone or "") + len(self.or_answer) + later
 
 
 def source_of(grammar: Grammar) -> str:

@@ -30,15 +30,15 @@ class HeldModel:
         closes = [THINK.close, *self.form.fills, tags.value_end, tags.call_end, self.form.quote]
         self._closes = [close.encode() for close in closes if close]
         end = len(self._spelt.tokens) - 1
-        self._vocabulary = Vocabulary(LLTokenizer(TokenizerWrapper(self._spelt), slices=[]), frozenset([end]))
+        self.vocabulary = Vocabulary(LLTokenizer(TokenizerWrapper(self._spelt), slices=[]), frozenset([end]))
 
     def write(
         self, tools: list[HeldTool], chance: random.Random, *, most: int = 4000, **asked: Any
     ) -> list[int] | None:
         """Tokens of the reader's, to the end; None where that was not reached."""
         lark = CallGrammar(self.pieces.spelling, tools, **asked).lark()
-        matcher = Matcher(source_of_lark(lark), self._vocabulary)
-        (end,) = self._vocabulary.ends
+        matcher = Matcher(source_of_lark(lark), self.vocabulary)
+        (end,) = self.vocabulary.ends
         written: list[int] = []
         while len(written) < most:
             mask = matcher.mask()
@@ -51,6 +51,12 @@ class HeldModel:
             written.append(self._going_on(written, allowed, chance) or self._chosen(allowed, chance))
             matcher.accept(written[-1:])
         return None
+
+    def tokens(self, text: str) -> list[int]:
+        """As they are the matcher's."""
+        first = len(self.pieces.single)
+        parts = self.pieces.tokens(text)
+        return [token if token < first else first + self.pieces.bytes[token][0] for token in parts]
 
     def text(self, written: list[int]) -> str:
         return b"".join(self._spelt.tokens[token] for token in written).decode(errors="replace")

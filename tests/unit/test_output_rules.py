@@ -109,6 +109,7 @@ def test_where_nobody_is_held_there_is_no_grammar() -> None:
     free = tool("a", GOOD, strict=False)
     assert rules(model("hermes"), free) is None
     assert rules(model("hermes"), free, choice="required") is not None
+    assert rules(model("hermes"), free, grammar=Grammar(choice=["yes"])) is not None
     assert rules(model("hermes"), tool("a", GOOD), choice="none") is None
 
 
