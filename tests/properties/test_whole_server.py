@@ -29,7 +29,7 @@ from tests.fakes.simulated_server import EngineSize, SimulatedServer
 
 EXAMPLES = os.environ.get("MIDSTREAM_EXAMPLES")
 SETTINGS = settings(
-    max_examples=int(EXAMPLES or 120),
+    max_examples=int(EXAMPLES or 90),
     stateful_step_count=50,
     derandomize=EXAMPLES is None,
     database=None,

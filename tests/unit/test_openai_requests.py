@@ -68,6 +68,7 @@ def test_all_sampling_fields_of_the_engine_pass_through() -> None:
         "logit_bias": {"5": -100},
         "ignore_eos": True,
         "min_tokens": 2,
+        "reasoning_tokens": 7,
         "grammar": {"choice": ["yes", "no"], "force": False},
     }
     as_read = params | {"logit_bias": {5: -100.0}, "grammar": Grammar(choice=["yes", "no"], force=False)}
