@@ -112,7 +112,7 @@ def application(endpoints: Endpoints) -> ASGIApp:
         routes=guarded_routes(endpoints), exception_handlers={HTTPException: no_endpoint(endpoints.observer)}
     )
     app.router.redirect_slashes = False  # a redirect would pass no guard
-    return shared_with(endpoints.credentials.origins, app)
+    return shared_with(endpoints.credentials.origins, app, endpoints.observer)
 
 
 def guarded_routes(endpoints: Endpoints) -> list[Route | WebSocketRoute]:
