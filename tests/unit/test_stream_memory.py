@@ -347,3 +347,24 @@ def test_injections_weigh() -> None:
     lone.take()
     lone.stream.acknowledge(0, lone.stream.outbox.seq - 1)
     assert lone.stream.bytes >= before + 3 * 150
+
+
+class LookedAt(dict[str, Any]):
+    """A schema that counts how often its values are looked at."""
+
+    times = 0
+
+    def values(self) -> Any:
+        self.times += 1
+        return super().values()
+
+
+def test_a_grammar_weighs_and_is_looked_at_once_however_often_its_stream_is_weighed() -> None:
+    schema = LookedAt(enum=["a" * 1000])
+    lone = LoneStream(grammar=protocol.Grammar(json_schema=schema))
+    lone.write("text")
+    lone.take()
+    lone.steer(protocol.Adjust(request_id="a", params=Params(temperature=0.5)))
+    lone.answer(api.Adjusted(lone.index))
+    assert lone.stream.bytes > LoneStream().stream.bytes + 12 * 1000
+    assert schema.times == 1
