@@ -37,7 +37,7 @@ OUR_OWN = {
     "realtime.tenants": ["realtime.token_bucket", *SPOKEN],
     "realtime.hub": ["realtime.stream", "realtime.tenants", "realtime.text", "realtime.tools", *SPOKEN],
     "realtime.hub.tokenizing_pool": ["engine.heap", "realtime.hub"],
-    "realtime.transport": ["realtime.token_bucket"],
+    "realtime.transport": ["realtime.token_bucket", "realtime.work_budget"],
     "realtime.access": ["realtime.hub", "realtime.tenants", "realtime.transport", *SPOKEN],
     "realtime.engines": ["engine.heap", "realtime.backoff", "realtime.background_tasks", *CORE],
     "realtime.engines.thread_link": ["engine.api", "engine.thread"],
