@@ -90,7 +90,8 @@ class Stream:
             start.request_id, self.credit, interval=start.stream_interval, tokens=start.return_tokens
         )
         self._memory = Holding(memory)
-        self._prompt = array("i", prompt)
+        self._prompt = array("i", prompt)  # until it has ended: nobody is told of it any more
+        self.prompt_tokens = len(prompt)
         self._cached_tokens = 0
         self._forced_tokens = 0
         # Tokens behind the prompt before each beginning of the grammar, if it has one.
@@ -191,7 +192,7 @@ class Stream:
     def bytes(self) -> int:
         """About how much memory it takes here: tokens, parameters, and events, unread or to be asked for
         again."""
-        tokens = PROMPT_TOKEN_BYTES * self.prompt_tokens + OUTPUT_TOKEN_BYTES * len(self.output)
+        tokens = PROMPT_TOKEN_BYTES * len(self._prompt) + OUTPUT_TOKEN_BYTES * len(self.output)
         steering = self._waiting_bytes + self.output.injection_bytes
         beside = 0 if self.output.spans is None else self.output.spans.bytes
         return STREAM_BYTES + tokens + params_bytes(self._params) + self.outbox.bytes + steering + beside
@@ -200,10 +201,6 @@ class Stream:
     def _waiting_bytes(self) -> int:
         """Of what was asked for and waits for its answer."""
         return self._commands.bytes + CANCEL_REPLY_BYTES * len(self._cancel_replies)
-
-    @property
-    def prompt_tokens(self) -> int:
-        return len(self._prompt)
 
     @property
     def known_tokens(self) -> int:
@@ -686,6 +683,7 @@ class Stream:
             reason = "tool_calls"
         self._refuse_pending()
         self._conclusion = None
+        self._prompt = array("i")
         self.final = protocol.Final(
             request_id=self.request_id,
             ref=self._cancel.ref if self._cancel else None,

@@ -280,6 +280,18 @@ def test_what_its_reader_left_unread_is_on_no_account_once_both_are_gone(on_disc
     assert held(server) == 0
 
 
+def test_of_what_has_ended_no_prompt_is_kept() -> None:
+    server, _ = opened()
+    listener = RecordingListener(server)
+    listener.send(start(prompt=[65] * 3000, params=Params(max_tokens=1, ignore_eos=True)))
+    (stream,) = server.hub.streams
+    assert stream.bytes > 4 * 3000
+    rest(server)
+    assert stream.ended
+    assert stream.bytes < 4 * 3000
+    assert listener.final.usage.prompt_tokens == stream.prompt_tokens == 3000
+
+
 def test_who_attaches_to_what_has_ended_holds_it() -> None:
     server, _ = opened()
     first, late = RecordingListener(server), RecordingListener(server)
@@ -288,6 +300,21 @@ def test_who_attaches_to_what_has_ended_holds_it() -> None:
     late.ready = False
     late.attach()
     assert late.memory.held > 1000
+
+
+def test_who_goes_leaves_nothing_of_what_was_to_be_told_again_of_what_has_ended() -> None:
+    server, _ = opened()
+    first, late = RecordingListener(server), RecordingListener(server)
+    first.send(start(params=Params(max_tokens=300, ignore_eos=True)))
+    (stream,) = server.hub.streams
+    rest(server)
+    stream.outbox.shorten_history(0)
+    before = stream.bytes
+    late.ready = False
+    late.attach()
+    assert stream.bytes > before
+    late.leave()
+    assert stream.bytes == before
 
 
 def test_one_tenant_leaves_others_their_half() -> None:
@@ -334,6 +361,29 @@ def test_what_waits_for_an_engine_weighs_and_has_a_limit() -> None:
     assert times > 5
     assert lone.stream.bytes > before + UNREAD_LIMIT
     assert lone.memory.held == lone.stream.bytes
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        protocol.Pause(request_id="a"),
+        protocol.Adjust(request_id="a", params=Params(logit_bias=BIAS)),
+        protocol.Adjust(request_id="a", params=Params(), at=0),
+        protocol.Inject(request_id="a", tokens=[1]),
+        protocol.Rewind(request_id="a", to=0),
+    ],
+    ids=lambda frame: type(frame).__name__,
+)
+def test_no_more_waits_in_an_engine_than_its_stream_waits_for(frame: Any) -> None:
+    """An engine that looks into a grammar lets all that came behind wait, and counts nothing."""
+    lone = LoneStream()
+    assert until_refused(lambda: lone.steer(frame)) > 10
+    told = [command for command in lone.commands if not isinstance(command, api.Submit | api.Grant)]
+    assert told == [pending.command for pending in lone.stream._commands]
+    assert 300 * len(told) <= lone.stream._commands.bytes <= UNREAD_LIMIT + 30_000
+    lone.cancel()
+    lone.answer(finish=api.Finish("cancelled"))
+    assert lone.stream._commands.bytes == 0
 
 
 def test_injections_weigh() -> None:
