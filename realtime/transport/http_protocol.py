@@ -55,6 +55,8 @@ class HttpLimits:
     body_piece_timeout_s: float = 15.0
     body_limit: int = 512  # connections whose bodies are awaited
     body_limit_per_address: int = 256
+    unread_limit: int = 1024  # connections that take nothing of an answer
+    unread_limit_per_address: int = 512
     parsing_share: float = 0.3  # of the event loop's time, for what an address sends to be parsed in
     send_timeout_s: float = 20.0  # how long a peer may take nothing of an answer
     close_timeout_s: float = 5.0  # how long the last bytes may take to leave
@@ -94,8 +96,8 @@ def protocol_class(
     )
     unread = AwaitedConnections(
         timeout_s=None,  # each has a send buffer, which judges it
-        limit=limits.open_limit,
-        limit_per_address=limits.open_limit_per_address,
+        limit=limits.unread_limit,
+        limit_per_address=limits.unread_limit_per_address,
     )
     connections = HttpConnections(
         pending, bodies, unread, limit=limits.open_limit, limit_per_address=limits.open_limit_per_address

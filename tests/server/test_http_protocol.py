@@ -391,6 +391,27 @@ async def test_the_oldest_whose_body_is_awaited_goes_for_one_that_comes(limits: 
         assert (await second.read_response()).startswith(b"HTTP/1.1 200 ")
 
 
+FEW_UNREAD = [HttpLimits(unread_limit_per_address=1), HttpLimits(unread_limit=1)]
+
+
+@pytest.mark.parametrize("limits", FEW_UNREAD, ids=["of an address", "of all"])
+async def test_of_too_many_that_take_nothing_of_an_answer_the_first_goes(limits: HttpLimits) -> None:
+    async def long(scope: Scope, receive: Receive, send: Send) -> None:
+        await answer(send, MEGABYTES)
+
+    async with (
+        serving(long, http_limits=limits) as server,
+        raw_socket(server) as first,
+        raw_socket(server) as second,
+    ):
+        await first.send(WHOLE)
+        while len(server.http.unread) < 1:  # noqa: ASYNC110 - a plain number, that tells nobody
+            await asyncio.sleep(0)
+        await second.send(WHOLE)
+        with pytest.raises(ConnectionResetError):
+            await first.read_rest()
+
+
 @pytest.mark.parametrize("limits", CROWDED, ids=["of an address", "of all"])
 async def test_one_that_takes_nothing_of_an_answer_goes_for_one_that_comes(limits: HttpLimits) -> None:
     asked = Events()
