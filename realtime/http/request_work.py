@@ -43,9 +43,8 @@ class CallerWork:
         """Do a piece of work when it is its turn. `price_s` is for what it has others do, beside its own
         time."""
         async with self._turn:
-            if debt_s := self._budget.debt_s(
-                time.monotonic()
-            ):  # of one that was given up while it paid, or owed
+            # Of one that was given up while it paid, or that took effect later.
+            if debt_s := self._budget.debt_s(time.monotonic()):
                 await asyncio.sleep(debt_s)
             began_s = time.thread_time()
             try:

@@ -192,7 +192,7 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
 
     def give_up(self) -> None:
         """What is awaited of it has not come in time, or there are too many of whom that is true."""
-        if not self._send_buffer.writable:
+        if self.conn.our_state is h11.SEND_BODY and not self._send_buffer.writable:
             cut_off(self.transport)
         elif self._awaits_body:
             if self.conn.our_state is h11.SEND_RESPONSE:
