@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 S = TypeVar("S", bound=Hashable)
-L = TypeVar("L", bound=Hashable)
+L = TypeVar("L")
 
 
 class Subscriptions(Generic[S, L]):

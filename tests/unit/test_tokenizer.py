@@ -344,9 +344,12 @@ class Watched:
 
 
 @pytest.mark.parametrize("text", ["1 " * (8 * PIECE), "quick " * (4 * PIECE)])
-def test_a_long_text_of_too_many_tokens_is_refused_by_its_pieces(text: str) -> None:
+def test_a_long_text_of_too_many_tokens_is_refused_by_its_pieces(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tokenizer = small.byte_level()
-    tokenizer._library = watched = Watched(tokenizer._library)
+    watched = Watched(tokenizer._library)
+    monkeypatch.setattr(tokenizer, "_library", watched)
     with pytest.raises(TooManyTokensError) as caught:
         tokenizer.encode(text, below=3 * PIECE)
     assert max(watched.lengths) <= PIECE, "the whole was not looked at"
