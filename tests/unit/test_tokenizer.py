@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midstream.protocol import Message, TextPart
-from realtime.text.tokenizer import PIECE, TextError, Tokenizer, TooManyTokensError
+from realtime.text import tokenizer as tokenizer_module
+from realtime.text.tokenizer import TextError, Tokenizer, TooManyTokensError
 from tests.fakes import small_tokenizers as small
 
 SMOLLM2 = Path.home() / ".cache/midstream/models/smollm2-135m-instruct"
@@ -343,7 +344,16 @@ class Watched:
         return self._library.encode_batch_fast(texts, **asked)
 
 
-@pytest.mark.parametrize("text", ["1 " * (8 * PIECE), "quick " * (4 * PIECE)])
+SMALL_PIECE = 1024
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_module, "PIECE", SMALL_PIECE)
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("text", ["1 " * (8 * SMALL_PIECE), "a1 " * (6 * SMALL_PIECE)])
 def test_a_long_text_of_too_many_tokens_is_refused_by_its_pieces(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,14 +361,15 @@ def test_a_long_text_of_too_many_tokens_is_refused_by_its_pieces(
     watched = Watched(tokenizer._library)
     monkeypatch.setattr(tokenizer, "_library", watched)
     with pytest.raises(TooManyTokensError) as caught:
-        tokenizer.encode(text, below=3 * PIECE)
-    assert max(watched.lengths) <= PIECE, "the whole was not looked at"
-    assert 3 * PIECE <= caught.value.fewest <= len(tokenizer.encode(text))
+        tokenizer.encode(text, below=3 * SMALL_PIECE)
+    assert max(watched.lengths) <= SMALL_PIECE, "the whole was not looked at"
+    assert 3 * SMALL_PIECE <= caught.value.fewest <= len(tokenizer.encode(text))
 
 
-@pytest.mark.parametrize("words", [["quick"], ["over", "1", "🇩🇪", "<s>", "xyzzy"], [" "], ["a" * 999]])
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("words", [["quick"], ["over", "1", "🇩🇪", "<s>", "xyzzy"], [" "], ["a" * 99]])
 def test_pieces_refuse_nothing_that_fits(words: list[str]) -> None:
     tokenizer = small.byte_level()
-    text = "".join(itertools.islice(itertools.cycle([*words, " "]), 40_000))
+    text = "".join(itertools.islice(itertools.cycle([*words, " "]), 4_000))
     tokens = len(tokenizer.encode(text))
     assert len(tokenizer.encode(text, below=tokens + 1)) == tokens
