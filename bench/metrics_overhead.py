@@ -74,6 +74,9 @@ class Encoder:
         self._codec = Codec(None)
         self._woken: dict[Stream, None] = {}
 
+    def owe(self, work_s: float) -> None:
+        pass
+
     async def pay(self, work_s: float) -> None:
         """It sends no long texts."""
 

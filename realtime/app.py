@@ -37,6 +37,7 @@ from realtime.hub.hub import Hub
 from realtime.hub.observers import Observer
 from realtime.observability.listing import ListingObserver
 from realtime.observability.metrics import Metrics
+from realtime.pieces import Pieces
 from realtime.websocket.connection import Connection, ConnectionLimits, serve
 
 
@@ -99,12 +100,13 @@ class Endpoints:
     async def metrics(self, request: Request) -> Response:
         if self._metrics is None:
             return JSONResponse({"status": "this server counts nothing: see --metrics"}, 404)
-        return await self._work.response(request, partial(self._scraped, self._metrics))
+        return await self._work.brief_response(request, self._scraped(self._metrics))
 
-    def _scraped(self, metrics: Metrics) -> Response:
+    def _scraped(self, metrics: Metrics) -> Pieces[Response]:
         """Of thousands of streams: it takes its time, and is paid for."""
         metrics.tasks, metrics.connections = len(asyncio.all_tasks()), len(self.open)
-        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        text = yield from metrics.text()
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def application(endpoints: Endpoints) -> ASGIApp:
@@ -112,7 +114,7 @@ def application(endpoints: Endpoints) -> ASGIApp:
         routes=guarded_routes(endpoints), exception_handlers={HTTPException: no_endpoint(endpoints.observer)}
     )
     app.router.redirect_slashes = False  # a redirect would pass no guard
-    return shared_with(endpoints.credentials.origins, app)
+    return shared_with(endpoints.credentials.origins, app, endpoints.observer)
 
 
 def guarded_routes(endpoints: Endpoints) -> list[Route | WebSocketRoute]:

@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import random
 import statistics
+import subprocess
 import sys
 import time
 import urllib.request
@@ -23,7 +24,7 @@ from bench.reliability.process_memory import own_mib
 from bench.reliability.trial_server import complaints, serving
 from tests.server.server_process import Served
 
-ATTACK_S, QUIET_S = 4.0, 8.0
+ATTACK_S, QUIET_LOOKS = 4.0, 5
 SEQUENCES = 300
 MOST_HEALTH_MS, MOST_GAP, MOST_MIB = 50.0, 1.5, 32.0
 
@@ -73,11 +74,20 @@ async def look(served: Served, seconds: float) -> Seen:
     return Seen(p99(health), p99(gaps), max(mib))
 
 
-async def attacked(served: Served, kinds: tuple[str, ...], reads: str) -> Seen:
+async def quiet_looks(served: Served, seconds: float) -> Seen:
+    """As long as an attack each, so that what is compared is as rare among as many."""
+    await look(served, 1.0)
+    looks = [await look(served, seconds) for _ in range(QUIET_LOOKS)]
+    return Seen(*map(statistics.median, zip(*looks, strict=True)))
+
+
+async def attacked(served: Served, kinds: tuple[str, ...], reads: str, seconds: float) -> Seen:
     host = served.http.removeprefix("http://")
-    command = ["-m", "bench.reliability.abuse_attack", host, "+".join(kinds), reads, str(ATTACK_S)]
-    attacker = await asyncio.create_subprocess_exec(sys.executable, *command)
-    seen = await look(served, ATTACK_S)
+    command = ["-m", "bench.reliability.abuse_attack", host, "+".join(kinds), reads, str(seconds)]
+    attacker = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=subprocess.PIPE)
+    assert attacker.stdout is not None
+    await attacker.stdout.readline()  # it has begun
+    seen = await look(served, seconds)
     await attacker.wait()
     return seen
 
@@ -89,15 +99,14 @@ def cases(scale: float) -> list[tuple[tuple[str, ...], str]]:
     return random.Random(SEED).sample(every, max(3, int(len(every) * scale)))
 
 
-async def measure(scale: float) -> dict[str, Any]:
+async def measure(scale: float, attack_s: float = ATTACK_S) -> dict[str, Any]:
     found = top_ten(await search(int(SEQUENCES * scale)))
     print("\n".join(["the dearest frames:", *(f"  {one}" for one in found)]), file=sys.stderr)
     async with serving("--toy-step-ms", "20") as served:
-        await look(served, 1.0)
-        quiet = await look(served, QUIET_S)
+        quiet = await quiet_looks(served, attack_s)
         seen = {}
         for kinds, reads in cases(scale):
-            seen[kinds, reads] = await attacked(served, kinds, reads)
+            seen[kinds, reads] = await attacked(served, kinds, reads, attack_s)
         said = complaints(served)
         print("\n".join(said), file=sys.stderr)
     worst = {name: max(seen.items(), key=lambda item: getattr(item[1], name)) for name in Seen._fields}
@@ -106,6 +115,7 @@ async def measure(scale: float) -> dict[str, Any]:
     return {
         "name": "abuse",
         "attacks": len(seen),
+        "seconds each": attack_s,
         "others' /healthz, quiet, p99 ms": round(quiet.health_ms, 1),
         "others' /healthz, worst p99 ms": f"{health:.1f} ({said_of(*worst['health_ms'][0])})",
         "others' gap between tokens, worst p99, times quiet": f"{gap:.2f} ({said_of(*worst['gap_ms'][0])})",

@@ -76,6 +76,7 @@ async def _read(sock: socket.socket, reads: str) -> None:
 if __name__ == "__main__":
     with contextlib.suppress(ExceptionGroup):  # the server hung up, which it may
         _, host, kinds, reads, seconds = sys.argv
+        print("begun", flush=True)
         if kinds in REQUESTS:
             asyncio.run(attack_by_requests(host, kinds, reads, float(seconds)))
         else:

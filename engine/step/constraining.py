@@ -1,8 +1,9 @@
 """Constraining: the grammars of streams, in step with their tokens.
 
-Matchers are worked at in two threads (`structure/constraint.py`), while the device computes or the host does
-something else, and this is where their work is given out and waited for, shortly. What is not there by then
-is no stream's but its own loss: its row is given up in this step, and the stream samples nothing until it is.
+Matchers are worked at in three threads (`structure/constraint.py`), while the device computes or the host
+does something else, and this is where their work is given out and waited for, shortly. What is not there by
+then is no stream's but its own loss: its row is given up in this step, and the stream samples nothing until
+it is.
 
 It knows sequences, rows and outlooks; what a forced token is to a stream's reader it leaves to `force`, and
 where a sequence stands that has less to compute than before, to `moved`.
@@ -55,6 +56,7 @@ class Constraining:
         self._moved = moved
         self._patient = patient
         self._quick, self._slow = Worker("grammars"), Worker("slow grammars")
+        self._compiling = Worker("new grammars")
         self._unsettled: dict[int, Sequence] = {}  # those of whose outlook there may be news
         self._jobs: dict[int, Future[None]] = {}  # of each stream: the last
         self._awaited: list[Future[None]] = []
@@ -98,12 +100,17 @@ class Constraining:
     def start(self) -> None:
         """Have the threads follow whatever happened to tokens."""
         due = [sequence for sequence in self._unsettled.values() if _constraint(sequence).due]
-        quick = [sequence for sequence in due if not _constraint(sequence).slow]
+        quick = list[Sequence]()
+        for sequence in due:
+            constraint = _constraint(sequence)
+            if not constraint.compiled:
+                self._give(self._compiling, [sequence])
+            elif constraint.slow:
+                self._give(self._slow, [sequence])
+            else:
+                quick.append(sequence)
         if quick:
             self._give(self._quick, quick)
-        for sequence in due:
-            if _constraint(sequence).slow:
-                self._give(self._slow, [sequence])
 
     def _give(self, worker: Worker, sequences: list[Sequence]) -> None:
         work = [_constraint(sequence).submit() for sequence in sequences]

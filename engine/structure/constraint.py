@@ -2,8 +2,8 @@
 
 Whatever happens to the stream's tokens is noted here at once, and costs nothing; the threads then have the
 matcher follow, and the *outlook* is what came of it: what is forced next, what is allowed, or why the grammar
-cannot be gone on with. There are two threads: what took long once waits behind what takes long, and a grammar
-that was just begun, which is to be compiled, is the first of those.
+cannot be gone on with. There are three threads: what took long once waits behind what takes long, and a
+grammar that was just begun, which is to be compiled, behind others of that kind.
 
 It knows positions among a stream's tokens, and tokens. It knows no sequence and no step.
 """
@@ -51,8 +51,8 @@ class Constraint:
         changed: Callable[[], None],
         later: str | None = None,
     ) -> None:
-        self._source, self._later = source, later
-        self.slow = True
+        self.source, self._later = source, later
+        self.slow = False
         self.outlook = Outlook()
         self._vocabulary = vocabulary
         self._runs = [(start, start)]  # of each beginning: where it is, and how far the matcher went from it
@@ -71,6 +71,10 @@ class Constraint:
     def known(self) -> bool:
         """Whether the outlook is that of the tokens that stand."""
         return self._submitted and not self._changes and self.outlook.known
+
+    @property
+    def compiled(self) -> bool:
+        return self._matcher is not None
 
     # -- the stream's tokens -----------------------------------------------------------------------
 
@@ -130,7 +134,7 @@ class Constraint:
         if self._matcher is None:
             if self._vocabulary is None:
                 raise GrammarError("This model's tokens have no bytes that a grammar could be followed by.")
-            self._matcher = Matcher(self._source, self._vocabulary, self._later)
+            self._matcher = Matcher(self.source, self._vocabulary, self._later)
         for change in changes:
             if change(self._matcher) is False:
                 outlook.fits = False

@@ -1,13 +1,16 @@
 """A matcher: one grammar, followed along one stream's tokens; what it forces, and what it allows, next.
 
 A stream may begin its grammar anew, so there are *runs* along it, each from its own beginning; only the last
-advances, and whoever goes back behind its beginning is in the one before. An end token, where the grammar may
-end, ends the run: nothing is asked of what follows it.
+advances, and whoever goes back behind its beginning is in the one before. There may be as many as tokens, so
+only the last is held by the library; of the others the tokens are kept, and followed again. An end token,
+where the grammar may end, ends the run: nothing is asked of what follows it.
 
 It works where it is called, and may take long; `constraint.py` has it work in a thread.
 """
 
 from __future__ import annotations
+
+from array import array
 
 from llguidance import LLMatcher
 
@@ -22,9 +25,9 @@ class GrammarError(Exception):
 
 
 class _Run:
-    def __init__(self, matcher: LLMatcher) -> None:
-        self.matcher = matcher
-        self.behind_end = 0  # tokens from the end token on
+    def __init__(self) -> None:
+        self.inside = array("i")  # its tokens, up to the end token
+        self.behind_end = 0  # tokens from that on
 
 
 class Matcher:
@@ -32,18 +35,38 @@ class Matcher:
         """`later`: the source of the runs behind the first, if that is another."""
         self._vocabulary = vocabulary
         self._ends = vocabulary.ends
-        self._later = later or source
+        self._sources = (source, later or source)
         self._fresh: dict[str, LLMatcher] = {}
-        self._runs = [self._begun(source)]
+        self._runs = [_Run()]
+        self._followed: LLMatcher | None = None  # the last run, once it is asked about
+        self._begun(source)
+
+    def _begun(self, source: str) -> LLMatcher:
+        fresh = self._fresh.get(source)
+        if fresh is None:
+            fresh = self._fresh[source] = matcher_of(source, self._vocabulary.tokenizer)
+            self._check(fresh)
+        return fresh
+
+    @property
+    def _matcher(self) -> LLMatcher:
+        if self._followed is None:
+            self._followed = self._begun(self._sources[len(self._runs) > 1]).deep_copy()
+            self._consume(self._runs[-1].inside.tolist())
+        return self._followed
 
     def accept(self, tokens: list[int]) -> None:
         run = self._runs[-1]
         inside = 0 if run.behind_end else self._until_end(tokens)
-        if inside and not run.matcher.consume_tokens(tokens[:inside]):
-            raise self._error(run.matcher)
-        if inside < len(tokens) and not run.behind_end and not run.matcher.is_accepting():
+        self._consume(tokens[:inside])
+        run.inside.extend(tokens[:inside])
+        if inside < len(tokens) and not run.behind_end and not self._matcher.is_accepting():
             raise GrammarError("The grammar may not end where the stream did.")
         run.behind_end += len(tokens) - inside
+
+    def _consume(self, tokens: list[int]) -> None:
+        if tokens and not self._matcher.consume_tokens(tokens):
+            raise self._error(self._matcher)
 
     def fits(self, tokens: list[int]) -> bool:
         """Whether they may come next, one after the other."""
@@ -51,36 +74,35 @@ class Matcher:
         if run.behind_end:
             return True
         asked = tokens[: self._until_end(tokens) + 1]
-        return bool(run.matcher.validate_tokens(asked) == len(asked))
+        return bool(self._matcher.validate_tokens(asked) == len(asked))
 
     def back(self, count: int) -> None:
         """The last tokens of this run are void."""
         run = self._runs[-1]
         behind = min(count, run.behind_end)
         run.behind_end -= behind
-        if count > behind and not run.matcher.rollback(count - behind):
-            raise self._error(run.matcher)
+        if count > behind:
+            del run.inside[behind - count :]
+            if self._followed is not None and not self._followed.rollback(count - behind):
+                raise self._error(self._followed)
 
     def begin_anew(self) -> None:
-        self._runs.append(self._begun(self._later))
-
-    def _begun(self, source: str) -> _Run:
-        if source not in self._fresh:
-            self._fresh[source] = matcher_of(source, self._vocabulary.tokenizer)
-            self._check(self._fresh[source])
-        return _Run(self._fresh[source].deep_copy())
+        self._runs.append(_Run())
+        self._followed = None
 
     def drop_run(self) -> None:
         """It goes on where the run before stopped."""
         self._runs.pop()
+        self._followed = None
 
     def mask(self) -> bytes | None:
         """A byte for each token: whether it may come next. None where nothing is asked."""
         run = self._runs[-1]
         if run.behind_end:
             return None
-        mask = run.matcher.compute_logit_bias()
-        self._check(run.matcher)
+        matcher = self._matcher
+        mask = matcher.compute_logit_bias()
+        self._check(matcher)
         return mask
 
     def forced(self, mask: bytes | None) -> list[int]:
@@ -90,7 +112,7 @@ class Matcher:
         """
         if mask is None or mask.count(ALLOWED) != 1:
             return []
-        matcher = self._runs[-1].matcher
+        matcher = self._matcher
         tokens = matcher.compute_ff_tokens()
         self._check(matcher)
         return tokens or [mask.index(ALLOWED)]

@@ -32,6 +32,7 @@ from realtime.http.request_work import CallerWork, RequestWork
 from realtime.http.sse import TOO_SLOW, SseTimeouts
 from realtime.hub.frame_tokenizing import text_length
 from realtime.hub.hub import Hub
+from realtime.pieces import in_one
 from realtime.refusal import Refusal
 from realtime.stream.outbox import OutgoingEvent
 from realtime.stream.pending_commands import Reply
@@ -74,7 +75,7 @@ class StreamEndpoint:
     async def control(self, request: Request) -> Response:
         body = await read_body(request, self._most_bytes, held_body(request.scope).grow)
 
-        def said() -> ControlResponse:
+        def said() -> Response:
             frame, holder = read_frame(body, request.path_params["request_id"]), holder_of(request)
             tenant = request.query_params.get("tenant") or holder.tenant
             self._credentials.check_held(holder)
@@ -83,7 +84,7 @@ class StreamEndpoint:
             listener = HttpListener(self._hub, caller_of(request), work, keeps_events=False)
             return ControlResponse(self._hub, tenant, frame, listener, work)
 
-        return await self._work.response(request, said)
+        return await self._work.brief_response(request, in_one(said))
 
     def _check_tenant(self, tenant: str, holder: Holder, frame: StreamFrame) -> None:
         """An admin may end what another tenant runs, and neither change it nor hear what it says."""

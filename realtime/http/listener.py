@@ -30,6 +30,7 @@ class HttpListener:
         self.takes_over = takes_over
         self.caller = caller
         self.pay = work.pay
+        self.owe = work.owe
         self.failure: Refusal | None = None  # the first
         self.reply: Reply | None = None
         self._hub = hub

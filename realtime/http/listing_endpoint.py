@@ -16,6 +16,7 @@ from realtime.access.authentication import Credentials
 from realtime.http.guard import holder_of
 from realtime.http.request_work import RequestWork
 from realtime.observability.listing import STATES, ListingObserver
+from realtime.pieces import Pieces
 from realtime.refusal import Refusal
 from realtime.stream.states import State
 
@@ -29,18 +30,18 @@ def listing_endpoint(
         holder = holder_of(request)
         most, state = _limit(request), _state(request)
 
-        def listing() -> Response:
+        def listing() -> Pieces[Response]:
             if credentials.are_admins(holder):
-                told = listings.of_all(most=most, state=state, connections=connections())
+                told = yield from listings.of_all(most=most, state=state, connections=connections())
             else:
-                told = listings.of_tenant(holder.tenant, most=most, state=state)
+                told = yield from listings.of_tenant(holder.tenant, most=most, state=state)
             return Response(
                 msgspec.json.encode(told),
                 media_type="application/json",
                 headers={"Cache-Control": "no-store"},
             )
 
-        return await work.response(request, listing)
+        return await work.brief_response(request, listing())
 
     return listed
 

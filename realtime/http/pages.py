@@ -14,7 +14,7 @@ from pathlib import Path
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.staticfiles import PathLike, StaticFiles
 from starlette.types import Message, Receive, Scope, Send
@@ -37,6 +37,8 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",  # kept, and asked for again by its ETag
 }
+
+KEPT_HEADERS = ("ETag", "Last-Modified")
 
 
 class PageConvertor(PathConvertor):
@@ -67,6 +69,7 @@ class Folder(StaticFiles):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(directory=folder, html=True, check_dir=False)
+        self._contents: dict[PathLike, tuple[int, bytes]] = {}  # when it was written, and what it held then
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
@@ -90,6 +93,12 @@ class Folder(StaticFiles):
         if kind is None:
             raise HTTPException(404)
         response = super().file_response(full_path, stat_result, scope, status_code)
-        if response.status_code == 200:
-            response.headers["content-type"] = kind
+        if isinstance(response, FileResponse):  # it would stay open for as long as its reader likes
+            headers = {name: response.headers[name] for name in KEPT_HEADERS}
+            return Response(self._content(full_path, stat_result), status_code, headers, kind)
         return response
+
+    def _content(self, path: PathLike, stat: os.stat_result) -> bytes:
+        if path not in self._contents or self._contents[path][0] != stat.st_mtime_ns:
+            self._contents[path] = stat.st_mtime_ns, Path(path).read_bytes()
+        return self._contents[path][1]

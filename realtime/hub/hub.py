@@ -38,7 +38,7 @@ from realtime.hub.subscriptions import Subscriptions
 from realtime.refusal import Refusal
 from realtime.stream.memory import MemoryAccount
 from realtime.stream.outbox import OutgoingEvent
-from realtime.stream.pending_commands import PendingCommand, Reply, SendReply
+from realtime.stream.pending_commands import Owe, PendingCommand, Reply, SendReply
 from realtime.stream.stream import Stream
 from realtime.tenants.quota import Quotas, StreamQuota
 from realtime.text.chat_template import NotBriefError
@@ -69,6 +69,13 @@ def _computed(change: api.AnyChange) -> int:
         case api.Appended(count=tokens) | api.Resumed(recomputed=tokens):
             return tokens
     return 0
+
+
+def _charge(effective: list[PendingCommand], work_s: float) -> None:
+    """What frames come to when they take effect, such as to read text again from where it was rewound to."""
+    for pending in effective:
+        if pending.owe is not None:
+            pending.owe(work_s / len(effective))
 
 
 class StreamNews(NamedTuple):
@@ -108,11 +115,12 @@ class Hub:
             lambda delay, call: asyncio.get_running_loop().call_later(delay, call)
         )
         self._registry = StreamRegistry(max_streams if max_detached is None else max_detached)
-        self._subscriptions = Subscriptions[Listener]()
+        self._subscriptions = Subscriptions[Stream, Listener]()
         self._quotas = quotas or Quotas()
         self._long_texts = LongTexts(self, self._quotas)
         next_turn = partial(self._call_later, 0)
         self._submission = Submission(self._registry, observer, next_turn, self._submit, self._flush_commands)
+        self._losing = Slices(self._lose_engine, most=NEWS_A_TURN, next_turn=next_turn)
         self._news = Slices(self._receive_slice, most=NEWS_A_TURN, next_turn=next_turn, weight=_news_weight)
         self._outgoing: list[api.AnyCommand] = []
         self._stream_memory = stream_memory
@@ -192,7 +200,7 @@ class Hub:
     def take_events(self, stream: Stream) -> list[OutgoingEvent]:
         """What a stream has to say to its listener, who is ready for it. `flush` follows, once for all."""
         told = stream.take_events()
-        self._note_errors(told, self._subscriptions.listener_of(stream.number))
+        self._note_errors(told, self._subscriptions.listener_of(stream))
         self._unsubscribe_if_done(stream)
         return told
 
@@ -208,8 +216,12 @@ class Hub:
 
     def detach(self, listener: Listener, cause: DisconnectCause = "closed") -> None:
         """The listener is gone; each of its streams does what its start said."""
-        found = map(self._registry.by_number, self._subscriptions.remove(listener))
-        left = [entry for entry in found if entry is not None]  # others have ended
+        left: list[LiveStream] = []
+        for stream in self._subscriptions.remove(listener):
+            if (entry := self._registry.by_number(stream.number)) is not None:
+                left.append(entry)
+            else:  # it has ended: what was to be told again is kept for nobody
+                stream.detach(self._clock(), self.step)
         with self._waking() as wake:
             for entry in left:
                 self._observer.detached(entry.stream, cause)
@@ -251,7 +263,11 @@ class Hub:
             return
         stream = entry.stream
         _count(entry.quota, news)
-        for pending in self._receive_news(stream, news, now):
+        began_s = time.thread_time() if news.changes else 0.0
+        effective = self._receive_news(stream, news, now)
+        if effective and news.changes:
+            _charge(effective, time.thread_time() - began_s)
+        for pending in effective:
             self._observer.steered(stream, pending.kind, output.step - pending.step, now - pending.received_s)
         self._time_hold(entry)
         if stream.reading:
@@ -293,23 +309,28 @@ class Hub:
                 wake(stream)
 
     def engine_lost(self) -> None:
-        """The engine is gone. Its streams wait for another, but one that has killed too many."""
+        """The engine is gone. Its streams wait for another, but one that has killed too many. Of thousands
+        each turn some are told."""
         self._news.finish()  # what it said before it went
         self.engine_up = False
         culprit = self._submission.engine_lost()
+        entry = None if culprit is None else self._registry.by_number(culprit)
+        if entry is not None:
+            with self._waking() as wake:
+                why = "the engine failed again and again while it computed this stream"
+                entry.stream.fail(why, self._clock())
+                wake(entry.stream)
+        self._losing.add(self.streams)
+
+    def _lose_engine(self, some: list[Stream]) -> None:
         with self._waking() as wake:
-            for stream in self.streams:
-                if stream.number == culprit:
-                    stream.fail(
-                        "the engine failed again and again while it computed this stream", self._clock()
-                    )
-                else:
-                    stream.lose_engine(self._clock())
+            for stream in some:
+                stream.lose_engine(self._clock())
                 wake(stream)
-            self._outgoing.clear()  # there is nobody to send it to
 
     def engine_ready(self, model: ServedModel) -> None:
         """There is an engine, and it knows no stream yet."""
+        self._losing.finish()  # of the one before
         self.model, self.engine_up, self.step = model, True, 0
         self._submission.engine_ready(stream for stream in self.streams if not stream.concluded)
 
@@ -392,7 +413,7 @@ class Hub:
         stream = entry.stream
         entry.timeout = self._call_later(self._starter.timeout_s(frame), partial(self._time_out, stream))
         self._registry.add(entry)
-        self._subscriptions.subscribe(stream.number, listener)
+        self._subscriptions.subscribe(stream, listener)
         self._empty.clear()
         self._observer.started(
             stream,
@@ -413,7 +434,7 @@ class Hub:
         self, key: StreamKey, after: int, ref: str | None, listener: Listener, reason: RetryReason = "attach"
     ) -> None:
         stream = self._registry.find(key, self._clock())
-        before = self._subscriptions.listener_of(stream.number)
+        before = self._subscriptions.listener_of(stream)
         anew = before is not listener
         if anew:
             listener.memory.check()
@@ -427,7 +448,7 @@ class Hub:
 
     def _hand_over(self, stream: Stream, listener: Listener) -> None:
         stream.use_account(listener.memory)
-        before = self._subscriptions.subscribe(stream.number, listener)
+        before = self._subscriptions.subscribe(stream, listener)
         if before is not None:
             before.lose(stream)
             self._observer.refused("request_taken", before.caller)
@@ -475,7 +496,7 @@ class Hub:
             self._refuse_steering(key, frame)
             return None
         stream = entry.stream
-        elsewhere = self._subscriptions.listener_of(stream.number) is not listener
+        elsewhere = self._subscriptions.listener_of(stream) is not listener
         send_reply = partial(self._send_reply, listener) if elsewhere and frame.ref is not None else None
         match frame:
             case protocol.Grant(limit=limit):
@@ -485,17 +506,17 @@ class Hub:
             case protocol.Cancel(ref=ref):
                 stream.cancel(self._clock(), self.step, ref, send_reply)
             case protocol.Inject():
-                self._inject(entry, frame, tokens, send_reply)
+                self._inject(entry, frame, tokens, send_reply, listener.owe)
             case protocol.Pause(kv=kv):
-                stream.steer(frame, self.step, self._clock(), send_reply)
+                stream.steer(frame, self.step, self._clock(), send_reply, listener.owe)
                 entry.released = entry.released or kv == "release"
             case protocol.Resume():
                 if entry.released:
                     entry.quota.check_rate()
-                stream.steer(frame, self.step, self._clock(), send_reply)
+                stream.steer(frame, self.step, self._clock(), send_reply, listener.owe)
                 entry.released = False
             case protocol.Adjust() | protocol.Rewind():
-                stream.steer(frame, self.step, self._clock(), send_reply)
+                stream.steer(frame, self.step, self._clock(), send_reply, listener.owe)
         return stream
 
     def _inject(
@@ -504,13 +525,14 @@ class Hub:
         frame: protocol.Inject,
         tokens: list[int] | None,
         send_reply: SendReply | None,
+        owe: Owe,
     ) -> None:
         """What takes effect is counted then; what was tokenized in vain, now."""
         if tokens is None:
             entry.quota.check_rate()
             tokens = tokenize(frame, self.known_model(), brief=True) or []
         try:
-            entry.stream.steer(replace(frame, tokens=tokens), self.step, self._clock(), send_reply)
+            entry.stream.steer(replace(frame, tokens=tokens), self.step, self._clock(), send_reply, owe)
         except Refusal:
             if text_length(frame):
                 entry.quota.count(len(tokens))
@@ -579,7 +601,7 @@ class Hub:
         self._flush_commands()
 
     def _wake(self, stream: Stream, woken: dict[Listener, None]) -> None:
-        listener = self._subscriptions.listener_of(stream.number)
+        listener = self._subscriptions.listener_of(stream)
         if listener is not None and stream.outbox.waiting:
             listener.wake(stream)
             woken[listener] = None
@@ -592,7 +614,7 @@ class Hub:
             return
         self._registry.end(entry, self._clock())
         self._unsubscribe_if_done(stream)
-        if self._subscriptions.listener_of(stream.number) is None:
+        if self._subscriptions.listener_of(stream) is None:
             stream.release_memory()
         self._progressed(stream)
         self._observer.finished(stream, self._clock())
@@ -601,7 +623,7 @@ class Hub:
     def _unsubscribe_if_done(self, stream: Stream) -> None:
         """Whoever listened to a stream that has ended is its listener until all of it is taken."""
         if stream.all_delivered:
-            self._subscriptions.unsubscribe(stream.number)
+            self._subscriptions.unsubscribe(stream)
             stream.release_memory()
 
     def note_if_empty(self) -> None:
@@ -614,6 +636,6 @@ class Hub:
             wake(stream)
 
     def _flush_commands(self) -> None:
-        if self._outgoing:
-            commands, self._outgoing[:] = self._outgoing[:], []
+        commands, self._outgoing[:] = self._outgoing[:], []
+        if commands and self.engine_up:  # else there is nobody to send them to: a new engine is told all anew
             self._send(commands)

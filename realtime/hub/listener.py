@@ -26,6 +26,9 @@ class Listener(Protocol):
     async def pay(self, work_s: float) -> None:
         """So much work was done for it behind a text that took long."""
 
+    def owe(self, work_s: float) -> None:
+        """So much work was done for it, when its frame took effect: it pays before it asks for more."""
+
     def wake(self, stream: Stream) -> None:
         """The stream has something to say; `flush` will follow, once for all that were woken together."""
 

@@ -15,7 +15,8 @@ from realtime.hub.registry import StreamRegistry
 from realtime.hub.slices import Slices
 from realtime.stream.stream import Stream
 
-SUBMIT_TOKENS = 50_000  # to a new engine in one go, a few milliseconds' work
+# To a new engine in one go, a few milliseconds' work: tokens, as which a stream counts that has few.
+SUBMIT_TOKENS, STREAM_TOKENS = 50_000, 500
 
 
 class Submission:
@@ -33,9 +34,7 @@ class Submission:
         self._submit_one = submit
         self._flush = flush
         self._recovery = EngineRecovery()
-        self._slices = Slices(
-            self._submit, most=SUBMIT_TOKENS, next_turn=next_turn, weight=self._known_tokens
-        )
+        self._slices = Slices(self._submit, most=SUBMIT_TOKENS, next_turn=next_turn, weight=self._weight)
 
     @property
     def proven(self) -> bool:
@@ -73,9 +72,9 @@ class Submission:
         """Nothing is being prepared any more."""
         self._slices.add(self._recovery.prepared())
 
-    def _known_tokens(self, number: int) -> int:
+    def _weight(self, number: int) -> int:
         entry = self._registry.by_number(number)
-        return 0 if entry is None else entry.stream.known_tokens
+        return STREAM_TOKENS + (0 if entry is None else entry.stream.known_tokens)
 
     def _submit(self, numbers: list[int]) -> None:
         for number in numbers:

@@ -6,38 +6,40 @@ neither what a stream is nor what a listener does.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Generic, TypeVar
 
+S = TypeVar("S", bound=Hashable)
 L = TypeVar("L")
 
 
-class Subscriptions(Generic[L]):
+class Subscriptions(Generic[S, L]):
     def __init__(self) -> None:
-        self._listener: dict[int, L] = {}  # by the stream's number
-        self._streams: dict[L, dict[int, None]] = {}  # in the order in which they were given
+        self._listener: dict[S, L] = {}
+        self._streams: dict[L, dict[S, None]] = {}  # in the order in which they were given
 
-    def listener_of(self, number: int) -> L | None:
-        return self._listener.get(number)
+    def listener_of(self, stream: S) -> L | None:
+        return self._listener.get(stream)
 
-    def subscribe(self, number: int, listener: L) -> L | None:
+    def subscribe(self, stream: S, listener: L) -> L | None:
         """The stream is this listener's from now on; returns whose it was, if it was another's."""
-        before = self.unsubscribe(number)
-        self._listener[number] = listener
-        self._streams.setdefault(listener, {})[number] = None
+        before = self.unsubscribe(stream)
+        self._listener[stream] = listener
+        self._streams.setdefault(listener, {})[stream] = None
         return None if before is listener else before
 
-    def unsubscribe(self, number: int) -> L | None:
+    def unsubscribe(self, stream: S) -> L | None:
         """Nobody's any more; returns whose it was."""
-        listener = self._listener.pop(number, None)
+        listener = self._listener.pop(stream, None)
         if listener is not None:
-            del self._streams[listener][number]
+            del self._streams[listener][stream]
             if not self._streams[listener]:
                 del self._streams[listener]
         return listener
 
-    def remove(self, listener: L) -> list[int]:
+    def remove(self, listener: L) -> list[S]:
         """The listener is gone; returns the streams that it leaves behind."""
-        numbers = list(self._streams.pop(listener, ()))
-        for number in numbers:
-            del self._listener[number]
-        return numbers
+        left = list(self._streams.pop(listener, ()))
+        for stream in left:
+            del self._listener[stream]
+        return left

@@ -2,8 +2,9 @@
 
 Nothing else runs in these threads, and nothing that a client asks for runs in others: what the server itself
 does beside its event loop, such as loading a tokenizer, never waits for a crowd of texts. Nobody's turn waits
-for more of another's texts than are being worked at. A text takes up to 300 bytes a character meanwhile: long
-ones are worked at one by one, and what that took goes back to the system. This knows no frame and no stream.
+for more of another's texts than are being worked at. A text takes up to some hundred bytes a character
+meanwhile: long ones are worked at one by one, and what that took goes back to the system. This knows no frame
+and no stream.
 """
 
 from __future__ import annotations

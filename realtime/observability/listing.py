@@ -7,6 +7,7 @@ and never anybody's text. It knows no HTTP; the structs below are what is answer
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -16,11 +17,13 @@ from msgspec.structs import replace
 from engine import api
 from midstream.protocol import PauseReason
 from realtime.hub.observers import Observer, Route, StreamOrigin
+from realtime.pieces import Pieces, batches
 from realtime.stream.states import State
 from realtime.stream.stream import Stream
 
 STATES: tuple[State, ...] = ("queued", "running", "paused", "stalled")  # of those that live
 NOTED_EVERY_S = 1.0
+LOOKED_AT, TOLD = 512, 64  # streams in a piece of work, some two milliseconds
 
 
 class Listed(Struct):
@@ -142,23 +145,32 @@ class ListingObserver(Observer):
 
     # -- asked -----------------------------------------------------------------------------------
 
-    def of_tenant(self, tenant: str, *, most: int, state: State | None = None) -> Listing:
+    def of_tenant(self, tenant: str, *, most: int, state: State | None = None) -> Pieces[Listing]:
         tracked = [one for one in self._tracked.values() if one.origin.tenant == tenant]
         return self._listing(tracked, most, state)
 
-    def of_all(self, *, most: int, state: State | None = None, connections: int) -> Listing:
-        listing = self._listing([*self._tracked.values()], most, state)
+    def of_all(self, *, most: int, state: State | None = None, connections: int) -> Pieces[Listing]:
+        listing = yield from self._listing([*self._tracked.values()], most, state)
         busy = listing.states["queued"] + listing.states["running"] > 0
         return replace(listing, server=self._totals(connections, busy=busy))
 
-    def _listing(self, tracked: list[TrackedStream], most: int, state: State | None) -> Listing:
-        now = self._clock()
-        states = [one.stream.state for one in tracked]  # there may be thousands: each is asked once
-        chosen = [one for one, its in zip(tracked, states, strict=True) if state in (None, its)]
+    def _listing(self, tracked: list[TrackedStream], most: int, state: State | None) -> Pieces[Listing]:
+        """There may be thousands: each is asked once for its state, and some end meanwhile."""
+        states, chosen, streams = Counter[State](), list[TrackedStream](), list[Listed]()
+        for some in batches(tracked, LOOKED_AT):
+            for one in some:
+                its = one.stream.state
+                states[its] += 1
+                if its == state or (state is None and its != "finished"):
+                    chosen.append(one)
+            yield
+        for some in batches(reversed(chosen[-most:]), TOLD):
+            streams += [one.listed(self._clock()) for one in some if not one.stream.ended]
+            yield
         return Listing(
-            streams=[one.listed(now) for one in reversed(chosen[-most:])],
+            streams=streams,
             total=len(chosen),
-            states={name: states.count(name) for name in STATES},
+            states={name: states[name] for name in STATES},
             server=None,
         )
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import get_args
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -30,6 +30,7 @@ from realtime.observability.engine_metrics import EngineMetrics
 from realtime.observability.histograms import Histogram
 from realtime.observability.latency import LatencyMetrics
 from realtime.observability.tenant_usage import TenantUsage
+from realtime.pieces import Pieces, batches
 from realtime.stream.stream import Stream
 
 STATES = ("queued", "running", "paused", "stalled")
@@ -38,7 +39,20 @@ _FEW = (1, 2, 3, 4, 8)
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5)
 
 
-class Metrics(Observer, Collector):
+LOOKED_AT = 512  # streams in a piece of work, some two milliseconds
+
+
+class Family(Collector):
+    """One alone, as the library wants to be shown it."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def collect(self) -> Iterable[Metric]:
+        return [self._metric]
+
+
+class Metrics(Observer):
     def __init__(self) -> None:
         self._live: dict[int, tuple[Stream, StreamOrigin]] = {}
         self._times = LatencyMetrics()
@@ -64,8 +78,6 @@ class Metrics(Observer, Collector):
         for kind in STEERING:
             self._steps.of(kind)
             self._seconds.of(kind)
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
 
     # -- told by the hub and the supervisor ------------------------------------------------------
 
@@ -115,14 +127,24 @@ class Metrics(Observer, Collector):
 
     # -- asked by Prometheus ---------------------------------------------------------------------
 
-    def text(self) -> bytes:
-        return generate_latest(self._registry)
+    def text(self) -> Pieces[bytes]:
+        states, decoded = Counter[str](), Counter[str]()
+        for some in batches([*self._live.values()], LOOKED_AT):
+            for stream, origin in some:
+                states[stream.state] += 1
+                decoded[origin.tenant] += stream.decoded
+            yield
+        text = b""
+        for metric in self._families(states, decoded):
+            text += generate_latest(Family(metric))
+            yield
+        return text
 
-    def collect(self) -> Iterable[Metric]:
-        yield self._streams()
+    def _families(self, states: Counter[str], decoded: Counter[str]) -> Iterable[Metric]:
+        yield _streams(states)
         yield from self._times.families()
         yield from self._engine.families()
-        yield from self._usage.families((origin.tenant, stream) for stream, origin in self._live.values())
+        yield from self._usage.families(decoded)
         yield from (histogram.family() for histogram in (self._steps, self._seconds, self._lag))
         yield CounterMetricFamily(
             "midstream_tokens_discarded",
@@ -146,12 +168,12 @@ class Metrics(Observer, Collector):
             refused.add_metric(kind, count)
         return refused
 
-    def _streams(self) -> Metric:
-        tally = Counter[str](stream.state for stream, _ in self._live.values())
-        live = GaugeMetricFamily("midstream_streams", "Live streams", labels=["state"])
-        for state in STATES:
-            live.add_metric([state], tally[state])
-        return live
+
+def _streams(states: Counter[str]) -> Metric:
+    live = GaugeMetricFamily("midstream_streams", "Live streams", labels=["state"])
+    for state in STATES:
+        live.add_metric([state], states[state])
+    return live
 
 
 def _counter(name: str, help_: str, label: str, counts: Counter[str]) -> Metric:

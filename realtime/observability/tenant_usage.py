@@ -6,7 +6,7 @@ It counts whole streams when they end, and those that live when somebody asks: n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
@@ -33,14 +33,15 @@ class TenantUsage:
     def finished(self, tenant: str, stream: Stream) -> None:
         self._output[self._names[tenant]] += stream.decoded
 
-    def families(self, live: Iterable[tuple[str, Stream]]) -> Iterable[Metric]:
+    def families(self, decoded: Mapping[str, int]) -> Iterable[Metric]:
+        """`decoded`: tokens of the streams that live, by tenant."""
         streams = CounterMetricFamily("midstream_tenant_streams", "Streams started", labels=["tenant"])
         tokens = CounterMetricFamily(
             "midstream_tenant_tokens", "Tokens of prompts, and decoded", labels=["tenant", "kind"]
         )
         output = self._output.copy()
-        for tenant, stream in live:
-            output[self._names[tenant]] += stream.decoded
+        for tenant, tokens_decoded in decoded.items():
+            output[self._names[tenant]] += tokens_decoded
         for name, count in self._streams.items():
             streams.add_metric([name], count)
             tokens.add_metric([name, "prompt"], self._prompt[name])

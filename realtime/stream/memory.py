@@ -117,7 +117,15 @@ def params_bytes(params: Params) -> int:
 
 
 def grammar_length(grammar: Grammar) -> int:
-    """About how many characters it has, as it would be written."""
+    """About how many characters it has, as it would be written. Looked at once, and kept with it: what a
+    stream weighs is asked with every token."""
+    known: int | None = vars(grammar).get("length")
+    if known is None:
+        known = vars(grammar)["length"] = _written_length(grammar)
+    return known
+
+
+def _written_length(grammar: Grammar) -> int:
     length, waiting = 0, [grammar.json_schema, grammar.regex, grammar.lark, grammar.choice]
     while waiting:
         match waiting.pop():

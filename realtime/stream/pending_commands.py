@@ -21,6 +21,7 @@ from realtime.text.stop_strings import StopMatcher
 
 Reply = protocol.StreamEvent | protocol.Error
 SendReply = Callable[[Reply], None]
+Owe = Callable[[float], None]  # told how many seconds of work a frame made once it took effect
 
 
 class PendingCommand(Struct):
@@ -34,6 +35,7 @@ class PendingCommand(Struct):
     stop_matcher: StopMatcher | None = None  # of `params`: built when it is asked for, by whoever asks
     preliminary: bool = False  # the rewind that `at` asks for: the frame itself has its reply by what follows
     send_reply: SendReply | None = None  # to whoever steers a stream that another listens to
+    owe: Owe | None = None  # whoever steers, and pays for it
 
     @property
     def kind(self) -> str:

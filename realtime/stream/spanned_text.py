@@ -18,15 +18,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from midstream.protocol import Reasoning, SnapshotCall, ToolArguments, ToolCall, ToolCallDone
+from realtime.stream.memory import CHARACTER_BYTES
 from realtime.stream.span_events import Beside
 from realtime.text.detokenizer import TextStream
 from realtime.text.tokenizer import Tokenizer
 from realtime.tools import parts as spans
+from realtime.tools.offered import offered_bytes
 from realtime.tools.parts import Lengths, Part
 from realtime.tools.span_reader import Offered, SpanReader
 
 COPY_EVERY = 64  # tokens, injected ones too: a rewind reads hardly more than these anew
 READ_AT_ONCE = 2048  # tokens of an injection: some ms
+COPY_SHARE = 32  # or where much is held, and copied as well, a token for so many characters of it
 COPY_BYTES, CALL_BYTES, TEXT_BYTES = 1500, 400, 60  # what these weigh, beside texts
 INJECTION_BYTES = 150  # each, beside its tokens
 ID_LENGTH = 9  # letters and digits: there are templates that take no other
@@ -54,6 +57,11 @@ class Copy(NamedTuple):
     fed: int
     injected: int
     reader: SpanReader
+    bytes: int
+
+
+def _copy(fed: int, injected: int, reader: SpanReader) -> Copy:
+    return Copy(fed, injected, reader.copy(), COPY_BYTES + CHARACTER_BYTES * reader.held)
 
 
 class SpannedText:
@@ -77,7 +85,9 @@ class SpannedText:
         self.one_call = one_call
         self._request_id = request_id
         self._reader = SpanReader(tokenizer.spelling, offered, prompt)
-        self._copies = [Copy(0, 0, self._reader.copy())]
+        self._copies = [_copy(0, 0, self._reader)]
+        self._copied_bytes = self._copies[0].bytes
+        self._offered_bytes = 0 if offered is None else offered_bytes(offered)
         self._read_since = 0  # tokens, since the last of them was made
         self._injected: list[Injected] = []
         self._injected_tokens = 0
@@ -149,7 +159,7 @@ class SpannedText:
     @property
     def bytes(self) -> int:
         """About how much memory it takes, beside its content."""
-        copies = COPY_BYTES * (1 + len(self._copies))
+        copies = COPY_BYTES + self._copied_bytes + self._offered_bytes
         injected = INJECTION_BYTES * len(self._injected) + 4 * self._injected_tokens
         return copies + CALL_BYTES * len(self.calls) + 2 * self._text_bytes + injected
 
@@ -193,8 +203,9 @@ class SpannedText:
 
     def _note_read(self, tokens: int) -> None:
         self._read_since += tokens
-        if self._read_since >= COPY_EVERY:
-            self._copies.append(Copy(self._fed, len(self._injected), self._reader.copy()))
+        if self._read_since >= COPY_EVERY and self._read_since >= self._reader.held // COPY_SHARE:
+            self._copies.append(_copy(self._fed, len(self._injected), self._reader))
+            self._copied_bytes += self._copies[-1].bytes
             self._read_since = 0
 
     def rewound(
@@ -208,9 +219,12 @@ class SpannedText:
         del self._injected[kept:]
         self._turns = [one.index for one in self._injected if one.new_turn]
         while self._copies[-1].fed > index or self._copies[-1].injected > kept:
-            self._copies.pop()
+            self._copied_bytes -= self._copies.pop().bytes
         self._reader, self._fed = self._read_until(tokens, index, kept), index
-        self._read_since = index - self._copies[-1].fed
+        last = self._copies[-1]
+        again = self._injected[last.injected :]
+        self._read_since = index - last.fed + sum(len(one.tokens) for one in again)
+        self._note_read(0)
         lengths = self._reader.lengths
         self._content = self._content.rewound_text(lengths.content, index, sent, stop, min_tokens)
         self.reasoning = ["".join(self.reasoning)[: lengths.reasoning]]

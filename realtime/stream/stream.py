@@ -41,7 +41,7 @@ from realtime.stream.memory import (
 from realtime.stream.origin import Origin
 from realtime.stream.outbox import Outbox, OutgoingEvent, PendingToken
 from realtime.stream.params import forked, merged, same_grammar, sampling, stops
-from realtime.stream.pending_commands import PendingCommand, PendingCommands, Reply, SendReply
+from realtime.stream.pending_commands import Owe, PendingCommand, PendingCommands, Reply, SendReply
 from realtime.stream.span_events import tell_lengths
 from realtime.stream.states import State, check_transition
 from realtime.stream.stopwatch import Stopwatch
@@ -345,9 +345,16 @@ class Stream:
 
     # -- frames ----------------------------------------------------------------------------------
 
-    def steer(self, frame: SteeringFrame, step: int, now: float, send_reply: SendReply | None = None) -> None:
+    def steer(
+        self,
+        frame: SteeringFrame,
+        step: int,
+        now: float,
+        send_reply: SendReply | None = None,
+        owe: Owe | None = None,
+    ) -> None:
         """Ask for something that takes effect at a token. `Inject` comes as tokens; `send_reply` is for
-        whoever steers and does not listen."""
+        whoever steers and does not listen, `owe` for whoever steers."""
         if self.concluded:
             raise Refusal(
                 "request_finished", f"Request {self.request_id} has ended: there is nothing to steer."
@@ -382,6 +389,7 @@ class Stream:
                     received_s=now,
                     preliminary=preliminary,
                     send_reply=send_reply,
+                    owe=owe,
                 )
             )
         if isinstance(frame, protocol.Inject) and frame.resume:

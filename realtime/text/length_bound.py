@@ -34,6 +34,8 @@ class LengthBound:
             and all(step["type"] in _KEEPING and step.get("behavior") != "Removed" for step in splitters)
             and _COMMON.isdisjoint(self._dropped)
         )
+        # Words are made tokens of each by itself, so that what a text is cut into says how much it has.
+        self.splits = self._holds and any(map(_splits, splitters))
         self._composes = any(step["type"] == "NFC" for step in normalizers)
         tokens = definition["added_tokens"]
         self._swallows_blanks = any(token["lstrip"] or token["rstrip"] for token in tokens)
@@ -65,6 +67,12 @@ def _keeps_length(normalizer: Mapping[str, Any]) -> bool:
     if normalizer["type"] == "Replace":
         return bool(normalizer["pattern"] == {"String": " "} and normalizer["content"] == "▁")
     return normalizer["type"] in ("NFC", "Prepend")
+
+
+def _splits(splitter: Mapping[str, Any]) -> bool:
+    return bool(
+        splitter["type"] == "Split" or (splitter["type"] == "ByteLevel" and splitter.get("use_regex", True))
+    )
 
 
 def _by_bytes(splitters: list[Mapping[str, Any]]) -> bool:

@@ -24,6 +24,11 @@ from realtime.tools.spelling import AUTO, spelling_of
 
 __all__ = ["NotBriefError", "TextError", "Tokenizer", "TooManyTokensError"]
 
+# What has so many characters for each token that it may have is looked at in pieces first: the library takes
+# hundreds of bytes for each character of what it is given, and most of that for tokens.
+CHARACTERS_A_TOKEN, PIECE = 4, 32 << 10
+CUT_TOKENS = 64  # that a piece may have more, since words were cut
+
 # The roles of special tokens that chat templates know by name.
 _ROLES = [f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]
 
@@ -96,11 +101,24 @@ class Tokenizer:
         """The text's tokens. `special`: framed as the model expects a prompt, mostly by a first token."""
         if below is not None:
             self.check_length(text, below)
+            self._check_pieces(text, below)
+        return self._encoded(text, special=special).ids
+
+    def _encoded(self, text: str, *, special: bool) -> tokenizers.Encoding:
         # encode() keeps the interpreter lock, for seconds if the text is long. The batch call lets go of it.
         try:
-            return self._library.encode_batch_fast([text], add_special_tokens=special)[0].ids
+            return self._library.encode_batch_fast([text], add_special_tokens=special)[0]
         except TypeError:
             raise TextError("The text is not valid Unicode: it contains a lone surrogate.") from None
+
+    def _check_pieces(self, text: str, below: int) -> None:
+        if not self._bound.splits or len(text) <= max(PIECE, CHARACTERS_A_TOKEN * below):
+            return
+        fewest = 0
+        for at in range(0, len(text), PIECE):
+            fewest += max(0, len(self._encoded(text[at : at + PIECE], special=False)) - CUT_TOKENS)
+            if fewest >= below:
+                raise TooManyTokensError(fewest)
 
     def encode_chat(
         self,

@@ -3,7 +3,7 @@ text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +16,16 @@ def as_told(tool: Tool) -> dict[str, Any]:
     function = msgspec.to_builtins(tool.function)
     function.pop("strict", None)
     return {"type": tool.type, "function": function}
+
+
+NAME_BYTES = 120  # a name, as an object in a table
+
+
+def offered_bytes(tools: Mapping[str, Collection[str]]) -> int:
+    """About how much memory they take, as `offered` has them."""
+    return sum(
+        NAME_BYTES + len(name) + sum(NAME_BYTES + len(key) for key in keys) for name, keys in tools.items()
+    )
 
 
 def offered(tools: Sequence[Tool]) -> dict[str, frozenset[str]]:

@@ -78,6 +78,13 @@ class SpanReader:
         room = self._reasoned.room(limit)
         return max(room, 1) if self._text.within_character else room
 
+    @property
+    def held(self) -> int:
+        """Characters that it keeps of what is not said yet, and with it each copy of it."""
+        of_call = () if self._call is None else vars(self._call).values()
+        texts = (self._raw, self._held, self._blanks, *of_call)
+        return sum(len(text) for text in texts if isinstance(text, str))
+
     def copy(self) -> SpanReader:
         again = copy.copy(self)
         again._parts = Parts(self.lengths)

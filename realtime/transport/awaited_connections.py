@@ -1,6 +1,6 @@
 """The connections of which something is awaited that a good client does within a round trip: a request, its
-first or another, or the end behind an answer that was the last. How long they may take, and how many they may
-be.
+first or another, more of a body, or the end behind an answer that was the last. How long they may take, and
+how many they may be.
 
 Half a request costs its sender nothing, and neither does an end that never comes, so whoever leaves thousands
 of them so must not keep others out: when there are too many, the oldest is the one to give up. This knows
@@ -24,7 +24,8 @@ class AwaitedConnection(Protocol):
 
 
 class AwaitedConnections:
-    def __init__(self, *, timeout_s: float, limit: int, limit_per_address: int) -> None:
+    def __init__(self, *, timeout_s: float | None, limit: int, limit_per_address: int) -> None:
+        """`timeout_s` is None where others know how long they may take."""
         self._timeout_s = timeout_s
         self._limit = limit
         self._limit_per_address = limit_per_address
@@ -48,7 +49,7 @@ class AwaitedConnections:
         loop = asyncio.get_running_loop()
         self._since[connection] = loop.time()
         self._by_address.setdefault(connection.address, {})[connection] = None
-        if self._timer is None:
+        if self._timer is None and self._timeout_s is not None:
             self._timer = loop.call_later(self._timeout_s, self._reap)
 
     def remove(self, connection: AwaitedConnection) -> None:
@@ -62,22 +63,25 @@ class AwaitedConnections:
         if not self._since:
             self._stop()
 
-    def give_up_oldest(self, address: str | None = None) -> None:
-        """Of an address, or of all; if there is any."""
-        oldest = next(iter(self._since if address is None else self._by_address.get(address, ())), None)
+    def give_up_oldest(self, address: str | None = None, but: AwaitedConnection | None = None) -> bool:
+        """Of an address, or of all; whether there was any, beside that one."""
+        waiting = iter(self._since if address is None else self._by_address.get(address, ()))
+        oldest = next((connection for connection in waiting if connection is not but), None)
         if oldest is not None:
-            self._drop(oldest)
+            self.give_up(oldest)
+        return oldest is not None
 
-    def _drop(self, connection: AwaitedConnection) -> None:
+    def give_up(self, connection: AwaitedConnection) -> None:
         self.remove(connection)
         connection.give_up()
 
     def _reap(self) -> None:
+        assert self._timeout_s is not None
         self._timer = None
         loop = asyncio.get_running_loop()
         late = loop.time() - self._timeout_s
         for connection in [connection for connection, since in self._since.items() if since <= late]:
-            self._drop(connection)
+            self.give_up(connection)
         if self._since:
             oldest = next(iter(self._since.values()))
             self._timer = loop.call_at(oldest + self._timeout_s, self._reap)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.client import responses as phrases
@@ -22,14 +23,18 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from realtime.transport.awaited_connections import AwaitedConnections, network_of
 from realtime.transport.flow_control import SendBuffer, cut_off
 from realtime.transport.http_connections import HttpConnections
+from realtime.transport.read_pace import ReadPace
 from realtime.transport.request_parser import RequestParser, RequestProblem
 from realtime.transport.small_reads import SmallReads, new_buffer
+from realtime.transport.small_writes import in_small_writes
+from realtime.work_budget import WorkBudgets
 
 # Whoever sends rubbish is told so; it is no news for the log. Failures of the app are.
 _logger = logging.getLogger("midstream.http")
 _logger.setLevel(logging.ERROR)
 
 _TOO_SLOW = RequestProblem("The head of this request took too long to arrive.", error_status_hint=408)
+_TOO_SLOW_BODY = RequestProblem("The body of this request took too long to arrive.", error_status_hint=408)
 _GOING_AWAY = RequestProblem("The server is going away.", error_status_hint=503)
 
 _TCP_OPTIONS = (
@@ -46,6 +51,13 @@ _TCP_OPTIONS = (
 class HttpLimits:
     handshake_timeout_s: float = 5.0  # from the first byte, or the connection, to the whole head of a request
     body_timeout_s: float = 60.0
+    body_piece_bytes: int = 8 * 1024  # of a body: so much of it, or the rest, has to come within ...
+    body_piece_timeout_s: float = 15.0
+    body_limit: int = 512  # connections whose bodies are awaited
+    body_limit_per_address: int = 256
+    unread_limit: int = 1024  # connections that take nothing of an answer
+    unread_limit_per_address: int = 512
+    parsing_share: float = 0.3  # of the event loop's time, for what an address sends to be parsed in
     send_timeout_s: float = 20.0  # how long a peer may take nothing of an answer
     close_timeout_s: float = 5.0  # how long the last bytes may take to leave
     pending_limit: int = 1024  # connections that wait for a request, their first or another
@@ -77,13 +89,26 @@ def protocol_class(
         limit=limits.pending_limit,
         limit_per_address=limits.pending_limit_per_address,
     )
+    bodies = AwaitedConnections(
+        timeout_s=limits.body_piece_timeout_s,
+        limit=limits.body_limit,
+        limit_per_address=limits.body_limit_per_address,
+    )
+    unread = AwaitedConnections(
+        timeout_s=None,  # each has a send buffer, which judges it
+        limit=limits.unread_limit,
+        limit_per_address=limits.unread_limit_per_address,
+    )
     connections = HttpConnections(
-        pending, limit=limits.open_limit, limit_per_address=limits.open_limit_per_address
+        pending, bodies, unread, limit=limits.open_limit, limit_per_address=limits.open_limit_per_address
     )
     own = {
         "limits": limits,
         "pending": pending,
+        "bodies": bodies,
+        "unread": unread,
         "open": connections,
+        "budgets": WorkBudgets[str](limits.parsing_share),
         "refused": staticmethod(refused),
         "buffer": new_buffer(),
     }
@@ -93,6 +118,9 @@ def protocol_class(
 class TimedHttpProtocol(H11Protocol, SmallReads):
     limits: ClassVar[HttpLimits]
     pending: ClassVar[AwaitedConnections]
+    bodies: ClassVar[AwaitedConnections]
+    unread: ClassVar[AwaitedConnections]  # who take nothing of an answer
+    budgets: ClassVar[WorkBudgets[str]]  # of each address, for what it sends
     open: ClassVar[HttpConnections]
     refused: Callable[[int, str], None]
 
@@ -100,7 +128,9 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
         super().__init__(*given, **named)
         self.logger = _logger
         self.conn: RequestParser = RequestParser(self.limits.head_bytes)
+        self.app = in_small_writes(self.app)
         self._late_bytes = 0
+        self._piece_bytes = 0  # of a body, since it was last looked at
         self._body_timer: asyncio.TimerHandle | None = None
         self._close_timer: asyncio.TimerHandle | None = None
 
@@ -114,6 +144,7 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
             high_water_bytes=self.limits.high_water_bytes,
             timeout_s=self.limits.send_timeout_s,
         )
+        self.flow = self._pace = ReadPace(transport, self.budgets.of(self.address, time.monotonic()))
         set_up(transport.get_extra_info("socket"), self.limits.unheard_timeout_s)
         self.open.add(self)
 
@@ -127,14 +158,16 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
             return
         if self._is_kept and not self.conn.trailing_data[0]:
             self.pending.remove(self)  # the time of another request begins with its first byte
+        began_s = time.thread_time()
         super().data_received(data)
         if self.transport.get_protocol() is not self:
             return  # it is a WebSocket now, and no body is awaited of it
+        self._pace.pay(time.thread_time() - began_s)
         if not (self.conn.their_state is h11.IDLE or self._body_is_late or self.conn.problem is not None):
             self.pending.remove(self)
         elif self not in self.pending:
             self.pending.add(self)
-        self._watch_body()
+        self._watch_body(len(data))
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -147,8 +180,11 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._send_buffer.pause()
+        if self not in self.unread:
+            self.unread.add(self)
 
     def resume_writing(self) -> None:
+        self.unread.remove(self)
         super().resume_writing()
         self._send_buffer.resume()
 
@@ -156,7 +192,12 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
 
     def give_up(self) -> None:
         """What is awaited of it has not come in time, or there are too many of whom that is true."""
-        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0] and self.conn.problem is None:
+        if self.conn.our_state is h11.SEND_BODY and not self._send_buffer.writable:
+            cut_off(self.transport)
+        elif self._awaits_body:
+            if self.conn.our_state is h11.SEND_RESPONSE:
+                self._refuse(_TOO_SLOW_BODY)
+        elif self.conn.their_state is h11.IDLE and self.conn.trailing_data[0] and self.conn.problem is None:
             self._refuse(_TOO_SLOW)
         self._close()
 
@@ -189,14 +230,26 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
         """Whether a request was answered before it was whole, and nobody awaits the rest of it."""
         return self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY
 
-    def _watch_body(self) -> None:
-        awaited = self.conn.their_state is h11.SEND_BODY
-        if awaited and self._body_timer is None:
-            self._body_timer = self.loop.call_later(self.limits.body_timeout_s, self._close)
-        elif not awaited:
+    @property
+    def _awaits_body(self) -> bool:
+        return self.conn.their_state is h11.SEND_BODY and not self._body_is_late
+
+    def _watch_body(self, came: int) -> None:
+        if not self._awaits_body:
             self._stop_watching_body()
+            return
+        self._piece_bytes += came
+        if self._body_timer is None:
+            self._body_timer = self.loop.call_later(self.limits.body_timeout_s, self.give_up)
+        elif self._piece_bytes < self.limits.body_piece_bytes:
+            return
+        self._piece_bytes = 0
+        self.bodies.remove(self)
+        self.bodies.add(self)
 
     def _stop_watching_body(self) -> None:
+        self.bodies.remove(self)
+        self._piece_bytes = 0
         if self._body_timer is not None:
             self._body_timer.cancel()
             self._body_timer = None
@@ -204,6 +257,7 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
     def _leave(self) -> None:
         """It is no HTTP connection any longer."""
         self.open.remove(self)
+        self._pace.stop()
         self._stop_watching_body()
 
     # -- the answer, and the end -----------------------------------------------------------------
@@ -225,7 +279,7 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
 
     def shutdown(self) -> None:
         """uvicorn is stopping: what is being answered is waited for, and what is still to be asked is not."""
-        if self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.SEND_RESPONSE:
+        if self._awaits_body and self.conn.our_state is h11.SEND_RESPONSE:
             self._refuse(_GOING_AWAY)
             self._close()
         else:

@@ -170,6 +170,9 @@ class Connection:
         if wait_s is not None:
             await asyncio.sleep(wait_s)
 
+    def owe(self, work_s: float) -> None:
+        self._work.pay(work_s, time.monotonic())
+
     def _timed(self, data: str | bytes) -> float:
         """Receive a message; how many seconds of work that is, here, in threads and in the engine."""
         began_s = time.thread_time()

@@ -363,6 +363,9 @@ class Reader:
     def caller(self) -> Caller:
         return Caller("websocket", tenant=self.tenant)
 
+    def owe(self, work_s: float) -> None:
+        pass
+
     async def pay(self, work_s: float) -> None:
         self.paid_s += work_s
 

@@ -20,6 +20,7 @@ class RecordingListener:
         self.memory = server.hub.memory_account(tenant)
         self.takes_over = True
         self.paid_s = 0.0  # of work behind long texts
+        self.owed_s = 0.0  # of work when frames took effect
         self.ready = True  # whether it takes what it is woken for
         self.heard: list[OutgoingEvent] = []
         self.answers: list[Reply] = []
@@ -63,6 +64,9 @@ class RecordingListener:
     @property
     def caller(self) -> Caller:
         return Caller("http", tenant=self._tenant)
+
+    def owe(self, work_s: float) -> None:
+        self.owed_s += work_s
 
     async def pay(self, work_s: float) -> None:
         self.paid_s += work_s

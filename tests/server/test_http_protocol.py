@@ -7,6 +7,7 @@ import re
 import socket
 import sys
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,6 +36,8 @@ HALF = b"GET / HTTP/1.1\r\nHost: local"
 WHOLE = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HASTY = HttpLimits(handshake_timeout_s=0.05)
 LENIENT = HttpLimits(handshake_timeout_s=3600, close_timeout_s=0.05, body_timeout_s=3600)
+MEGABYTES = bytes(16 << 20)
+ENDED: dict[str, Any] = {"timeout_graceful_shutdown": 0}
 KEPT: dict[str, Any] = {"timeout_keep_alive": 3600, "timeout_graceful_shutdown": 3600}
 
 
@@ -130,7 +133,7 @@ async def test_a_body_that_does_not_come_ends_the_connection() -> None:
     async with serving(reading(events), http_limits=limits) as server, raw_socket(server) as peer:
         await peer.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nhal")
         assert (await events.next())["body"] == b"hal"
-        assert await peer.read_rest() == b""
+        assert (await peer.read_rest()).startswith(b"HTTP/1.1 408 ")
         assert (await events.next())["type"] == "http.disconnect"
 
 
@@ -149,7 +152,8 @@ async def test_of_a_websocket_no_body_is_awaited() -> None:
     async with serving(either, http_limits=limits) as server, raw_peer(server) as peer:
         async with raw_socket(server) as later:
             await later.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nhal")
-            assert await later.read_rest() == b""  # its time is over, and so the first one's would be
+            # Its time is over, and so the first one's would be.
+            assert (await later.read_rest()).startswith(b"HTTP/1.1 408 ")
         await peer.frame(Opcode.TEXT, b"still here")
         assert await peer.read_frame() == (Opcode.TEXT, b"still here")
 
@@ -351,6 +355,26 @@ CROWDED = [HttpLimits(open_limit_per_address=2), HttpLimits(open_limit=2)]
 
 @pytest.mark.parametrize("limits", CROWDED, ids=["of an address", "of all"])
 async def test_connections_are_bounded_whatever_they_do(limits: HttpLimits) -> None:
+    asked = Events()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        asked.add({})
+        await asyncio.Event().wait()
+
+    async with (
+        serving(slow, http_limits=limits, **ENDED) as server,
+        raw_socket(server) as first,
+        raw_socket(server) as second,
+    ):
+        for peer in (first, second):
+            await peer.send(WHOLE)
+            await asked.next()
+        async with raw_socket(server) as third:
+            assert await third.read_rest() == b"", "those who are being answered stay"
+
+
+@pytest.mark.parametrize("limits", CROWDED, ids=["of an address", "of all"])
+async def test_the_oldest_whose_body_is_awaited_goes_for_one_that_comes(limits: HttpLimits) -> None:
     events = Events()
     async with (
         serving(reading(events), http_limits=limits) as server,
@@ -360,9 +384,88 @@ async def test_connections_are_bounded_whatever_they_do(limits: HttpLimits) -> N
         for peer in (first, second):
             await unfinished(peer, events)
         async with raw_socket(server) as third:
-            assert await third.read_rest() == b""
-        await first.send(b"f")
+            assert (await first.read_rest()).startswith(b"HTTP/1.1 408 ")
+            await third.send(WHOLE)
+            assert (await third.read_response()).startswith(b"HTTP/1.1 200 ")
+        await second.send(b"f")
+        assert (await second.read_response()).startswith(b"HTTP/1.1 200 ")
+
+
+FEW_UNREAD = [HttpLimits(unread_limit_per_address=1), HttpLimits(unread_limit=1)]
+
+
+@pytest.mark.parametrize("limits", FEW_UNREAD, ids=["of an address", "of all"])
+async def test_of_too_many_that_take_nothing_of_an_answer_the_first_goes(limits: HttpLimits) -> None:
+    async def long(scope: Scope, receive: Receive, send: Send) -> None:
+        await answer(send, MEGABYTES)
+
+    async with (
+        serving(long, http_limits=limits) as server,
+        raw_socket(server) as first,
+        raw_socket(server) as second,
+    ):
+        await first.send(WHOLE)
+        while len(server.http.unread) < 1:  # noqa: ASYNC110 - a plain number, that tells nobody
+            await asyncio.sleep(0)
+        await second.send(WHOLE)
+        with pytest.raises(ConnectionResetError):
+            await first.read_rest()
+
+
+@pytest.mark.parametrize("limits", CROWDED, ids=["of an address", "of all"])
+async def test_one_that_takes_nothing_of_an_answer_goes_for_one_that_comes(limits: HttpLimits) -> None:
+    asked = Events()
+
+    async def long(scope: Scope, receive: Receive, send: Send) -> None:
+        asked.add({})
+        await answer(send, MEGABYTES if scope["path"] == "/long" else b"hello")
+
+    async with (
+        serving(long, http_limits=limits) as server,
+        raw_socket(server) as first,
+        raw_socket(server) as second,
+    ):
+        for peer in (first, second):
+            await peer.send(WHOLE.replace(b"/", b"/long", 1))
+            await asked.next()
+        while len(server.http.unread) < 2:  # noqa: ASYNC110 - a plain number, that tells nobody
+            await asyncio.sleep(0)
+        async with raw_socket(server) as third:
+            assert await ask(third) == b"hello"
+        with pytest.raises(ConnectionResetError):
+            await first.read_rest()
+
+
+FEW_BODIES = [HttpLimits(body_limit_per_address=2), HttpLimits(body_limit=2)]
+
+
+@pytest.mark.parametrize("limits", FEW_BODIES, ids=["of an address", "of all"])
+async def test_of_too_many_bodies_that_one_goes_of_which_nothing_came_for_longest(limits: HttpLimits) -> None:
+    events = Events()
+    limits = replace(limits, body_piece_bytes=1)
+    async with (
+        serving(reading(events), http_limits=limits) as server,
+        raw_socket(server) as first,
+        raw_socket(server) as second,
+        raw_socket(server) as third,
+    ):
+        for peer in (first, second):
+            await peer.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\na")
+            await events.next()
+        await first.send(b"b")
+        await events.next()
+        await unfinished(third, events)
+        assert (await second.read_rest()).startswith(b"HTTP/1.1 408 ")
+        await first.send(b"c")
         assert (await first.read_response()).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_body_has_to_come_at_some_rate() -> None:
+    events = Events()
+    limits = HttpLimits(body_piece_timeout_s=0.05)
+    async with serving(reading(events), http_limits=limits) as server, raw_socket(server) as peer:
+        await unfinished(peer, events)
+        assert (await peer.read_rest()).startswith(b"HTTP/1.1 408 ")
 
 
 @pytest.mark.parametrize("limits", CROWDED, ids=["of an address", "of all"])

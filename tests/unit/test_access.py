@@ -461,6 +461,9 @@ class Stranger:
     def send_refusal(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
         self.refusals.append(refusal.event(request_id, ref))
 
+    def owe(self, work_s: float) -> None:
+        pass
+
     async def pay(self, work_s: float) -> None:
         pytest.fail("it sends no long texts")
 

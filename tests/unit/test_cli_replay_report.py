@@ -78,3 +78,8 @@ def test_a_title_is_one_line_and_short() -> None:
     )
     assert title(Record(start)).startswith("stream 2: Once ␛ upon xxx")
     assert title(Record(start)).endswith("x…")
+
+
+def test_a_fingerprint_in_a_record_is_shown_and_not_obeyed() -> None:
+    told = report(replay(recorded_fingerprints=["\x1b[31mfp"]))
+    assert told[-1] == "the fingerprints differ: recorded ␛[31mfp, here fp_1"

@@ -10,6 +10,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from realtime.http.cors import shared_with
+from realtime.hub.observers import Caller, Observer
 
 APP, EVIL = "https://app.example", "https://evil.example"
 
@@ -22,9 +23,17 @@ async def stream(request: Request) -> Response:
     return StreamingResponse(iter([b"data: 1\n\n"]), media_type="text/event-stream")
 
 
-def client(*origins: str) -> TestClient:
+class Refusals(Observer):
+    def __init__(self) -> None:
+        self.all: list[tuple[str, Caller]] = []
+
+    def refused(self, code: str, caller: Caller) -> None:
+        self.all.append((code, caller))
+
+
+def client(*origins: str, observer: Observer | None = None) -> TestClient:
     app = Starlette(routes=[Route("/fails", fail), Route("/streams", stream)])
-    return TestClient(shared_with(origins, app), raise_server_exceptions=False)
+    return TestClient(shared_with(origins, app, observer or Observer()), raise_server_exceptions=False)
 
 
 def preflight(origin: str, method: str, *headers: str) -> dict[str, str]:
@@ -58,3 +67,12 @@ def test_any_other_page_is_not(origins: tuple[str, ...], origin: str) -> None:
     answer = client(*origins).get("/streams", headers={"Origin": origin})
     assert before.status_code == 400
     assert "Access-Control-Allow-Origin" not in {**before.headers, **answer.headers}
+
+
+def test_a_preflight_that_is_refused_is_counted_and_no_other() -> None:
+    refusals = Refusals()
+    asking = client(APP, observer=refusals)
+    asking.options("/streams", headers=preflight(APP, "POST"))
+    asking.options("/streams", headers={"Origin": EVIL})  # no preflight: the router says no
+    asking.options("/streams", headers=preflight(EVIL, "POST"))
+    assert refusals.all == [("forbidden", Caller("http", "none", "testclient"))]

@@ -25,3 +25,13 @@ def test_bytes_that_are_no_text_are_told_by_their_place(
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"ab\xff"), "utf-8"))
     assert main(words) == status
     assert capsys.readouterr().err == "midstream: standard input: byte 2 is not UTF-8\n"
+
+
+def test_what_is_quoted_of_a_file_is_shown_and_not_obeyed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(r'{"record": 1, "type": "start\u001b[31m", "stream": 1}'))
+    assert replay.main(["-"]) == 2
+    said = capsys.readouterr().err
+    assert "start␛[31m" in said
+    assert "\x1b" not in said

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from engine.structure import matcher as matcher_module
+from engine.structure.compiler import matcher_of
 from engine.structure.matcher import Matcher
 from midstream.protocol import Grammar
 from realtime.text.chat_template import TextError
@@ -96,6 +98,37 @@ def test_so_are_those_of_the_other_tests(grammar: Grammar) -> None:
 def test_its_own_options_are_not_a_clients_to_set() -> None:
     with pytest.raises(TextError, match="Unimplemented"):
         check(Grammar(json_schema={"if": {}, "x-guidance": {"lenient": True}}))
+
+
+def test_a_grammar_that_begins_anew_again_and_again_is_held_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = set[int]()
+
+    class Copied:
+        def __init__(self, matcher: Any) -> None:
+            self._matcher = matcher
+            held.add(id(self))
+
+        def __del__(self) -> None:
+            held.discard(id(self))
+
+        def deep_copy(self) -> Copied:
+            return Copied(self._matcher.deep_copy())
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._matcher, name)
+
+    monkeypatch.setattr(matcher_module, "matcher_of", lambda *asked: Copied(matcher_of(*asked)))
+    matcher = Matcher(source_of(Grammar(regex="ab|cd")), toy_vocabulary())
+    matcher.accept([*b"a"])
+    allowed = matcher.mask()
+    for _ in range(100):
+        matcher.begin_anew()
+        matcher.accept([*b"c"])
+    assert len(held) == 2, "the grammar at its beginning, and where it is"
+    for _ in range(100):
+        matcher.back(1)
+        matcher.drop_run()
+    assert matcher.mask() == allowed
 
 
 def fits(grammar: Grammar, text: str) -> bool:

@@ -286,6 +286,30 @@ def test_nobody_waits_for_a_matcher(step: str, overlap: bool, monkeypatch: pytes
     assert driver.told[1].finish == api.Finish("eos")
 
 
+def test_who_begins_waits_for_no_matcher_that_took_long_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.structure.constraint.LONG_S", -1.0)
+    driver, blocked, done, original = new(), threading.Event(), threading.Event(), Matcher.accept
+    driver.send(api.Submit(3, PROMPT, greedy(900), 900), api.Submit(1, PROMPT, SOME, 20))
+    driver.until(driver.has(1, 20))
+    constraint = driver.engine.scheduler.sequences[1].constraint
+    assert constraint is not None
+    assert constraint.slow
+
+    def waits(matcher: Matcher, tokens: list[int]) -> None:
+        if matcher is constraint._matcher:
+            blocked.set()
+            assert done.wait(60)
+        original(matcher, tokens)
+
+    monkeypatch.setattr(Matcher, "accept", waits)
+    driver.send(api.Grant(1, 100))
+    driver.until(blocked.is_set)
+    driver.send(api.Submit(2, PROMPT, SOME, 100))
+    driver.until(driver.has(2, 1))
+    done.set()
+    driver.until(lambda: driver.told[1].finish is not None and driver.told[2].finish is not None)
+
+
 def test_an_engine_that_knows_no_bytes_says_so() -> None:
     driver = Driver(engine_of("llama"))
     driver.settle(api.Submit(1, PROMPT, SOME, 1000))

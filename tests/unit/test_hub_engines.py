@@ -183,6 +183,35 @@ def test_what_an_engine_said_before_it_went_is_heard_before_that(monkeypatch: py
     assert not server.hub.streams
 
 
+def test_a_crowd_hears_in_several_goes_that_its_engine_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, _ = opened()
+    monkeypatch.setattr(server.hub._losing, "_most", 1)
+    listener = RecordingListener(server)
+    for name in "abc":
+        listener.send(endless(name))
+    for _ in range(3):
+        server.tick()
+    server.kill_engine()
+    told = [stream.paused for stream in server.hub.streams]
+    assert told == ["engine", None, None]
+    listener.send(protocol.Cancel(request_id="c"))
+    listener.send(protocol.Adjust(request_id="b", params=Params(temperature=0.5), ref="r"))
+    assert not server.down, "there is nobody to hear of it"
+    for _ in "bc":
+        server.clock.advance(0)
+    assert listener.final.request_id == "c"
+    assert [stream.paused for stream in server.hub.streams] == ["engine"] * 2
+    server.kill_engine()
+    server.revive_engine()
+    assert not any(stream.paused is None for stream in server.hub.streams), (
+        "all heard before there is another"
+    )
+    listener.heard.clear()
+    while not any(isinstance(event, protocol.Adjusted) for event in listener.heard):
+        server.clock.advance(0)
+        server.tick()
+
+
 def submitted(server: SimulatedServer) -> int:
     return sum(isinstance(command, api.Submit) for commands in server.down for command in commands)
 
@@ -190,7 +219,7 @@ def submitted(server: SimulatedServer) -> int:
 def test_a_new_engine_is_given_many_in_several_goes_and_others_have_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(submission, "SUBMIT_TOKENS", 1)
+    monkeypatch.setattr(submission, "SUBMIT_TOKENS", submission.STREAM_TOKENS)
     server, _ = opened()
     listener = RecordingListener(server)
     for name in "abc":

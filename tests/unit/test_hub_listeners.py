@@ -23,6 +23,7 @@ from tests.fakes.simulated_client import (
     start,
 )
 from tests.fakes.simulated_server import SimulatedServer
+from tests.fakes.work_clock import a_millisecond_a_piece
 
 SHORT = Params(max_tokens=3, ignore_eos=True)
 
@@ -366,3 +367,20 @@ def test_an_end_that_waits_for_credit_can_be_come_back_to() -> None:
     listener.send(protocol.Grant(request_id="b", limit=9))
     assert (listener.final.finish_reason, listener.final.index) == ("length", 3)
     assert server.hub.streams == []
+
+
+# -- what frames come to ---------------------------------------------------------------------------
+
+
+def test_who_steers_owes_the_work_that_is_done_when_it_takes_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    a_millisecond_a_piece(monkeypatch)
+    server, reader = listened()
+    reader.hear_token()
+    steerer = RecordingListener(server)
+    for ref in "bc":
+        steerer.send(protocol.Rewind(request_id="a", to=0, ref=ref))
+    assert (reader.owed_s, steerer.owed_s) == (0, 0)
+    while len(steerer.answers) < 2:
+        server.tick()
+    assert steerer.owed_s == pytest.approx(0.001)
+    assert reader.owed_s == 0

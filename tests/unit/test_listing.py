@@ -21,6 +21,7 @@ from realtime.http.request_work import RequestWork
 from realtime.hub.observers import Observer
 from realtime.keys_command import main
 from realtime.observability.listing import Listed, Listing, ListingObserver
+from realtime.pieces import at_once
 from tests.fakes.checking_client import Reader
 from tests.fakes.simulated_client import SIZE, TENANT, endless, rest, run_out, start
 from tests.fakes.simulated_server import Clock, SimulatedServer
@@ -50,7 +51,7 @@ class Watched:
         self.reader = Reader(self.server)
 
     def all(self, **choice: Any) -> Listing:
-        return self.listings.of_all(**({"most": 100, "connections": 7} | choice))
+        return at_once(self.listings.of_all(**({"most": 100, "connections": 7} | choice)))
 
     def one(self) -> Listed:
         (listed,) = self.all().streams

@@ -14,6 +14,7 @@ from realtime.hub.observers import DISCONNECT_CAUSES, RETRY_REASONS
 from realtime.observability.engine_metrics import EngineMetrics
 from realtime.observability.metrics import Metrics
 from realtime.observability.tenant_usage import OTHER, TENANT_LIMIT
+from realtime.pieces import at_once
 from tests.fakes.checking_client import Reader
 from tests.fakes.simulated_client import SIZE, TENANT, endless, rest, run_out, start
 from tests.fakes.simulated_server import Clock, SimulatedServer
@@ -31,7 +32,7 @@ class Counted:
     def value(self, name: str, **labels: str) -> float | None:
         found = [
             sample.value
-            for family in text_string_to_metric_families(self.metrics.text().decode())
+            for family in text_string_to_metric_families(at_once(self.metrics.text()).decode())
             for sample in family.samples
             if sample.name == name and sample.labels == labels
         ]
@@ -41,7 +42,7 @@ class Counted:
     def values(self, name: str, label: str) -> dict[str, float]:
         return {
             sample.labels[label]: sample.value
-            for family in text_string_to_metric_families(self.metrics.text().decode())
+            for family in text_string_to_metric_families(at_once(self.metrics.text()).decode())
             for sample in family.samples
             if sample.name == name
         }
@@ -172,7 +173,7 @@ def test_there_are_never_more_labels_than_are_bounded_for(counted: Counted) -> N
     assert tenants[OTHER] == 5
     samples = [
         sample
-        for family in text_string_to_metric_families(counted.metrics.text().decode())
+        for family in text_string_to_metric_families(at_once(counted.metrics.text()).decode())
         for sample in family.samples
     ]
     assert len(samples) < 900

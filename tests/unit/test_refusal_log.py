@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import structlog
+from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import LogCapture
 
 from midstream import protocol
@@ -14,6 +15,7 @@ from midstream.protocol import Params
 from realtime.hub.observers import Caller
 from realtime.observability.metrics import Metrics
 from realtime.observability.refusal_log import EVERY_S, RefusalLog
+from realtime.pieces import at_once
 from tests.fakes.checking_client import Reader
 from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import SIZE, endless, start
@@ -92,7 +94,8 @@ def test_behind_a_quiet_second_nothing_is_kept_and_the_next_is_told_at_once(line
 
 
 def counted(metrics: Metrics) -> dict[str, float]:
-    (family,) = (family for family in metrics.collect() if family.name == "midstream_refusals")
+    families = text_string_to_metric_families(at_once(metrics.text()).decode())
+    (family,) = (family for family in families if family.name == "midstream_refusals")
     return {sample.labels["code"]: sample.value for sample in family.samples}
 
 

@@ -10,8 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from realtime.http.guard import CALLER
-from realtime.http.request_work import FEW, CallerWork, RequestWork
+from realtime.http.request_work import FEW, MOST_WAITING, CallerWork, RequestWork
 from realtime.hub.observers import Caller
+from realtime.pieces import Pieces, in_one
 from realtime.refusal import Refusal
 from realtime.work_budget import BURST_S, steering_s
 from tests.fakes.work_clock import a_millisecond_a_piece
@@ -115,3 +116,37 @@ async def test_whoever_is_gone_is_worked_for_no_longer() -> None:
     gone.set()
     assert (await waiting).body == b""
     assert made == ["made"]
+
+
+async def test_others_have_their_turn_between_the_pieces_of_a_request(slept: list[float]) -> None:
+    def pieces() -> Pieces[str]:
+        for _ in range(100):
+            yield
+        return "done"
+
+    assert await CallerWork().finish(pieces()) == "done"
+    assert len(slept) > 20
+
+
+async def test_no_more_brief_requests_of_a_caller_wait_than_may() -> None:
+    async def receive() -> dict[str, str]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    caller, another = (Caller("http", address=address) for address in ("10.0.0.1", "10.0.0.2"))
+    work = RequestWork()
+
+    def ask(who: Caller) -> asyncio.Task[Response]:
+        request = Request({"type": "http", CALLER: who}, receive)
+        return asyncio.create_task(work.brief_response(request, in_one(lambda: Response("told"))))
+
+    work.of(caller).owe(1000)  # a long wait
+    waiting = [ask(caller) for _ in range(MOST_WAITING)]
+    await asyncio.sleep(0)
+    with pytest.raises(Refusal, match="wait for their turn"):
+        await ask(caller)
+    assert (await ask(another)).body == b"told"
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    assert not work.of(caller).waiting

@@ -290,6 +290,21 @@ def test_who_attaches_to_what_has_ended_holds_it() -> None:
     assert late.memory.held > 1000
 
 
+def test_who_goes_leaves_nothing_of_what_was_to_be_told_again_of_what_has_ended() -> None:
+    server, _ = opened()
+    first, late = RecordingListener(server), RecordingListener(server)
+    first.send(start(params=Params(max_tokens=300, ignore_eos=True)))
+    (stream,) = server.hub.streams
+    rest(server)
+    stream.outbox.shorten_history(0)
+    before = stream.bytes
+    late.ready = False
+    late.attach()
+    assert stream.bytes > before
+    late.leave()
+    assert stream.bytes == before
+
+
 def test_one_tenant_leaves_others_their_half() -> None:
     server, _ = opened()
     one, other = RecordingListener(server, "one"), RecordingListener(server, "other")
@@ -336,6 +351,29 @@ def test_what_waits_for_an_engine_weighs_and_has_a_limit() -> None:
     assert lone.memory.held == lone.stream.bytes
 
 
+@pytest.mark.parametrize(
+    "frame",
+    [
+        protocol.Pause(request_id="a"),
+        protocol.Adjust(request_id="a", params=Params(logit_bias=BIAS)),
+        protocol.Adjust(request_id="a", params=Params(), at=0),
+        protocol.Inject(request_id="a", tokens=[1]),
+        protocol.Rewind(request_id="a", to=0),
+    ],
+    ids=lambda frame: type(frame).__name__,
+)
+def test_no_more_waits_in_an_engine_than_its_stream_waits_for(frame: Any) -> None:
+    """An engine that looks into a grammar lets all that came behind wait, and counts nothing."""
+    lone = LoneStream()
+    assert until_refused(lambda: lone.steer(frame)) > 10
+    told = [command for command in lone.commands if not isinstance(command, api.Submit | api.Grant)]
+    assert told == [pending.command for pending in lone.stream._commands]
+    assert 300 * len(told) <= lone.stream._commands.bytes <= UNREAD_LIMIT + 30_000
+    lone.cancel()
+    lone.answer(finish=api.Finish("cancelled"))
+    assert lone.stream._commands.bytes == 0
+
+
 def test_injections_weigh() -> None:
     lone = LoneStream()
     lone.take()
@@ -347,3 +385,24 @@ def test_injections_weigh() -> None:
     lone.take()
     lone.stream.acknowledge(0, lone.stream.outbox.seq - 1)
     assert lone.stream.bytes >= before + 3 * 150
+
+
+class LookedAt(dict[str, Any]):
+    """A schema that counts how often its values are looked at."""
+
+    times = 0
+
+    def values(self) -> Any:
+        self.times += 1
+        return super().values()
+
+
+def test_a_grammar_weighs_and_is_looked_at_once_however_often_its_stream_is_weighed() -> None:
+    schema = LookedAt(enum=["a" * 1000])
+    lone = LoneStream(grammar=protocol.Grammar(json_schema=schema))
+    lone.write("text")
+    lone.take()
+    lone.steer(protocol.Adjust(request_id="a", params=Params(temperature=0.5)))
+    lone.answer(api.Adjusted(lone.index))
+    assert lone.stream.bytes > LoneStream().stream.bytes + 12 * 1000
+    assert schema.times == 1

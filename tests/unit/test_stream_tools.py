@@ -22,6 +22,7 @@ from midstream.protocol import (
     ToolArguments,
     ToolCallDone,
 )
+from realtime.stream.spanned_text import COPY_EVERY
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
 from realtime.tools.offered import offered
@@ -532,3 +533,48 @@ def test_a_long_injection_is_read_in_slices() -> None:
         one.write('"}}')
         client.read(one.take())
         assert len(client.calls[0]["arguments"]) == 3900 + len('{"q": ""}')
+
+
+def test_a_rewind_reads_little_anew_however_much_was_injected_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = 0
+    inject = SpanReader.inject
+
+    def counted(self: SpanReader, tokens: list[int], index: int) -> list[Any]:
+        nonlocal read
+        read += len(tokens)
+        return inject(self, tokens, index)
+
+    one = lone()
+    for _ in range(100):
+        one.steer(protocol.Inject(request_id="a", tokens=[*b"1,1,"]))
+        one.answer(api.Appended(0, 4))
+        one.steer(protocol.Rewind(request_id="a", to=0))
+        one.answer(api.Truncated(0))
+        one.take()
+    monkeypatch.setattr(SpanReader, "inject", counted)
+    one.steer(protocol.Rewind(request_id="a", to=0))
+    one.answer(api.Truncated(0))
+    assert read <= 2 * COPY_EVERY
+
+
+def test_what_a_reader_holds_is_copied_a_few_times_and_weighs() -> None:
+    one = lone()
+    one.write('<tool_call>{"arguments": {"q": "' + "a" * 3_500)
+    spans = one.stream.output.spans
+    assert spans is not None
+    held = [copy.reader.held for copy in spans._copies]
+    assert max(held) > 3_000
+    assert len(held) < 40
+    assert sum(held) < 16 * max(held)
+    assert spans.bytes > 2 * sum(held)
+    weighed = spans.bytes
+    one.take()
+    one.steer(protocol.Rewind(request_id="a", to=0))
+    one.answer(api.Truncated(0))
+    assert spans.bytes < weighed / 5
+
+
+def test_what_is_offered_weighs() -> None:
+    keys = {f"key {number}": {"type": "integer"} for number in range(1_000)}
+    tools = [Tool(function=Function(name="find", parameters={"properties": keys}))]
+    assert lone(tools=tools).stream.bytes > lone().stream.bytes + 100 * len(keys)

@@ -6,7 +6,7 @@ from realtime.hub.subscriptions import Subscriptions
 
 
 def test_a_stream_is_one_listeners_and_a_listener_has_many() -> None:
-    audience = Subscriptions[str]()
+    audience = Subscriptions[int, str]()
     assert audience.listener_of(1) is None
     assert audience.subscribe(1, "ann") is None
     assert audience.subscribe(2, "ann") is None
@@ -14,7 +14,7 @@ def test_a_stream_is_one_listeners_and_a_listener_has_many() -> None:
 
 
 def test_giving_it_to_another_says_whose_it_was() -> None:
-    audience = Subscriptions[str]()
+    audience = Subscriptions[int, str]()
     audience.subscribe(1, "ann")
     assert audience.subscribe(1, "bob") == "ann"
     assert audience.listener_of(1) == "bob"
@@ -23,14 +23,14 @@ def test_giving_it_to_another_says_whose_it_was() -> None:
 
 
 def test_giving_it_to_whoever_has_it_takes_it_from_nobody() -> None:
-    audience = Subscriptions[str]()
+    audience = Subscriptions[int, str]()
     audience.subscribe(1, "ann")
     assert audience.subscribe(1, "ann") is None
     assert audience.remove("ann") == [1]
 
 
 def test_who_goes_leaves_its_streams_in_the_order_in_which_they_came() -> None:
-    audience = Subscriptions[str]()
+    audience = Subscriptions[int, str]()
     for number in (3, 1, 2):
         audience.subscribe(number, "ann")
     audience.subscribe(4, "bob")
@@ -40,7 +40,7 @@ def test_who_goes_leaves_its_streams_in_the_order_in_which_they_came() -> None:
 
 
 def test_who_is_released_of_a_stream_leaves_it_no_more() -> None:
-    audience = Subscriptions[str]()
+    audience = Subscriptions[int, str]()
     audience.subscribe(1, "ann")
     audience.subscribe(2, "ann")
     assert audience.unsubscribe(1) == "ann"
@@ -50,7 +50,7 @@ def test_who_is_released_of_a_stream_leaves_it_no_more() -> None:
 
 
 def test_what_was_released_can_be_given_again() -> None:
-    audience = Subscriptions[str]()
+    audience = Subscriptions[int, str]()
     audience.subscribe(1, "ann")
     audience.unsubscribe(1)
     assert audience.subscribe(1, "bob") is None

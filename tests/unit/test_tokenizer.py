@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midstream.protocol import Message, TextPart
-from realtime.text.tokenizer import TextError, Tokenizer
+from realtime.text import tokenizer as tokenizer_module
+from realtime.text.tokenizer import TextError, Tokenizer, TooManyTokensError
 from tests.fakes import small_tokenizers as small
 
 SMOLLM2 = Path.home() / ".cache/midstream/models/smollm2-135m-instruct"
@@ -328,3 +330,46 @@ def test_the_default_model_s_chats_are_as_transformers_makes_them() -> None:
             expected = theirs.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
             assert ours.encode_chat(messages) == expected
             assert ours.encode(line) == theirs(line)["input_ids"]
+
+
+class Watched:
+    """The library, and how long the texts were that it was given."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self.lengths: list[int] = []
+
+    def encode_batch_fast(self, texts: list[str], **asked: Any) -> Any:
+        self.lengths += map(len, texts)
+        return self._library.encode_batch_fast(texts, **asked)
+
+
+SMALL_PIECE = 1024
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_module, "PIECE", SMALL_PIECE)
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("text", ["1 " * (8 * SMALL_PIECE), "a1 " * (6 * SMALL_PIECE)])
+def test_a_long_text_of_too_many_tokens_is_refused_by_its_pieces(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = small.byte_level()
+    watched = Watched(tokenizer._library)
+    monkeypatch.setattr(tokenizer, "_library", watched)
+    with pytest.raises(TooManyTokensError) as caught:
+        tokenizer.encode(text, below=3 * SMALL_PIECE)
+    assert max(watched.lengths) <= SMALL_PIECE, "the whole was not looked at"
+    assert 3 * SMALL_PIECE <= caught.value.fewest <= len(tokenizer.encode(text))
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("words", [["quick"], ["over", "1", "🇩🇪", "<s>", "xyzzy"], [" "], ["a" * 99]])
+def test_pieces_refuse_nothing_that_fits(words: list[str]) -> None:
+    tokenizer = small.byte_level()
+    text = "".join(itertools.islice(itertools.cycle([*words, " "]), 4_000))
+    tokens = len(tokenizer.encode(text))
+    assert len(tokenizer.encode(text, below=tokens + 1)) == tokens

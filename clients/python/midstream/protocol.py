@@ -33,7 +33,7 @@ Milliseconds = Annotated[int, Meta(ge=0, le=MAX_MILLISECONDS)]
 StopString = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
-class Grammar(Struct, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
+class Grammar(Struct, omit_defaults=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """What output must be: exactly one of the first four. `whitespace`: whether JSON may have some between
     its tokens. `force`: whether tokens to which it leaves no choice are taken without being sampled; the text
     is the same."""

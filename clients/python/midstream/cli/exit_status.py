@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 
 from midstream.cli.error_messages import error_message
+from midstream.cli.sanitize import sanitize
 from midstream.errors import MidstreamError
 
 INTERRUPTED = 130
@@ -29,7 +30,7 @@ def exit_status(
         message = error_message(error, url)
     except KeyboardInterrupt:
         return INTERRUPTED
-    print(f"midstream: {message}", file=sys.stderr)
+    print(f"midstream: {sanitize(message)}", file=sys.stderr)  # it may quote the file
     return trouble
 
 

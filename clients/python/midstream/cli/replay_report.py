@@ -49,7 +49,8 @@ def _prompts(replay: Replay) -> list[str]:
 
 
 def _fingerprints(replay: Replay) -> list[str]:
-    recorded, here = " and ".join(replay.recorded_fingerprints), " and ".join(replay.replayed_fingerprints)
+    recorded = sanitize(" and ".join(replay.recorded_fingerprints))
+    here = sanitize(" and ".join(replay.replayed_fingerprints))
     if replay.same_fingerprint:
         wrong = (
             "" if replay.equal else ": equal ones promise equal tokens, so this is a mistake of the server's"

@@ -1,0 +1,41 @@
+"""The static files against readers who read nothing: none of them is kept open."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from starlette.applications import Starlette
+
+from realtime.http.pages import routes
+from tests.server.asgi_app_server import raw_socket, serving
+
+pytestmark = pytest.mark.asyncio
+
+WEB = Path(__file__).parents[2] / "web"
+LARGE = "vendor/uplot/uPlot.esm.js"
+MANY = 100
+
+
+def open_files() -> list[str]:
+    """Of the page."""
+    paths = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            paths.append(str(entry.readlink()))
+    return [path for path in paths if path.startswith(str(WEB))]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="lists open files by Linux's /proc")
+async def test_whoever_reads_nothing_of_a_file_keeps_none_open() -> None:
+    async with serving(Starlette(routes=routes())) as server, raw_socket(server) as peer:
+        await peer.send(b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % LARGE.encode() * MANY)
+        while not len(server.http.unread):  # noqa: ASYNC110 - a plain number, that tells nobody
+            await asyncio.sleep(0)
+        assert open_files() == []
+        content = (WEB / LARGE).read_bytes()
+        head = await peer.read_response()
+        assert b"content-type: text/javascript; charset=utf-8" in head
+        assert await peer.read(len(content)) == content
