@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from engine.structure.matcher import Matcher
@@ -16,11 +18,11 @@ CHANNEL = "<|channel|>analysis<|message|>Hm<|end|>"
 TO_STOP = "<|channel|>commentary to=functions.stop <|constrain|>json<|message|>{}"
 
 
-def fits(name: str, text: str, *, whole: bool = True, **asked: object) -> bool:
+def fits(name: str, text: str, *, whole: bool = True, **asked: Any) -> bool:
     """Whether it may be written; `whole`: and nothing more."""
     model = HeldModel(name, single=True)
-    options = {"answer": "", "parallel": True} | asked
-    lark = CallGrammar(model.pieces.spelling, STOP, **options).lark()  # type: ignore[arg-type]
+    options: dict[str, Any] = {"answer": "", "parallel": True} | asked
+    lark = CallGrammar(model.pieces.spelling, STOP, **options).lark()
     matcher = Matcher(source_of_lark(lark), model.vocabulary)
     ends = list(model.vocabulary.ends) if whole else []
     return matcher.fits([*model.tokens(text), *ends])
@@ -53,7 +55,7 @@ def fits(name: str, text: str, *, whole: bool = True, **asked: object) -> bool:
         ("yes" + CALL, {"answer": '"yes"'}, False),
     ],
 )
-def test_around_calls(text: str, asked: dict[str, object], expected: bool) -> None:
+def test_around_calls(text: str, asked: dict[str, Any], expected: bool) -> None:
     assert fits("hermes", text, **asked) is expected
 
 
@@ -88,6 +90,6 @@ def test_an_answer_that_begins_like_a_call_is_one(text: str, expected: bool) -> 
         (" to=functions.other<|channel|>commentary<|message|>{}", {"answer": None}, False),
     ],
 )
-def test_where_every_message_has_a_header(text: str, asked: dict[str, object], expected: bool) -> None:
+def test_where_every_message_has_a_header(text: str, asked: dict[str, Any], expected: bool) -> None:
     assert fits("harmony", text, headed=True, **asked) is expected
     assert fits("harmony", "<|start|>assistant" + text, headed=False, **asked) is expected
