@@ -18,11 +18,11 @@ CHANNEL = "<|channel|>analysis<|message|>Hm<|end|>"
 TO_STOP = "<|channel|>commentary to=functions.stop <|constrain|>json<|message|>{}"
 
 
-def fits(name: str, text: str, *, whole: bool = True, **asked: object) -> bool:
+def fits(name: str, text: str, *, whole: bool = True, **asked: Any) -> bool:
     """Whether it may be written; `whole`: and nothing more."""
     model = HeldModel(name, single=True)
-    options = {"answer": "", "parallel": True} | asked
-    lark = CallGrammar(model.pieces.spelling, STOP, **options).lark()  # type: ignore[arg-type]
+    options: dict[str, Any] = {"answer": "", "parallel": True} | asked
+    lark = CallGrammar(model.pieces.spelling, STOP, **options).lark()
     matcher = Matcher(source_of_lark(lark), model.vocabulary)
     ends = list(model.vocabulary.ends) if whole else []
     return matcher.fits([*model.tokens(text), *ends])
