@@ -29,6 +29,7 @@ from engine.schedule.free_blocks import FreeBlocks, FreeList, FreeRuns
 from engine.schedule.sequence import Sequence
 from engine.schedule.windows import GONE, UNLIMITED, Windows, first_held
 
+PIECE = 256  # tokens that attention reads as one, where it reads slices
 EVICTED_TOGETHER = 32  # blocks, before it is looked again whether they were enough
 
 
@@ -55,7 +56,7 @@ class BlockCache:
         self._by_hash: dict[bytes, int] = {}
         self._cached: OrderedDict[int, float] = OrderedDict()  # since when; least recently used first
         self._let_go: OrderedDict[int, float] = OrderedDict()  # free ones that hold memory, likewise
-        self._free: FreeBlocks = FreeRuns(self.refs) if runs else FreeList(blocks)
+        self._free: FreeBlocks = FreeRuns(self.refs, max(1, PIECE // block_size)) if runs else FreeList(blocks)
         self.now = 0.0  # as we were last told
 
     @property
@@ -273,7 +274,8 @@ class BlockCache:
         taken = list(self._free.take_behind(table[-1], count)) if table and table[-1] != GONE else []
         if len(taken) < count:
             self._make_room(count - len(taken))
-            taken += self._free.take(count - len(taken), len(table) - first_held(table))
+            at = len(table) + len(taken)
+            taken += self._free.take(count - len(taken), at, at - first_held(table))
         for number in taken:
             self.refs[number] = 1
             self._let_go.pop(number, None)

@@ -34,8 +34,8 @@ class FreeBlocks(Protocol):
     def take_behind(self, number: int, count: int) -> Iterable[int]:
         """Those that follow the block, so many at most."""
 
-    def take(self, count: int, held: int) -> list[int]:
-        """So many, which there are, for a table that holds others already."""
+    def take(self, count: int, at: int, held: int) -> list[int]:
+        """So many, which there are, for a table from place `at` on, which holds others already."""
 
     def give(self, numbers: list[int]) -> None: ...
 
@@ -61,7 +61,7 @@ class FreeList:
     def take_behind(self, number: int, count: int) -> Iterable[int]:
         return ()
 
-    def take(self, count: int, held: int) -> list[int]:
+    def take(self, count: int, at: int, held: int) -> list[int]:
         taken = self._numbers[-count:]
         del self._numbers[-count:]
         taken.reverse()
@@ -77,19 +77,21 @@ class FreeRuns:
     A table is laid down at the hand, which then leaves room behind it. So what lies together is of about the
     same age, is evicted together, and makes a wide run again when the hand comes round: without that, blocks
     would come back one here and one there. The hand jumps only where it meets blocks in use. Tables begin
-    evenly spaced where they are as long, so that many can be read in one call.
+    evenly spaced where they are as long, so that many can be read in one call; and one that has to lie in
+    several runs is cut where a piece of so many blocks ends, which attention reads as one.
     """
 
-    def __init__(self, refs: list[int]) -> None:
+    def __init__(self, refs: list[int], piece: int = 1) -> None:
         self._refs = refs  # of every block; one that is used stands in the hand's way
+        self._piece = piece
         ahead = len(refs) // SHARE_AHEAD
         self.most_ahead = ahead if ahead >= LEAST_PITCH else 0
         # Of each run, by its first block, the block behind its last; and the other way round. In arrays: a
         # dictionary of a million runs is slow to find anything in.
         self._ends = array("q", [0]) * (len(refs) + 1)
         self._firsts = array("q", [-1]) * (len(refs) + 1)
-        # Their ends, by the bits of their lengths; ordered, since what a plain dict has lost is in the way of
-        # whoever looks for its first.
+        # The ends of all but the run at the hand, by the bits of their lengths; ordered, since what a plain
+        # dict has lost is in the way of whoever looks for its first.
         self._by_width = [OrderedDict[int, None]() for _ in range(len(refs).bit_length() + 1)]
         self._count = len(refs)
         self._hand = 0  # no run reaches across it
@@ -106,6 +108,8 @@ class FreeRuns:
 
     def runs(self) -> Iterator[tuple[int, int]]:
         """Of each its first block, and the one behind its last."""
+        if self._width:
+            yield self._hand, self._ends[self._hand]
         for group in self._by_width:
             for end in group:
                 yield self._firsts[end], end
@@ -125,29 +129,36 @@ class FreeRuns:
             return ()
         taken = range(first, min(end, first + count))
         self._shrink(first, end, taken.stop)
-        if first == self._hand:
-            self._hand = taken.stop
         return taken
 
-    def take(self, count: int, held: int) -> list[int]:
+    def take(self, count: int, at: int, held: int) -> list[int]:
         """At the hand, or in the widest run where that is too narrow."""
         if self._width < count + LEAST_ROOM:
             self._jump()
         taken: list[int] = []
-        while len(taken) < count:
-            if not self._width:
-                self._jump()
+        while True:
             first, end = self._hand, self._ends[self._hand]
-            stop = min(end, first + count - len(taken))
+            stop = first + self._uncut(at + len(taken), count - len(taken), end - first)
             taken += range(first, stop)
             self._shrink(first, end, stop)
-            self._hand = stop
+            if len(taken) == count:
+                break
+            self._jump()
         self._leave_room(max(LEAST_ROOM, held // 4))  # whoever has outgrown its run goes on to grow
         return taken
 
+    def _uncut(self, at: int, count: int, width: int) -> int:
+        """How many of so many blocks, from place `at` of a table on, go into a run that is so wide."""
+        if count <= width:
+            return count
+        return max(0, (at + width) // self._piece * self._piece - at) or width
+
     def give(self, numbers: list[int]) -> None:
-        numbers = sorted(numbers)
         self._count += len(numbers)
+        if len(numbers) == 1:
+            self._join(numbers[0], numbers[0] + 1)
+            return
+        numbers = sorted(numbers)
         begin = 0
         for at in range(1, len(numbers) + 1):
             if at == len(numbers) or numbers[at] != numbers[at - 1] + 1:
@@ -163,53 +174,74 @@ class FreeRuns:
 
     def _jump(self) -> None:
         """To the widest run; into its middle where a table lies before it, which may grow."""
+        here, self._hand = self._hand, len(self._refs)
+        if self._ends[here]:
+            self._add(here, self._ends[here])
         for group in reversed(self._by_width):
             if group:
                 break
         else:
             return
         end = next(iter(group))
-        first = self._hand = self._firsts[end]
+        first = begin = self._firsts[end]
+        self._remove(first, end)
         if first and end - first > 2 * LEAST_PITCH and self._refs[first - 1]:
-            self._hand = _roundest(first + (end - first) // 4, end - (end - first) // 4)
-            self._split(first, self._hand)
-        share = (end - self._hand) // PITCHES
+            begin = _roundest(first + (end - first) // 4, end - (end - first) // 4)
+        self._hand = begin
+        if first < begin:
+            self._add(first, begin)
+        self._add(begin, end)
+        share = (end - begin) // PITCHES
         self._pitch = max(LEAST_PITCH, 1 << share.bit_length() - 1 if share else 0)
 
     def _leave_room(self, least: int) -> None:
         first = self._hand
-        end = self._ends[first] or first
-        self._hand = min(end, -(-(first + least) // self._pitch) * self._pitch)
-        if first < self._hand < end:
-            self._split(first, self._hand)
+        end = self._ends[first]
+        if not end:
+            return
+        at = -(-(first + least) // self._pitch) * self._pitch
+        if at < end:
+            self._hand = at
+            self._add(first, at)
+            self._add(at, end)
+        else:
+            self._move_hand(end)
+            self._add(first, end)
+
+    def _move_hand(self, end: int) -> None:
+        """Behind the run where it was, and to that which may begin there."""
+        self._hand = end
+        if self._ends[end]:
+            del self._by_width[(self._ends[end] - end).bit_length()][self._ends[end]]
 
     # -- runs ------------------------------------------------------------------------------------
 
     def _add(self, first: int, end: int) -> None:
         self._ends[first] = end
         self._firsts[end] = first
-        self._by_width[(end - first).bit_length()][end] = None
+        if first != self._hand:
+            self._by_width[(end - first).bit_length()][end] = None
 
     def _remove(self, first: int, end: int) -> None:
         self._ends[first] = 0
         self._firsts[end] = -1
-        del self._by_width[(end - first).bit_length()][end]
-
-    def _split(self, first: int, at: int) -> None:
-        end = self._ends[first]
-        self._remove(first, end)
-        self._add(first, at)
-        self._add(at, end)
+        if first != self._hand:
+            del self._by_width[(end - first).bit_length()][end]
 
     def _shrink(self, first: int, end: int, begin: int) -> None:
-        """The run begins later, or is no more."""
+        """The run begins later, or is no more; and the hand with it, where it was there."""
         self._count -= begin - first
         if begin == end:
             self._remove(first, end)
+            if first == self._hand:
+                self._move_hand(end)
             return
         self._ends[first] = 0
         self._ends[begin] = end
         self._firsts[end] = begin
+        if first == self._hand:
+            self._hand = begin
+            return
         before, now = (end - first).bit_length(), (end - begin).bit_length()
         if before != now:
             del self._by_width[before][end]

@@ -267,7 +267,7 @@ def _free_what_is_used(cache: BlockCache, seq: Sequence) -> None:
 
 
 def _cache_without_a_name(cache: BlockCache, seq: Sequence) -> None:
-    cache._cached[cache._free.take(1, 0)[0]] = 0.0
+    cache._cached[cache._free.take(1, 0, 0)[0]] = 0.0
 
 
 def _forget_half_a_name(cache: BlockCache, seq: Sequence) -> None:
