@@ -56,7 +56,8 @@ class BlockCache:
         self._by_hash: dict[bytes, int] = {}
         self._cached: OrderedDict[int, float] = OrderedDict()  # since when; least recently used first
         self._let_go: OrderedDict[int, float] = OrderedDict()  # free ones that hold memory, likewise
-        self._free: FreeBlocks = FreeRuns(self.refs, max(1, PIECE // block_size)) if runs else FreeList(blocks)
+        piece = max(1, PIECE // block_size)
+        self._free: FreeBlocks = FreeRuns(self.refs, piece) if runs else FreeList(blocks)
         self.now = 0.0  # as we were last told
 
     @property
