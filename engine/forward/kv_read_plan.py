@@ -240,9 +240,7 @@ class _Line:
         pitch = place - self.first if count == 1 else self.pitch
         lengths = [*(one.length for one in self.parts), part.length]
         last = self.first + count * pitch
-        fits = (
-            place == last and pitch >= 0 and last + max(lengths) <= pool_tokens and _is_worth_it(lengths)
-        )
+        fits = place == last and pitch >= 0 and last + max(lengths) <= pool_tokens and _is_worth_it(lengths)
         if fits:
             self.rows.append(row)
             self.parts.append(part)

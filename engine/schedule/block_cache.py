@@ -49,7 +49,6 @@ class BlockCache:
         self.block_size = block_size
         self.windows = Windows(windows, block_size, chunk)
         self._windowed = [group for group, window in enumerate(windows) if window is not None]
-        self._keeps_all = windows == (None,)
         self._groups = range(len(windows))
         self.refs = [0] * blocks  # tables that a block is in
         self._hash_of: dict[int, bytes] = {}  # and of which group's layers: its name
@@ -103,6 +102,7 @@ class BlockCache:
             del table[count:]
         self._truncate_hashes(sequence, keep // self.block_size)
         sequence.num_computed = min(sequence.num_computed, keep)
+        sequence.num_writable = 0
 
     def can_keep(self, sequence: Sequence, tokens: int) -> bool:
         """Whether its tables hold all that is read by whoever goes on behind so many of its tokens."""
@@ -138,17 +138,17 @@ class BlockCache:
         return own
 
     def make_writable(self, sequence: Sequence) -> list[tuple[int, int]]:
-        """Copy on write: nobody else may be reading the blocks that the token at `next_position` goes to.
+        """Copy on write: nobody else may be reading the blocks that the token at `next_position` goes to,
+        which its tables have.
 
-        Only a rewind into a full block leads here. Returns (from, to) of each that must be copied first.
+        Only a rewind into a full block needs it. Returns (from, to) of each that must be copied first.
         """
         copies: list[tuple[int, int]] = []
         at = sequence.next_position // self.block_size
         if len(sequence.block_hashes) > at:
             self._truncate_hashes(sequence, at)
+        sequence.num_writable = (at + 1) * self.block_size
         for table in sequence.tables if sequence.other_blocks else (sequence.blocks,):
-            if at >= len(table):
-                continue
             number = table[at]
             if self.refs[number] == 1:
                 if number in self._hash_of:
@@ -164,14 +164,8 @@ class BlockCache:
     def needed(self, sequence: Sequence, tokens: int) -> int:
         """How many blocks are to be had before its tokens up to there are computed: those that its tables
         lack, and those that `make_writable` will need."""
-        position, size = sequence.next_position, self.block_size
-        at = position // size
-        if self._keeps_all:
-            blocks = sequence.blocks
-            have = len(blocks)
-            copies = at < have and self.refs[blocks[at]] > 1
-            return copies if tokens <= have * size else self.blocks_for(tokens) - have + copies
-        whole = self.blocks_for(tokens)
+        position = sequence.next_position
+        at, whole = position // self.block_size, self.blocks_for(tokens)
         needed = 0
         for group, table in enumerate(self._tables(sequence)):
             have = len(table)
@@ -236,6 +230,7 @@ class BlockCache:
             table.extend(islice(unused, beyond))
             self._drop(list(unused))
         sequence.blocks_version += 1
+        sequence.num_writable = 0
         return filled
 
     def cache_full_blocks(self, sequence: Sequence) -> None:
@@ -376,5 +371,11 @@ class BlockCache:
                 assert sequence.next_position <= len(table) * self.block_size
                 assert first_held(table) <= self.windows.first(group, sequence.num_computed)
                 assert GONE not in table[first_held(table) :]
-            assert sequence.blocks or not (sequence.held_blocks or sequence.next_position)
+                if sequence.next_position < sequence.num_writable:
+                    number = table[sequence.next_position // self.block_size]
+                    assert self.refs[number] == 1
+                    assert number not in self._hash_of
+                    assert sequence.num_writable <= len(table) * self.block_size
+            assert sequence.blocks or not (sequence.held_blocks or sequence.num_writable)
+            assert sequence.blocks or not sequence.next_position
             assert len(sequence.block_hashes) <= sequence.num_computed // self.block_size

@@ -222,6 +222,7 @@ def test_a_block_of_ones_own_is_rewritten_in_place_and_no_longer_cached() -> Non
 def test_growing_into_a_fresh_block_copies_nothing() -> None:
     cache, seq = BlockCache(8, BLOCK), sequence(12)
     compute(cache, seq, 8)
+    assert cache.grow(seq, 12)
     assert cache.make_writable(seq) == []
     assert cache.match_prefix(sequence(12, stream=2)) == 8
 

@@ -180,4 +180,5 @@ def test_a_table_in_several_runs_is_cut_where_pieces_of_it_end() -> None:
     free.give([*taken[10:50], *taken[60:100], *taken[110:150]])  # runs of 40 blocks
     table = free.take(100, at=0, held=0)
     cuts = [at for at in range(1, 100) if table[at] != table[at - 1] + 1]
-    assert cuts and all(at % 16 == 0 for at in cuts)
+    assert cuts
+    assert all(at % 16 == 0 for at in cuts)
