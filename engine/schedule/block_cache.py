@@ -379,3 +379,5 @@ class BlockCache:
             assert sequence.blocks or not (sequence.held_blocks or sequence.num_writable)
             assert sequence.blocks or not sequence.next_position
             assert len(sequence.block_hashes) <= sequence.num_computed // self.block_size
+            known = list(zip(sequence.block_hashes, sequence.token_hashes, strict=False))
+            assert all(of_block == of_tokens for of_block, of_tokens in known)

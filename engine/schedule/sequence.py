@@ -80,6 +80,7 @@ class Sequence:
         self.blocks: list[int] = []  # the block table, of the first group of layers
         self.other_blocks: list[list[int]] = []  # the tables of the other groups
         self.block_hashes: list[bytes] = []  # of its full computed blocks
+        self.token_hashes: list[bytes] = []  # of its first full blocks, computed or not, as far as was asked
         self.num_offered = 0  # of those blocks, offered to the host cache
         self.pending_load: object | None = (
             None  # computed blocks that are on their way from the host's memory
@@ -123,15 +124,13 @@ class Sequence:
     def may_sample(self) -> bool:
         if self.paused or self.awaited_outlook:
             return False
-        index, more = self.num_outputs + self.num_placeholders, self.num_placeholders
-        return index < self.credit and not self._ends_at(more)
+        more, sampling = self.num_placeholders, self.sampling
+        index = self.num_outputs + more
+        return index < self.credit and index < sampling.max_tokens and len(self.tokens) + more < self.context
 
     @property
     def length_reached(self) -> bool:
-        return self._ends_at(0)
-
-    def _ends_at(self, more: int) -> bool:
-        return self.num_outputs + more >= self.sampling.max_tokens or len(self.tokens) + more >= self.context
+        return self.num_outputs >= self.sampling.max_tokens or len(self.tokens) >= self.context
 
     @property
     def tables(self) -> list[list[int]]:
@@ -248,6 +247,7 @@ class Sequence:
         if index < self.num_outputs:
             self.injections = [(before, count) for before, count in self.injections if before <= index]
             del self.tokens[self.output_position(index) :]
+            self.token_hashes.clear()
             self.num_outputs = index
         self.num_computed = min(self.num_computed, self.num_tokens - 1)
         self.num_writable = 0

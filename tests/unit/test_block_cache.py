@@ -228,10 +228,14 @@ def test_growing_into_a_fresh_block_copies_nothing() -> None:
 
 
 def test_what_was_written_anew_is_remembered_as_what_it_is_now() -> None:
-    cache, seq = BlockCache(8, BLOCK), sequence(12)
+    cache, seq = BlockCache(8, BLOCK), sequence(5)
+    for token in range(5, 12):
+        seq.append_output(token)
     compute(cache, seq)
+    seq.truncate(0)
     cache.release(seq, keep=5)
-    seq.tokens[5:] = [70, 71, 72, 73]
+    for token in (70, 71, 72, 73):
+        seq.append_output(token)
     cache.make_writable(seq)
     compute(cache, seq)
     cache.audit([seq])
