@@ -132,26 +132,39 @@ class FreeRuns:
         return taken
 
     def take(self, count: int, at: int, held: int) -> list[int]:
-        """At the hand, or in the widest run where that is too narrow."""
+        """At the hand, or in the widest runs where that is too narrow."""
         if self._width < count + LEAST_ROOM:
             self._jump()
         taken: list[int] = []
-        while True:
-            first, end = self._hand, self._ends[self._hand]
-            stop = first + self._uncut(at + len(taken), count - len(taken), end - first)
-            taken += range(first, stop)
-            self._shrink(first, end, stop)
-            if len(taken) == count:
-                break
-            self._jump()
+        self._take_from(self._hand, count, at, taken)
+        while len(taken) < count:
+            self._take_narrow(count, at, taken)
+            if len(taken) < count:
+                self._jump()
+                self._take_from(self._hand, count, at, taken)
         self._leave_room(max(LEAST_ROOM, held // 4))  # whoever has outgrown its run goes on to grow
         return taken
 
-    def _uncut(self, at: int, count: int, width: int) -> int:
-        """How many of so many blocks, from place `at` of a table on, go into a run that is so wide."""
-        if count <= width:
-            return count
-        return max(0, (at + width) // self._piece * self._piece - at) or width
+    def _take_narrow(self, count: int, at: int, taken: list[int]) -> None:
+        """From one run after the other, the widest first, while none has room for all that is missing."""
+        for group in reversed(self._by_width):
+            while group and len(taken) < count:
+                end = next(iter(group))
+                first = self._firsts[end]
+                if end - first >= count - len(taken):
+                    return
+                self._take_from(first, count, at, taken)
+
+    def _take_from(self, first: int, count: int, at: int, taken: list[int]) -> None:
+        """From a run: up to the end of a piece, where it has no room for all that is missing."""
+        end, missing = self._ends[first], count - len(taken)
+        stop = first + missing
+        if stop > end:
+            here = at + len(taken)
+            whole = (here + end - first) // self._piece * self._piece
+            stop = first + whole - here if whole > here else end
+        taken += range(first, stop)
+        self._shrink(first, end, stop)
 
     def give(self, numbers: list[int]) -> None:
         self._count += len(numbers)
