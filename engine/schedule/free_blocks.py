@@ -11,13 +11,14 @@ many blocks there are, and whatever became of them before.
 from __future__ import annotations
 
 from array import array
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 LEAST_PITCH = 8  # blocks from one table's beginning to the next's are a multiple of it
 LEAST_ROOM = 4  # blocks behind a table for its growth
 PITCHES = 32  # of as many tables in a free run
+LEAST_LINE = 64  # runs that are no more, which may stay in line
 SHARE_AHEAD = 4  # one in so many blocks may be free though others are cached, where that makes a run wide
 
 
@@ -90,9 +91,10 @@ class FreeRuns:
         # dictionary of a million runs is slow to find anything in.
         self._ends = array("q", [0]) * (len(refs) + 1)
         self._firsts = array("q", [-1]) * (len(refs) + 1)
-        # The ends of all but the run at the hand, by the bits of their lengths; ordered, since what a plain
-        # dict has lost is in the way of whoever looks for its first.
-        self._by_width = [OrderedDict[int, None]() for _ in range(len(refs).bit_length() + 1)]
+        # The ends of all but the run at the hand, by the bits of their lengths, and how many there are. Those
+        # of runs that are no more stay in line until somebody comes to them, or they are half of it.
+        self._lines = [deque[int]() for _ in range(len(refs).bit_length() + 1)]
+        self._in_line = [0] * len(self._lines)
         self._count = len(refs)
         self._hand = 0  # no run reaches across it
         self._pitch = 0
@@ -110,9 +112,10 @@ class FreeRuns:
         """Of each its first block, and the one behind its last."""
         if self._width:
             yield self._hand, self._ends[self._hand]
-        for group in self._by_width:
-            for end in group:
-                yield self._firsts[end], end
+        for bits, line in enumerate(self._lines):
+            for end in dict.fromkeys(line):
+                if self._is_run(end, bits):
+                    yield self._firsts[end], end
 
     def fits(self, count: int) -> bool:
         if self._hand == len(self._refs) or self._refs[self._hand]:
@@ -147,9 +150,9 @@ class FreeRuns:
 
     def _take_narrow(self, count: int, at: int, taken: list[int]) -> None:
         """From one run after the other, the widest first, while none has room for all that is missing."""
-        for group in reversed(self._by_width):
-            while group and len(taken) < count:
-                end = next(iter(group))
+        for bits in range(len(self._lines) - 1, 0, -1):
+            while self._in_line[bits] and len(taken) < count:
+                end = self._first_in_line(bits)
                 first = self._firsts[end]
                 if end - first >= count - len(taken):
                     return
@@ -190,12 +193,12 @@ class FreeRuns:
         here, self._hand = self._hand, len(self._refs)
         if self._ends[here]:
             self._add(here, self._ends[here])
-        for group in reversed(self._by_width):
-            if group:
-                break
-        else:
+        bits = len(self._lines) - 1
+        while bits and not self._in_line[bits]:
+            bits -= 1
+        if not bits:
             return
-        end = next(iter(group))
+        end = self._first_in_line(bits)
         first = begin = self._firsts[end]
         self._remove(first, end)
         if first and end - first > 2 * LEAST_PITCH and self._refs[first - 1]:
@@ -225,7 +228,7 @@ class FreeRuns:
         """Behind the run where it was, and to that which may begin there."""
         self._hand = end
         if self._ends[end]:
-            del self._by_width[(self._ends[end] - end).bit_length()][self._ends[end]]
+            self._in_line[(self._ends[end] - end).bit_length()] -= 1
 
     # -- runs ------------------------------------------------------------------------------------
 
@@ -233,13 +236,13 @@ class FreeRuns:
         self._ends[first] = end
         self._firsts[end] = first
         if first != self._hand:
-            self._by_width[(end - first).bit_length()][end] = None
+            self._enter(end, (end - first).bit_length())
 
     def _remove(self, first: int, end: int) -> None:
         self._ends[first] = 0
         self._firsts[end] = -1
         if first != self._hand:
-            del self._by_width[(end - first).bit_length()][end]
+            self._in_line[(end - first).bit_length()] -= 1
 
     def _shrink(self, first: int, end: int, begin: int) -> None:
         """The run begins later, or is no more; and the hand with it, where it was there."""
@@ -257,8 +260,25 @@ class FreeRuns:
             return
         before, now = (end - first).bit_length(), (end - begin).bit_length()
         if before != now:
-            del self._by_width[before][end]
-            self._by_width[now][end] = None
+            self._in_line[before] -= 1
+            self._enter(end, now)
+
+    def _enter(self, end: int, bits: int) -> None:
+        line = self._lines[bits]
+        line.append(end)
+        self._in_line[bits] += 1
+        if len(line) > 2 * self._in_line[bits] + LEAST_LINE:
+            self._lines[bits] = deque(end for end in dict.fromkeys(line) if self._is_run(end, bits))
+
+    def _is_run(self, end: int, bits: int) -> bool:
+        first = self._firsts[end]
+        return first >= 0 and first != self._hand and (end - first).bit_length() == bits
+
+    def _first_in_line(self, bits: int) -> int:
+        line = self._lines[bits]
+        while not self._is_run(line[0], bits):
+            line.popleft()
+        return line[0]
 
     def _join(self, first: int, end: int) -> None:
         """A run more, as one with those that it touches."""
