@@ -9,7 +9,7 @@ but it holds a full block of computed tokens that the next prompt with the same 
 neither. `audit()` proves it.
 
 What is cached is evicted in one order, the least recently used first and a chain's end before its beginning.
-Where blocks lie is the business of `free_blocks.py`: where tables should be runs of neighbours, some may be
+Where blocks lie is the business of `free_runs.py`: where tables should be runs of neighbours, some may be
 evicted before they are needed, in that same order.
 
 A sequence has a table for each group of the model's layers, and a block is in tables of one group only. A
@@ -25,7 +25,8 @@ from collections.abc import Iterable
 from itertools import islice
 
 from engine.schedule.block_names import block_name, block_names, longest_prefix, new_hashes
-from engine.schedule.free_blocks import FreeBlocks, FreeList, FreeRuns
+from engine.schedule.free_blocks import FreeBlocks, FreeList
+from engine.schedule.free_runs import FreeRuns
 from engine.schedule.sequence import Sequence
 from engine.schedule.windows import GONE, UNLIMITED, Windows, first_held
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from engine.api import Sampling
 from engine.schedule.block_cache import BlockCache
-from engine.schedule.free_blocks import FreeBlocks, FreeList, FreeRuns
+from engine.schedule.free_blocks import FreeBlocks, FreeList
+from engine.schedule.free_runs import FreeRuns
 from engine.schedule.sequence import Sequence
 
 EXAMPLES = os.environ.get("MIDSTREAM_EXAMPLES")
