@@ -101,7 +101,16 @@ class FreeRuns:
                 first = self._firsts[end]
                 if end - first >= count - len(taken):
                     return
-                self._take_from(first, count, at, taken)
+                if (at + len(taken)) % self._piece + end - first > self._piece:
+                    self._take_from(first, count, at, taken)
+                    continue
+                # All of it, as often as there are small holes: what `_take_from` would come to.
+                self._ends[first] = 0
+                self._firsts[end] = -1
+                self._lines[bits].popleft()
+                self._in_line[bits] -= 1
+                self._count -= end - first
+                taken += range(first, end)
 
     def _take_from(self, first: int, count: int, at: int, taken: list[int]) -> None:
         """From a run: up to the end of a piece, where it has no room for all that is missing."""
