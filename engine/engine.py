@@ -93,11 +93,6 @@ class Engine:
         return self._nothing_to_compute and not self._swapping.busy
 
     @property
-    def awaits_grammars(self) -> bool:
-        """Whether a stream goes on when a thread is done with its grammar, which then wakes the engine."""
-        return self._constraining.awaited
-
-    @property
     def _nothing_to_compute(self) -> bool:
         return self.scheduler.idle and not self._executor.busy and not self._constraining.busy
 

@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from engine.forward.attention import AttentionParams, apply_sinks
 from engine.forward.kv_pool import KvPool
-from engine.forward.kv_read_plan import Call, RaggedBatch, RowSpan, Section, contiguous_runs
+from engine.forward.kv_read_plan import Call, Chunk, Decoding, RaggedBatch, RowSpan, contiguous_runs
 from engine.forward.tiling import Tiling, find_tiling, tile_of
 from engine.nonblocking_transfer import upload
 from engine.schedule.batch import Row
@@ -114,53 +114,71 @@ class LayerAttention:
     tiling: Tiling | None
     sinks: Tensor | None
 
-    def attend(self, section: Section, q: Tensor) -> Tensor:
+    def attend(self, section: Decoding | Chunk, q: Tensor) -> Tensor:
         out = self._attended(section, q)
         if self.tiling is not None and math.isnan(float(out.sum())):
             # Somebody's numbers are none. Who only carried them along, hidden, is not to have them.
             out = self._attended(section, q, unseen_as_zeros=True)
         return out
 
-    def _attended(self, section: Section, q: Tensor, *, unseen_as_zeros: bool = False) -> Tensor:
-        found = [self._call(call, q, unseen_as_zeros) for call in section.calls]
-        if section.is_one_call:
-            out, lse = found[0][0][0], found[0][1][0]
+    def _attended(self, section: Decoding | Chunk, q: Tensor, *, unseen_as_zeros: bool = False) -> Tensor:
+        if isinstance(section, Decoding):
+            outs, lses = self._each_decoded(section, q, unseen_as_zeros)
         else:
-            out, lse = self._collected(section, q, found)
-        return apply_sinks(out, lse, self.sinks)
+            outs, lses = self._each_of_chunk(section, q, unseen_as_zeros)
+        if section.parts > 1:
+            out, lse = _join(outs.to(_wide(q.dtype)), lses)
+        else:
+            out, lse = outs[0], lses[0]
+        return apply_sinks(out.to(q.dtype), lse, self.sinks)
 
-    def _collected(self, section: Section, q: Tensor, found: list[Partial]) -> Partial:
-        """Each part weighs what its scores weigh; what a token has no part in weighs nothing."""
-        wide = _wide(q.dtype) if section.parts > 1 else q.dtype
-        lses = q.new_full((section.parts, *q.shape[:3]), -torch.inf, dtype=found[0][1].dtype)
-        outs = q.new_zeros(section.parts, *q.shape[:3], self.values.shape[2], dtype=wide)
-        for call, (out, lse) in zip(section.calls, found, strict=True):
-            outs[call.depths, call.tokens] = out.to(wide)
-            lses[call.depths, call.tokens] = lse
-        if section.parts == 1:
-            return outs[0], lses[0]
-        out, lse = _join(outs, lses)
-        return out.to(q.dtype), lse
+    def _each_decoded(self, section: Decoding, q: Tensor, unseen_as_zeros: bool) -> Partial:
+        """What each part gives to each token: [parts, tokens, KV, G, D]. Here a call costs more than what it
+        reads, so what can be done for all of them is done once."""
+        tokens, heads, groups, _ = q.shape
+        filled = self._filled(q)
+        more = filled.shape[2] - groups
+        queries_of = torch.split(filled[section.rows], section.counts)
+        found = []
+        for call, queries in zip(section.calls, queries_of, strict=True):
+            if call.together:
+                out, lse = self._together(call, queries[:, :, :groups], unseen_as_zeros)
+                found.append((functional.pad(out[0], (0, 0, 0, more)), functional.pad(lse[0], (0, more))))
+            else:
+                found.append(self._call(call, queries, call.hidden, unseen_as_zeros))
+        if not section.complete:  # what a token has no part in weighs nothing
+            out, lse = found[0]
+            found.append((torch.zeros_like(out[:1]), torch.full_like(lse[:1], -torch.inf)))
+        outs, lses = (torch.cat(column)[:, :, :groups][section.places] for column in zip(*found, strict=True))
+        shape = (section.parts, tokens, heads, groups)
+        return outs.view(*shape, -1), lses.view(shape)
 
-    def _call(self, call: Call, q: Tensor, unseen_as_zeros: bool) -> Partial:
-        """[parts, tokens, KV, G, D], or one axis for both where each token has a part of its own."""
+    def _each_of_chunk(self, section: Chunk, q: Tensor, unseen_as_zeros: bool) -> Partial:
+        found = [self._together(call, q[tokens], unseen_as_zeros) for tokens, _, call in section.calls]
+        shape = (section.parts, *q.shape[:3])
+        outs = q.new_zeros(*shape, self.values.shape[2])
+        lses = q.new_full(shape, -torch.inf, dtype=found[0][1].dtype)
+        for (tokens, depths, _), (out, lse) in zip(section.calls, found, strict=True):
+            outs[depths, tokens], lses[depths, tokens] = out, lse
+        return outs, lses
+
+    def _together(self, call: Call, q: Tensor, unseen_as_zeros: bool) -> Partial:
+        """One context for all: tokens and heads stand in for a length, and it is read once."""
+        tokens, heads, groups, size = q.shape
+        folded = self._filled(q.transpose(0, 1).reshape(1, heads, tokens * groups, size))
+        mask = call.mask(groups, folded.shape[2])
+        parts = call.keys.count
+        out, lse = self._call(call, folded.expand(parts, -1, -1, -1), mask, unseen_as_zeros)
+        out, lse = out[:, :, : tokens * groups], lse[:, :, : tokens * groups]
+        shape = (parts, heads, tokens, groups)
+        return out.reshape(*shape, -1).transpose(1, 2), lse.reshape(shape).transpose(1, 2)
+
+    def _call(self, call: Call, q: Tensor, mask: Tensor | None, unseen_as_zeros: bool) -> Partial:
         keys, values = call.keys.read(self.keys), call.keys.read(self.values)
         if unseen_as_zeros and call.hidden is not None:
             unseen = call.hidden.isneginf().all(2).unsqueeze(-1)
             keys, values = keys.masked_fill(unseen, 0), values.masked_fill(unseen, 0)
-        q = q[call.tokens]
-        tokens, heads, groups, size = q.shape
-        if not call.together:
-            out, lse = self.attention(self._filled(q), keys, values, call.hidden)
-            out, lse = out[:, :, :groups], lse[:, :, :groups]
-            return (out.unsqueeze(0), lse.unsqueeze(0)) if isinstance(call.tokens, slice) else (out, lse)
-        # One context for all: tokens and heads stand in for a length, and it is read once.
-        folded = self._filled(q.transpose(0, 1).reshape(1, heads, tokens * groups, size))
-        mask = call.mask(groups, folded.shape[2])
-        out, lse = self.attention(folded.expand(len(keys), -1, -1, -1), keys, values, mask)
-        shape = (len(keys), heads, tokens, groups)
-        out, lse = out[:, :, : tokens * groups], lse[:, :, : tokens * groups]
-        return out.reshape(*shape, -1).transpose(1, 2), lse.reshape(shape).transpose(1, 2)
+        return self.attention(q, keys, values, mask)
 
     def _filled(self, q: Tensor) -> Tensor:
         more = 0 if self.tiling is None else -q.shape[2] % self.tiling.queries
@@ -233,10 +251,9 @@ def _fused(q: Tensor, keys: Tensor, values: Tensor, scale: float, mask: Tensor |
     itself."""
     if mask is not None:
         mask = mask.expand(*q.shape[:3], keys.shape[2])
-    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+    return torch._scaled_dot_product_flash_attention_for_cpu(
         q, keys, values, 0.0, False, attn_mask=mask, scale=scale
     )
-    return out, lse
 
 
 def _scores(q: Tensor, keys: Tensor, scale: float, softcap: float | None, mask: Tensor | None) -> Tensor:

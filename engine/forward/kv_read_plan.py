@@ -26,6 +26,7 @@ from engine.nonblocking_transfer import upload
 
 PADDING = 2.0  # a call may read at most so many times what its rows really see
 SMALL = 64  # tokens of padding a row that are cheaper than another call
+CALL = 160  # tokens that are read in the time that a call takes beside reading
 MAX_PARTIAL = 4096  # tokens times parts of a chunk that are computed before they are joined
 LEAST_QUERIES = 64  # tokens of a chunk that are computed at once however many parts there are
 
@@ -173,18 +174,16 @@ class Gathered:
 
 @dataclass(slots=True)
 class Call:
-    """Queries and parts that meet in one call. With `together` each of the section's `tokens` reads each of
-    the parts; without, each token has a part of its own."""
+    """Queries and parts that meet in one call. With `together` each of the queries reads each of the parts;
+    without, each has a part of its own."""
 
-    tokens: slice | Tensor
-    depths: slice | Tensor
     keys: Strided | Gathered
     together: bool
-    hidden: Tensor | None = None  # what to add to the scores: [parts, 1, tokens or 1, length]
+    hidden: Tensor | None = None  # what to add to the scores: [parts, 1, queries or 1, length]
     _folded: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
     def mask(self, groups: int, queries: int) -> Tensor | None:
-        """For `groups` of heads, folded behind each token and filled up to so many queries."""
+        """For `groups` of heads, folded behind each query and filled up to so many."""
         if self.hidden is None or self.hidden.shape[2] == 1:
             return self.hidden
         if (groups, queries) not in self._folded:
@@ -195,21 +194,31 @@ class Call:
 
 
 @dataclass(slots=True)
-class Section:
-    """Tokens of the batch whose parts are joined together."""
+class Decoding:
+    """Rows of one token each, and their parts. One behind the other, the calls give a result for each part of
+    each row."""
 
     tokens: slice
     parts: int  # the most that any of them has
     calls: list[Call]
+    counts: list[int]  # of results that each call gives
+    rows: Tensor  # of each result: whose it is
+    places: Tensor  # of each row's first part, then of their second ...: which result it is
+    complete: bool  # whether each row has as many parts; else the place of those it lacks is behind the last
 
-    @property
-    def is_one_call(self) -> bool:
-        return self.parts == 1 and len(self.calls) == 1 and isinstance(self.calls[0].tokens, slice)
+
+@dataclass(slots=True)
+class Chunk:
+    """Neighbouring tokens of one row, and the parts of its context."""
+
+    tokens: slice
+    parts: int
+    calls: list[tuple[slice, slice, Call]]  # which of the tokens, and which parts
 
 
 @dataclass(slots=True)
 class _Line:
-    """Parts that begin evenly spaced, of neighbouring rows or of one row."""
+    """Parts that begin evenly spaced, each with its row."""
 
     rows: list[int]
     parts: list[Part]
@@ -220,30 +229,23 @@ class _Line:
     def length(self) -> int:
         return max(part.length for part in self.parts)
 
+    @property
+    def cost(self) -> int:
+        """In tokens that are read."""
+        return CALL + self.length * len(self.parts)
+
     def try_add(self, row: int, part: Part, place: int, pool_tokens: int) -> bool:
         """Add one more part, if it fits the pattern at a price worth paying."""
         count = len(self.parts)
         pitch = place - self.first if count == 1 else self.pitch
         lengths = [*(one.length for one in self.parts), part.length]
         last = self.first + count * pitch
-        fits = (
-            self._is_next(row, part)
-            and place == last
-            and pitch >= 0
-            and last + max(lengths) <= pool_tokens
-            and _is_worth_it(lengths)
-        )
+        fits = place == last and pitch >= 0 and last + max(lengths) <= pool_tokens and _is_worth_it(lengths)
         if fits:
             self.rows.append(row)
             self.parts.append(part)
             self.pitch = pitch
         return fits
-
-    def _is_next(self, row: int, part: Part) -> bool:
-        rows, depths = row - self.rows[-1], part.depth - self.parts[-1].depth
-        same_row = len(set(self.rows)) == 1 and rows == 0
-        same_depth = self.parts[0].depth == self.parts[-1].depth and depths == 0
-        return (same_row and depths == 1) or (same_depth and rows == 1)
 
 
 def _is_worth_it(lengths: list[int]) -> bool:
@@ -262,17 +264,17 @@ class RaggedBatch:
     pool_tokens: int
     dtype: torch.dtype
     decoding: int = 0
-    _sections: dict[tuple[int | None, Tiling | None], list[Section]] = field(default_factory=dict)
+    _sections: dict[tuple[int | None, Tiling | None], list[Decoding | Chunk]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         while self.decoding < len(self.spans) and self.spans[self.decoding].count == 1:
             self.decoding += 1
 
-    def sections(self, window: int | None, tiling: Tiling | None) -> list[Section]:
+    def sections(self, window: int | None, tiling: Tiling | None) -> list[Decoding | Chunk]:
         """For layers with one window."""
         key = (window, tiling)
         if key not in self._sections:
-            sections = [self._decoding(window, tiling)] if self.decoding else []
+            sections: list[Decoding | Chunk] = [self._decode(window, tiling)] if self.decoding else []
             for span in self.spans[self.decoding :]:
                 sections += [self._chunk(piece, window, tiling) for piece in _pieces(span, tiling)]
             self._sections[key] = sections
@@ -280,16 +282,33 @@ class RaggedBatch:
 
     # -- rows of one token -------------------------------------------------------------------------
 
-    def _decoding(self, window: int | None, tiling: Tiling | None) -> Section:
+    def _decode(self, window: int | None, tiling: Tiling | None) -> Decoding:
         rows = [parts_of(span, window, tiling) for span in self.spans[: self.decoding]]
         every = [(row, part) for row, parts in enumerate(rows) for part in parts]
         placed = [(row, part, at) for row, part in every if (at := part.place(self.pool_tokens)) is not None]
         scattered = [(row, part) for row, part in every if part.place(self.pool_tokens) is None]
         by_row = self._lines(placed)
         by_depth = self._lines(sorted(placed, key=lambda one: (one[1].depth, one[0])))
-        calls = [self._along(line) for line in min(by_row, by_depth, key=len)]
-        calls += [self._gathered(some) for some in _of_like_length(scattered)]
-        return Section(slice(0, self.decoding), max(map(len, rows)), calls)
+        lines = min(by_row, by_depth, key=lambda lines: sum(line.cost for line in lines))
+        calls = [self._along(line) for line in lines]
+        order = [one for line in lines for one in zip(line.rows, line.parts, strict=True)]
+        counts = [len(line.parts) for line in lines]
+        for some in _of_like_length(scattered):
+            calls.append(self._gathered([part for _, part in some]))
+            counts.append(len(some))
+            order += some
+        return self._joined(calls, counts, order, max(map(len, rows)))
+
+    def _joined(
+        self, calls: list[Call], counts: list[int], order: list[tuple[int, Part]], parts: int
+    ) -> Decoding:
+        places = [len(order)] * (parts * self.decoding)
+        for place, (row, part) in enumerate(order):
+            places[part.depth * self.decoding + row] = place
+        device, complete = self.pool_indices.device, len(order) == len(places)
+        rows = upload([row for row, _ in order], device)
+        tokens = slice(0, self.decoding)
+        return Decoding(tokens, parts, calls, counts, rows, upload(places, device), complete)
 
     def _lines(self, placed: list[tuple[int, Part, int]]) -> list[_Line]:
         lines: list[_Line] = []
@@ -300,20 +319,14 @@ class RaggedBatch:
 
     def _along(self, line: _Line) -> Call:
         hidden = self._beyond(line.parts, line.length)
-        shared = len(line.rows) > 1 and line.pitch == 0 and hidden is None
-        one_row = line.rows[0] == line.rows[-1]
-        count = 1 if shared else len(line.parts)
-        keys = Strided(line.first, line.pitch, count, line.length)
-        tokens, depths = _range(line.rows), _range([part.depth for part in line.parts])
-        return Call(tokens, depths, keys, shared or one_row, hidden)
+        shared = len(line.parts) > 1 and line.pitch == 0 and hidden is None
+        keys = Strided(line.first, line.pitch, 1 if shared else len(line.parts), line.length)
+        return Call(keys, shared, hidden)
 
-    def _gathered(self, some: list[tuple[int, Part]]) -> Call:
-        rows, parts = [row for row, _ in some], [part for _, part in some]
+    def _gathered(self, parts: list[Part]) -> Call:
         length = max(part.length for part in parts)
         slices = [piece for part in parts for piece in part.filled(length, self.pool_tokens)]
-        tokens, depths = upload([rows, [part.depth for part in parts]], self.pool_indices.device)
-        keys = Gathered(slices, len(parts), length)
-        return Call(tokens, depths, keys, together=False, hidden=self._beyond(parts, length))
+        return Call(Gathered(slices, len(parts), length), False, self._beyond(parts, length))
 
     def _beyond(self, parts: list[Part], length: int) -> Tensor | None:
         """Hides what the parts only carry along."""
@@ -331,7 +344,7 @@ class RaggedBatch:
 
     # -- chunks of a prompt ------------------------------------------------------------------------
 
-    def _chunk(self, span: RowSpan, window: int | None, tiling: Tiling | None) -> Section:
+    def _chunk(self, span: RowSpan, window: int | None, tiling: Tiling | None) -> Chunk:
         parts = parts_of(span, window, tiling)
         last_seen_from = 0 if window is None else span.end - window
         seen_by_all = [
@@ -346,16 +359,16 @@ class RaggedBatch:
         calls = [self._behind(span, line) for line in lines]
         behind = {part.depth for line in lines for part in line.parts}
         calls += [self._causal(span, part, window) for part in parts if part.depth not in behind]
-        return Section(span.tokens, len(parts), calls)
+        return Chunk(span.tokens, len(parts), calls)
 
-    def _behind(self, span: RowSpan, line: _Line) -> Call:
+    def _behind(self, span: RowSpan, line: _Line) -> tuple[slice, slice, Call]:
         """Parts of the context before the chunk, all of which every query sees."""
         keys = Strided(line.first, line.pitch, len(line.parts), line.length)
-        depths = _range([part.depth for part in line.parts])
+        depths = slice(line.parts[0].depth, line.parts[-1].depth + 1)
         hidden = self._beyond(line.parts, line.length)
-        return Call(slice(0, span.count), depths, keys, together=True, hidden=hidden)
+        return slice(0, span.count), depths, Call(keys, True, hidden)
 
-    def _causal(self, span: RowSpan, part: Part, window: int | None) -> Call:
+    def _causal(self, span: RowSpan, part: Part, window: int | None) -> tuple[slice, slice, Call]:
         """A part of which each query sees what stands before it, for those that see any."""
         low = max(span.start, part.position + part.lead)
         high = span.end if window is None else min(span.end, part.position + part.end - 1 + window)
@@ -371,11 +384,7 @@ class RaggedBatch:
         hidden = (distance < 0) if window is None else (distance < 0) | (distance >= window)
         tokens = slice(low - span.start, high - span.start)
         depths = slice(part.depth, part.depth + 1)
-        return Call(tokens, depths, keys, together=True, hidden=self._hides(hidden[None, None]))
-
-
-def _range(numbers: list[int]) -> slice:
-    return slice(numbers[0], numbers[-1] + 1)
+        return tokens, depths, Call(keys, True, self._hides(hidden[None, None]))
 
 
 def _of_like_length(scattered: list[tuple[int, Part]]) -> Iterator[list[tuple[int, Part]]]:

@@ -9,7 +9,7 @@ but it holds a full block of computed tokens that the next prompt with the same 
 neither. `audit()` proves it.
 
 What is cached is evicted in one order, the least recently used first and a chain's end before its beginning.
-Where blocks lie is the business of `free_blocks.py`: where tables should be runs of neighbours, some may be
+Where blocks lie is the business of `free_runs.py`: where tables should be runs of neighbours, some may be
 evicted before they are needed, in that same order.
 
 A sequence has a table for each group of the model's layers, and a block is in tables of one group only. A
@@ -25,10 +25,12 @@ from collections.abc import Iterable
 from itertools import islice
 
 from engine.schedule.block_names import block_name, block_names, longest_prefix, new_hashes
-from engine.schedule.free_blocks import FreeBlocks, FreeList, FreeRuns
+from engine.schedule.free_blocks import FreeBlocks, FreeList
+from engine.schedule.free_runs import FreeRuns
 from engine.schedule.sequence import Sequence
 from engine.schedule.windows import GONE, UNLIMITED, Windows, first_held
 
+PIECE = 256  # tokens that attention reads as one, where it reads slices
 EVICTED_TOGETHER = 32  # blocks, before it is looked again whether they were enough
 
 
@@ -48,14 +50,14 @@ class BlockCache:
         self.block_size = block_size
         self.windows = Windows(windows, block_size, chunk)
         self._windowed = [group for group, window in enumerate(windows) if window is not None]
-        self._keeps_all = windows == (None,)
         self._groups = range(len(windows))
         self.refs = [0] * blocks  # tables that a block is in
         self._hash_of: dict[int, bytes] = {}  # and of which group's layers: its name
         self._by_hash: dict[bytes, int] = {}
         self._cached: OrderedDict[int, float] = OrderedDict()  # since when; least recently used first
         self._let_go: OrderedDict[int, float] = OrderedDict()  # free ones that hold memory, likewise
-        self._free: FreeBlocks = FreeRuns(self.refs) if runs else FreeList(blocks)
+        piece = max(1, PIECE // block_size)
+        self._free: FreeBlocks = FreeRuns(self.refs, piece) if runs else FreeList(blocks)
         self.now = 0.0  # as we were last told
 
     @property
@@ -101,6 +103,7 @@ class BlockCache:
             del table[count:]
         self._truncate_hashes(sequence, keep // self.block_size)
         sequence.num_computed = min(sequence.num_computed, keep)
+        sequence.num_writable = 0
 
     def can_keep(self, sequence: Sequence, tokens: int) -> bool:
         """Whether its tables hold all that is read by whoever goes on behind so many of its tokens."""
@@ -136,17 +139,17 @@ class BlockCache:
         return own
 
     def make_writable(self, sequence: Sequence) -> list[tuple[int, int]]:
-        """Copy on write: nobody else may be reading the blocks that the token at `next_position` goes to.
+        """Copy on write: nobody else may be reading the blocks that the token at `next_position` goes to,
+        which its tables have.
 
-        Only a rewind into a full block leads here. Returns (from, to) of each that must be copied first.
+        Only a rewind into a full block needs it. Returns (from, to) of each that must be copied first.
         """
         copies: list[tuple[int, int]] = []
         at = sequence.next_position // self.block_size
         if len(sequence.block_hashes) > at:
             self._truncate_hashes(sequence, at)
+        sequence.num_writable = (at + 1) * self.block_size
         for table in sequence.tables if sequence.other_blocks else (sequence.blocks,):
-            if at >= len(table):
-                continue
             number = table[at]
             if self.refs[number] == 1:
                 if number in self._hash_of:
@@ -162,14 +165,8 @@ class BlockCache:
     def needed(self, sequence: Sequence, tokens: int) -> int:
         """How many blocks are to be had before its tokens up to there are computed: those that its tables
         lack, and those that `make_writable` will need."""
-        position, size = sequence.next_position, self.block_size
-        at = position // size
-        if self._keeps_all:
-            blocks = sequence.blocks
-            have = len(blocks)
-            copies = at < have and self.refs[blocks[at]] > 1
-            return copies if tokens <= have * size else self.blocks_for(tokens) - have + copies
-        whole = self.blocks_for(tokens)
+        position = sequence.next_position
+        at, whole = position // self.block_size, self.blocks_for(tokens)
         needed = 0
         for group, table in enumerate(self._tables(sequence)):
             have = len(table)
@@ -234,6 +231,7 @@ class BlockCache:
             table.extend(islice(unused, beyond))
             self._drop(list(unused))
         sequence.blocks_version += 1
+        sequence.num_writable = 0
         return filled
 
     def cache_full_blocks(self, sequence: Sequence) -> None:
@@ -273,7 +271,8 @@ class BlockCache:
         taken = list(self._free.take_behind(table[-1], count)) if table and table[-1] != GONE else []
         if len(taken) < count:
             self._make_room(count - len(taken))
-            taken += self._free.take(count - len(taken), len(table) - first_held(table))
+            at = len(table) + len(taken)
+            taken += self._free.take(count - len(taken), at, at - first_held(table))
         for number in taken:
             self.refs[number] = 1
             self._let_go.pop(number, None)
@@ -373,5 +372,13 @@ class BlockCache:
                 assert sequence.next_position <= len(table) * self.block_size
                 assert first_held(table) <= self.windows.first(group, sequence.num_computed)
                 assert GONE not in table[first_held(table) :]
-            assert sequence.blocks or not (sequence.held_blocks or sequence.next_position)
+                if sequence.next_position < sequence.num_writable:
+                    number = table[sequence.next_position // self.block_size]
+                    assert self.refs[number] == 1
+                    assert number not in self._hash_of
+                    assert sequence.num_writable <= len(table) * self.block_size
+            assert sequence.blocks or not (sequence.held_blocks or sequence.num_writable)
+            assert sequence.blocks or not sequence.next_position
             assert len(sequence.block_hashes) <= sequence.num_computed // self.block_size
+            known = list(zip(sequence.block_hashes, sequence.token_hashes, strict=False))
+            assert all(of_block == of_tokens for of_block, of_tokens in known)

@@ -26,16 +26,18 @@ def block_names(hashes: list[bytes], group: int) -> list[bytes]:
 
 def new_hashes(sequence: Sequence, blocks: int, block_size: int) -> Iterable[bytes]:
     """The hashes of a sequence's first full blocks, each covering all tokens before it, but for those that it
-    has.
+    has. They are remembered: who finds no memory asks again in the next step.
 
     Salted by tenant: one tenant's timing must tell nothing of another's prompts.
     """
-    have = len(sequence.block_hashes)
-    digest = sequence.block_hashes[-1] if have else sequence.tenant.to_bytes(8, "big", signed=True)
-    for start in range(have * block_size, blocks * block_size, block_size):
-        tokens = array("q", sequence.tokens[start : start + block_size])
-        digest = blake2b(digest + tokens.tobytes(), digest_size=16).digest()
-        yield digest
+    have, known = len(sequence.block_hashes), sequence.token_hashes
+    known += sequence.block_hashes[len(known) :]
+    for at in range(have, blocks):
+        if at == len(known):
+            before = known[-1] if known else sequence.tenant.to_bytes(8, "big", signed=True)
+            tokens = array("q", sequence.tokens[at * block_size : (at + 1) * block_size])
+            known.append(blake2b(before + tokens.tobytes(), digest_size=16).digest())
+        yield known[at]
 
 
 def longest_prefix(chain: Iterable[bytes], there: Callable[[bytes], object], windows: Windows) -> list[bytes]:

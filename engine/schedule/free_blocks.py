@@ -2,23 +2,15 @@
 
 There are two kinds, for two kinds of attention. One that reads through block tables does not care where
 blocks lie: a list does. One that reads slices is slow where a table lies in many pieces: there free blocks
-are runs of neighbours, and each table gets a run with room behind it to grow.
+are runs of neighbours (`free_runs.py`), and each table gets a run with room behind it to grow.
 
-They know numbers of blocks, and nothing of what lies in them. Whatever they do takes the same time however
-many blocks there are, and whatever became of them before.
+They know numbers of blocks, and nothing of what lies in them.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Protocol
-
-LEAST_PITCH = 8  # blocks from one table's beginning to the next's are a multiple of it
-LEAST_ROOM = 4  # blocks behind a table for its growth
-PITCHES = 32  # of as many tables in a free run
-SHARE_AHEAD = 4  # one in so many blocks may be free though others are cached, where that makes a run wide
 
 
 class FreeBlocks(Protocol):
@@ -34,8 +26,8 @@ class FreeBlocks(Protocol):
     def take_behind(self, number: int, count: int) -> Iterable[int]:
         """Those that follow the block, so many at most."""
 
-    def take(self, count: int, held: int) -> list[int]:
-        """So many, which there are, for a table that holds others already."""
+    def take(self, count: int, at: int, held: int) -> list[int]:
+        """So many, which there are, for a table from place `at` on, which holds others already."""
 
     def give(self, numbers: list[int]) -> None: ...
 
@@ -61,7 +53,7 @@ class FreeList:
     def take_behind(self, number: int, count: int) -> Iterable[int]:
         return ()
 
-    def take(self, count: int, held: int) -> list[int]:
+    def take(self, count: int, at: int, held: int) -> list[int]:
         taken = self._numbers[-count:]
         del self._numbers[-count:]
         taken.reverse()
@@ -69,167 +61,3 @@ class FreeList:
 
     def give(self, numbers: list[int]) -> None:
         self._numbers += numbers
-
-
-class FreeRuns:
-    """Runs of neighbours, given from a *hand* that goes round all blocks.
-
-    A table is laid down at the hand, which then leaves room behind it. So what lies together is of about the
-    same age, is evicted together, and makes a wide run again when the hand comes round: without that, blocks
-    would come back one here and one there. The hand jumps only where it meets blocks in use. Tables begin
-    evenly spaced where they are as long, so that many can be read in one call.
-    """
-
-    def __init__(self, refs: list[int]) -> None:
-        self._refs = refs  # of every block; one that is used stands in the hand's way
-        ahead = len(refs) // SHARE_AHEAD
-        self.most_ahead = ahead if ahead >= LEAST_PITCH else 0
-        # Of each run, by its first block, the block behind its last; and the other way round. In arrays: a
-        # dictionary of a million runs is slow to find anything in.
-        self._ends = array("q", [0]) * (len(refs) + 1)
-        self._firsts = array("q", [-1]) * (len(refs) + 1)
-        # Their ends, by the bits of their lengths; ordered, since what a plain dict has lost is in the way of
-        # whoever looks for its first.
-        self._by_width = [OrderedDict[int, None]() for _ in range(len(refs).bit_length() + 1)]
-        self._count = len(refs)
-        self._hand = 0  # no run reaches across it
-        self._pitch = 0
-        self._add(0, len(refs))
-        self._jump()
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[int]:
-        for first, end in self.runs():
-            yield from range(first, end)
-
-    def runs(self) -> Iterator[tuple[int, int]]:
-        """Of each its first block, and the one behind its last."""
-        for group in self._by_width:
-            for end in group:
-                yield self._firsts[end], end
-
-    def fits(self, count: int) -> bool:
-        if self._hand == len(self._refs) or self._refs[self._hand]:
-            self._jump()
-        if self._width >= count + LEAST_ROOM:
-            return True
-        self._pitch = LEAST_PITCH  # where others have to go for it, nobody gets more
-        return False
-
-    def take_behind(self, number: int, count: int) -> Iterable[int]:
-        first = number + 1
-        end = self._ends[first]
-        if not end:
-            return ()
-        taken = range(first, min(end, first + count))
-        self._shrink(first, end, taken.stop)
-        if first == self._hand:
-            self._hand = taken.stop
-        return taken
-
-    def take(self, count: int, held: int) -> list[int]:
-        """At the hand, or in the widest run where that is too narrow."""
-        if self._width < count + LEAST_ROOM:
-            self._jump()
-        taken: list[int] = []
-        while len(taken) < count:
-            if not self._width:
-                self._jump()
-            first, end = self._hand, self._ends[self._hand]
-            stop = min(end, first + count - len(taken))
-            taken += range(first, stop)
-            self._shrink(first, end, stop)
-            self._hand = stop
-        self._leave_room(max(LEAST_ROOM, held // 4))  # whoever has outgrown its run goes on to grow
-        return taken
-
-    def give(self, numbers: list[int]) -> None:
-        numbers = sorted(numbers)
-        self._count += len(numbers)
-        begin = 0
-        for at in range(1, len(numbers) + 1):
-            if at == len(numbers) or numbers[at] != numbers[at - 1] + 1:
-                self._join(numbers[begin], numbers[at - 1] + 1)
-                begin = at
-
-    # -- the hand --------------------------------------------------------------------------------
-
-    @property
-    def _width(self) -> int:
-        """Of the run that begins at the hand."""
-        return max(0, self._ends[self._hand] - self._hand)
-
-    def _jump(self) -> None:
-        """To the widest run; into its middle where a table lies before it, which may grow."""
-        for group in reversed(self._by_width):
-            if group:
-                break
-        else:
-            return
-        end = next(iter(group))
-        first = self._hand = self._firsts[end]
-        if first and end - first > 2 * LEAST_PITCH and self._refs[first - 1]:
-            self._hand = _roundest(first + (end - first) // 4, end - (end - first) // 4)
-            self._split(first, self._hand)
-        share = (end - self._hand) // PITCHES
-        self._pitch = max(LEAST_PITCH, 1 << share.bit_length() - 1 if share else 0)
-
-    def _leave_room(self, least: int) -> None:
-        first = self._hand
-        end = self._ends[first] or first
-        self._hand = min(end, -(-(first + least) // self._pitch) * self._pitch)
-        if first < self._hand < end:
-            self._split(first, self._hand)
-
-    # -- runs ------------------------------------------------------------------------------------
-
-    def _add(self, first: int, end: int) -> None:
-        self._ends[first] = end
-        self._firsts[end] = first
-        self._by_width[(end - first).bit_length()][end] = None
-
-    def _remove(self, first: int, end: int) -> None:
-        self._ends[first] = 0
-        self._firsts[end] = -1
-        del self._by_width[(end - first).bit_length()][end]
-
-    def _split(self, first: int, at: int) -> None:
-        end = self._ends[first]
-        self._remove(first, end)
-        self._add(first, at)
-        self._add(at, end)
-
-    def _shrink(self, first: int, end: int, begin: int) -> None:
-        """The run begins later, or is no more."""
-        self._count -= begin - first
-        if begin == end:
-            self._remove(first, end)
-            return
-        self._ends[first] = 0
-        self._ends[begin] = end
-        self._firsts[end] = begin
-        before, now = (end - first).bit_length(), (end - begin).bit_length()
-        if before != now:
-            del self._by_width[before][end]
-            self._by_width[now][end] = None
-
-    def _join(self, first: int, end: int) -> None:
-        """A run more, as one with those that it touches."""
-        while (before := self._firsts[first]) >= 0 and first != self._hand:
-            self._remove(before, first)
-            first = before
-        while (behind := self._ends[end]) and end != self._hand:
-            self._remove(end, behind)
-            end = behind
-        if first < self._hand < end:  # blocks were given on both of its sides
-            self._add(first, self._hand)
-            first = self._hand
-        self._add(first, end)
-
-
-def _roundest(low: int, high: int) -> int:
-    """The number of a range, which begins above 0, that the largest power of two divides."""
-    bits = ((low - 1) ^ (high - 1)).bit_length() - 1
-    return (high - 1) >> bits << bits

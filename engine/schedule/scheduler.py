@@ -312,9 +312,10 @@ class Scheduler:
     def _plan_row(self, batch: Batch, sequence: Sequence, count: int, samples: bool) -> int:
         """Add a row of so many tokens, if there is memory for it; returns how many it computes."""
         start = sequence.next_position
-        if sequence.stream in self._evicted or not self._make_room(sequence, start + count):
-            return 0
-        batch.copies += self.cache.make_writable(sequence)
+        if start + count > sequence.num_writable:  # mostly it goes on in the block that it has
+            if sequence.stream in self._evicted or not self._make_room(sequence, start + count):
+                return 0
+            batch.copies += self.cache.make_writable(sequence)
         row = Row(sequence, start, count, samples, sequence.next_index)
         sequence.launch(row)
         batch.rows.append(row)

@@ -18,6 +18,8 @@ p: prompt, o: output, i: injected, ?: sampled by steps in flight, and not known 
 - `next_position`: where computing goes on, num_computed + num_in_flight.
 - `num_uncomputed`: tokens, placeholders included, that no step has been planned for.
 - `num_to_compute`: how many of them the next step should compute; 0 for a sequence that is to wait.
+- `num_writable`: up to here what is computed next goes to a block that it has, and that nobody else reads or
+  may find. Where it is not so, or not known to be, no more than `next_position`.
 
 A sequence whose output has a grammar holds its constraint, and tells it of every change of the tokens. One
 that waits for what the constraint has to say samples nothing meanwhile, as if it had no credit.
@@ -25,8 +27,8 @@ that waits for what the constraint has to say samples nothing meanwhile, as if i
 Prefill, decode, resumption after an eviction, injection and rewind are one thing then: `num_computed` catches
 up with `num_tokens`.
 
-It knows no scheduler, no model and no tensor. Its tables of blocks, `slot` and `num_computed` are written by
-those who own the memory behind them.
+It knows no scheduler, no model and no tensor. Its tables of blocks, `slot`, `num_computed` and `num_writable`
+are written by those who own the memory behind them.
 """
 
 from __future__ import annotations
@@ -71,12 +73,14 @@ class Sequence:
         self.paused = False  # by the client
         self.preempted = False  # told that it waits for memory
         self.num_computed = 0
+        self.num_writable = 0
         self.num_in_flight = 0
         self.num_placeholders = 0
         self._in_flight: list[Row] = []  # in the order in which they complete
         self.blocks: list[int] = []  # the block table, of the first group of layers
         self.other_blocks: list[list[int]] = []  # the tables of the other groups
         self.block_hashes: list[bytes] = []  # of its full computed blocks
+        self.token_hashes: list[bytes] = []  # of its first full blocks, computed or not, as far as was asked
         self.num_offered = 0  # of those blocks, offered to the host cache
         self.pending_load: object | None = (
             None  # computed blocks that are on their way from the host's memory
@@ -118,15 +122,15 @@ class Sequence:
 
     @property
     def may_sample(self) -> bool:
-        waits = self.paused or self.awaited_outlook
-        return not waits and self.next_index < self.credit and not self._ends_at(self.num_placeholders)
+        if self.paused or self.awaited_outlook:
+            return False
+        more, sampling = self.num_placeholders, self.sampling
+        index = self.num_outputs + more
+        return index < self.credit and index < sampling.max_tokens and len(self.tokens) + more < self.context
 
     @property
     def length_reached(self) -> bool:
-        return self._ends_at(0)
-
-    def _ends_at(self, more: int) -> bool:
-        return self.num_outputs + more >= self.sampling.max_tokens or len(self.tokens) + more >= self.context
+        return self.num_outputs >= self.sampling.max_tokens or len(self.tokens) >= self.context
 
     @property
     def tables(self) -> list[list[int]]:
@@ -153,7 +157,9 @@ class Sequence:
     @property
     def decoding(self) -> bool:
         """Whether all that is missing is the row that samples its next token."""
-        return bool(self.blocks) and self.num_uncomputed == 1 and not self.pending_load and self.may_sample
+        known = len(self.tokens) + self.num_placeholders
+        at_last = known - self.num_computed - self.num_in_flight == 1
+        return at_last and bool(self.blocks) and not self.pending_load and self.may_sample
 
     @property
     def idle(self) -> bool:
@@ -241,8 +247,10 @@ class Sequence:
         if index < self.num_outputs:
             self.injections = [(before, count) for before, count in self.injections if before <= index]
             del self.tokens[self.output_position(index) :]
+            self.token_hashes.clear()
             self.num_outputs = index
         self.num_computed = min(self.num_computed, self.num_tokens - 1)
+        self.num_writable = 0
         self.give_up_in_flight(self.num_tokens - 1)
         return self.num_tokens
 

@@ -26,25 +26,25 @@ class Shares:
 
     def __init__(self) -> None:
         self._live: Counter[int] = Counter()  # sequences of each tenant
-        self._served: dict[int, int] = {}  # tokens computed for each tenant that has a sequence
+        self.tokens: dict[int, int] = {}  # computed for each tenant that has a sequence
         self._most = 0
         self.floor = 0  # of what counts as served: what who is served least has had
 
     def add(self, tenant: int) -> None:
         """The tenant has one sequence more."""
         self._live[tenant] += 1
-        self._served.setdefault(tenant, 0)
+        self.tokens.setdefault(tenant, 0)
 
     def remove(self, tenant: int) -> None:
         self._live[tenant] -= 1
         if not self._live[tenant]:
-            del self._live[tenant], self._served[tenant]
+            del self._live[tenant], self.tokens[tenant]
 
     def served(self, tenant: int) -> int:
-        return max(self.floor, self._served[tenant])
+        return max(self.floor, self.tokens[tenant])
 
     def charge(self, tenant: int, tokens: int) -> None:
-        served = self._served[tenant] = self.served(tenant) + tokens
+        served = self.tokens[tenant] = max(self.floor, self.tokens[tenant]) + tokens
         if served > self._most:
             self._most = served
 
@@ -119,13 +119,15 @@ class Level(Generic[L, W]):
 
     def tenant(self, shares: Shares, skipped: AbstractSet[int]) -> int | None:
         """Who was served least of those that have a line and are not to be skipped."""
-        while self._least:
-            entered, tenant = self._least[0]
-            if tenant not in self.lines or tenant in skipped or tenant in self.exhausted:
-                heappop(self._least)
+        least, lines, exhausted = self._least, self.lines, self.exhausted
+        floor, served_of = shares.floor, shares.tokens
+        while least:
+            entered, tenant = least[0]
+            if tenant not in lines or tenant in skipped or tenant in exhausted:
+                heappop(least)
                 self._entered.discard(tenant)
-            elif (served := shares.served(tenant)) > entered and served > shares.floor:
-                heapreplace(self._least, (served, tenant))
+            elif entered < (served := served_of[tenant]) > floor:
+                heapreplace(least, (served, tenant))
             else:
                 return tenant
         return None
@@ -245,7 +247,7 @@ class Rotation(ServingOrder[Fifo, Fifo]):
         for priority in reversed(self._priorities):
             level = self._levels[priority]
             while (tenant := level.tenant(self._shares, self._skipped)) is not None:
-                first = level.lines[tenant].first
+                first = next(iter(level.lines[tenant].values()))
                 if first.stream not in self._had_turn:
                     self._take_turn(level, first)
                     return first

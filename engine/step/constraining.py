@@ -63,11 +63,6 @@ class Constraining:
         self._patience_s = 0.0
 
     @property
-    def awaited(self) -> bool:
-        """Whether a stream waits for what is under way."""
-        return any(sequence.awaited_outlook for sequence in self._unsettled.values())
-
-    @property
     def busy(self) -> bool:
         """Whether a step would settle something, without being woken for it: who is woken in the middle of a
         step does not hear of it."""

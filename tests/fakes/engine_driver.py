@@ -296,9 +296,14 @@ class Driver:
                 self.told[command.stream].asked(command)
         self.engine.send(list(commands))
 
+    @property
+    def _awaits_grammars(self) -> bool:
+        """Whether a stream goes on when a thread is done with its grammar, which then wakes the engine."""
+        return any(sequence.awaited_outlook for sequence in self.engine.scheduler.sequences.values())
+
     def step(self, times: int = 1) -> None:
         for _ in range(times):
-            if self.engine.idle and self.engine.awaits_grammars:
+            if self.engine.idle and self._awaits_grammars:
                 self.engine.wait(timeout_s=60)
             output = self.engine.step()
             self.engine.audit()
@@ -311,7 +316,7 @@ class Driver:
         self.send(*commands)
         for _ in range(steps):
             self.step()
-            if self.engine.idle and not self.engine.awaits_grammars:
+            if self.engine.idle and not self._awaits_grammars:
                 return
         raise AssertionError(f"there is still something to do after {steps} steps")
 

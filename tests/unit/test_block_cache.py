@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from hashlib import blake2b
 
 import pytest
 
 from engine.api import Sampling
+from engine.schedule import block_names
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.sequence import Sequence
 
@@ -222,20 +225,62 @@ def test_a_block_of_ones_own_is_rewritten_in_place_and_no_longer_cached() -> Non
 def test_growing_into_a_fresh_block_copies_nothing() -> None:
     cache, seq = BlockCache(8, BLOCK), sequence(12)
     compute(cache, seq, 8)
+    assert cache.grow(seq, 12)
     assert cache.make_writable(seq) == []
     assert cache.match_prefix(sequence(12, stream=2)) == 8
 
 
 def test_what_was_written_anew_is_remembered_as_what_it_is_now() -> None:
-    cache, seq = BlockCache(8, BLOCK), sequence(12)
+    cache, seq = BlockCache(8, BLOCK), sequence(5)
+    for token in range(5, 12):
+        seq.append_output(token)
     compute(cache, seq)
+    seq.truncate(0)
     cache.release(seq, keep=5)
-    seq.tokens[5:] = [70, 71, 72, 73]
+    for token in (70, 71, 72, 73):
+        seq.append_output(token)
     cache.make_writable(seq)
     compute(cache, seq)
     cache.audit([seq])
     assert cache.match_prefix(sequence([*range(5), 70, 71, 72, 73], stream=2)) == 8
     assert cache.match_prefix(sequence(12, stream=3)) == 4
+
+
+def test_what_is_asked_for_again_is_not_hashed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, seq, other = BlockCache(8, BLOCK), sequence(20), sequence(20, stream=2)
+    compute(cache, seq)
+    hashed = Counter[str]()
+
+    def counted(data: bytes, *, digest_size: int) -> object:
+        hashed["blocks"] += 1
+        return blake2b(data, digest_size=digest_size)
+
+    monkeypatch.setattr(block_names, "blake2b", counted)
+    for _ in range(3):  # it finds no room for the rest
+        assert cache.match_prefix(other) == 16
+        cache.release(other)
+    assert hashed["blocks"] == 4
+    other.append_output(99)
+    other.truncate(0)
+    assert cache.match_prefix(other) == 16
+    cache.release(other)
+    other.num_prompt, other.num_outputs = 8, 12
+    other.truncate(0)
+    other.force([7] * 12)
+    assert cache.match_prefix(other) == 8  # the names are those of what it says now
+
+
+def test_where_a_sequence_may_write_is_known_until_it_goes_back() -> None:
+    cache, seq = BlockCache(8, BLOCK), sequence(6)
+    compute(cache, seq, 5)
+    cache.make_writable(seq)
+    assert seq.num_writable == 8
+    seq.append_output(9)
+    seq.truncate(0)
+    assert not seq.num_writable
+    cache.make_writable(seq)
+    cache.release(seq, keep=4)
+    assert not seq.num_writable
 
 
 # -- the audit itself ------------------------------------------------------------------------------
@@ -262,12 +307,22 @@ def _name_too_much(cache: BlockCache, seq: Sequence) -> None:
     seq.block_hashes.append(b"not computed")
 
 
+def _remember_another_name(cache: BlockCache, seq: Sequence) -> None:
+    seq.token_hashes[0] = b"of other tokens"
+
+
+def _write_what_others_may_find(cache: BlockCache, seq: Sequence) -> None:
+    seq.num_computed = BLOCK
+    seq.block_hashes.pop()
+    seq.num_writable = 2 * BLOCK
+
+
 def _free_what_is_used(cache: BlockCache, seq: Sequence) -> None:
     cache._free.give(seq.blocks[:1])
 
 
 def _cache_without_a_name(cache: BlockCache, seq: Sequence) -> None:
-    cache._cached[cache._free.take(1, 0)[0]] = 0.0
+    cache._cached[cache._free.take(1, 0, 0)[0]] = 0.0
 
 
 def _forget_half_a_name(cache: BlockCache, seq: Sequence) -> None:
@@ -282,6 +337,8 @@ def _forget_half_a_name(cache: BlockCache, seq: Sequence) -> None:
         _take_foreign,
         _claim_too_much,
         _name_too_much,
+        _remember_another_name,
+        _write_what_others_may_find,
         _free_what_is_used,
         _cache_without_a_name,
         _forget_half_a_name,

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from engine.api import Sampling
 from engine.schedule.block_cache import BlockCache
-from engine.schedule.free_blocks import FreeBlocks, FreeList, FreeRuns
+from engine.schedule.free_blocks import FreeBlocks, FreeList
+from engine.schedule.free_runs import FreeRuns
 from engine.schedule.sequence import Sequence
 
 EXAMPLES = os.environ.get("MIDSTREAM_EXAMPLES")
@@ -49,7 +50,7 @@ class Tables:
         rest = min(count - len(taken), len(self.free))
         if rest:
             self.free.fits(rest)
-            taken += self.free.take(rest, len(table))
+            taken += self.free.take(rest, len(table) + len(taken), len(table))
         for number in taken:
             assert not self.refs[number]
             self.refs[number] = 1
@@ -171,3 +172,14 @@ def test_nothing_is_evicted_ahead_for_who_reads_block_tables() -> None:
     sequence = admit(cache, 100)
     assert (cache.free, cache.cached) == (0, cached - (100 - free))
     cache.audit([sequence])
+
+
+def test_a_table_in_several_runs_is_cut_where_pieces_of_it_end() -> None:
+    refs = [0] * 200
+    free = FreeRuns(refs, piece=16)
+    taken = free.take(200, at=0, held=0)
+    free.give([*taken[10:50], *taken[60:100], *taken[110:150]])  # runs of 40 blocks
+    table = free.take(100, at=0, held=0)
+    cuts = [at for at in range(1, 100) if table[at] != table[at - 1] + 1]
+    assert cuts
+    assert all(at % 16 == 0 for at in cuts)

@@ -1,0 +1,254 @@
+"""Free runs: free blocks as runs of neighbours, for attention that reads slices.
+
+They know numbers of blocks, and which are in use, and nothing of what lies in them. Whatever they do takes
+the same time however many blocks there are, and whatever became of them before.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+LEAST_PITCH = 8  # blocks from one table's beginning to the next's are a multiple of it
+LEAST_ROOM = 4  # blocks behind a table for its growth
+PITCHES = 32  # of as many tables in a free run
+LEAST_LINE = 64  # runs that are no more, which may stay in line
+SHARE_AHEAD = 4  # one in so many blocks may be free though others are cached, where that makes a run wide
+
+
+class FreeRuns:
+    """Runs of neighbours, given from a *hand* that goes round all blocks.
+
+    A table is laid down at the hand, which then leaves room behind it. So what lies together is of about the
+    same age, is evicted together, and makes a wide run again when the hand comes round: without that, blocks
+    would come back one here and one there. The hand jumps only where it meets blocks in use. Tables begin
+    evenly spaced where they are as long, so that many can be read in one call; and one that has to lie in
+    several runs is cut where a piece of so many blocks ends, which attention reads as one.
+    """
+
+    def __init__(self, refs: list[int], piece: int = 1) -> None:
+        self._refs = refs  # of every block; one that is used stands in the hand's way
+        self._piece = piece
+        ahead = len(refs) // SHARE_AHEAD
+        self.most_ahead = ahead if ahead >= LEAST_PITCH else 0
+        # Of each run, by its first block, the block behind its last; and the other way round. In arrays: a
+        # dictionary of a million runs is slow to find anything in.
+        self._ends = array("q", [0]) * (len(refs) + 1)
+        self._firsts = array("q", [-1]) * (len(refs) + 1)
+        # The ends of all but the run at the hand, by the bits of their lengths, and how many there are. Those
+        # of runs that are no more stay in line until somebody comes to them, or they are half of it.
+        self._lines = [deque[int]() for _ in range(len(refs).bit_length() + 1)]
+        self._in_line = [0] * len(self._lines)
+        self._count = len(refs)
+        self._hand = 0  # no run reaches across it
+        self._pitch = 0
+        self._add(0, len(refs))
+        self._jump()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[int]:
+        for first, end in self.runs():
+            yield from range(first, end)
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """Of each its first block, and the one behind its last."""
+        if self._width:
+            yield self._hand, self._ends[self._hand]
+        for bits, line in enumerate(self._lines):
+            for end in dict.fromkeys(line):
+                if self._is_run(end, bits):
+                    yield self._firsts[end], end
+
+    def fits(self, count: int) -> bool:
+        if self._hand == len(self._refs) or self._refs[self._hand]:
+            self._jump()
+        if self._width >= count + LEAST_ROOM:
+            return True
+        self._pitch = LEAST_PITCH  # where others have to go for it, nobody gets more
+        return False
+
+    def take_behind(self, number: int, count: int) -> Iterable[int]:
+        first = number + 1
+        end = self._ends[first]
+        if not end:
+            return ()
+        taken = range(first, min(end, first + count))
+        self._shrink(first, end, taken.stop)
+        return taken
+
+    def take(self, count: int, at: int, held: int) -> list[int]:
+        """At the hand, or in the widest runs where that is too narrow."""
+        if self._width < count + LEAST_ROOM:
+            self._jump()
+        taken: list[int] = []
+        self._take_from(self._hand, count, at, taken)
+        while len(taken) < count:
+            self._take_narrow(count, at, taken)
+            if len(taken) < count:
+                self._jump()
+                self._take_from(self._hand, count, at, taken)
+        self._leave_room(max(LEAST_ROOM, held // 4))  # whoever has outgrown its run goes on to grow
+        return taken
+
+    def _take_narrow(self, count: int, at: int, taken: list[int]) -> None:
+        """From one run after the other, the widest first, while none has room for all that is missing."""
+        for bits in range(len(self._lines) - 1, 0, -1):
+            while self._in_line[bits] and len(taken) < count:
+                end = self._first_in_line(bits)
+                first = self._firsts[end]
+                if end - first >= count - len(taken):
+                    return
+                if (at + len(taken)) % self._piece + end - first > self._piece:
+                    self._take_from(first, count, at, taken)
+                    continue
+                # All of it, as often as there are small holes: what `_take_from` would come to.
+                self._ends[first] = 0
+                self._firsts[end] = -1
+                self._lines[bits].popleft()
+                self._in_line[bits] -= 1
+                self._count -= end - first
+                taken += range(first, end)
+
+    def _take_from(self, first: int, count: int, at: int, taken: list[int]) -> None:
+        """From a run: up to the end of a piece, where it has no room for all that is missing."""
+        end, missing = self._ends[first], count - len(taken)
+        stop = first + missing
+        if stop > end:
+            here = at + len(taken)
+            whole = (here + end - first) // self._piece * self._piece
+            stop = first + whole - here if whole > here else end
+        taken += range(first, stop)
+        self._shrink(first, end, stop)
+
+    def give(self, numbers: list[int]) -> None:
+        self._count += len(numbers)
+        if len(numbers) == 1:
+            self._join(numbers[0], numbers[0] + 1)
+            return
+        numbers = sorted(numbers)
+        begin = 0
+        for at in range(1, len(numbers) + 1):
+            if at == len(numbers) or numbers[at] != numbers[at - 1] + 1:
+                self._join(numbers[begin], numbers[at - 1] + 1)
+                begin = at
+
+    # -- the hand --------------------------------------------------------------------------------
+
+    @property
+    def _width(self) -> int:
+        """Of the run that begins at the hand."""
+        return max(0, self._ends[self._hand] - self._hand)
+
+    def _jump(self) -> None:
+        """To the widest run; into its middle where a table lies before it, which may grow."""
+        here, self._hand = self._hand, len(self._refs)
+        if self._ends[here]:
+            self._add(here, self._ends[here])
+        bits = len(self._lines) - 1
+        while bits and not self._in_line[bits]:
+            bits -= 1
+        if not bits:
+            return
+        end = self._first_in_line(bits)
+        first = begin = self._firsts[end]
+        self._remove(first, end)
+        if first and end - first > 2 * LEAST_PITCH and self._refs[first - 1]:
+            begin = _roundest(first + (end - first) // 4, end - (end - first) // 4)
+        self._hand = begin
+        if first < begin:
+            self._add(first, begin)
+        self._add(begin, end)
+        share = (end - begin) // PITCHES
+        self._pitch = max(LEAST_PITCH, 1 << share.bit_length() - 1 if share else 0)
+
+    def _leave_room(self, least: int) -> None:
+        first = self._hand
+        end = self._ends[first]
+        if not end:
+            return
+        at = -(-(first + least) // self._pitch) * self._pitch
+        if at < end:
+            self._hand = at
+            self._add(first, at)
+            self._add(at, end)
+        else:
+            self._move_hand(end)
+            self._add(first, end)
+
+    def _move_hand(self, end: int) -> None:
+        """Behind the run where it was, and to that which may begin there."""
+        self._hand = end
+        if self._ends[end]:
+            self._in_line[(self._ends[end] - end).bit_length()] -= 1
+
+    # -- runs ------------------------------------------------------------------------------------
+
+    def _add(self, first: int, end: int) -> None:
+        self._ends[first] = end
+        self._firsts[end] = first
+        if first != self._hand:
+            self._enter(end, (end - first).bit_length())
+
+    def _remove(self, first: int, end: int) -> None:
+        self._ends[first] = 0
+        self._firsts[end] = -1
+        if first != self._hand:
+            self._in_line[(end - first).bit_length()] -= 1
+
+    def _shrink(self, first: int, end: int, begin: int) -> None:
+        """The run begins later, or is no more; and the hand with it, where it was there."""
+        self._count -= begin - first
+        if begin == end:
+            self._remove(first, end)
+            if first == self._hand:
+                self._move_hand(end)
+            return
+        self._ends[first] = 0
+        self._ends[begin] = end
+        self._firsts[end] = begin
+        if first == self._hand:
+            self._hand = begin
+            return
+        before, now = (end - first).bit_length(), (end - begin).bit_length()
+        if before != now:
+            self._in_line[before] -= 1
+            self._enter(end, now)
+
+    def _enter(self, end: int, bits: int) -> None:
+        line = self._lines[bits]
+        line.append(end)
+        self._in_line[bits] += 1
+        if len(line) > 2 * self._in_line[bits] + LEAST_LINE:
+            self._lines[bits] = deque(end for end in dict.fromkeys(line) if self._is_run(end, bits))
+
+    def _is_run(self, end: int, bits: int) -> bool:
+        first = self._firsts[end]
+        return first >= 0 and first != self._hand and (end - first).bit_length() == bits
+
+    def _first_in_line(self, bits: int) -> int:
+        line = self._lines[bits]
+        while not self._is_run(line[0], bits):
+            line.popleft()
+        return line[0]
+
+    def _join(self, first: int, end: int) -> None:
+        """A run more, as one with those that it touches."""
+        while (before := self._firsts[first]) >= 0 and first != self._hand:
+            self._remove(before, first)
+            first = before
+        while (behind := self._ends[end]) and end != self._hand:
+            self._remove(end, behind)
+            end = behind
+        if first < self._hand < end:  # blocks were given on both of its sides
+            self._add(first, self._hand)
+            first = self._hand
+        self._add(first, end)
+
+
+def _roundest(low: int, high: int) -> int:
+    """The number of a range, which begins above 0, that the largest power of two divides."""
+    bits = ((low - 1) ^ (high - 1)).bit_length() - 1
+    return (high - 1) >> bits << bits
