@@ -17,10 +17,12 @@ from msgspec import Struct
 
 class Grammar(Struct, array_like=True, frozen=True):
     """What a stream's output must be, in llguidance's words. `force`: tokens to which it leaves no choice are
-    taken without being sampled, which changes no text."""
+    taken without being sampled, which changes no text. `later`: what it must be from where it begins anew, if
+    that is something else."""
 
     source: str
     force: bool = True
+    later: str | None = None
 
 
 class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -91,7 +93,8 @@ class Submit(Command, frozen=True):
 
 
 class Grant(Command, frozen=True):
-    """Output tokens up to this index may be decoded. The largest grant counts."""
+    """Output tokens up to this index may be decoded. The last grant counts: what was decoded beyond it
+    stands."""
 
     credit: int
 

@@ -21,6 +21,13 @@ def stops(seed: int) -> list[str]:
     return ["".join(chance.choices("ab", k=256)) for _ in range(16)]
 
 
+def schema(seed: int) -> Frame:
+    """Dear to compile, and each another: what was tried lately is known."""
+    names = [f"{seed}_{at}" for at in range(60)]
+    inner = {"type": "object", "properties": {name: {"type": "string", "maxLength": 99} for name in names}}
+    return {"type": "object", "properties": dict.fromkeys(names[:4], inner)}
+
+
 PARAMS: Frame = {
     "stop": stops(0),
     "logit_bias": {str(token): 0.5 for token in range(256, 460)},
@@ -48,6 +55,10 @@ KINDS: dict[str, Frame] = {
     "adjust the bias": {"type": "adjust", "params": {"logit_bias": PARAMS["logit_bias"]}},
     "adjust the stops": {"type": "adjust", "params": {"stop": stops(1)}},
     "adjust them back": {"type": "adjust", "params": {"stop": stops(0)}},
+    "adjust a grammar in": {"type": "adjust", "params": {"grammar": {"json_schema": schema(0)}}},
+    "adjust another in": {"type": "adjust", "params": {"grammar": {"json_schema": schema(1)}}},
+    "adjust it away": {"type": "adjust", "params": {"grammar": None}},
+    "adjust the reasoning": {"type": "adjust", "params": {"reasoning_tokens": 0}},
     "adjust at a token": {"type": "adjust", "params": {}, "at": 1},
     "inject tokens": {"type": "inject", "tokens": [65]},
     "inject text": {"type": "inject", "text": "a" * 1_900},

@@ -31,8 +31,9 @@ _ANY = bytes([ALLOWED])
 Starts = Several[int]  # positions at which a grammar begins
 
 
-def source_of(sampling: api.Sampling) -> str | None:
-    return None if sampling.grammar is None else sampling.grammar.source
+def same_grammar(one: api.Sampling, other: api.Sampling) -> bool:
+    """Whether whoever follows the one need not begin anew with the other."""
+    return _sources(one.grammar) == _sources(other.grammar)
 
 
 class Constraining:
@@ -77,13 +78,13 @@ class Constraining:
     def begin(self, sequence: Sequence, starts: Starts | None = None) -> None:
         """By the sequence's parameters: from the next token on, or from where they began before."""
         self.end(sequence)
-        source = source_of(sequence.sampling)
-        if source is None:
+        grammar = sequence.sampling.grammar
+        if grammar is None:
             return
         if starts is None:
             starts = [sequence.num_tokens + sequence.num_placeholders]
         changed = partial(self._unsettled.__setitem__, sequence.stream, sequence)
-        constraint = Constraint(source, self._vocabulary, starts[0], changed)
+        constraint = Constraint(grammar.source, self._vocabulary, starts[0], changed, grammar.later)
         _replay(constraint, sequence, starts)
         sequence.constraint = sequence.awaited_outlook = constraint
 
@@ -207,6 +208,10 @@ class Constraining:
             return []
         most = min(sequence.credit, sampling.max_tokens) - sequence.num_outputs
         return tokens[: max(0, min(most, sequence.context - sequence.num_tokens))]
+
+
+def _sources(grammar: api.Grammar | None) -> tuple[str | None, str | None]:
+    return (None, None) if grammar is None else (grammar.source, grammar.later)
 
 
 def _constraint(sequence: Sequence) -> Constraint:

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 from engine import api
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
-from engine.step.constraining import Constraining, source_of
+from engine.step.constraining import Constraining, same_grammar
 from engine.step.lifecycle import Lifecycle
 
 
@@ -50,7 +50,7 @@ class Steering:
                 self._lifecycle.finish(sequence, "cancelled")
                 return
             case api.Grant(credit=credit):
-                sequence.credit = max(sequence.credit, credit)
+                sequence.credit = credit
             case api.Pause(release=release):
                 self._pause(sequence, release)
             case api.Resume():
@@ -93,7 +93,7 @@ class Steering:
         self._lifecycle.answer(sequence, partial(api.Resumed, recomputed=recomputed))
 
     def _adjust(self, sequence: Sequence, sampling: api.Sampling) -> None:
-        anew = source_of(sampling) != source_of(sequence.sampling)
+        anew = not same_grammar(sampling, sequence.sampling)
         sequence.sampling = sampling
         if anew:
             self._constraining.begin(sequence)

@@ -39,13 +39,19 @@ class Outlook:
 
 
 class Constraint:
-    """`start`: where among the stream's tokens the grammar begins. `changed` is called, in the caller's
+    """`start`: where among the stream's tokens the grammar begins, which may be another where it begins anew:
+    `later`. `changed` is called, in the caller's
     thread, when there is work to do."""
 
     def __init__(
-        self, source: str, vocabulary: Vocabulary | None, start: int, changed: Callable[[], None]
+        self,
+        source: str,
+        vocabulary: Vocabulary | None,
+        start: int,
+        changed: Callable[[], None],
+        later: str | None = None,
     ) -> None:
-        self.source = source
+        self._source, self._later = source, later
         self.slow = True
         self.outlook = Outlook()
         self._vocabulary = vocabulary
@@ -124,7 +130,7 @@ class Constraint:
         if self._matcher is None:
             if self._vocabulary is None:
                 raise GrammarError("This model's tokens have no bytes that a grammar could be followed by.")
-            self._matcher = Matcher(self.source, self._vocabulary)
+            self._matcher = Matcher(self._source, self._vocabulary, self._later)
         for change in changes:
             if change(self._matcher) is False:
                 outlook.fits = False

@@ -28,11 +28,13 @@ class _Run:
 
 
 class Matcher:
-    def __init__(self, source: str, vocabulary: Vocabulary) -> None:
+    def __init__(self, source: str, vocabulary: Vocabulary, later: str | None = None) -> None:
+        """`later`: the source of the runs behind the first, if that is another."""
+        self._vocabulary = vocabulary
         self._ends = vocabulary.ends
-        self._fresh = matcher_of(source, vocabulary.tokenizer)
-        self._check(self._fresh)
-        self._runs = [_Run(self._fresh.deep_copy())]
+        self._later = later or source
+        self._fresh: dict[str, LLMatcher] = {}
+        self._runs = [self._begun(source)]
 
     def accept(self, tokens: list[int]) -> None:
         run = self._runs[-1]
@@ -60,7 +62,13 @@ class Matcher:
             raise self._error(run.matcher)
 
     def begin_anew(self) -> None:
-        self._runs.append(_Run(self._fresh.deep_copy()))
+        self._runs.append(self._begun(self._later))
+
+    def _begun(self, source: str) -> _Run:
+        if source not in self._fresh:
+            self._fresh[source] = matcher_of(source, self._vocabulary.tokenizer)
+            self._check(self._fresh[source])
+        return _Run(self._fresh[source].deep_copy())
 
     def drop_run(self) -> None:
         """It goes on where the run before stopped."""

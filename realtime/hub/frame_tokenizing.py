@@ -15,7 +15,7 @@ import msgspec
 
 from midstream import protocol
 from midstream.protocol import Message, NamedTool, Params, StreamFrame, Tool
-from realtime.hub.tool_grammar import call_sources
+from realtime.hub.output_rules import output_rules
 from realtime.refusal import Refusal
 from realtime.stream.memory import TOKEN_ID_BYTES, grammar_length, params_bytes
 from realtime.stream.params import resolved
@@ -158,7 +158,7 @@ def tokenize(frame: StreamFrame, model: ServedModel, *, brief: bool = False) -> 
                 check_contents(messages)
                 tools = frame.tools if frame.tool_choice != "none" else None
                 prompt = model.tokenizer.encode_chat(messages, tools, below=model.context, brief=brief)
-                call_sources(frame, prompt, model)
+                output_rules(frame, prompt, model)
                 return prompt
             case protocol.Inject():
                 return _injection(frame, model, brief)

@@ -247,6 +247,8 @@ class Hub:
         _count(entry.quota, news)
         for pending in self._receive_news(stream, news, now):
             self._observer.steered(stream, pending.kind, output.step - pending.step, now - pending.received_s)
+        if stream.reading:
+            self._news.first(StreamNews(output, api.News(stream.number), now))
         wake(stream)
         if news.tokens or news.changes:
             self._progressed(stream)

@@ -40,6 +40,10 @@ class Slices(Generic[T]):
         if not self._comes:
             self._go_on()
 
+    def first(self, thing: T) -> None:
+        """Before all that waits: more of what is being worked at."""
+        self._waiting.appendleft(thing)
+
     def clear(self) -> None:
         """What waits need not be done any more."""
         self._waiting.clear()

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from engine import api
 from midstream import protocol
 from realtime.hub.frame_tokenizing import check_tools, checked_params, start_digest, text_length, tokenize
+from realtime.hub.output_rules import output_rules
 from realtime.hub.registry import LiveStream
 from realtime.hub.stream_key import StreamKey
-from realtime.hub.tool_grammar import call_sources
 from realtime.refusal import Refusal
 from realtime.stream.memory import MemoryAccount
 from realtime.stream.stream import Stream
@@ -83,7 +83,7 @@ class StreamStarter:
         prompt = tokens if tokens is not None else tokenize(frame, model, brief=True) or []
         try:
             params = checked_params(frame, prompt, model)
-            calls = call_sources(frame, prompt, model)
+            rules = output_rules(frame, prompt, model)
             quota = self._quotas.admit(key.tenant, frame, len(prompt))
         except Refusal:
             if text_length(frame):
@@ -94,7 +94,7 @@ class StreamStarter:
             frame,
             prompt,
             params,
-            calls=calls,
+            rules=rules,
             model=model,
             tenant=self._tenants.setdefault(key.tenant, len(self._tenants)),
             window=self._window,

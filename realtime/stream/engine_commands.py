@@ -8,17 +8,17 @@ from midstream import protocol
 from midstream.protocol import Params
 from realtime.refusal import Refusal
 from realtime.stream.params import sampling
-from realtime.text.grammar import CallSources
+from realtime.text.grammar import OutputRules
 
 SteeringFrame = protocol.Pause | protocol.Resume | protocol.Adjust | protocol.Inject | protocol.Rewind
 
 
 def commands_for(
-    number: int, frame: SteeringFrame, params: Params | None, calls: CallSources | None
+    number: int, frame: SteeringFrame, params: Params | None, rules: OutputRules | None
 ) -> list[api.AnyCommand]:
     """Commands, in order. Whatever acts at a token that was read begins with a rewinding to it; `params` are
-    an adjust's, complete, and an inject's text has become tokens. `calls`: what tools make of the stream's
-    grammar, which begins anew in each turn."""
+    an adjust's, complete, and an inject's text has become tokens. A grammar of tools begins
+    anew in each turn."""
     at = _index(frame)
     rewinding: list[api.AnyCommand] = [] if at is None else [api.Truncate(number, at)]
     match frame:
@@ -28,10 +28,10 @@ def commands_for(
             return [*rewinding, api.Resume(number)]
         case protocol.Adjust():
             assert params is not None
-            return [*rewinding, api.Adjust(number, sampling(params, calls))]
+            return [*rewinding, api.Adjust(number, sampling(params, rules))]
         case protocol.Inject(tokens=tokens, grammar=grammar):
             assert tokens is not None
-            anew = grammar == "anew" or (calls is not None and frame.messages is not None)
+            anew = grammar == "anew" or (_calls(rules) and frame.messages is not None)
             return [*rewinding, api.Append(number, tokens, anew)]
         case protocol.Rewind():
             return rewinding
@@ -63,6 +63,11 @@ def does_not_fit(index: int) -> Refusal:
         f"The grammar of this stream does not allow what was to be injected before token {index}: "
         '`grammar` "anew" begins it anew behind that.',
     )
+
+
+def _calls(rules: OutputRules | None) -> bool:
+    """Whether they are those of calls."""
+    return rules is not None and rules.alone is not None
 
 
 def _index(frame: SteeringFrame) -> int | None:

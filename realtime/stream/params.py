@@ -13,9 +13,9 @@ from msgspec.structs import asdict
 
 from engine import api
 from engine.api import Sampling
-from midstream.protocol import Params
+from midstream.protocol import Grammar, Params
 from realtime.refusal import Refusal
-from realtime.text.grammar import CallSources, source_of, source_with
+from realtime.text.grammar import OutputRules, source_of, source_of_lark, source_with
 
 _SAMPLING_FIELDS = tuple(
     name
@@ -42,6 +42,7 @@ def resolved(asked: Params, *, context_left: int, vocab: int) -> Params:
         ignore_eos=False,
         min_tokens=0,
         grammar=None,
+        reasoning_tokens=None,
     )
     return merged(defaults, asked, vocab=vocab)
 
@@ -61,9 +62,9 @@ def merged(standing: Params, asked: Params, *, vocab: int) -> Params:
     return params
 
 
-def sampling(params: Params, calls: CallSources | None) -> Sampling:
+def sampling(params: Params, rules: OutputRules | None) -> Sampling:
     values = {name: getattr(params, name) for name in _SAMPLING_FIELDS}
-    return Sampling(**values, grammar=_grammar(params, calls))
+    return Sampling(**values, grammar=_grammar(params.grammar or None, rules))
 
 
 def same_grammar(one: Params, other: Params) -> bool:
@@ -75,12 +76,18 @@ def same_grammar(one: Params, other: Params) -> bool:
     return source_of(one.grammar) == source_of(other.grammar)
 
 
-def _grammar(params: Params, calls: CallSources | None) -> api.Grammar | None:
-    asked = params.grammar or None
-    force = asked is None or asked.force
-    if calls is not None:
-        return api.Grammar(source_with(calls, asked), force)
-    return None if asked is None else api.Grammar(source_of(asked), force)
+def _grammar(asked: Grammar | None, rules: OutputRules | None) -> api.Grammar | None:
+    source = _source(asked, rules)
+    if source is None:
+        return None
+    later = None if rules is None or rules.later is None else _source(asked, rules.later)
+    return api.Grammar(source, asked is None or asked.force, later)
+
+
+def _source(asked: Grammar | None, rules: OutputRules | None) -> str | None:
+    if asked is not None:
+        return source_of(asked) if rules is None else source_with(rules, asked)
+    return None if rules is None or rules.alone is None else source_of_lark(rules.alone)
 
 
 def stops(params: Params) -> tuple[str, ...]:

@@ -56,6 +56,10 @@ class PendingCommands:
         self._pending: deque[PendingCommand] = deque()
         self._send = send
 
+    @property
+    def waiting(self) -> bool:
+        return bool(self._pending)
+
     def __iter__(self) -> Iterator[PendingCommand]:
         return iter(self._pending)
 

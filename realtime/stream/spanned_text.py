@@ -25,15 +25,12 @@ from realtime.tools.parts import Lengths, Part
 from realtime.tools.span_reader import Offered, SpanReader
 
 COPY_EVERY = 64  # tokens, injected ones too: a rewind reads hardly more than these anew
-COPY_BYTES, CALL_BYTES, TEXT_BYTES = (
-    1500,
-    400,
-    60,
-)  # what a copy, a call and a piece of text weigh, beside texts
-_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+READ_AT_ONCE = 2048  # tokens of an injection: some ms
+COPY_BYTES, CALL_BYTES, TEXT_BYTES = 1500, 400, 60  # what these weigh, beside texts
 INJECTION_BYTES = 150  # each, beside its tokens
-_INDEX = attrgetter("index")
 ID_LENGTH = 9  # letters and digits: there are templates that take no other
+_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_INDEX = attrgetter("index")
 
 
 class Call(Struct):
@@ -83,6 +80,7 @@ class SpannedText:
         self._read_since = 0  # tokens, since the last of them was made
         self._injected: list[Injected] = []
         self._injected_tokens = 0
+        self._unread = array("i")  # of the last injection
         self._turns: list[int] = []  # where injections opened one
         self._content = TextStream(tokenizer, stop, min_tokens)
         self._fed = 0
@@ -109,12 +107,14 @@ class SpannedText:
         self._content.set_stop(stop, min_tokens)
 
     def feed(self, token: int) -> str:
+        self._read_all()
         content = self._take(self._reader.feed(token, self._fed), 1)
         self._fed += 1
         self._note_read(1)
         return self._content.feed_text(content)
 
     def flush(self) -> str:
+        self._read_all()
         return self._content.feed_text(self._take(self._reader.flush(), 0)) + self._content.flush()
 
     # -- and beside it ---------------------------------------------------------------------------
@@ -122,6 +122,7 @@ class SpannedText:
     @property
     def called(self) -> bool:
         """Whether there are calls in the model's last turn, and none that is not whole."""
+        self._read_all()
         begin = self._turns[-1] if self._turns else 0
         calls = [call for call in self.calls if call.index >= begin]
         return bool(calls) and all(call.end is not None for call in calls)
@@ -136,6 +137,7 @@ class SpannedText:
 
     @property
     def lengths(self) -> Lengths:
+        self._read_all()
         return self._reader.lengths
 
     @property
@@ -145,14 +147,43 @@ class SpannedText:
         injected = INJECTION_BYTES * len(self._injected) + 4 * self._injected_tokens
         return copies + CALL_BYTES * len(self.calls) + 2 * self._text_bytes + injected
 
+    def reasoning_room(self, limit: int) -> int:
+        self._read_all()
+        return self._reader.reasoning_room(limit)
+
     def inject(self, tokens: Sequence[int], *, new_turn: bool) -> None:
-        """Context before the next token: in the model's own turn it may be part of a call."""
+        """Context before the next token: in the model's own turn it may be part of a call. A long one is read
+        in slices, or as soon as anything is asked of it."""
+        self._read_all()
         injected = Injected(self._fed, array("i", tokens), new_turn)
         self._injected.append(injected)
         self._turns += [self._fed] if new_turn else []
         self._injected_tokens += len(tokens)
-        self._content.add_late(self._take(_inject(self._reader, injected), 0))
-        self._note_read(len(tokens))
+        if new_turn:
+            self._add(_inject(self._reader, injected))
+            self._note_read(len(tokens))
+        else:
+            self._unread = injected.tokens
+            self.read_on()
+
+    @property
+    def reading(self) -> bool:
+        return bool(self._unread)
+
+    def read_on(self) -> None:
+        some, self._unread = self._unread[:READ_AT_ONCE], self._unread[READ_AT_ONCE:]
+        self._add(self._reader.inject(some, self._fed))
+        self._read_since += len(some)
+        if not self._unread:
+            self._note_read(0)
+
+    def _read_all(self) -> None:
+        while self._unread:
+            self.read_on()
+
+    def _add(self, late: list[Part]) -> None:
+        """What is said without a token of its own."""
+        self._content.add_late(self._take(late, 0))
 
     def _note_read(self, tokens: int) -> None:
         self._read_since += tokens
@@ -165,6 +196,7 @@ class SpannedText:
     ) -> SpannedText:
         """Itself, behind the first `index` of the `tokens` that were fed, and what was injected there or
         before."""
+        self._read_all()
         kept = bisect_right(self._injected, index, key=_INDEX)
         self._injected_tokens -= sum(len(one.tokens) for one in self._injected[kept:])
         del self._injected[kept:]
@@ -186,6 +218,7 @@ class SpannedText:
     ) -> tuple[Lengths, str, list[SnapshotCall]]:
         """What was known with the first `count` tokens; `injected`: and with what was injected behind
         them."""
+        self._read_all()
         bisect = bisect_right if injected else bisect_left
         lengths = self._read_until(tokens, count, bisect(self._injected, count, key=_INDEX)).lengths
         calls = [

@@ -46,7 +46,7 @@ from realtime.stream.span_events import tell_lengths
 from realtime.stream.spanned_text import SpannedText
 from realtime.stream.states import State, check_transition
 from realtime.stream.stopwatch import Stopwatch
-from realtime.text.grammar import CallSources
+from realtime.text.grammar import OutputRules
 from realtime.text.served_model import ServedModel
 from realtime.text.stop_strings import matcher_for
 from realtime.tools.offered import offered
@@ -70,7 +70,7 @@ class Stream:
         prompt: list[int],
         params: Params,
         *,
-        calls: CallSources | None = None,
+        rules: OutputRules | None = None,
         model: ServedModel,
         tenant: int,
         window: int,
@@ -97,7 +97,7 @@ class Stream:
         self._forced_tokens = 0
         # Tokens behind the prompt before each beginning of the grammar, if it has one.
         self._grammar_starts: tuple[int, ...] = (0,)
-        self._calls = calls  # what its tools make of its grammar
+        self._rules = rules
         self._model = model
         self._fingerprint = model.fingerprint  # of the engine that computes it
         self._told_fingerprint = model.fingerprint
@@ -128,6 +128,7 @@ class Stream:
         )
         self.credit.granted = self._grantable()
         self.submit(model.fingerprint, now)
+        self._close_reasoning()
         self._update_memory()
 
     # -- what may be seen ------------------------------------------------------------------------
@@ -197,7 +198,7 @@ class Stream:
         tokens = PROMPT_TOKEN_BYTES * self.prompt_tokens + OUTPUT_TOKEN_BYTES * len(self.output)
         steering = self._waiting_bytes + self.output.injection_bytes
         beside = 0 if self.output.spans is None else self.output.spans.bytes
-        beside += 0 if self._calls is None else self._calls.length
+        beside += 0 if self._rules is None else self._rules.length
         return STREAM_BYTES + tokens + params_bytes(self._params) + self.outbox.bytes + steering + beside
 
     @property
@@ -250,7 +251,41 @@ class Stream:
         """Output tokens that the engine may decode: not all that the client has granted, where it does not
         take what was decoded."""
         ahead = min(AHEAD_BYTES, max(LEAST_AHEAD_BYTES, self._memory.account.room // ROOM_SHARE))
-        return min(self.credit.decode_limit, self.outbox.sent + max(1, ahead // self._token_bytes))
+        limit = min(self.credit.decode_limit, self.outbox.sent + max(1, ahead // self._token_bytes))
+        room = self._reasoning_room
+        return limit if room is None else min(limit, len(self.output) + room)
+
+    # -- reasoning that has an end ---------------------------------------------------------------
+
+    @property
+    def _reasoning_room(self) -> int | None:
+        """How many tokens more until its reasoning may be too long: no more are granted, so that it ends at
+        that token, whoever is quick. None where nobody asks."""
+        most, spans = self._params.reasoning_tokens, self.output.spans
+        return spans.reasoning_room(most) if spans is not None and isinstance(most, int) else None
+
+    @property
+    def _counts_reasoning(self) -> bool:
+        """Whether somebody asks, or has asked for it to be so."""
+        return self.output.spans is not None and self._requested_params.reasoning_tokens is not None
+
+    def _hold_for(self, frame: SteeringFrame, params: Params | None) -> None:
+        """What takes it back, or asks for less reasoning, is answered before more is decoded: only then it is
+        known how much that may be."""
+        turns_back = isinstance(frame, protocol.Rewind) or getattr(frame, "at", None) is not None
+        if self._counts_reasoning and (turns_back or params is not None):
+            self.credit.granted = 0
+            self._commands.send(api.Grant(self.number, 0))
+
+    def _close_reasoning(self) -> None:
+        """Where it has as many tokens as it may: the model's own end of it stands there, and it goes on."""
+        if self.concluded or self._cancel or self._commands.waiting or self._reasoning_room is None:
+            return
+        if self._reasoning_room == 0:
+            end = api.Append(self.number, list(self._model.tokenizer.reasoning_end))
+            self._commands.request(PendingCommand(end, None, 0))
+        else:
+            self._send_grant()
 
     @property
     def _token_bytes(self) -> int:
@@ -266,10 +301,11 @@ class Stream:
         return 0 if self.concluded else min(self.credit.granted, most) - len(self.output)
 
     def _send_grant(self) -> None:
-        """Grants never shrink; and while there is enough to decode, a grant for every token would be too
-        many."""
+        """While there is enough to decode, a grant for every token would be too many."""
         if self.credit.granted >= self.credit.decode_limit or self.ended:
             return
+        if self._counts_reasoning and self._commands.waiting:
+            return  # how much it may reason is not known before that is answered
         limit = self._grantable()
         if limit <= self.credit.granted:
             return
@@ -329,8 +365,9 @@ class Stream:
             case protocol.Adjust():
                 assert params is not None
                 self._requested_params = params
+        self._hold_for(frame, params)
         matcher = None if params is None else matcher_for(stops(params))
-        commands = commands_for(self.number, frame, params, self._calls)
+        commands = commands_for(self.number, frame, params, self._rules)
         for command in commands:
             preliminary = command is not commands[-1]
             self._commands.request(
@@ -468,7 +505,7 @@ class Stream:
             api.Submit(
                 self.number,
                 [*self._prompt, *self.output.context()],
-                sampling(self._params, self._calls),
+                sampling(self._params, self._rules),
                 credit=self.credit.granted,
                 priority=self._priority,
                 tenant=self._tenant,
@@ -498,10 +535,12 @@ class Stream:
     def receive_news(self, news: api.News, now: float) -> list[PendingCommand]:
         """Take in a step's news; returns the commands that took effect in it."""
         effective = self._receive_news(news, now)
+        self._close_reasoning()
         self._update_memory()
         return effective
 
     def _receive_news(self, news: api.News, now: float) -> list[PendingCommand]:
+        self._read_on()
         if self.concluded:
             self.discarded += len(news.tokens)  # decoded before the engine heard that a stop string was met
             return []
@@ -560,6 +599,10 @@ class Stream:
             case api.Resume(), api.Resumed(recomputed=recomputed):
                 self._resume(index, recomputed, now, pending)
                 return pending
+            case api.Append(), api.Refused() if pending.frame is None:
+                self._commands.send(api.Cancel(self.number))
+                self._conclude("length", None, now)  # no room is left for the end of reasoning
+                return pending
             case api.Append(), api.Refused(reason="grammar"):
                 event = does_not_fit(index).event(request_id, ref)
             case api.Append(tokens=tokens), api.Refused(known=known, context=context):
@@ -568,6 +611,7 @@ class Stream:
             case api.Append() as command, api.Appended(count=count):
                 self._inject(command, pending.frame)
                 event = protocol.Injected(request_id=request_id, ref=ref, index=index, count=count)
+                event.reason = None if pending.frame else "reasoning_tokens"
             case api.Adjust(), api.Adjusted():
                 assert pending.params is not None
                 self._adjust(pending.params)
@@ -583,6 +627,16 @@ class Stream:
         self._emit(event, pending)
         self._put_beside(index, "")
         return pending
+
+    @property
+    def reading(self) -> bool:
+        """Whether it has not read all of what was injected: with its next news, of whatever, it reads on."""
+        return self.output.spans is not None and self.output.spans.reading
+
+    def _read_on(self) -> None:
+        if self.output.spans is not None and self.output.spans.reading:
+            self.output.spans.read_on()
+            self._put_beside(len(self.output), "")
 
     def _put_beside(self, index: int, text: str) -> None:
         """What is told without a token: held back until the end, or part of a call by an injection."""

@@ -9,7 +9,6 @@ milliseconds all the same, and up to half a second: `check` is for a thread. It 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any
@@ -19,27 +18,29 @@ from msgspec import UNSET, Struct
 
 from midstream.protocol import Grammar
 from realtime.text.chat_template import TextError
+from realtime.tools.lark import slashed
 
 SCHEMA_BYTES, TEXT_BYTES = 64 << 10, 16 << 10
 DEPTH, PROPERTIES = 64, 1000
 MOST_KNOWN = 4096  # problems, or that there is none
 KINDS = ("json_schema", "regex", "lark", "choice")
-_BETWEEN_SLASHES = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
 COMPACT = {"whitespace_flexible": False}
 # So many characters between two tokens of JSON, and no more: some models would write nothing else.
 SPACED = {"whitespace_flexible": True, "whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}"}
 
 
-class CallSources(Struct, frozen=True):
-    """What tools make of a stream's output, in Lark: where nothing else is asked of it, and where it is calls
-    or what else is asked, the rule `answer`."""
+class OutputRules(Struct, frozen=True):
+    """What a model's tools and reasoning make of a stream's output, in Lark: where nothing else is asked of
+    it, if that is not any text; and where an answer is asked for by a grammar, which is the rule `answer`."""
 
-    alone: str
+    alone: str | None
     or_answer: str
+    later: OutputRules | None = None  # of the turns behind the first, where they are others
 
     @property
     def length(self) -> int:
-        return len(self.alone) + len(self.or_answer)
+        later = 0 if self.later is None else self.later.length
+        return len(self.alone or "") + len(self.or_answer) + later
 
 
 def source_of(grammar: Grammar) -> str:
@@ -47,12 +48,14 @@ def source_of(grammar: Grammar) -> str:
     return _encoded({"grammars": [_grammar(grammar)]})
 
 
-def source_with(calls: CallSources, grammar: Grammar | None) -> str:
-    """Of both, or of what tools make of it alone."""
-    if grammar is None:
-        return _encoded({"grammars": [{"lark_grammar": calls.alone}]})
+def source_with(rules: OutputRules, grammar: Grammar) -> str:
+    """Of both."""
     answer = {"name": "answer", **_grammar(grammar)}
-    return _encoded({"grammars": [{"lark_grammar": calls.or_answer}, answer]})
+    return _encoded({"grammars": [{"lark_grammar": rules.or_answer}, answer]})
+
+
+def source_of_lark(lark: str) -> str:
+    return _encoded({"grammars": [{"lark_grammar": lark}]})
 
 
 def _grammar(grammar: Grammar) -> dict[str, Any]:
@@ -60,7 +63,7 @@ def _grammar(grammar: Grammar) -> dict[str, Any]:
         case Grammar(json_schema=bool() | dict() as schema):
             return {"json_schema": _schema(schema, SPACED if grammar.whitespace else COMPACT)}
         case Grammar(regex=str() as regex):
-            return {"lark_grammar": f"start: TEXT\nTEXT: /{_slashed(regex)}/"}
+            return {"lark_grammar": f"start: TEXT\nTEXT: /{slashed(regex)}/"}
         case Grammar(choice=list() as choices):
             choice = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
             return {"lark_grammar": f"start: {choice}"}
@@ -99,11 +102,6 @@ def _schema(schema: dict[str, Any] | bool, options: dict[str, Any]) -> dict[str,
 
 def _encoded(value: object) -> str:
     return msgspec.json.encode(value).decode()
-
-
-def _slashed(regex: str) -> str:
-    """As it stands between slashes, where no line may end."""
-    return re.sub(r"\\.|/|\n", lambda found: _BETWEEN_SLASHES.get(found[0], found[0]), regex, flags=re.DOTALL)
 
 
 def check_shape(schema: Any, field: str) -> None:

@@ -73,6 +73,7 @@ class Tokenizer:
             special=self.special,
             leading_spaces=self.pieces.leading_spaces,
         )
+        self.reasoning_end = self._encode_marked(self.spelling.reasoning_end)
 
     @classmethod
     def load(cls, folder: Path, tool_format: str = AUTO) -> Tokenizer:
@@ -132,6 +133,14 @@ class Tokenizer:
     def token_bytes(self, token: int) -> bytes:
         """What a token adds to the output: nothing if it is special, or unknown."""
         return self.pieces.bytes.get(token, b"")
+
+    def _encode_marked(self, text: str) -> list[int]:
+        """A text of the model's own, of whose delimiters some are tokens."""
+        delimiters = self.spelling.delimiters
+        tokens: list[int] = []
+        for part in delimiters.parts(delimiters.mark(text)):
+            tokens += [part] if isinstance(part, int) else self._encode_behind_text(part, None)
+        return tokens
 
     def _encode_behind_text(self, text: str, below: int | None) -> list[int]:
         """SentencePiece puts a space before a text's first word, and here the text goes on from another."""

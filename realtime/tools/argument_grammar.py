@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from realtime.tools.formats import ToolFormat
-from realtime.tools.lark import ANY, Lark, one_of, quoted
+from realtime.tools.lark import ANY, Lark, one_of, quoted, slashed
 from realtime.tools.offered import is_text
 
 Schema = Mapping[str, Any]
 
 _KEY = "/[a-zA-Z_][a-zA-Z0-9_]{0,63}/"  # of an argument that no schema names
-_WORDS = {True: "True", False: "False", None: "None"}
 # What is said of a value without narrowing it, and what is read here of an object that is written in parts.
 _SAYS_NOTHING = frozenset(
     {"title", "description", "default", "examples", "$schema", "$id", "$comment", "deprecated", "format"}
@@ -45,6 +44,12 @@ class ArgumentGrammar:
         self._named: dict[str, str] = {}  # rules of definitions, which may speak of themselves
 
     def rule(self) -> str:
+        try:
+            return self._rule()
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+            raise UnspellableError("they are no JSON schema") from None
+
+    def _rule(self) -> str:
         kinds = self._schema.get("type", "object")
         if kinds != "object" and "object" not in kinds:
             raise UnspellableError("they are no object")
@@ -54,7 +59,8 @@ class ArgumentGrammar:
 
     def _argument(self, key: str, schema: Any) -> str:
         """`key`: as it stands in a rule."""
-        before, _, rest = self._tools.writing.argument.partition("KEY")
+        spelt = self._tools.writing.argument.replace("IS_TEXT", "true" if is_text(schema) else "false")
+        before, _, rest = spelt.partition("KEY")
         between, _, behind = rest.partition("VALUE")
         match self._tools.body:
             case "tagged" if is_text(schema):
@@ -104,10 +110,11 @@ class ArgumentGrammar:
         return self._lark.rule(f"{one} | {other}" if other else f"({one})?")
 
     def _key(self, key: str) -> str:
+        ends = (self._tools.tags.key_end, self._tools.tags.other_key_end)
         fits = {
             "pythonic": key.isidentifier(),
             "braced": bool(re.fullmatch(r"[^\s}:][^:]*", key)) and self._tools.quote not in key,
-            "tagged": key == key.strip() and bool(key) and self._tools.tags.key_end not in key,
+            "tagged": key == key.strip() and bool(key) and not any(end in key for end in ends if end),
         }
         if not fits[self._tools.body] or len(key) > 400:
             raise UnspellableError(f"this model has no way to write the key {quoted(key)}")
@@ -135,7 +142,7 @@ class ArgumentGrammar:
         self._check(schema, _OF_TEXTS)
         if "enum" in schema:
             return one_of([self._written(choice + end) for choice in schema["enum"]])
-        least, most = schema.get("minLength", 0), schema.get("maxLength", "")
+        least, most = _bounds(schema, "minLength", "maxLength")
         bounds = [f"/(?s:.{{{least},{most}}})/"] if least or most != "" else []
         patterns = [_searched(schema["pattern"])] if "pattern" in schema else []
         body = " & ".join(bounds + patterns)
@@ -176,10 +183,10 @@ class ArgumentGrammar:
     def _list(self, schema: Schema) -> str:
         self._check(schema, _OF_LISTS)
         item = self._lark.rule(self._braced(schema.get("items", True)))
-        least, most = schema.get("minItems", 0), schema.get("maxItems")
+        least, most = _bounds(schema, "minItems", "maxItems")
         if most == 0:
             return '"[]"'
-        more = f'("," {item}){{{max(least - 1, 0)},{"" if most is None else most - 1}}}'
+        more = f'("," {item}){{{max(least - 1, 0)},{most and most - 1}}}'
         return f'"[" {item} {more} "]"' if least else f'"[" ({item} {more})? "]"'
 
     def _definition(self, schema: Schema) -> str:
@@ -228,10 +235,18 @@ class ArgumentGrammar:
             raise UnspellableError(f"this model's way of writing them cannot be held to `{unknown[0]}`")
 
 
+def _bounds(schema: Schema, least: str, most: str) -> tuple[int, int | Literal[""]]:
+    """Of a number of things, which is endless where nothing is said."""
+    found = schema.get(least, 0), schema.get(most, "")
+    if not all(isinstance(one, int) and one >= 0 for one in found if one != ""):
+        raise ValueError(found)
+    return found
+
+
 def _searched(pattern: str) -> str:
     """A text in which this is found: a pattern is met anywhere, unless it says where."""
     begins, ends = pattern.startswith("^"), pattern.endswith("$") and not pattern.endswith("\\$")
     if "|" in pattern:
         begins = ends = False  # each of its parts would have its own
-    inner = pattern[begins : len(pattern) - ends].replace("/", r"\/").replace("\n", r"\n")
+    inner = slashed(pattern[begins : len(pattern) - ends])
     return f"/(?s:{'' if begins else '.*'})(?:{inner})(?s:{'' if ends else '.*'})/"

@@ -26,7 +26,12 @@ class BracedCall:
         self._in_string = self._in_key = self._key_due = False
 
     def take_plain(self, text: str, at: int) -> int:
-        return at
+        if not self._in_string or self._held:
+            return at
+        end = text.find(self._quote[0], at)
+        end = len(text) if end < 0 else end
+        self._take(text[at:end])
+        return end
 
     def copy(self) -> BracedCall:
         return copy.copy(self)
@@ -66,6 +71,7 @@ class BracedCall:
         return Step.MORE
 
     def _take(self, char: str) -> Step:
+        """A character, or all that stands within a string."""
         if self._in_string:
             self.told += json.dumps(self._delimiters.spelt(char), ensure_ascii=False)[1:-1]
         elif self._in_key:

@@ -105,6 +105,8 @@ class CallGrammar:
 
     def _told_apart(self) -> list[str]:
         """Calls that do not begin as an answer might."""
+        if not self._arguments:
+            return []
         if is_delimited(self._format):
             return [self._calls()]
         return [f"{self._lark.written(one)} {self._calls(one)}" for one in self._format.opens]
@@ -118,11 +120,17 @@ class CallGrammar:
         return begun
 
     def _text(self) -> str:
+        spans, calls = self._spans(), self._opened_calls()
         if self._goes_on:
-            return f"{one_of([*self._spans(), *self._opened_calls()])}* {TEXT}?"
-        spans = self._spans()
+            return f"{one_of([*spans, *calls])}* {self._last()}"
         before = f"{one_of(spans)}* " if spans else ""
-        return before + one_of([*self._opened_calls(), f"{TEXT}?"])
+        return before + one_of([*calls, self._last()])
+
+    def _last(self) -> str:
+        """Text, and perhaps reasoning that nobody closes."""
+        reasoning = self._spelling.reasoning
+        opened = [] if reasoning is None else [f"{self._lark.up_to(reasoning.open)} {TEXT}?"]
+        return one_of([*opened, f"{TEXT}?"])
 
     @property
     def _goes_on(self) -> bool:
@@ -176,8 +184,9 @@ class CallGrammar:
         )
 
     def _end(self, final: str, head: str = "") -> str:
-        answer = f"{self._lark.written(final.removeprefix(head))} {self._answer}"
-        return one_of([self._calls(head), answer] if self._answer else [self._calls(head)])
+        calls = [self._calls(head)] if self._arguments else []
+        answer = [f"{self._lark.written(final.removeprefix(head))} {self._answer}"] if self._answer else []
+        return one_of(calls + answer)
 
     def _message(self, opened: str) -> str:
         """One that is no call, to its end."""

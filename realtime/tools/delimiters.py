@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 _FIRST = 0xD800  # surrogates stand in no text that was decoded
+_PARTS = re.compile("([\ud800-\udfff])")
 _ANY = re.compile("[\ud800-\udfff]")
 
 
@@ -32,6 +33,10 @@ class Delimiters:
     def mark(self, text: str) -> str:
         """A delimiter as readers meet it: of tokens, text, or both."""
         return self._single.sub(lambda match: self._marks[match[0]], text)
+
+    def parts(self, marked: str) -> list[str | int]:
+        """The texts of it, and between them the tokens."""
+        return [self.tokens.get(part, part) for part in _PARTS.split(marked) if part]
 
     def spelt(self, text: str) -> str:
         """With each delimiter as the model spells it: within a string it is text."""

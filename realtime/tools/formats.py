@@ -17,13 +17,15 @@ Body = Literal["json", "named", "pythonic", "tagged", "braced"]
 
 class Tags(Struct, frozen=True):
     """The spelling of a call whose arguments stand each between tags of its own. A value ends at `value_end`
-    only where another argument or the call's end follows: it may hold any text. `newlines`: whether one
+    only where another argument or the call's end follows: it may hold any text. `other_key_end`: of a key
+    whose value is no text, where the spelling says so and not the tool's schema. `newlines`: whether one
     newline is put before and behind each value."""
 
     name_open: str = ""
     name_ends: tuple[str, ...] = ()
     key_open: str = ""
     key_end: str = ""
+    other_key_end: str = ""
     value_open: str = ""
     value_end: str = ""
     call_end: str = ""
@@ -42,7 +44,8 @@ class Header(Struct, frozen=True):
 
 class Writing(Struct, frozen=True):
     """How calls are written by a model that writes them as its template does: NAME, ARGUMENTS and NUMBER
-    stand for what they say, and in an `argument` KEY and VALUE. A reader takes all of that, and more."""
+    stand for what they say, and in an `argument` KEY, VALUE, and in IS_TEXT whether that is a text. A reader
+    takes all of that, and more."""
 
     call: str
     begin: str = ""
@@ -74,8 +77,11 @@ class ToolFormat(Struct, frozen=True):
 
 
 class ReasoningFormat(Struct, frozen=True):
+    """`end`: how a template writes the close, with what stands around it, where that is not it alone."""
+
     open: str
     close: str
+    end: str = ""
 
 
 # The more exact a format's mark is, the earlier it stands.
@@ -119,6 +125,29 @@ TOOL_FORMATS = (
             name=r"^\s*(?:functions\.)?(.+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>$",
         ),
         found_by=(("<|tool_call_argument_begin|>",),),
+    ),
+    ToolFormat(
+        "deepseek_v32",
+        "tagged",
+        opens=('<｜DSML｜invoke name="',),
+        writing=Writing(
+            '<｜DSML｜invoke name="NAME">\nARGUMENTS</｜DSML｜invoke>\n',
+            begin="<｜DSML｜function_calls>\n",
+            end="</｜DSML｜function_calls>",
+            argument='<｜DSML｜parameter name="KEY" string="IS_TEXT">VALUE</｜DSML｜parameter>\n',
+        ),
+        sections=("<｜DSML｜function_calls>",),
+        fills=("</｜DSML｜function_calls>",),
+        tags=Tags(
+            name_open='<｜DSML｜invoke name="',
+            name_ends=('">',),
+            key_open='<｜DSML｜parameter name="',
+            key_end='" string="true">',
+            other_key_end='" string="false">',
+            value_end="</｜DSML｜parameter>",
+            call_end="</｜DSML｜invoke>",
+        ),
+        found_by=(("｜DSML｜",),),
     ),
     ToolFormat(
         "deepseek_v3",
@@ -357,11 +386,11 @@ BY_NAME = {known.name: known for known in TOOL_FORMATS}
 FALLBACK = BY_NAME["hermes"]
 
 REASONING_FORMATS = (
-    ReasoningFormat("<think>", "</think>"),
+    ReasoningFormat("<think>", "</think>", "\n</think>\n\n"),
     ReasoningFormat("[THINK]", "[/THINK]"),
     ReasoningFormat("<|START_THINKING|>", "<|END_THINKING|>"),
     ReasoningFormat("<|channel>thought", "<channel|>"),
-    ReasoningFormat("<seed:think>", "</seed:think>"),
+    ReasoningFormat("<seed:think>", "</seed:think>", "\n</seed:think>\n"),
 )
 
 

@@ -17,7 +17,7 @@ from realtime.tools.delimiters import Delimiters
 ANY, TEXT = "ANY", "TEXT"  # any text, and such as is not empty: no special token is text
 # As a template's `tojson` spells it, by which the model is shown its own call again.
 SPELT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-_MARKS = re.compile("([\ud800-\udfff])")
+_BETWEEN_SLASHES = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
 
 
 class Lark:
@@ -49,33 +49,38 @@ class Lark:
 
     def written(self, text: str) -> str:
         """A text of a format's, delimiters and all."""
-        parts = _MARKS.split(self._delimiters.mark(text))
-        return " ".join(self._mark(part) if _MARKS.match(part) else quoted(part) for part in parts if part)
-
-    def begins_with_token(self, text: str) -> bool:
-        return bool(_MARKS.match(self._delimiters.mark(text)))
+        parts = self._delimiters.parts(self._delimiters.mark(text))
+        return " ".join(f"<[{part}]>" if isinstance(part, int) else quoted(part) for part in parts)
 
     def until(self, end: str, body: str = ANY, *, empty: bool = True) -> str:
         """A text, and then what ends it, which stands nowhere in it. `empty`: whether it may be."""
-        if self.begins_with_token(end):
-            text = TEXT if body == ANY else self.terminal(f"{body} & {TEXT}")
-            return f"{text}{'?' if empty else ''} {self.written(end)}"
-        return self.terminal(f"({body} & ~({ANY} {quoted(end)} {ANY})) {quoted(end)}")
+        before, rest = self._split(end)
+        if not rest:
+            return self.terminal(f"({body} & ~({ANY} {quoted(end)} {ANY})) {quoted(end)}")
+        if before:
+            return f"{self.terminal(f'{body} {quoted(before)}')} {rest}"
+        text = TEXT if body == ANY else self.terminal(f"{body} & {TEXT}")
+        return f"{text}{'?' if empty else ''} {rest}"
 
     def up_to(self, end: str, body: str = ANY) -> str:
         """As `until`, where the text may go on without that end, too: it ends as soon as it can."""
-        if self.begins_with_token(end):
+        if self._split(end)[1]:
             return self.until(end, body)
         terminal = self.terminal(f"{body} {quoted(end)}")
         name = f"lazy_{terminal.lower()}"
         self._lines[name] = f"{name}[lazy]: {terminal}"
         return name
 
+    def _split(self, text: str) -> tuple[str, str]:
+        """Into what is text, and the rest from the first single token on: no text goes on there."""
+        marked = self._delimiters.mark(text)
+        before = next(iter(self._delimiters.parts(marked)))
+        if isinstance(before, int):
+            return "", self.written(text)
+        return before, self.written(self._delimiters.spelt(marked[len(before) :]))
+
     def json(self, schema: dict[str, Any]) -> str:
         return self.rule(f"%json {msgspec.json.encode(schema | {'x-guidance': SPELT}).decode()}")
-
-    def _mark(self, mark: str) -> str:
-        return f"<[{self._delimiters.tokens[mark]}]>"
 
 
 def quoted(text: str) -> str:
@@ -84,3 +89,8 @@ def quoted(text: str) -> str:
 
 def one_of(alternatives: list[str]) -> str:
     return f"({' | '.join(dict.fromkeys(alternatives))})"
+
+
+def slashed(regex: str) -> str:
+    """As it stands between slashes, where no line may end."""
+    return re.sub(r"\\.|/|\n", lambda found: _BETWEEN_SLASHES.get(found[0], found[0]), regex, flags=re.DOTALL)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import copy
 import json
+import re
 from typing import Any
 
 from realtime.tools.call_reader import LONGEST_NAME, Step
 from realtime.tools.delimiters import Delimiters
 from realtime.tools.json_scanner import SPACE
 
-_WORDS = {"true": True, "false": False, "null": None}
+_IN_STRINGS = re.compile(r"""["'\\]""")
 
 
 class PythonicCall:
@@ -28,7 +29,12 @@ class PythonicCall:
         self._escaped = False
 
     def take_plain(self, text: str, at: int) -> int:
-        return at
+        if not self._quote or self._escaped:
+            return at
+        found = _IN_STRINGS.search(text, at)
+        end = found.start() if found else len(text)
+        self._read += text[at:end]
+        return end
 
     def copy(self) -> PythonicCall:
         return copy.copy(self)
@@ -45,11 +51,11 @@ class PythonicCall:
         return self._read_key(char)
 
     def _read_name(self, char: str) -> Step:
-        if char == "(" and self._read.replace(".", "_").isidentifier():
+        if char == "(" and self._read:
             self.name, self._read, self._phase = self._read, "", "key"
             return Step.MORE
         self._read += char
-        fits = self._read.replace(".", "_").isidentifier() and len(self._read) < LONGEST_NAME
+        fits = is_of_name(char) and len(self._read) < LONGEST_NAME
         return Step.MORE if fits else Step.BROKEN
 
     def _read_key(self, char: str) -> Step:
@@ -83,7 +89,9 @@ class PythonicCall:
 
     def _end_argument(self, char: str) -> Step:
         try:
-            value = json.dumps(_value(self._delimiters.spelt(self._read.strip())), ensure_ascii=False)
+            value = json.dumps(
+                _value(self._delimiters.spelt(self._read.strip())), ensure_ascii=False, allow_nan=False
+            )
             value.encode()  # an escape may have made half a character of it
         except (ValueError, TypeError):
             return Step.BROKEN
@@ -97,9 +105,17 @@ class PythonicCall:
         return Step.WHOLE
 
 
+def is_of_name(char: str) -> bool:
+    """Whether it may stand in a tool's name."""
+    return char.isalnum() or char in "_.-"
+
+
 def _value(spelt: str) -> Any:
-    if spelt in _WORDS:
-        return _WORDS[spelt]
+    """As JSON has it, or Python."""
+    try:
+        return json.loads(spelt)
+    except (ValueError, RecursionError):
+        pass
     try:
         return ast.literal_eval(spelt)
     except (SyntaxError, RecursionError, MemoryError):

@@ -11,12 +11,11 @@ All of its state is in a few small values: a copy is a point to go back to.
 from __future__ import annotations
 
 import copy
-import re
-from codecs import utf_8_decode
 from collections.abc import Collection, Mapping, Sequence
 
 from realtime.tools.call_reader import CallReader, Step
 from realtime.tools.json_scanner import SPACE
+from realtime.tools.marks import Marks
 from realtime.tools.parts import (
     Arguments,
     CallBegun,
@@ -27,7 +26,10 @@ from realtime.tools.parts import (
     Parts,
     Reasoning,
 )
+from realtime.tools.pythonic_call import is_of_name
+from realtime.tools.reasoning_count import ReasoningCount
 from realtime.tools.spelling import Mark, Spelling
+from realtime.tools.token_text import TokenText
 
 Offered = Mapping[str, Collection[str]]  # of each tool the arguments that are no text
 
@@ -39,15 +41,8 @@ class SpanReader:
     def __init__(self, spelling: Spelling, offered: Offered | None, prompt: Sequence[int]) -> None:
         self._spelling = spelling
         self._offered = offered
-        with_tools = offered is not None
-        self._marks = spelling.marks(with_tools=with_tools)
-        self._marks_in_gap = spelling.marks_in_gap(with_tools=with_tools)
-        self._closes = dict.fromkeys(spelling.reasoning_closes, Mark.FILL)
-        self._beginnings = _beginnings([*self._marks_in_gap, *self._closes])
-        self._may_begin, self._may_close = _first_of(self._marks), _first_of(self._closes)
-        self._bare = spelling.tools.bare if with_tools else ""
-        self._partial = b""  # the beginning of a character
-        self._leading_spaces = spelling.leading_spaces
+        self._marks = Marks(spelling, with_tools=offered is not None)
+        self._text = TokenText(spelling.leading_spaces)
         self._parts = Parts()
         self._next_index = 0
         self._begin(prompt)
@@ -55,6 +50,8 @@ class SpanReader:
     def _begin(self, prompt: Sequence[int]) -> None:
         self._mode = "gap"
         self._fresh = True  # whether nothing was said yet
+        self._may_be_bare = self._spelling.tools.bare if self._offered is not None else ""
+        self._reasoned = ReasoningCount()
         self._held = ""  # that may become a delimiter
         self._origins: tuple[int, ...] = ()  # of what is held: token indices, inverted where it was injected
         self._blanks = ""  # that are said if something follows
@@ -66,7 +63,7 @@ class SpanReader:
         self._in_list = self._comma = False
         self._is_bare = False  # whether the call has no delimiter, and may be content
         if self._spelling.reasons_behind(prompt):
-            self._mode = "reasoning"
+            self._mode, self._reasoned = "reasoning", self._reasoned.opened()
         elif self._spelling.heads_behind(prompt):
             self._open_call("", self._next_index)
 
@@ -75,9 +72,16 @@ class SpanReader:
         """How much was said."""
         return self._parts.lengths
 
+    def reasoning_room(self, limit: int) -> int:
+        """How many tokens may come before its reasoning, if it reasons then, has as many as it may. It is not
+        closed in the middle of a character."""
+        room = self._reasoned.room(limit)
+        return max(room, 1) if self._text.within_character else room
+
     def copy(self) -> SpanReader:
         again = copy.copy(self)
         again._parts = Parts(self.lengths)
+        again._text = self._text.copy()
         again._call = None if self._call is None else self._call.copy()
         return again
 
@@ -86,11 +90,12 @@ class SpanReader:
     def feed(self, token: int, index: int) -> list[Part]:
         """What is known with this output token."""
         self._next_index = index + 1
+        self._reasoned = self._reasoned.token()
         mark = self._spelling.delimiters.by_token.get(token)
         if mark is None:
-            self._read_text(self._decode(self._spelling.pieces.get(token, b"")), index)
+            self._read_text(self._text.add(self._spelling.pieces.get(token, b"")), index)
         else:  # what is left of a character before it never becomes one
-            self._read_text(self._decode(b"", ends=True) + mark, index)
+            self._read_text(self._text.add(b"", ends=True) + mark, index)
         return self._parts.take()
 
     def inject(self, tokens: Sequence[int], index: int) -> list[Part]:
@@ -98,11 +103,11 @@ class SpanReader:
         marks, run = self._spelling.delimiters.by_token, bytearray()
         for token in tokens:
             if token in marks:
-                self._read_text(self._decode(run) + self._decode(b"", ends=True) + marks[token], ~index)
+                self._read_text(self._text.add(run) + self._text.add(b"", ends=True) + marks[token], ~index)
                 run.clear()
             else:
                 run += self._spelling.pieces.get(token, b"")
-        self._read_text(self._decode(run), ~index)
+        self._read_text(self._text.add(run), ~index)
         return self._parts.take()
 
     def begin_turn(self, prompt: Sequence[int], index: int) -> list[Part]:
@@ -115,7 +120,7 @@ class SpanReader:
     def flush(self) -> list[Part]:
         """The output ends: what was held for want of a continuation. A call that is not whole is none."""
         index = self._next_index
-        self._read_text(self._decode(b"", ends=True), index)
+        self._read_text(self._text.add(b"", ends=True), index)
         held = zip(self._held, self._origins, strict=True)
         behind_span = self._mode == "gap" and not self._fresh
         self._held, self._origins = "", ()
@@ -126,18 +131,6 @@ class SpanReader:
         elif self._mode == "gap" and self._fresh:
             self._parts.add(Content(self._blanks))
         return self._parts.take()
-
-    def _decode(self, data: bytes | bytearray, *, ends: bool = False) -> str:
-        data = self._partial + data
-        text, used = utf_8_decode(data, "replace", ends)
-        self._partial = data[used:]
-        while self._leading_spaces and text:
-            if text[0] != " ":
-                self._leading_spaces = 0
-                break
-            text = text[1:]
-            self._leading_spaces -= 1
-        return text
 
     def _read_text(self, text: str, origin: int) -> None:
         at = 0
@@ -156,8 +149,7 @@ class SpanReader:
             return self._call.take_plain(text, at)
         if self._held or self._mode not in ("content", "reasoning") or self._fresh:
             return at
-        found = (self._may_begin if self._mode == "content" else self._may_close).search(text, at)
-        until = found.start() if found else len(text)
+        until = self._marks.plain_until(self._mode, text, at)
         shown = self._spelling.delimiters.shown(text[at:until])
         if self._mode == "content":
             self._say_from(origin, Content(shown))
@@ -183,11 +175,11 @@ class SpanReader:
         self._held += char
         self._origins += (origin,)
         while self._held:
-            mark = self._known_marks().get(self._held)
+            mark = self._marks.find(self._mode, self._held)
             if mark is not None:
                 self._found(mark)
                 return
-            if self._held in self._beginnings:
+            if self._marks.may_become(self._held):
                 return
             first, self._held = self._held[0], self._held[1:]
             begun, self._origins = self._origins[0], self._origins[1:]
@@ -197,11 +189,6 @@ class SpanReader:
                 self._held, self._origins = "", ()
                 for later, at in rest:
                     self._step(later, at)
-
-    def _known_marks(self) -> Mapping[str, Mark]:
-        if self._mode == "reasoning":
-            return self._closes
-        return self._marks_in_gap if self._mode == "gap" else self._marks
 
     def _found(self, mark: Mark) -> None:
         """A delimiter, which is what was held."""
@@ -223,6 +210,9 @@ class SpanReader:
                 self._section = in_section
 
     def _enter(self, mode: str) -> None:
+        if mode in ("content", "block"):
+            self._may_be_bare = ""
+        self._reasoned = self._reasoned.opened() if mode == "reasoning" else self._reasoned.closed()
         self._mode, self._blanks, self._section = mode, "", None
         self._fresh = self._in_list = self._comma = False
         self._is_bare = self._is_bare and mode == "call"
@@ -245,8 +235,8 @@ class SpanReader:
     def _end_gap(self, char: str, shown: str, origin: int) -> None:
         if self._in_list and self._goes_on(char, origin):
             return
-        if self._fresh and char == self._bare:
-            blanks = self._blanks
+        if char == self._may_be_bare:
+            blanks = self._blanks if self._fresh else ""
             self._open_call("", origin if origin >= 0 else ~origin)
             self._raw, self._is_bare = blanks, True
             self._step(char, origin)
@@ -261,7 +251,7 @@ class SpanReader:
         if char in ",;" or char == "]":
             self._comma = char != "]"
             return True
-        if (char == "{") if not pythonic else (self._comma and (char.isidentifier())):
+        if (char == "{") if not pythonic else (self._comma and is_of_name(char)):
             self._begin_call("", origin if origin >= 0 else ~origin)
             self._step(char, origin)
             return True
@@ -288,7 +278,7 @@ class SpanReader:
         if char in SPACE or (char == "[" and not listed):
             self._comma = listed or char == "["
             self._raw += char if origin >= 0 else ""
-        elif (listed and char.isidentifier()) if pythonic else char == "{":
+        elif (listed and is_of_name(char)) if pythonic else char == "{":
             self._begin_call("", self._call_index)
             self._read_call(char, origin)
         else:
@@ -348,14 +338,3 @@ class SpanReader:
         """What was injected is no output."""
         if origin >= 0:
             self._parts.add(part)
-
-
-def _first_of(marks: Collection[str]) -> re.Pattern[str]:
-    """Finds where one of these may begin."""
-    firsts = "".join(re.escape(mark[0]) for mark in marks)
-    return re.compile(f"[{firsts}]" if firsts else r"(?!)")
-
-
-def _beginnings(marks: list[str]) -> frozenset[str]:
-    """All that may become one of these, and is none."""
-    return frozenset(mark[:length] for mark in marks for length in range(1, len(mark)))

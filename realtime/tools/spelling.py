@@ -73,6 +73,13 @@ class Spelling:
         """Whether output has spans where no tools are offered, too."""
         return self.reasoning is not None or self.has_headers
 
+    @property
+    def reasoning_end(self) -> str:
+        """What a model writes where it stops reasoning and goes on."""
+        if self.has_headers:
+            return self.tools.fills[0] + self.tools.writing.head
+        return "" if self.reasoning is None else self.reasoning.end or self.reasoning.close
+
     def marks(self, *, with_tools: bool) -> dict[str, Mark]:
         """What may stand in the midst of content: where messages have headers, their ends too."""
         ends = self._fills if self.has_headers else {}
@@ -150,6 +157,6 @@ def _texts(tools: ToolFormat, reasoning: ReasoningFormat | None) -> list[str]:
         *re.findall(r"<[^<>]*>", writing.begin + writing.call + "".join(writing.messages)),
         *((reasoning.open, reasoning.close) if reasoning else ()),
         *(*tools.opens, *tools.sections, *tools.fills, *tools.header.ends, tools.quote),
-        *(tags.name_open, *tags.name_ends, tags.key_open, tags.key_end),
+        *(tags.name_open, *tags.name_ends, tags.key_open, tags.key_end, tags.other_key_end),
         *(tags.value_open, tags.value_end, tags.call_end),
     ]

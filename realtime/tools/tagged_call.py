@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Collection, Mapping
 
 from realtime.tools.call_reader import LONGEST_NAME, Step
@@ -30,9 +31,14 @@ class TaggedCall:
         mark = delimiters.mark
         self._name_open = mark(tags.name_open)
         self._name_ends = {mark(end): end for end in tags.name_ends}
-        self._key_open, self._key_end = mark(tags.key_open), mark(tags.key_end)
+        self._key_open = mark(tags.key_open)
+        # Of each end of a key whether a text follows: None where the schema says.
+        self._key_ends = {mark(tags.key_end): True if tags.other_key_end else None}
+        if tags.other_key_end:
+            self._key_ends[mark(tags.other_key_end)] = False
         self._value_open, self._value_end = mark(tags.value_open), mark(tags.value_end)
         self._call_end = mark(tags.call_end)
+        self._may_end = re.compile(f"[{re.escape(self._value_end[:1])}\n]")
         self._newlines = tags.newlines
         self._other_kinds = other_kinds
         self._phase = "name" if opened or not tags.name_open else "open"
@@ -44,7 +50,12 @@ class TaggedCall:
         self._value = ""  # where it is no text
 
     def take_plain(self, text: str, at: int) -> int:
-        return at
+        if self._phase != "value" or not self._begun or self._read:
+            return at
+        found = self._may_end.search(text, at)
+        end = found.start() if found else len(text)
+        self._take(text[at:end])
+        return end
 
     def copy(self) -> TaggedCall:
         return copy.copy(self)
@@ -92,16 +103,19 @@ class TaggedCall:
         return self._enter("key" if end == self._key_open else "end" if end == self._call_end else "between")
 
     def _read_key(self) -> Step:
-        if not self._read.endswith(self._key_end):
+        end = next((end for end in self._key_ends if self._read.endswith(end)), None)
+        if end is None:
             return Step.MORE if len(self._read) < LONGEST_NAME else Step.BROKEN
-        self._key = self._delimiters.spelt(self._read[: -len(self._key_end)]).strip()
+        self._key = self._delimiters.spelt(self._read[: -len(end)]).strip()
+        is_text = self._key_ends[end]
+        others = self._other_kinds.get(self.name or "", ())
+        self._is_text = self._key not in others if is_text is None else is_text
         return self._enter("value open" if self._value_open else "value")
 
     # -- values ----------------------------------------------------------------------------------
 
     def _begin_value(self) -> None:
         self._begun = False
-        self._is_text = self._key not in self._other_kinds.get(self.name or "", ())
         self.told += f"{', ' if self._arguments else '{'}{json.dumps(self._key, ensure_ascii=False)}: "
         self.told += '"' if self._is_text else ""
         self._arguments += 1
@@ -140,8 +154,8 @@ class TaggedCall:
             return behind
         return "" if self._key_open.startswith(behind) or self._call_end.startswith(behind) else None
 
-    def _take(self, char: str) -> None:
-        text = self._delimiters.spelt(char)
+    def _take(self, text: str) -> None:
+        text = self._delimiters.spelt(text)
         if self._is_text:
             self.told += json.dumps(text, ensure_ascii=False)[1:-1]
         else:

@@ -141,9 +141,11 @@ class SimulatedServer:
         window: int = 8,
         clock: Clock | None = None,
         observer: Observer | None = None,
+        tokenizer: Tokenizer | None = None,
         **limits: Any,
     ) -> None:
         """`limits` are the hub's."""
+        self._tokenizer = tokenizer or toy_tokenizer()
         self.clock = clock or Clock()
         self.engine: Engine = toy_engine(size)
         self.alive = True  # the engine
@@ -171,7 +173,7 @@ class SimulatedServer:
 
     def _introduce(self, fingerprint: str = "fp") -> None:
         self.hub.engine_ready(
-            ServedModel("toy", toy_tokenizer(), toy_model.VOCAB, self.engine.runner.context, fingerprint)
+            ServedModel("toy", self._tokenizer, toy_model.VOCAB, self.engine.runner.context, fingerprint)
         )
 
     def kill_engine(self) -> None:

@@ -9,13 +9,14 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from realtime.tools.formats import BY_NAME, ReasoningFormat
+from realtime.tools.formats import BY_NAME, REASONING_FORMATS, ReasoningFormat
 from realtime.tools.parts import Arguments, CallBegun, CallEnded, Content, Part, Reasoning
 from realtime.tools.span_reader import Offered, SpanReader
 from realtime.tools.spelling import Spelling
 
 Calls = list[tuple[str, dict[str, Any]]]
-THINK = ReasoningFormat("<think>", "</think>")
+THINK = REASONING_FORMATS[0]
+DSML = "｜DSML｜"  # a token, of which tags are made
 
 
 class Pieces:
@@ -26,9 +27,11 @@ class Pieces:
         tags = form.tags
         texts = [*form.opens, *form.sections, *form.fills, *form.header.ends, form.quote]
         texts += [tags.name_open, *tags.name_ends, tags.key_open, tags.key_end, tags.value_open]
+        texts += re.findall(r"<[^<>]*>", form.writing.begin + form.writing.call)
         texts += [tags.value_end, tags.call_end, *((reasoning.open, reasoning.close) if reasoning else ())]
         tokens = {text for text in texts if text.endswith((">", "]")) and len(text) > 2 and "=" not in text}
-        tokens = {part for text in tokens for part in re.findall(r"<[^<]*>|\[[^\[]*\]", text)}
+        tokens = {DSML if DSML in text else text for text in tokens}
+        tokens = {part for text in tokens for part in re.findall(r"<[^<]*>|\[[^\[]*\]|｜DSML｜", text)}
         self.single = sorted(tokens, key=len, reverse=True) if single else []
         self.added = {text: at for at, text in enumerate(self.single)}
         self.bytes = dict.fromkeys(range(len(self.single)), b"")
@@ -157,6 +160,20 @@ def _minimax(calls: Calls) -> str:
     return "<minimax:tool_call>\n" + "".join(each) + "</minimax:tool_call>"
 
 
+def _dsml(calls: Calls) -> str:
+    def spelt(key: str, value: Any) -> str:
+        text = "true" if isinstance(value, str) else "false"
+        return f'<｜DSML｜parameter name="{key}" string="{text}">{_text(value)}</｜DSML｜parameter>\n'
+
+    each = (
+        f'<｜DSML｜invoke name="{name}">\n'
+        + "".join(spelt(key, value) for key, value in given.items())
+        + "</｜DSML｜invoke>\n"
+        for name, given in calls
+    )
+    return "<｜DSML｜function_calls>\n" + "".join(each) + "</｜DSML｜function_calls>"
+
+
 def _glm(name: str, given: dict[str, Any]) -> str:
     pairs = "".join(f"<arg_key>{k}</arg_key>\n<arg_value>{_text(v)}</arg_value>\n" for k, v in given.items())
     return f"<tool_call>{name}\n{pairs}</tool_call>"
@@ -184,6 +201,7 @@ SPELT: dict[str, Callable[[Calls], str]] = {
     "hermes": lambda calls: "\n".join(f"<tool_call>\n{one}\n</tool_call>" for one in _objects(calls)),
     "qwen3_coder": _each(_qwen3_coder),
     "minimax": _minimax,
+    "deepseek_v32": _dsml,
     "glm": _each(_glm),
     "llama3_json": lambda calls: "<|python_tag|>" + "; ".join(_objects(calls, arguments="parameters")),
     "llama4_pythonic": lambda calls: (

@@ -29,7 +29,7 @@ OUR_OWN = {
     "realtime.codec": SPOKEN,
     "realtime.tools": SPOKEN,
     "realtime.text": ["realtime.tools", *SPOKEN],
-    "realtime.text.grammar": ["engine.structure.compiler", *SPOKEN],
+    "realtime.text.grammar": ["engine.structure.compiler", "realtime.tools", *SPOKEN],
     "realtime.stream": ["realtime.text", "realtime.tools", *SPOKEN],
     "realtime.token_bucket": [],
     "realtime.backoff": [],

@@ -153,6 +153,22 @@ def test_a_rewind_to_before_a_second_beginning_is_in_the_first() -> None:
     assert len(text_of(driver)) == 10
 
 
+def test_where_it_begins_anew_it_may_be_another() -> None:
+    first, later = told(Grammar(regex="ab[cd]{6}ef")), told(Grammar(regex="xyz{3}"))
+    both = replace(SOME, grammar=replace(first, later=later.source))
+    driver = new()
+    driver.settle(api.Submit(1, PROMPT, both, 4))
+    driver.settle(api.Append(1, [122], True), api.Grant(1, 6))
+    assert text_of(driver)[4:] == "xy"
+    driver.settle(api.Truncate(1, 4), api.Grant(1, 1000))
+    assert text_of(driver)[4:] == "xyzzz"
+    again = new()
+    again.settle(api.Submit(1, PROMPT, both, 4))
+    again.settle(api.Append(1, [122], True), api.Grant(1, 6))
+    again.settle(api.Truncate(1, 3), api.Grant(1, 1000))
+    assert text_of(again)[-2:] == "ef"
+
+
 def test_a_stream_that_is_built_anew_goes_on_where_it_was() -> None:
     whole, parts, first = new(), new(), new()
     whole.settle(api.Submit(1, PROMPT, SOME, 9))

@@ -513,3 +513,22 @@ def test_also_one_that_reads_late(seed: int) -> None:
             break
     wanderer.take()
     assert wanderer.client.said == wanderer.expected()
+
+
+def test_a_long_injection_is_read_in_slices() -> None:
+    """Each with news, be they none; and whatever else happens to the stream finds all of it read."""
+    text = '<tool_call>{"name": "find", "arguments": {"q": "' + "x" * 3900
+    for others in (0, 1, 3):
+        one, client = lone(), FoldedSpans()
+        one.write("Well. ")
+        one.steer(protocol.Inject(request_id="a", text=text, tokens=list(text.encode())))
+        one.answer(api.Appended(one.index, len(text)))
+        assert one.stream.reading
+        client.read(one.take())
+        assert len(client.calls[0]["arguments"]) < 3000
+        for _ in range(others):
+            one.answer()
+        assert one.stream.reading == (others < 1)
+        one.write('"}}')
+        client.read(one.take())
+        assert len(client.calls[0]["arguments"]) == 3900 + len('{"q": ""}')

@@ -35,7 +35,7 @@ export function mayAnswer(event) {
 export const PARAMS = [
   "temperature", "top_p", "top_k", "min_p", "max_tokens", "stop", "seed", "repetition_penalty",
   "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "ignore_eos", "min_tokens",
-  "grammar",
+  "reasoning_tokens", "grammar",
 ];
 
 /** The fields of `start` that are no sampling parameters, and that a caller gives. */
@@ -63,6 +63,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @property {number | null} [logprobs] how many alternatives to report for each token
  * @property {boolean} [ignore_eos]
  * @property {number} [min_tokens]
+ * @property {number | null} [reasoning_tokens]
  * @property {Grammar | null} [grammar] what output must be; in an adjust, null takes it away
  */
 
@@ -180,7 +181,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  *   fingerprint?: string}} Resumed
  */
 /** @typedef {StreamEventFields & {type: "adjusted", index: number, params: Params}} Adjusted */
-/** @typedef {StreamEventFields & {type: "injected", index: number, count: number}} Injected */
+/** @typedef {StreamEventFields & {type: "injected", index: number, count: number, reason?: "reasoning_tokens"}} Injected */
 /** @typedef {StreamEventFields & {type: "reasoning", index: number, count: number, delta: string}} Reasoning */
 /** @typedef {StreamEventFields & {type: "tool_call", index: number, call_id: string, name: string}} ToolCall */
 /**

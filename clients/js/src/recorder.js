@@ -70,7 +70,9 @@ export class Recorder {
       }
       case "adjusted":
         return this.#add({ type: "adjust", stream, index: event.index, params: event.params }, event.seq);
-      case "injected": return this.#add({ type: "inject", stream, index: event.index }, event.seq);
+      case "injected":
+        if (event.reason) return undefined;
+        return this.#add({ type: "inject", stream, index: event.index }, event.seq);
       case "rewound":
         this.#end = event.index;
         return this.#add({ type: "rewind", stream, index: event.index }, event.seq);

@@ -48,6 +48,7 @@ export type Params = {
     logprobs?: number | null | undefined;
     ignore_eos?: boolean | undefined;
     min_tokens?: number | undefined;
+    reasoning_tokens?: number | null | undefined;
     /**
      * what output must be; in an adjust, null takes it away
      */
@@ -341,6 +342,7 @@ export type Injected = StreamEventFields & {
     type: "injected";
     index: number;
     count: number;
+    reason?: "reasoning_tokens";
 };
 export type Reasoning = StreamEventFields & {
     type: "reasoning";

@@ -59,6 +59,7 @@ class ParamOptions(TypedDict, total=False):
     logprobs: int | None
     ignore_eos: bool
     min_tokens: int
+    reasoning_tokens: int | None
     grammar: GrammarLike | None
 
 

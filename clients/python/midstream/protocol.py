@@ -69,6 +69,7 @@ class Params(Struct, omit_defaults=True, kw_only=True):
     ignore_eos: bool | UnsetType = UNSET
     min_tokens: Annotated[int, Meta(ge=0, le=MAX_INDEX)] | UnsetType = UNSET
     grammar: Grammar | UnsetType | None = UNSET
+    reasoning_tokens: Annotated[int, Meta(ge=0, le=MAX_INDEX)] | UnsetType | None = UNSET
 
 
 class TextPart(Struct, tag_field="type", tag="text", omit_defaults=True):
@@ -358,8 +359,11 @@ class Adjusted(StreamEvent, kw_only=True):
 
 
 class Injected(StreamEvent, kw_only=True):
+    """`reason`: why it was done, where nobody asked for it in a frame."""
+
     index: int
     count: int
+    reason: Literal["reasoning_tokens"] | None = None
 
 
 class Rewound(StreamEvent, kw_only=True):

@@ -118,7 +118,7 @@ class StreamRecorder:
             case protocol.Adjusted(index=index):
                 params = frame.params if isinstance(frame, protocol.Adjust) else event.params
                 self._write(record_format.Adjust(stream=number, index=index, params=params))
-            case protocol.Injected(index=index):
+            case protocol.Injected(index=index) if event.reason is None:
                 self._write_injection(index, frame)
             case protocol.Rewound(index=index):
                 self._end = index

@@ -1,5 +1,5 @@
-"""What the tools of a start make of its stream's grammar, or why they cannot: which of them the model is held
-to, and by which schema.
+"""What the tools of a start, and its model's reasoning, make of its stream's grammar, or why they cannot:
+which tools the model is held to, and by which schema.
 
 A tool that is `strict` is held to its schema, or refused; one that does not say is, where that can be; and
 one that is not may be called with anything. Where none is held, and none has to be called, there is no
@@ -15,7 +15,7 @@ from midstream import protocol
 from midstream.protocol import NamedTool, Tool
 from realtime.refusal import Refusal
 from realtime.text.chat_template import TextError
-from realtime.text.grammar import CallSources, check_shape, problem_of, source_with
+from realtime.text.grammar import OutputRules, check_shape, problem_of, source_of_lark
 from realtime.text.served_model import ServedModel
 from realtime.tools.argument_grammar import UnspellableError
 from realtime.tools.call_grammar import ANY_ARGUMENTS, NO_ARGUMENTS, CallGrammar, HeldTool
@@ -26,47 +26,71 @@ ANSWER = "@answer"
 MOST_TRIED = 32  # tools one by one, where they cannot be followed together
 
 
-def call_sources(frame: protocol.Start, prompt: Sequence[int], model: ServedModel) -> CallSources | None:
-    """None where tools leave the output free."""
-    if not frame.tools or frame.tool_choice == "none" or frame.messages is None:
+def output_rules(frame: protocol.Start, prompt: Sequence[int], model: ServedModel) -> OutputRules | None:
+    """None where tools leave the output free, and it is its grammar's, if it has one, from its first
+    token."""
+    if frame.messages is None:
         return None
+    spelling = model.tokenizer.spelling
+    make = partial(
+        CallGrammar,
+        spelling,
+        reasons=spelling.reasons_behind(prompt),
+        headed=spelling.heads_behind(prompt),
+    )
+    held = _all_held(frame, model, make)
+    if held:
+        auto = partial(make, held, parallel=frame.parallel_tool_calls)
+        free = OutputRules(auto(answer=None).lark(), auto(answer=ANSWER).lark())
+        required = _required(frame, partial(make, answer=""), held)
+        return free if required is None else OutputRules(required.lark(), required.lark(), free)
+    if spelling.has_reasoning and model.grammars:
+        return OutputRules(None, make([], parallel=False, answer=ANSWER).lark())
+    return None
+
+
+def _required(frame: protocol.Start, make: partial[CallGrammar], held: list[HeldTool]) -> CallGrammar | None:
+    """Of the first turn: behind it there are results to answer."""
+    match frame.tool_choice:
+        case "required":
+            return make(held, parallel=frame.parallel_tool_calls)
+        case NamedTool(function=function):
+            return make([tool for tool in held if tool.name == function.name], parallel=False)
+    return None
+
+
+def _all_held(frame: protocol.Start, model: ServedModel, make: partial[CallGrammar]) -> list[HeldTool]:
+    """None of them where there is no grammar of tools."""
+    if not frame.tools or frame.tool_choice == "none":
+        return []
     required = frame.tool_choice != "auto"
-    strict = any(tool.function.strict for tool in frame.tools)
     if not model.grammars:
-        if required or strict:
+        if required or any(tool.function.strict for tool in frame.tools):
             raise Refusal(
                 "unsupported",
                 f'The model "{model.name}" has a tokenizer that no grammar can follow: it cannot be made to '
                 "call a tool, nor be held to `parameters`.",
             )
-        return None
+        return []
     spelling = model.tokenizer.spelling
-    if frame.params.grammar and not required and not is_delimited(spelling.tools):
+    if frame.params.grammar and not is_delimited(spelling.tools):
         raise Refusal(
-            "unsupported",
-            "`tools` go without a `grammar`: this model's calls begin as an answer might.",
+            "unsupported", "`tools` go without a `grammar`: this model's calls begin as an answer might."
         )
-    named = frame.tool_choice.function.name if isinstance(frame.tool_choice, NamedTool) else None
-    chosen = [(at, tool) for at, tool in enumerate(frame.tools) if named in (None, tool.function.name)]
-    make = partial(
-        CallGrammar,
-        spelling,
-        parallel=frame.parallel_tool_calls and named is None,
-        reasons=spelling.reasons_behind(prompt),
-        headed=spelling.heads_behind(prompt),
-    )
-    held = [_held(tool, at, spelling) for at, tool in chosen]
-    if _problem_of(make(held, answer="", as_text=True)):
-        held = [_tried(tool, one, at, spelling) for (at, tool), one in zip(chosen, held, strict=True)]
-    if not required and all(tool.schema is ANY_ARGUMENTS for tool in held):
-        return None
-    problem = _problem_of(make(held, answer="" if required else None, as_text=True))
+    held = [_held(tool, at, spelling) for at, tool in enumerate(frame.tools)]
+    tried = partial(make, parallel=True, answer=None, as_text=True)
+    if _problem_of(tried(held)):
+        held = [
+            _tried(tool, one, at, spelling)
+            for at, (tool, one) in enumerate(zip(frame.tools, held, strict=True))
+        ]
+    free = all(tool.schema is ANY_ARGUMENTS for tool in held)
+    if free and not required and not frame.params.grammar:
+        return []
+    problem = _problem_of(tried(held))
     if problem:
         raise Refusal("invalid_params", f"`tools` cannot be followed together: {problem}.")
-    if required:
-        calls = make(held, answer="").lark()
-        return CallSources(calls, calls)
-    return CallSources(make(held, answer=None).lark(), make(held, answer=ANSWER).lark())
+    return held
 
 
 def _held(tool: Tool, at: int, spelling: Spelling) -> HeldTool:
@@ -106,5 +130,4 @@ def _free(tool: Tool, problem: str) -> HeldTool:
 
 
 def _problem_of(grammar: CallGrammar) -> str:
-    lark = grammar.lark()
-    return problem_of(source_with(CallSources(lark, lark), None))
+    return problem_of(source_of_lark(grammar.lark()))

@@ -1,0 +1,93 @@
+"""What a grammar of tools lets a model write around its calls: word by word, on a vocabulary of bytes."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.structure.matcher import Matcher
+from realtime.text.grammar import source_of_lark
+from realtime.tools.call_grammar import NO_ARGUMENTS, CallGrammar, HeldTool
+from tests.fakes.held_calls import HeldModel
+
+STOP = [HeldTool("stop", NO_ARGUMENTS)]
+CALL = '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>'
+BARE = '{"name": "stop", "parameters": {}}'
+CHANNEL = "<|channel|>analysis<|message|>Hm<|end|>"
+TO_STOP = "<|channel|>commentary to=functions.stop <|constrain|>json<|message|>{}"
+
+
+def fits(name: str, text: str, *, whole: bool = True, **asked: object) -> bool:
+    """Whether it may be written; `whole`: and nothing more."""
+    model = HeldModel(name, single=True)
+    options = {"answer": "", "parallel": True} | asked
+    lark = CallGrammar(model.pieces.spelling, STOP, **options).lark()  # type: ignore[arg-type]
+    matcher = Matcher(source_of_lark(lark), model.vocabulary)
+    ends = list(model.vocabulary.ends) if whole else []
+    return matcher.fits([*model.tokens(text), *ends])
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "expected"),
+    [
+        (CALL, {}, True),
+        (CALL + "\n" + CALL, {}, True),
+        (CALL + "\n" + CALL, {"parallel": False}, False),
+        ("<think>Hm</think>\n\n" + CALL, {}, True),
+        ("Hm</think>\n\n" + CALL, {}, False),
+        ("Hm</think>\n\n" + CALL, {"reasons": True}, True),
+        (CALL, {"reasons": True}, False),
+        ("Well, " + CALL, {}, False),
+        ("", {}, False),
+        (CALL.replace("stop", "other"), {}, False),
+        (CALL.replace("{}", '{"a": 1}'), {}, False),
+        ("Well, " + CALL + " Done.", {"answer": None}, True),
+        ("Well, " + CALL + " Done.", {"answer": None, "parallel": False}, False),
+        ("Well.", {"answer": None}, True),
+        ("Well <think>Hm " + CALL, {"answer": None}, False),
+        ("Well <think>Hm</think>" + CALL, {"answer": None}, True),
+        ("<think>Hm", {"answer": None}, True),
+        ("Hm", {"answer": None, "reasons": True}, True),
+        (CALL, {"answer": '"yes"'}, True),
+        ("<think>Hm</think>yes", {"answer": '"yes"'}, True),
+        ("no", {"answer": '"yes"'}, False),
+        ("yes" + CALL, {"answer": '"yes"'}, False),
+    ],
+)
+def test_around_calls(text: str, asked: dict[str, object], expected: bool) -> None:
+    assert fits("hermes", text, **asked) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (BARE, True),
+        ("<|python_tag|>" + BARE, True),
+        ("So " + BARE, True),  # which is text
+        ('{"name": "stop", "parameters": {"a": 1}}', False),
+        ('{ "name" :"stop"', False),
+        ('{"name": "other", "parameters": {"a": 1}}', True),
+        ("<|python_tag|>{}", False),
+    ],
+)
+def test_an_answer_that_begins_like_a_call_is_one(text: str, expected: bool) -> None:
+    assert fits("llama3_json", text, answer=None) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "expected"),
+    [
+        (CHANNEL + "<|start|>assistant" + TO_STOP, {}, True),
+        (TO_STOP + "<|call|>", {}, True),
+        (CHANNEL, {}, False),
+        (CHANNEL, {"answer": None}, True),
+        (CHANNEL + "<|start|>assistant<|channel|>final<|message|>Yes", {"answer": None}, True),
+        ("<|channel|>final<|message|>Yes", {}, False),
+        ("<|channel|>final<|message|>yes", {"answer": '"yes"'}, True),
+        ("<|channel|>final<|message|>no", {"answer": '"yes"'}, False),
+        (TO_STOP.replace("stop", "other"), {"answer": None}, False),
+        (" to=functions.other<|channel|>commentary<|message|>{}", {"answer": None}, False),
+    ],
+)
+def test_where_every_message_has_a_header(text: str, asked: dict[str, object], expected: bool) -> None:
+    assert fits("harmony", text, headed=True, **asked) is expected
+    assert fits("harmony", "<|start|>assistant" + text, headed=False, **asked) is expected
