@@ -92,7 +92,7 @@ export class AnswerCard {
     this.calls.draw(answer.calls, answer.asksForResults && !this.answered);
     this.element.dataset.state = state;
     this.text.element.setAttribute("aria-busy", String(state === "writing"));
-    this.state.textContent = running ? (answer.reasons && state === "writing" ? "reasoning" : state) : REASONS[final?.finish_reason] ?? "broken off";
+    this.state.textContent = this.#state();
     this.pause.textContent = state === "paused" ? "Resume" : "Pause";
     for (const tool of [this.pause, this.stop, this.interject]) tool.hidden = !running;
     this.goOn.hidden = running || ["stop", "tool_calls"].includes(final?.finish_reason);
@@ -100,6 +100,13 @@ export class AnswerCard {
     this.problem.textContent = answer.problem;
     this.problem.hidden = !answer.problem;
     this.numbers.textContent = this.#figures().join("  \u00b7  ");
+  }
+
+  #state() {
+    const { state, running, reasons, final, asksForResults } = this.answer;
+    if (running) return reasons && state === "writing" ? "reasoning" : state;
+    if (asksForResults && this.answered) return "called tools";
+    return REASONS[final?.finish_reason] ?? "broken off";
   }
 
   #figures() {

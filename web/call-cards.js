@@ -48,7 +48,7 @@ export class CallCards {
 class Card {
   element = element("section", "call");
   #name = element("h4");
-  #state = element("span", "state");
+  #progress = element("span", "progress");
   #given = element("pre");
   #field = element("label", "field");
   #result = element("textarea");
@@ -56,7 +56,7 @@ class Card {
 
   constructor() {
     const head = element("header");
-    head.append(this.#name, this.#state);
+    head.append(this.#name, this.#progress);
     this.#result.rows = 2;
     this.#result.placeholder = "What it returned";
     this.#field.append(this.#result);
@@ -75,7 +75,7 @@ class Card {
     const name = sanitize(call.name);
     const whole = call.end !== undefined;
     this.#name.textContent = name;
-    this.#state.textContent = whole ? `tokens ${call.index} to ${call.end}` : "writing";
+    this.#progress.textContent = whole ? `tokens ${call.index} to ${call.end}` : "writing";
     this.#given.textContent = sanitize(whole ? indented(call.arguments) : call.arguments);
     this.element.setAttribute("aria-label", `Call of ${name}`);
     this.element.setAttribute("aria-busy", String(!whole));

@@ -68,6 +68,7 @@ def test_calls_fill_in_and_are_answered_by_hand(page: Page) -> None:
     expect(page.locator(".answer").last.locator(".prose")).to_have_text("Warm in both.")
     expect(page.locator(".question").last).to_contain_text("weather: 30 degrees")
     expect(page.get_by_role("button", name="Give results")).to_have_count(0)
+    state(answer, "called tools")
     page.reload()
     expect(page.locator(".call")).to_have_count(2)
     say(page, "And ⟦so on.⟧")

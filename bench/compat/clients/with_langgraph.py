@@ -30,9 +30,9 @@ async def required() -> None:
     """a call that is required, and one by name"""
     for choice in ("required", "weather"):
         bound = model.bind_tools([checks.weather], tool_choice=choice, parallel_tool_calls=False)
-        message = await bound.ainvoke("Hello", max_tokens=2000)
+        message = await bound.ainvoke(QUESTION)
         (call,) = message.tool_calls
-        assert isinstance(call["args"]["city"], str)
+        assert call["args"] == {"city": "Rome"}
 
 
 async def typed() -> None:

@@ -38,7 +38,7 @@ const checks = {
   },
   async "a call that is required, and one by name"() {
     for (const tool_choice of ["required", { type: "function", function: { name: "weather" } }]) {
-      const fields = { model: "toy", messages: hello, tools: [weather], max_tokens: 2000, parallel_tool_calls: false };
+      const fields = { model: "toy", messages: asked.messages, tools: [weather], parallel_tool_calls: false };
       const answer = await client.chat.completions.parse({ ...fields, tool_choice });
       same(typeof answer.choices[0].message.tool_calls[0].function.parsed_arguments.city, "string");
     }

@@ -55,7 +55,7 @@ async def required() -> None:
     for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
         answer = await client.chat.completions.parse(
             model="toy",
-            messages=[{"role": "user", "content": "Hello"}],
+            messages=[{"role": "user", "content": QUESTION}],
             tools=TOOLS,
             tool_choice=choice,
             parallel_tool_calls=False,

@@ -37,19 +37,9 @@ async def streamed_loop() -> None:
 
 async def required() -> None:
     """a call that is required"""
-    called = []
-
-    @function_tool
-    def note(text: str) -> str:
-        """Write a note."""
-        called.append(text)
-        return "⟦Noted.⟧"
-
-    settings = ModelSettings(tool_choice="required", max_tokens=2000, parallel_tool_calls=False)
-    noting = Agent("Assistant", model=model, tools=[note], model_settings=settings)
-    result = await Runner.run(noting, "Hello")
-    assert called
-    assert result.final_output == "Noted.", result.final_output
+    settings = ModelSettings(tool_choice="required", parallel_tool_calls=False)
+    result = await Runner.run(agent.clone(model_settings=settings), QUESTION)
+    assert result.final_output == ANSWER, result.final_output
 
 
 async def typed() -> None:
