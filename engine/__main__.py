@@ -53,13 +53,19 @@ def _warm_up(model: str) -> None:
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     importlib.import_module("engine.build.build" if model == "toy" else "engine.model.loading")
+    if not _has_cuda():
+        importlib.import_module("engine.sampling.numba_draw")
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def _may_copy() -> bool:
     """CUDA does not survive a fork, and to ask for it may begin it."""
-    import torch
-
-    return not torch.cuda.is_available()
+    return not _has_cuda()
 
 
 def serve(pipe: Pipe, options: api.EngineOptions) -> int:

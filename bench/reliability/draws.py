@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from engine.sampling import noise
-from engine.sampling.draw import Asked, draw
+from engine.sampling.draw import Asked, draw_on
 from tests.fakes.chi_square import surprise
 
-DRAWS, AT_ONCE = 10**6, 4096
+DRAWS, AT_ONCE = 10**6, 512
+DRAW = draw_on(torch.device("cpu"))
 VOCAB = 700
 FILTERS: dict[str, dict[str, float]] = {
     "temperature 1": {},
@@ -61,7 +62,7 @@ def drawn(scores: Tensor, draws: int, **filters: float) -> Iterator[Tensor]:
         fixed = torch.full_like(count, 11)
         seeds, indices = (count, fixed) if first < draws / 2 else (fixed, count)
         keys = noise.keys(seeds, indices)
-        yield draw(scores.expand(len(keys), -1), asked(len(keys), keys, **filters))
+        yield DRAW(scores.expand(len(keys), -1), asked(len(keys), keys, **filters))
 
 
 def expected(

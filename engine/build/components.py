@@ -15,7 +15,13 @@ from transformers import PreTrainedModel
 
 from engine import api
 from engine.build.budgets import affordable_tokens, decoding_rows, shortage, step_tokens, whole_blocks
-from engine.build.exactness import NOT_EXACT, find_row_multiple, may_be_exact, trial_tokens
+from engine.build.exactness import (
+    NOT_EXACT,
+    find_row_multiple,
+    least_row_multiple,
+    may_be_exact,
+    trial_tokens,
+)
 from engine.forward import backends
 from engine.forward.attention import NAME, AttentionBackend
 from engine.forward.kv_pool import KvPool
@@ -142,7 +148,7 @@ class Components:
             self._trial_runner,
             self.facts.vocab,
             self._options.block_size,
-            self._model.dtype,
+            least=least_row_multiple(self._model, self._model.dtype),
             groups=len(self._groups),
         )
         tried_s = time.perf_counter() - began

@@ -3,9 +3,11 @@
 It is tried on the model itself when an engine starts: the same tokens are computed alone and in company, as
 one chunk, in parts and one by one, and in blocks that lie otherwise. Where the products of this machine are
 not the same for any number of rows they mostly are for any multiple of a few, so that is looked for. What is
-found is a fact about these weights on this machine; whatever makes two results differ, it is seen here.
+found is a fact about these weights on this machine; whatever makes two results differ, it is seen here. In
+half precision it is seen seldom: there `product_trial.py` says from which multiple on to try.
 
-It knows the option `--exact`, a runner and numbers of tokens, and neither scheduler nor stream.
+It knows the option `--exact`, a model's products, a runner and numbers of tokens, and neither scheduler nor
+stream.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from engine.api import EngineOptions, Sampling
+from engine.build.product_trial import least_multiple, product_shapes
 from engine.forward.interface import Runner
 from engine.model.preflight import ModelError
 from engine.schedule.batch import Row
@@ -27,7 +30,6 @@ NOT_EXACT = (
     " the same start with the same steering may come to other tokens"
 )
 MULTIPLES = (1, 2, 4, 8, 16)
-LEAST_OF_HALF = 4  # where results are rounded to a few bits, few of the sums that differ are seen in a trial
 TOKENS = 23  # of the sequence that is tried
 ALONE = [TOKENS - 2, 1, 1]  # tokens of each step
 IN_COMPANY = [5, TOKENS - 7, 1, 1]
@@ -50,17 +52,25 @@ def find_row_multiple(
     runner_of: Callable[[int], Runner],
     vocab: int,
     block_size: int,
-    dtype: torch.dtype = torch.float32,
     *,
+    least: int | None = 1,
     groups: int = 1,
 ) -> int | None:
-    """The least multiple of rows at which the model is exact, or None. `runner_of` makes a runner for one,
-    whose pool has `trial_tokens` for each group of layers."""
-    least = LEAST_OF_HALF if dtype.itemsize < torch.float32.itemsize else 1
+    """The least multiple of rows, from `least` on, at which the model is exact, or None. `runner_of` makes a
+    runner for one, whose pool has `trial_tokens` for each group of layers."""
+    if least is None:
+        return None
     for multiple in MULTIPLES:
         if multiple >= least and _Trial(runner_of(multiple), vocab, block_size, groups).passes():
             return multiple
     return None
+
+
+def least_row_multiple(model: nn.Module, dtype: torch.dtype) -> int | None:
+    """From which on to try, if any: in half precision that at which the model's products are exact."""
+    if dtype.itemsize >= torch.float32.itemsize:
+        return 1
+    return least_multiple(product_shapes(model), dtype, MULTIPLES)
 
 
 def trial_tokens(block_size: int) -> int:

@@ -6,7 +6,8 @@ p = 0.9 one race in ten is run again, since the winner is drawn by its share; an
 has half as much mass, more or less.
 
 What is found for a row depends on that row alone: its scores, its parameters and its key. The host waits for
-numbers in between; on a CUDA device, where it must not, `triton_draw.py` does the same.
+numbers in between. On a CPU `numba_draw.py` does the same in one call, and on a CUDA device, where nobody
+must wait, `triton_draw.py`: this is what they are to find, and the draw on any other device.
 """
 
 from __future__ import annotations
@@ -49,9 +50,12 @@ Draw = Callable[[Tensor, Asked], Tensor]
 
 
 def draw_on(device: torch.device) -> Draw:
-    """What draws on a device. Triton is imported only where it does: that takes longer than a CPU engine to
-    start."""
-    if device.type == "cpu" or find_spec("triton") is None:
+    """What draws on a device. A compiler is imported only where it is needed."""
+    if device.type == "cpu":
+        from engine.sampling import numba_draw
+
+        return numba_draw.draw
+    if find_spec("triton") is None:
         return draw
     from engine.sampling import triton_draw
 

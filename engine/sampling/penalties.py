@@ -9,6 +9,8 @@ It knows sequences, and nothing of temperatures, seeds or draws.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -73,7 +75,7 @@ class TokenCounts:
         """The tokens of all contexts in one line: whose each is, which it is, and how often it was output."""
         device = self._output.device
         lengths = [len(row.distinct) for row in counts]
-        owners, places = _spread(lengths, [0] * len(counts), device)
+        owners, places = _spread(lengths, device)
         rows = upload([row.row for row in counts], device)
         ids = self._distinct[rows[owners], places].long()
         latest = torch.full((len(counts),), -1, device=device)
@@ -98,9 +100,8 @@ class TokenCounts:
         """Count all that the host knows. A row where that fails is counted anew."""
         device = self._output.device
         counts, anew = [], []
-        named: list[list[int]] = []  # tokens that a row has not named yet
-        starts: list[int] = []  # and where they are put
-        output: list[list[int]] = []  # tokens that were output since
+        named: list[list[int]] = [[], [], []]  # rows, tokens that they have not named yet, where to put these
+        output: list[list[int]] = [[], []]  # rows, and tokens that were output since
         for request, row in zip(requests, rows, strict=True):
             seq = request.seq
             count = self._counted.pop(seq.slot, None)
@@ -111,36 +112,34 @@ class TokenCounts:
             else:  # whatever is new was sampled
                 context = said = seq.tokens[count.counted :]
             new = [token for token in dict.fromkeys(context) if token not in count.distinct]
-            starts.append(len(count.distinct))
-            named.append(new)
-            output.append(said)
+            places = range(len(count.distinct), len(count.distinct) + len(new))
+            _extend(named, [row] * len(new), new, places)
+            _extend(output, [row] * len(said), said)
             count.distinct.update(dict.fromkeys(new))
             count.counted = seq.num_tokens
             counts.append(count)
         if anew:
             self._output.index_fill_(0, upload(anew, device), 0)
-        table = upload(rows, device)
-        owners, places = _spread([len(tokens) for tokens in named], starts, device)
-        tokens = upload([token for some in named for token in some], device)
-        self._distinct.index_put_((table[owners], places), tokens.int())
-        owners, _ = _spread([len(tokens) for tokens in output], starts, device)
-        tokens = upload([token for some in output for token in some], device)
-        self._output.index_put_((table[owners], tokens), self._output.new_ones(()), accumulate=True)
+        owners, tokens, at = upload(named, device)
+        self._distinct.index_put_((owners, at), tokens.int())
+        owners, tokens = upload(output, device)
+        self._output.index_put_((owners, tokens), self._output.new_ones(()), accumulate=True)
         self._counted |= {request.seq.slot: count for request, count in zip(requests, counts, strict=True)}
         return counts
 
 
-def _spread(lengths: list[int], starts: list[int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Runs of these lengths in one line: which run each place is of, and a number that counts from its
-    start."""
-    total, ends = sum(lengths), 0
-    offsets = []
-    for length, start in zip(lengths, starts, strict=True):
-        offsets.append(start - ends)
-        ends += length
-    numbers, counts = upload([list(range(len(lengths))), offsets], device), upload(lengths, device)
-    owners = numbers[0].repeat_interleave(counts, output_size=total)  # given, so that nobody waits
-    return owners, torch.arange(total, device=device) + numbers[1][owners]
+def _extend(columns: list[list[int]], *more: Iterable[int]) -> None:
+    for column, values in zip(columns, more, strict=True):
+        column.extend(values)
+
+
+def _spread(lengths: list[int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Runs of these lengths in one line: which run each place is of, and where in it."""
+    ends = list(itertools.accumulate(lengths))
+    begins, counts = upload([[0, *ends[:-1]], lengths], device)
+    owners = torch.arange(len(lengths), device=device)
+    owners = owners.repeat_interleave(counts, output_size=ends[-1])  # given, so that nobody waits
+    return owners, torch.arange(ends[-1], device=device) - begins[owners]
 
 
 def _is_late(request: SampleRequest) -> bool:

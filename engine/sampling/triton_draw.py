@@ -3,10 +3,8 @@
 A program reads its row once for the best score, once to race, and once more for top_p's masses; where the
 winner is outside of top_p it races again. Blocks that cannot win any more are passed over.
 
-What holds beside the CPU, for the same float32 scores: the noise has the same bits, and greedy tokens and the
-winners of a race without top_p are the same. For that nothing is fused, so that each operation is rounded as
-IEEE 754 rounds it. Of top_p the masses may differ in their last bits, for the device has an exponential of
-its own: a token that stands at the very edge may be inside here and outside there.
+For the same float32 scores tokens are those of the CPU. For that nothing is fused, so that each operation of
+the noise and of top_p's masses is rounded as IEEE 754 rounds it.
 """
 
 # ruff: noqa: N803 (what is fixed when a kernel is compiled stands in capitals, as in Triton's own code)
@@ -35,7 +33,12 @@ LN2 = tl.constexpr(noise.LN2)
 TERMS = tl.constexpr(len(noise.SERIES))
 SLACK = tl.constexpr(race.SLACK)
 MIN_TEMPERATURE = tl.constexpr(race.MIN_TEMPERATURE)
-SCALE = tl.constexpr(filters.SCALE)
+COLDEST = tl.constexpr(filters.COLDEST)
+LOG2E = tl.constexpr(filters.LOG2E)
+LN2_HIGH = tl.constexpr(filters.LN2_HIGH)
+LN2_LOW = tl.constexpr(filters.LN2_LOW)
+POWER_7, POWER_6, POWER_5, POWER_4, POWER_3, POWER_2 = map(tl.constexpr, filters.POWERS[:6])
+EXPONENT_BIAS = tl.constexpr(filters.EXPONENT_BIAS)
 
 
 def draw(scores: Tensor, asked: Asked) -> Tensor:
@@ -178,7 +181,19 @@ def cooled(score, best, degrees, WIDE: tl.constexpr):  # type: ignore[no-untyped
 
 @triton.jit
 def mass(cold):  # type: ignore[no-untyped-def]
-    return tl.floor(tl.exp(cold) * SCALE + 0.5).to(tl.int64)
+    """As `filters.mass`: operation by operation."""
+    x = tl.maximum(cold.to(tl.float32), COLDEST)
+    whole = tl.floor(x * LOG2E + 0.5)
+    x = x - whole * LN2_HIGH - whole * LN2_LOW
+    power = x * POWER_7 + POWER_6
+    power = power * x + POWER_5
+    power = power * x + POWER_4
+    power = power * x + POWER_3
+    power = power * x + POWER_2
+    power = power * x + 1
+    power = power * x + 1
+    scale = ((whole.to(tl.int32) + EXPONENT_BIAS) << 23).to(tl.float32, bitcast=True)
+    return tl.floor(power * scale + 0.5).to(tl.int64)
 
 
 @triton.jit

@@ -8,7 +8,7 @@ import torch
 
 from bench.exact import SLOTS, Engines, alone, differing, scripts, ways
 from engine import api
-from engine.build.exactness import find_row_multiple, trial_tokens
+from engine.build.exactness import find_row_multiple, least_row_multiple, trial_tokens
 from engine.forward.attention import NAME
 from engine.forward.by_sdpa import SdpaBackend
 from engine.forward.kv_pool import KvPool
@@ -40,7 +40,8 @@ def tiny(architecture: str, dtype: torch.dtype) -> Engines:
             model, pool, backend, latest, block_size=BLOCK, context=context, eos=eos, row_multiple=multiple
         )
 
-    multiple = find_row_multiple(runner, facts.vocab, BLOCK, dtype, groups=len(groups))
+    least = least_row_multiple(model, dtype)
+    multiple = find_row_multiple(runner, facts.vocab, BLOCK, least=least, groups=len(groups))
     assert multiple is not None
     windows = tuple(group.window for group in groups)
     return Engines(runner(multiple, POOL), facts.vocab, len(groups) * POOL // BLOCK, BLOCK, windows)

@@ -110,6 +110,8 @@ OTHERS = {
     "engine.schedule": [],
     "engine.structure": ["llguidance"],
     "engine.sampling": ["torch"],
+    "engine.sampling.compiled": ["numba"],
+    "engine.sampling.numba_draw": ["numpy", "torch"],
     "engine.sampling.triton_draw": ["torch", "triton"],
     "engine.memory": ["torch"],
     "engine.step": ["torch"],

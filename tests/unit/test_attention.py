@@ -22,6 +22,7 @@ from engine.forward.kv_read_plan import RowSpan, contiguous_runs
 from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
 from engine.schedule.windows import GONE
+from tests.fakes.attention_kinds import Kind, kinds
 from tests.fakes.attention_packages import BatchPrefillWithPagedKVCacheWrapper, flash_attn_varlen_func
 from tests.fakes.triton_kernels import needs_triton, triton_backend
 
@@ -88,20 +89,7 @@ class Context:
         return Row(sequence, self.tokens - self.count, self.count, samples=True)
 
 
-@dataclass(frozen=True)
-class Kind:
-    window: int | None = None
-    softcap: float | None = None
-    sinks: bool = False
-
-
-KINDS = {
-    "plain": Kind(),
-    "window": Kind(window=5),
-    "softcap": Kind(softcap=2.0),
-    "sinks": Kind(sinks=True),
-    "all": Kind(window=5, softcap=2.0, sinks=True),
-}
+KINDS = kinds(window=5)
 LAYOUTS = {
     "one token": [Context([7], 1)],
     "one run": [Context([3, 4, 5], 11)],

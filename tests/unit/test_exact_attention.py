@@ -18,25 +18,13 @@ from engine.forward.by_sdpa import SdpaBackend, tiling_of_kind
 from engine.forward.kv_pool import KvPool
 from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
+from tests.fakes.attention_kinds import Kind, kinds
 
 BLOCK, BLOCKS = 16, 160
 KV_HEADS, GROUP, SIZE = 2, 3, 16
 
 
-@dataclass(frozen=True)
-class Kind:
-    window: int | None = None
-    softcap: float | None = None
-    sinks: bool = False
-
-
-KINDS = {
-    "plain": Kind(),
-    "window": Kind(window=40),
-    "softcap": Kind(softcap=2.0),
-    "sinks": Kind(sinks=True),
-    "all": Kind(window=70, softcap=2.0, sinks=True),
-}
+KINDS = kinds(window=40)
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 
 

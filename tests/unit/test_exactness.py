@@ -61,6 +61,10 @@ def test_it_is_the_least_multiple_at_which_nothing_shows(shows: str, multiple: i
     assert find_row_multiple(lambda tried: Machine(tried, shows), VOCAB, BLOCK) == multiple
 
 
+def test_it_begins_where_it_is_told_to() -> None:
+    assert find_row_multiple(lambda tried: Machine(tried, "nothing"), VOCAB, BLOCK, least=4) == 4
+
+
 @pytest.mark.parametrize("block_size", [1, 4, 16, 1024])
 def test_its_blocks_fit_into_what_it_asks_for(block_size: int) -> None:
     class Watching(Machine):
