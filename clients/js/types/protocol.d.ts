@@ -421,6 +421,7 @@ export type Ready = {
     limits: Limits & Record<string, unknown>;
     fingerprint?: string;
     exact?: boolean;
+    weights?: string;
 };
 export type ErrorEvent = {
     type: "error";
