@@ -10,12 +10,15 @@ It knows names and types of functions, and nothing of what they are called for.
 from __future__ import annotations
 
 import ctypes
+import platform
 from ctypes import c_bool, c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import torch  # loaded before ggml: then both compute in the threads of one OpenMP
 
 PACKAGE = "xllamacpp"
 THREADPOOL_PARAMS_BYTES = 4096  # more than they take: ggml fills them in itself
@@ -91,6 +94,8 @@ class Library:
 
 def why_not() -> str | None:
     """Why it cannot be used here, if so."""
+    if platform.machine() == "x86_64" and torch.backends.cpu.get_cpu_capability() == "DEFAULT":
+        return f"the package {PACKAGE} is built for AVX2, which this processor does not have"
     try:
         library()
     except (OSError, AttributeError, ImportError) as error:
@@ -100,8 +105,7 @@ def why_not() -> str | None:
 
 @cache
 def library() -> Library:
-    """Raises where it is not there, or not the one that we know. torch is to be loaded before it: then both
-    compute in the threads of one OpenMP."""
+    """Raises where it is not there, or not the one that we know."""
     spec = find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise ImportError(f"the package {PACKAGE} is not installed")

@@ -152,6 +152,12 @@ def test_without_the_package_a_gguf_file_is_computed_by_torch(
         build(options(tmp_path / "tiny.gguf", weights="q8"))
 
 
+def test_a_processor_for_which_it_is_not_built_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "DEFAULT")
+    assert "AVX2" in str(why_not())
+
+
 def test_weights_that_do_not_fit_are_refused_before_ggml_sees_them(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path, "llama")
     config = folder / "config.json"
