@@ -21,6 +21,7 @@ MEASUREMENTS = (
     "schedule",
     "sampling",
     "decode",
+    "perplexity",
     "structure",
     "exact",
     "memory",

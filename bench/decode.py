@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache, GenerationConfig
 
 from bench import used_cache
+from bench.llama_cpp import LlamaCpp
 from bench.result_tables import Figure
 from bench.server import ServerProcess
 from bench.used_cache import Bench
@@ -121,7 +125,7 @@ def contest(name: str, rate: Callable[[int, int], float]) -> Rates:
 def measure() -> list[Figure]:
     # One after the other, and one at a time in memory: these machines are small.
     rates, used = _engine()
-    return _figures({**rates, **_websocket(), **_transformers()}) + used
+    return _figures({**rates, **_websocket(), **_transformers()}) + used + _of_file()
 
 
 def _engine() -> tuple[Rates, list[Figure]]:
@@ -140,6 +144,28 @@ def _transformers() -> Rates:
     plain = AutoModelForCausalLM.from_pretrained(resolve(DEFAULT_MODEL), dtype=torch.float32)
     bare = contest("bare", lambda count, salt: bare_rate(plain, count, salt))
     return bare | contest("generate_batch", lambda count, salt: batch_rate(plain, count, salt))
+
+
+def _of_file() -> list[Figure]:
+    """A GGUF file as wide as it is, beside llama.cpp, where there is one to measure."""
+    name = os.environ.get("BENCH_GGUF")
+    if not name or find_spec("xllamacpp") is None:
+        return []
+    with LlamaCpp(Path(name)) as peer:
+        theirs = contest("theirs", lambda count, salt: asyncio.run(peer.rate(prompts(count, salt), TOKENS)))
+    with ServerProcess("--model", name) as server:
+        ours = contest("ours", lambda count, salt: asyncio.run(websocket_rate(server, count, salt)))
+    return [
+        Figure(
+            f"{Path(name).name} behind the WebSocket, {count} streams",
+            ours["ours", count],
+            "tok/s",
+            ">= 0.7 x" if count == 1 else ">= 0.9 x",
+            ours["ours", count] / theirs["theirs", count],
+            "llama.cpp",
+        )
+        for count in STREAM_COUNTS
+    ]
 
 
 def _figures(rates: Rates) -> list[Figure]:

@@ -51,6 +51,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     model: str
     device: str = "auto"
     dtype: str = "auto"
+    weights: str = "auto"  # or f32, bf16, q8, q4: how wide they are on a CPU; auto is a GGUF file's own width
     attention: str = "auto"
     threads: int = 0
     kv_tokens: int = 0
@@ -259,6 +260,8 @@ class Hello(Struct, tag=True, array_like=True):
     fingerprint: str = ""  # equal ones promise equal tokens
     grammars: bool = False  # whether streams may have them
     exact: bool = False  # whether a stream's tokens follow from its own start and steering alone
+    weights: str = ""  # how wide they are
+    products: str = "torch"  # or ggml: by which library they are multiplied
 
 
 class Starting(Struct, tag=True, array_like=True):

@@ -135,7 +135,7 @@ async def serve(options: Options, listening: socket.socket) -> None:
         look_at_news_alone()
         ending = partial(let_finish, hub, supervisor, endpoints, options.shutdown_grace_s)
         server = Server(_uvicorn_config(options, endpoints), ending)
-        model = f"{hello.model} ({hello.dtype}, {hello.device})"
+        model = f"{hello.model} ({hello.weights or hello.dtype}, {hello.device})"
         print(welcome(listening, model, keyless=keyring is None), flush=True)
         await server.serve(sockets=[listening])
     except EngineFailed as error:
@@ -217,6 +217,7 @@ def _connector(options: Options) -> Connect:
         device=options.device,
         devices=options.devices,
         dtype=options.dtype,
+        weights=options.weights,
         attention=options.attention,
         exact=options.exact,
         threads=options.threads,

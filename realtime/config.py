@@ -25,6 +25,7 @@ PREFIX = "MIDSTREAM_"  # of environment variables
 OF_CLIENTS = ("MIDSTREAM_API_KEY",)
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
+Weights = Literal["auto", "f32", "bf16", "q8", "q4"]
 Attention = Literal["auto", "sdpa", "triton", "flash_attn", "flashinfer"]
 Exactness = Literal["auto", "on", "off"]
 EnginePlace = Literal["process", "thread"]
@@ -66,6 +67,9 @@ class Options:
     )
     devices: int = option(1, "devices that share the model, each holding a part of it", least=1, most=64)
     dtype: Dtype = option("auto", "precision of weights and cache; auto chooses by the device")
+    weights: Weights = option(
+        "auto", "width of the weights on a CPU; auto takes a GGUF file's own, and else f32"
+    )
     attention: Attention = option(
         "auto", "what reads the KV cache; auto takes triton on a CUDA device, else sdpa"
     )

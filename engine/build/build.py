@@ -11,6 +11,7 @@ import torch
 from engine import api, toy_model
 from engine.build.budgets import MAX_CONTEXTS, check_kv_tokens, decoding_rows, step_tokens, whole_blocks
 from engine.build.fingerprint import fingerprint
+from engine.build.products import narrow_width
 from engine.engine import Engine
 from engine.forward.interface import Runner
 from engine.forward.toy_runner import CONTEXT, ToyRunner
@@ -25,8 +26,7 @@ from engine.structure.vocabulary import Vocabulary, read_vocabulary
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from transformers import PreTrainedModel
-
+    from engine.build.components import ServedModel
     from engine.memory.host_pool import HostPool
     from engine.memory.idle_memory import IdleMemory
     from engine.parallel.ranks import RankGroup
@@ -99,8 +99,13 @@ def _build_model(options: api.EngineOptions, join: JoinRanks | None) -> tuple[En
     folder = resolve(options.model)
     ranks = _join_ranks(join, folder, device, options.devices)
     place = ranks.device if ranks else device
-    model = load(folder, dtype=options.dtype, device=place, attention=NAME, devices=options.devices)
-    return build_around(model, folder, options, ranks)
+    width = narrow_width(options, folder, device)
+    if width is None:
+        model = load(folder, dtype=options.dtype, device=place, attention=NAME, devices=options.devices)
+        return build_around(model, folder, options, ranks)
+    from engine.ggml import loading as ggml_loading
+
+    return build_around(ggml_loading.load(folder, width), folder, options)
 
 
 def _join_ranks(join: JoinRanks | None, folder: Path, device: str, devices: int) -> RankGroup | None:
@@ -116,7 +121,7 @@ def _join_ranks(join: JoinRanks | None, folder: Path, device: str, devices: int)
 
 
 def build_around(
-    model: PreTrainedModel, folder: Path, options: api.EngineOptions, ranks: RankGroup | None = None
+    model: ServedModel, folder: Path, options: api.EngineOptions, ranks: RankGroup | None = None
 ) -> tuple[Engine, api.Hello]:
     """An engine for a model that is loaded, whose tokenizer lies in `folder`."""
     from engine.build.components import Components
@@ -149,8 +154,11 @@ def build_around(
             attention=components.attention_name,
             exact=components.exact,
             devices=options.devices,
+            products=components.library,
         ),
         exact=components.exact,
+        weights=components.width,
+        products=components.library.partition(" ")[0],
     )
     log.info(
         "%s on %s in %s: %s; attention by %s; %s; %d tokens of KV cache, %.2f GB%s",
@@ -159,7 +167,7 @@ def build_around(
         hello.dtype,
         hello.fingerprint,
         hello.attention,
-        components.packed,
+        components.products,
         hello.kv_tokens,
         components.kv_bytes / 1e9,
         components.kv_growth,

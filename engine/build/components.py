@@ -26,6 +26,7 @@ from engine.forward import backends
 from engine.forward.attention import NAME, AttentionBackend
 from engine.forward.kv_pool import KvPool
 from engine.forward.model_runner import ModelRunner
+from engine.ggml.decoder import GgmlModel
 from engine.heap import trim_heap
 from engine.memory import kv_sizing
 from engine.memory.file_pages import let_go_of_file_pages
@@ -47,11 +48,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+ServedModel = PreTrainedModel | GgmlModel
+
+
 class Components:
     """`ranks` are the processes that share the model, where there are several."""
 
-    def __init__(self, model: PreTrainedModel, options: api.EngineOptions, ranks: RankGroup | None) -> None:
-        model.set_attn_implementation(NAME)
+    def __init__(self, model: ServedModel, options: api.EngineOptions, ranks: RankGroup | None) -> None:
         self.device = str(model.device)
         self._on_cuda = model.device.type == "cuda"
         if self._on_cuda:
@@ -60,7 +63,7 @@ class Components:
         self._rows = decoding_rows(options.batch_rows, options.max_streams)
         self.facts = describe(model.config, model.generation_config)
         self.weights_bytes = sum(weight.nbytes for weight in model.parameters())
-        self.packed = pack(model)
+        self._prepare(model)
         if not self._on_cuda:
             _let_go_of_what_was_needed_once()
         if ranks is not None:
@@ -89,6 +92,14 @@ class Components:
             self._warm_up()
         if ranks is None:
             backends.capture_decode(self.runner, backend, self._rows)
+
+    def _prepare(self, model: ServedModel) -> None:
+        if isinstance(model, GgmlModel):
+            self.library, self.width, self.products = model.library, model.width, model.description
+            return
+        model.set_attn_implementation(NAME)
+        self.library, self.width = "torch", str(model.dtype).removeprefix("torch.")
+        self.products = str(pack(model))
 
     def host_pool(self) -> HostPool | None:
         """The host's memory for the blocks of paused streams."""

@@ -36,8 +36,10 @@ def fingerprint(
     attention: str,
     exact: bool,
     devices: int = 1,
+    products: str = "torch",
 ) -> str:
-    """`weights` is their digest, which tells quantised ones too; in `folder` lies the tokenizer."""
+    """`weights` is their digest, which tells quantised ones too; in `folder` lies the tokenizer; `products`
+    is the library that multiplies, with its version where that is not torch."""
     inputs = {
         "arithmetic": ARITHMETIC,
         "weights": weights,
@@ -47,6 +49,7 @@ def fingerprint(
         "attention": attention,
         "exact": exact,
         "devices": devices,
+        "products": products,
         "machine": machine(device),
         "torch": torch.__version__,
         "transformers": version("transformers"),

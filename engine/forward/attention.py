@@ -86,18 +86,31 @@ def paged_attention(
     D]."""
     layer = module.layer_idx
     assert isinstance(layer, int)
-    group = pool.group_of[layer]
-    kept = pool.groups[group].window
-    assert kept is None or (sliding_window is not None and sliding_window <= kept), "it reads what is gone"
-    plan = plans[group]
-    count = len(plan.pool_indices)  # what stands behind them only fills the batch up
-    query, own = query[0, :, :count], (key[0, :, :count], value[0, :, :count])
-    pool.write(layer, plan.pool_indices, *own)
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     params = AttentionParams(scale, sliding_window, softcap, s_aux)
-    out = plan.attend(pool.keys[layer], pool.values[layer], query, own, params)
-    more = key.shape[2] - count
+    out = attend(layer, query[0], (key[0], value[0]), params, pool, plans)
+    more = key.shape[2] - len(out)
     return (functional.pad(out, (0, 0, 0, 0, 0, more)) if more else out).unsqueeze(0), None
+
+
+def attend(
+    layer: int,
+    query: Tensor,
+    own: tuple[Tensor, Tensor],
+    params: AttentionParams,
+    pool: KvPool,
+    plans: Rows[AttentionPlan],
+) -> Tensor:
+    """A layer's attention, for whoever computes layers. query: [H, T, D]; own keys and values: [KV, T, D];
+    returns [T, H, D], without what stands behind the planned tokens: it only fills the batch up."""
+    group = pool.group_of[layer]
+    kept, seen = pool.groups[group].window, params.window
+    assert kept is None or (seen is not None and seen <= kept), "it reads what is gone"
+    plan = plans[group]
+    count = len(plan.pool_indices)
+    own = (own[0][:, :count], own[1][:, :count])
+    pool.write(layer, plan.pool_indices, *own)
+    return plan.attend(pool.keys[layer], pool.values[layer], query[:, :count], own, params)
 
 
 AttentionInterface.register(NAME, paged_attention)

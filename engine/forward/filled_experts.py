@@ -7,7 +7,8 @@ that transformers' experts have in common, and no architecture.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,11 @@ from torch.nn import functional
 Experts = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def fill_experts(model: nn.Module, multiple: int) -> None:
+class Layered(Protocol):
+    def modules(self) -> Iterator[nn.Module]: ...
+
+
+def fill_experts(model: Layered, multiple: int) -> None:
     """From now on, in place; again with another multiple, that one holds."""
     for module in model.modules():
         weight = getattr(module, "gate_up_proj", None)

@@ -7,13 +7,12 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Rows
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch import Tensor
-from transformers import PreTrainedModel
+from torch import Tensor, nn
 
 from engine.forward.attention import AttentionBackend, AttentionPlan
 from engine.forward.filled_experts import fill_experts
@@ -26,10 +25,19 @@ if TYPE_CHECKING:
     from engine.forward.cuda_graphs import Capture, DecodeGraphs
 
 
+class CausalModel(Protocol):
+    """What is called as transformers' models of language are."""
+
+    @property
+    def device(self) -> torch.device: ...
+    def modules(self) -> Iterator[nn.Module]: ...
+    def __call__(self, **arguments: Any) -> Any: ...
+
+
 class ModelRunner:
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: CausalModel,
         pool: KvPool,
         attention: AttentionBackend,
         latest_tokens: Tensor,

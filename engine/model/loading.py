@@ -18,13 +18,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
-from engine.model import default_model
+from engine.model import default_model, gguf_folder
 from engine.model.default_model import DEFAULT_MODEL
 from engine.model.facts import ModelFacts, describe
-from engine.model.preflight import SUPPORTED, ModelError, check_folder, expand_home, parameter_count
+from engine.model.gguf_file import GgufFile
+from engine.model.preflight import (
+    GGUF_FILE,
+    SUPPORTED,
+    ModelError,
+    check_folder,
+    expand_home,
+    parameter_count,
+)
 
 log = getLogger(__name__)
 
@@ -36,21 +45,27 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+HUB_ID = r"[\w-][\w.-]*/[\w-][\w.-]*"
 HUB_FILES = ["*.safetensors", "*.json", "*.jinja"]
 GIB = 2**30
 
 
 def resolve(name: str = DEFAULT_MODEL) -> Path:
-    """The folder of a model: the default one by its name, a local folder, or a hub id (`owner/name`)."""
+    """The folder of a model: the default one by its name, a local folder or GGUF file, or a hub id
+    (`owner/name`, and `owner/name/file.gguf` for one of its GGUF files)."""
     folder = expand_home(name)
     if name == DEFAULT_MODEL:
         return default_model.ensure()
     if name and folder.is_dir():
         return folder
-    if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name):
+    if name.endswith(".gguf") and folder.is_file():
+        return gguf_folder.ensure(folder)
+    if found := re.fullmatch(rf"({HUB_ID})/(.+\.gguf)", name):
+        return gguf_folder.ensure(_file_from_hub(*found.groups()))
+    if re.fullmatch(HUB_ID, name):
         return _from_hub(name)
     raise ModelError(
-        f"no model {name}: it is no folder here, no hub id (owner/name), and not {DEFAULT_MODEL}"
+        f"no model {name}: it is no folder or GGUF file here, no hub id (owner/name), and not {DEFAULT_MODEL}"
     )
 
 
@@ -67,7 +82,7 @@ def load(
     number = _dtype(dtype, config, place)
     size = parameter_count(folder) * number.itemsize
     _check_not_distributed()
-    _check_memory(size if place.type == "cpu" else size // devices, place)
+    check_memory(size if place.type == "cpu" else size // devices, place)
     log.info("reading %.2f GB of weights to %s in %s", size / 1e9, place, str(number).removeprefix("torch."))
     began = time.perf_counter()
     try:
@@ -106,9 +121,15 @@ def _read(
     experts = (
         {"experts_implementation": "eager"} if number is torch.float64 else {}
     )  # grouped ones know no float64
-    auto: Any = AutoModelForCausalLM  # its annotations do not know `output_loading_info`
-    model, report = auto.from_pretrained(
-        folder,
+    reader: Any = AutoModelForCausalLM  # its annotations do not know `output_loading_info`
+    source: dict[str, Any] = {"pretrained_model_name_or_path": folder}
+    if (file := folder / GGUF_FILE).is_file():
+        config = AutoConfig.from_pretrained(folder)
+        weights = GgufFile(file).state_dict(config)
+        source = {"pretrained_model_name_or_path": None, "config": config, "state_dict": weights}
+        reader = getattr(transformers, SUPPORTED[config.model_type])
+    model, report = reader.from_pretrained(
+        **source,
         dtype=number,
         attn_implementation=attention,
         use_safetensors=True,
@@ -170,6 +191,17 @@ def _from_hub(name: str) -> Path:
         ) from error
 
 
+def _file_from_hub(name: str, file: str) -> Path:
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(name, file))
+    except Exception as error:  # as above
+        raise ModelError(
+            f"{name}/{file} is no file here, and not to be had from the hub: {_sentence(error)}"
+        ) from error
+
+
 def _device(name: str) -> torch.device:
     try:
         place = torch.device(name)
@@ -203,7 +235,7 @@ def _check_not_distributed() -> None:
         )
 
 
-def _check_memory(needed: int, place: torch.device) -> None:
+def check_memory(needed: int, place: torch.device) -> None:
     free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else available_memory()
     if free is not None and needed > free:
         sizes = f"the weights take {needed / GIB:.1f} GiB, {free / GIB:.1f} are free"

@@ -13,6 +13,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+GGUF_FILE = "model.gguf"  # which may stand in a model folder in place of safetensors
+
 
 class ModelError(Exception):
     """Why a model cannot be served, in one sentence."""
@@ -50,8 +52,9 @@ def check_folder(folder: Path) -> dict[str, Any]:
     _check_supported(folder, config)
     if not (folder / "tokenizer.json").is_file():
         raise ModelError(f"the model folder {folder} holds no tokenizer.json")
-    for file in weight_files(folder):
-        _shapes(file)
+    if not (folder / GGUF_FILE).is_file():
+        for file in weight_files(folder):
+            _shapes(file)
     return config
 
 
@@ -61,7 +64,7 @@ def weight_files(folder: Path) -> list[Path]:
     if single.is_file():
         return [single]
     if not index.is_file():
-        raise ModelError(f"the model folder {folder} holds no weights as safetensors")
+        raise ModelError(f"the model folder {folder} holds no weights, as safetensors or {GGUF_FILE}")
     names = _read_json(index).get("weight_map")
     if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
         raise ModelError(f"{index} is broken: it maps no weights to files")
@@ -70,6 +73,10 @@ def weight_files(folder: Path) -> list[Path]:
 
 def parameter_count(folder: Path) -> int:
     """As the headers of the weights say."""
+    if (file := folder / GGUF_FILE).is_file():
+        from engine.model.gguf_file import GgufFile  # brings torch with it
+
+        return GgufFile(file).parameter_count
     return sum(prod(shape) for file in weight_files(folder) for shape in _shapes(file))
 
 

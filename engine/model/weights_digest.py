@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import json
 from hashlib import blake2b
+from typing import Any
 
 import torch
-from torch import Tensor
-from transformers import PreTrainedModel
+from torch import Tensor, nn
 
 DIGEST_BYTES = 16
 COLUMNS = 1021  # sums of a tensor; a prime, so that no width of a layer keeps numbers that move in one column
@@ -25,7 +25,7 @@ NO_ARITHMETIC = {"_name_or_path", "transformers_version"}  # of a configuration:
 
 
 @torch.inference_mode()
-def weights_digest(model: PreTrainedModel) -> str:
+def weights_digest(model: nn.Module) -> str:
     digest = blake2b(digest_size=DIGEST_BYTES)
     digest.update(_configuration(model))
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
@@ -35,8 +35,9 @@ def weights_digest(model: PreTrainedModel) -> str:
     return digest.hexdigest()
 
 
-def _configuration(model: PreTrainedModel) -> bytes:
-    fields = model.config.to_dict()
+def _configuration(model: nn.Module) -> bytes:
+    config: Any = model.config
+    fields: dict[str, Any] = config.to_dict()
     told = {name: value for name, value in fields.items() if name not in NO_ARITHMETIC}
     return json.dumps(told, sort_keys=True, default=str).encode()
 

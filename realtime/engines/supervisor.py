@@ -120,6 +120,7 @@ class Supervisor:
                 hello.fingerprint,
                 hello.grammars,
                 hello.exact,
+                f"{hello.weights} by {hello.products}" if hello.weights else None,
             )
             self.hub.engine_ready(model)
         except BaseException:

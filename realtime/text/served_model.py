@@ -16,3 +16,4 @@ class ServedModel(Struct, frozen=True):
     fingerprint: str
     grammars: bool = True  # whether its engine can follow them
     exact: bool = False  # whether equal starts and steering give equal tokens, in any company
+    weights: str | None = None  # how wide they are, and what multiplies them

@@ -142,6 +142,7 @@ class Connection:
                 | ({} if model is None else {"context": model.context}),
                 fingerprint=None if model is None else model.fingerprint,
                 exact=model is not None and model.exact,
+                weights=None if model is None else model.weights,
             )
         )
 

@@ -68,6 +68,7 @@ OUR_OWN = {
     "engine.sampling": ["engine.schedule", "engine.nonblocking_transfer", "engine.api"],
     "engine.model": [],
     "engine.forward": ["engine.schedule", "engine.model", "engine.nonblocking_transfer", "engine.toy_model"],
+    "engine.ggml": ["engine.forward.attention", "engine.forward.kv_pool", "engine.model"],
     "engine.memory": [
         "engine.forward",
         "engine.sampling",
@@ -119,6 +120,7 @@ OTHERS = {
     "engine.build": ["torch", "transformers"],
     "engine.forward": ["torch", "transformers"],
     "engine.forward.triton_kernels": ["triton"],
+    "engine.ggml": ["safetensors", "torch", "transformers"],
     "engine.forward.by_triton": ["torch", "triton"],
     "engine.model": [
         "filelock",

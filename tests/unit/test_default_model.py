@@ -20,7 +20,8 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 from engine import toy_model
 from engine.model.default_model import DEFAULT_MODEL, GGUF_IN_WHEEL, default_folder, ensure, make
-from engine.model.gguf_to_huggingface import LAYER_NAMES, NAMES, convert
+from engine.model.gguf_file import LAYER_NAMES, NAMES
+from engine.model.gguf_to_huggingface import convert
 from engine.model.loading import describe, load, resolve
 from engine.model.preflight import ModelError
 from tests.fakes.tiny_models import tiny_model
@@ -193,6 +194,7 @@ def write_gguf(model: PreTrainedModel, file: Path) -> None:
 def add_tokenizer(writer: gguf.GGUFWriter) -> None:
     tokenizer = Tokenizer.from_file(str(toy_model.FOLDER / "tokenizer.json"))
     writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
     tokens = [tokenizer.id_to_token(token) or "" for token in range(toy_model.VOCAB)]
     tokens[256:258] = ["Ġx", "Ġxy"]
     writer.add_token_list(tokens)
@@ -227,7 +229,7 @@ def test_a_gguf_file_becomes_the_model_that_it_holds(tmp_path: Path) -> None:
     write_gguf(model, tmp_path / "tiny.gguf")
     folder = tmp_path / "converted"
     folder.mkdir()
-    convert(tmp_path / "tiny.gguf", folder)
+    convert(tmp_path / "tiny.gguf", folder, weights=True)
 
     written = load_file(folder / "model.safetensors")
     assert set(written) == set(model.state_dict())

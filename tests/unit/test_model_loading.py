@@ -180,10 +180,13 @@ REFUSALS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a wrong field": (lambda folder: change(folder, hidden_size="wide"), "cannot be loaded: .*hidden_size"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "holds no tokenizer.json"),
-    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "holds no weights as safetensors"),
+    "no weights": (
+        lambda folder: (folder / "model.safetensors").unlink(),
+        r"holds no weights, as safetensors or model\.gguf",
+    ),
     "pickled weights": (
         lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
-        "holds no weights as safetensors",
+        r"holds no weights, as safetensors or model\.gguf",
     ),
     "unreadable": (unreadable, "loop.safetensors cannot be read: Too many levels"),
     "truncated": (truncate, "truncated or corrupt"),
@@ -277,7 +280,7 @@ def test_the_default_name_is_the_default_model(folder: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("name", ["gpt-none", "/no/such/folder", "./no/folder", "a/b/c", "", "../up"])
 def test_what_is_no_name_is_refused(name: str) -> None:
-    with pytest.raises(ModelError, match="no folder here, no hub id"):
+    with pytest.raises(ModelError, match="no folder or GGUF file here, no hub id"):
         resolve(name)
 
 

@@ -234,7 +234,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  */
 /**
  * @typedef {{type: "ready", protocol: number, session_id: string, models: string[],
- *   limits: Limits & Record<string, unknown>, fingerprint?: string, exact?: boolean}} Ready
+ *   limits: Limits & Record<string, unknown>, fingerprint?: string, exact?: boolean, weights?: string}} Ready
  */
 /**
  * @typedef {{type: "error", status: number, code: string, message: string, retryable: boolean,

@@ -461,6 +461,7 @@ export type Ready = {
     limits: Limits & Record<string, unknown>;
     fingerprint?: string;
     exact?: boolean;
+    weights?: string;
 };
 export type ErrorEvent = {
     type: "error";

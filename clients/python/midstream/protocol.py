@@ -302,6 +302,7 @@ class Ready(Event, kw_only=True):
     limits: dict[str, Any]
     fingerprint: str | None = None  # of the engine; equal ones promise equal tokens
     exact: bool = False  # whether they do so in any company
+    weights: str | None = None  # how wide the model's weights are, and what multiplies them
 
 
 class StreamEvent(Event, kw_only=True):

@@ -1,0 +1,54 @@
+"""By which library a model's products are computed, and from weights of which width.
+
+float32 is torch's: oneDNN multiplies it fastest. What is narrower is ggml's, on one CPU, where the package
+that carries it is installed and the architecture is one that it computes. It knows the options and a folder's
+headers.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+from engine.api import EngineOptions
+from engine.model.preflight import GGUF_FILE, ModelError
+
+log = logging.getLogger(__name__)
+
+WIDE = "f32"
+WEIGHTS = ("auto", WIDE, "bf16", "q8", "q4")
+
+
+def narrow_width(options: EngineOptions, folder: Path, device: str) -> str | None:
+    """In which width ggml is to have the weights, auto for that of the file; None where torch computes.
+
+    Raises `ModelError` where what was asked for is not to be had.
+    """
+    if options.weights not in WEIGHTS:
+        raise ModelError(f"no weights {options.weights}: {', '.join(WEIGHTS)} are known")
+    is_narrow = (folder / GGUF_FILE).is_file()
+    if is_narrow and options.devices > 1:
+        raise ModelError("a GGUF file cannot be shared among devices: --devices 1 serves it")
+    if options.weights == WIDE or (options.weights == "auto" and not is_narrow):
+        return None
+    if why := _why_not(options, folder, device):
+        if options.weights != "auto":
+            raise ModelError(f"--weights {options.weights} cannot be had: {why}; f32 can")
+        log.info("the weights are made as wide as torch computes: %s", why)
+        return None
+    return options.weights
+
+
+def _why_not(options: EngineOptions, folder: Path, device: str) -> str | None:
+    if device != "cpu" or options.devices > 1:
+        return f"ggml computes on one CPU, and the model is on {device}"
+    if options.dtype not in ("auto", "float32"):
+        return f"ggml computes in float32, and --dtype is {options.dtype}"
+    from engine.ggml import layers, library
+
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return None  # who loads it says what is wrong
+    return layers.why_not(config) or library.why_not()

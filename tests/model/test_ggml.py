@@ -1,0 +1,222 @@
+"""Models that ggml computes: they say what transformers says but for what their width rounds off, and a
+stream's tokens follow from its own start and steering."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.exact import Engines, alone, differing, scripts, ways
+from engine import api, toy_model
+from engine.build.build import build
+from engine.build.products import narrow_width
+from engine.ggml.layers import FAMILY
+from engine.ggml.library import library, why_not
+from engine.ggml.loading import load
+from engine.ggml.weights import BFLOAT16, FLOAT32, Q8_0, Weight, Weights, read_weights
+from engine.model.loading import load as load_plain
+from engine.model.preflight import GGUF_FILE, ModelError
+from tests.fakes.engine_driver import Driver, greedy
+from tests.fakes.tiny_models import tiny_folder, tiny_model
+from tests.unit.test_default_model import write_gguf
+
+pytestmark = pytest.mark.skipif(why_not() is not None, reason="ggml cannot be used here")
+
+PROMPT = [72, 105, 300, 11, 290, 31] * 7
+
+
+def options(folder: Path, **fields: object) -> api.EngineOptions:
+    return api.EngineOptions(model=str(folder), device="cpu", kv_tokens=1024, **fields)  # type: ignore[arg-type]
+
+
+def stretched(folder: Path) -> Path:
+    """Positions that are stretched as Llama 3 stretches them."""
+    return tiny_folder(
+        folder,
+        "llama",
+        rope_parameters={
+            "rope_type": "llama3",
+            "rope_theta": 500_000.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+    )
+
+
+def spoken(folder: Path, **fields: object) -> list[int]:
+    engine, _ = build(options(folder, **fields))
+    driver = Driver(engine)
+    driver.settle(api.Submit(1, PROMPT, greedy(24), credit=1000))
+    return driver.told[1].tokens
+
+
+def test_wide_as_it_is_it_says_what_transformers_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every way in which weights and positions go through a graph, without what a narrow width rounds off."""
+    monkeypatch.setattr("engine.ggml.weights.WIDTHS", {"bf16": FLOAT32})
+    folders = [*(tiny_folder(tmp_path, architecture) for architecture in FAMILY)]
+    folders += [
+        stretched(tmp_path / "stretched"),
+        tiny_folder(tmp_path / "biased", "llama", attention_bias=True),
+    ]
+    folders.append(tiny_folder(tmp_path / "tied", "llama", tie_word_embeddings=True))
+    for folder in folders:
+        assert spoken(folder, weights="bf16") == spoken(folder, weights="f32"), folder
+
+
+@pytest.mark.parametrize(("width", "kind"), [("bf16", "bf16"), ("q8", "q8_0"), ("q4", "q4_1")])
+def test_a_width_rounds_to_what_its_name_says(width: str, kind: str, tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path, "qwen3")
+    weights = read_weights(folder, width)
+    plain = tiny_model("qwen3").state_dict()["model.layers.0.mlp.down_proj.weight"]
+    narrow = weights.by_name["blk.0.ffn_down.weight"]
+    assert narrow.kind_name == kind
+    assert narrow.data.nbytes == plain.shape[0] * library().row_size(narrow.kind, plain.shape[1])
+    _, hello = build(options(folder, weights=width))
+    assert (hello.weights, hello.products, hello.dtype) == (weights.width, "ggml", "float32")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "width"), [*((one, "q8") for one in FAMILY), ("mistral", "bf16"), ("mistral", "q4")]
+)
+def test_every_width_is_exact(architecture: str, width: str, tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path, architecture)
+    engines = Engines.of(options(folder, weights=width, exact="on"))
+    wanted = scripts(5, 9, engines.vocab, longest=150)
+    expected = alone(engines, wanted)
+    for name in ("staggered", "in a third of the memory", "in three engines"):
+        assert differing(expected, ways(wanted)[name](engines, wanted)) == (0, 0), name
+
+
+def test_a_gguf_file_is_served_as_wide_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_gguf(tiny_model("llama"), tmp_path / "tiny.gguf")
+    _, hello = build(options(tmp_path / "tiny.gguf"))
+    assert (hello.model, hello.weights, hello.products) == ("tiny.gguf", "f32", "ggml")
+    assert spoken(tmp_path / "tiny.gguf") == spoken(tiny_folder(tmp_path, "llama"))
+    _, plain = build(options(tmp_path / "tiny.gguf", weights="f32"))
+    assert (plain.weights, plain.products) == ("float32", "torch")
+    assert plain.fingerprint != hello.fingerprint
+
+
+def test_what_lies_beside_a_gguf_file_makes_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tiny_folder(tmp_path, "llama")
+    (folder / "model.safetensors").unlink()
+    write_gguf(tiny_model("llama"), folder / "any.gguf")
+    _, hello = build(options(folder / "any.gguf"))
+    assert hello.eos == [toy_model.EOS]
+    assert (Path(hello.folder) / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"weights": "q8", "dtype": "bfloat16"}, "ggml computes in float32, and --dtype is bfloat16"),
+        ({"weights": "q3"}, "no weights q3"),
+    ],
+)
+def test_what_cannot_be_had_is_said(fields: dict[str, str], why: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=why):
+        build(options(tiny_folder(tmp_path, "llama"), **fields))
+
+
+def test_a_gguf_file_is_not_shared(tmp_path: Path) -> None:
+    (tmp_path / GGUF_FILE).touch()
+    with pytest.raises(ModelError, match="cannot be shared among devices"):
+        narrow_width(options(tmp_path, devices=2), tmp_path, "cuda")
+
+
+def test_an_architecture_that_is_not_of_the_family_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"--weights q8 cannot be had: .* the architecture is gemma2"):
+        build(options(tiny_folder(tmp_path, "gemma2"), weights="q8"))
+
+
+def test_without_the_package_a_gguf_file_is_computed_by_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("engine.ggml.library.why_not", lambda: "the package is not installed")
+    write_gguf(tiny_model("llama"), tmp_path / "tiny.gguf")
+    _, hello = build(options(tmp_path / "tiny.gguf"))
+    assert (hello.weights, hello.products) == ("float32", "torch")
+    with pytest.raises(ModelError, match="the package is not installed"):
+        build(options(tmp_path / "tiny.gguf", weights="q8"))
+
+
+def test_a_processor_for_which_it_is_not_built_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "DEFAULT")
+    assert "AVX2" in str(why_not())
+
+
+def test_weights_that_do_not_fit_are_refused_before_ggml_sees_them(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path, "llama")
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"intermediate_size": 96', '"intermediate_size": 128'))
+    with pytest.raises(ModelError, match="has another shape"):
+        load(folder, "q8")
+    config.write_text(config.read_text().replace('"num_hidden_layers": 3', '"num_hidden_layers": 4'))
+    with pytest.raises(ModelError, match=r"incomplete: blk\.3"):
+        load(folder, "q8")
+
+
+def test_a_token_that_is_none_ends_its_stream_and_nothing_else(tmp_path: Path) -> None:
+    engine, _ = build(options(tiny_folder(tmp_path, "llama"), weights="q8"))
+    driver = Driver(engine)
+    driver.settle(
+        api.Submit(1, [5, 10**6, 7], greedy(4), credit=9), api.Submit(2, [5, 6, 7], greedy(4), credit=9)
+    )
+    assert driver.ended("error")
+    assert len(driver.told[2].tokens) == 4
+
+
+def test_siblings_of_one_kind_are_one_product(tmp_path: Path) -> None:
+    weights = read_weights(tiny_folder(tmp_path, "qwen2"), "q8")
+    mixed = Weights(dict(weights.by_name), rotates_neighbours=False)
+    value = weights.by_name["blk.0.attn_v.weight"]
+    mixed.by_name["blk.0.attn_v.weight"] = Weight(BFLOAT16, value.rows, value.columns, value.data)
+    weights.join_siblings()
+    joined = weights.by_name
+    assert "blk.0.attn_k.weight" not in joined
+    assert joined["blk.0.attn_q.bias"].columns == joined["blk.0.attn_q.weight"].rows
+    mixed.join_siblings()
+    assert "blk.0.attn_k.weight" in mixed.by_name
+    assert value.kind == Q8_0
+
+
+def test_siblings_of_several_kinds_give_what_one_kind_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tiny_folder(tmp_path, "qwen3")
+    together = spoken(folder, weights="q8")
+    monkeypatch.setattr(Weights, "join_siblings", lambda weights: None)
+    assert spoken(folder, weights="q8") == together
+
+
+def test_a_file_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_gguf(tiny_model("llama"), tmp_path / "whole.gguf")
+    whole = (tmp_path / "whole.gguf").read_bytes()
+    for name, content in {"text": b"no model", "cut": whole[:5000], "empty": b"", "end": whole[:-64]}.items():
+        file = tmp_path / f"{name}.gguf"
+        file.write_bytes(content)
+        with pytest.raises(ModelError, match=rf"{name}.gguf"):
+            build(options(file))
+
+
+def test_a_folder_may_hold_gguf_in_place_of_safetensors(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path, "llama")
+    write_gguf(tiny_model("llama"), folder / GGUF_FILE)
+    (folder / "model.safetensors").unlink()
+    tokens = torch.tensor([PROMPT])
+    assert torch.equal(load_plain(folder)(tokens).logits, tiny_model("llama")(tokens).logits)
+    shutil.rmtree(folder)
