@@ -13,16 +13,18 @@ from msgspec.structs import replace
 from midstream.protocol import Message, MessageToolCall, Tool
 from realtime.tools.offered import as_told
 
+# As tried on small models, which choose by what stands last.
 _ABOUT = """\
-You can call these functions, each described by a JSON object in its line:
+These are the functions that you can call:
 <tools>
 {tools}
 </tools>
-To call one, write a JSON object with its name and its arguments between tags, and nothing behind it:
+To call one, write
 <tool_call>
 {{"name": "NAME", "arguments": {{"ARGUMENT": "VALUE"}}}}
 </tool_call>
-The results come between <tool_response> and </tool_response>."""
+Choose the function that fits the question:
+{names}"""
 
 
 def without_tools(messages: Sequence[Message], tools: Sequence[Tool] | None) -> list[Message]:
@@ -44,7 +46,8 @@ def without_tools(messages: Sequence[Message], tools: Sequence[Tool] | None) -> 
 
 def _about(tools: Sequence[Tool]) -> str:
     lines = (msgspec.json.encode(as_told(tool)).decode() for tool in tools)
-    return _ABOUT.format(tools="\n".join(lines))
+    names = (f"{tool.function.name}: {tool.function.description or ''}".rstrip(" :") for tool in tools)
+    return _ABOUT.format(tools="\n".join(lines), names="\n".join(names))
 
 
 def _with_system(messages: list[Message], about: str) -> list[Message]:

@@ -133,7 +133,7 @@ def commands(driver: Driver, action: Action) -> list[api.AnyCommand]:
     stream, told = action.stream, driver.told[action.stream]
     match action.kind:
         case "grant":
-            return [api.Grant(stream, len(told.tokens) + action.amount)]
+            return [api.Grant(stream, max(told.credit, len(told.tokens) + action.amount))]
         case "hold" | "release":
             return [api.Pause(stream, release=action.kind == "release")]
         case "resume":

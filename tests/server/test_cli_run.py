@@ -223,7 +223,7 @@ def test_calls_are_shown_and_are_in_the_results(scripted: Served, tmp_path: Path
         tmp_path,
         {
             "messages": [{"role": "user", "content": f"⟦{said}⟧"}],
-            "tools": [{"function": {"name": "weather"}}],
+            "tools": [{"function": {"name": "weather", "parameters": {"type": "object"}}}],
         },
     )
     done = piped("--url", scripted.http, "--input", requests, "--output", str(output))

@@ -27,7 +27,7 @@ async def test_a_whole_exchange(client: Client) -> None:
     assert set(started["params"]) == {
         *("temperature", "top_p", "top_k", "min_p", "max_tokens", "stop", "seed", "repetition_penalty"),
         *("presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "ignore_eos", "min_tokens"),
-        "grammar",
+        *("grammar", "reasoning_tokens"),
     }
     assert started["params"]["max_tokens"] == 12
     final = await stream.rest()
@@ -40,6 +40,7 @@ async def test_a_whole_exchange(client: Client) -> None:
         "injected_tokens": 0,
         "discarded_tokens": 0,
         "forced_tokens": 0,
+        "inherited_tokens": 0,
     }
     assert set(final["timing"]) == {"queue_ms", "ttft_ms", "total_ms", "paused_ms", "tokens_per_s"}
     assert 0 <= final["timing"]["queue_ms"] <= final["timing"]["ttft_ms"] <= final["timing"]["total_ms"]

@@ -36,7 +36,7 @@ export function mayAnswer(event) {
 export const PARAMS = [
   "temperature", "top_p", "top_k", "min_p", "max_tokens", "stop", "seed", "repetition_penalty",
   "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "ignore_eos", "min_tokens",
-  "reasoning_tokens", "grammar",
+  "grammar", "reasoning_tokens",
 ];
 
 /** The fields of `start` that are no sampling parameters, and that a caller gives. */
