@@ -127,7 +127,6 @@ OTHERS = {
         "gguf",
         "huggingface_hub",
         "msgspec",
-        "rich",
         "safetensors",
         "tokenizers",
         "torch",
