@@ -1,9 +1,9 @@
 """The results of a stream's calls: those that wait for the results of other calls, and which calls have
 theirs.
 
-Where a stream pauses at its calls, a turn's results go into it together, in the order of the calls: so a
-model is told. Where it goes on meanwhile, each goes in by itself. It knows calls and messages, and neither
-frames nor tokens.
+Where a stream pauses at its calls, a turn's results go into it together, in the order of the calls and when
+the turn has ended: so a model is told. Where it goes on meanwhile, each goes in by itself. It knows calls and
+messages, and neither frames nor tokens.
 """
 
 from __future__ import annotations
@@ -54,6 +54,11 @@ class CallResults:
         if any(call.call_id not in self._waiting for call in told):
             return []
         return [_message(call, self._waiting[call.call_id]) for call in told]
+
+    def is_all(self, messages: Sequence[Message], calls: Sequence[Call]) -> bool:
+        """Whether these results, which wait, are those of all calls that have none in the stream."""
+        told = [message.tool_call_id for message in messages]
+        return told == [call.call_id for call in self.missing(calls)] and self._waiting.keys() >= set(told)
 
     def give(self, index: int, messages: Sequence[Message]) -> None:
         """These stand before output token `index` now."""

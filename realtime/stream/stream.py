@@ -34,6 +34,7 @@ from realtime.stream.memory import (
     CANCEL_REPLY_BYTES,
     LOGPROB_BYTES,
     TOKEN_BYTES,
+    TOKEN_ID_BYTES,
     Holding,
     MemoryAccount,
     params_bytes,
@@ -103,6 +104,7 @@ class Stream:
         self._requested_params = self._params  # when everything that was requested has taken effect
         self._on_tool_call = start.on_tool_call
         self._results = CallResults(together=start.on_tool_call == "pause")
+        self._due: protocol.Inject | None = None  # results that are all there before the turn has ended
         self._commands = PendingCommands(send)
         self._cancel: PendingCommand | None = None
         self._cancel_end: End = ("cancelled", None)  # how a cancel ends it
@@ -198,6 +200,7 @@ class Stream:
         tokens = PROMPT_TOKEN_BYTES * self.prompt_tokens + OUTPUT_TOKEN_BYTES * len(self.output)
         steering = self._waiting_bytes + self.output.injection_bytes
         beside = 0 if self.output.spans is None else self.output.spans.bytes
+        beside += TOKEN_ID_BYTES * len((self._due and self._due.tokens) or ())
         beside += self._results.bytes + (0 if self._rules is None else self._rules.length)
         return STREAM_BYTES + tokens + params_bytes(self._params) + self.outbox.bytes + steering + beside
 
@@ -374,6 +377,8 @@ class Stream:
                 self._requested_params = params
             case protocol.Inject(resume=True):
                 self._pause_requested = self._detached = False
+            case protocol.Inject() if self._comes_before_turns_end(frame):
+                self._due, frame = frame, replace(frame, messages=None, tokens=[])
         self._hold_for(frame, params)
         matcher = None if params is None else matcher_for(stops(params))
         commands = commands_for(self.number, frame, params, self._rules, hold_at_eos=self._holds_at_eos)
@@ -413,6 +418,23 @@ class Stream:
             tokens=None if messages else [],
             resume=bool(messages) and going_on,
         )
+
+    def _comes_before_turns_end(self, frame: protocol.Inject) -> bool:
+        if self._on_tool_call != "pause" or self._paused == "tool_call" or frame.messages is None:
+            return False
+        spans = self.output.spans
+        return spans is not None and self._results.is_all(frame.messages, spans.calls)
+
+    def _put_in_due(self) -> None:
+        """The turn has ended: results that came before go in, unless there are more calls since."""
+        due, self._due = self._due, None
+        spans = self.output.spans
+        if due is None or spans is None or not self._results.is_all(due.messages or [], spans.calls):
+            return
+        for command in commands_for(self.number, due, None, self._rules, hold_at_eos=True):
+            self._commands.request(PendingCommand(command, replace(due, ref=None), 0))
+        if not self._pause_requested:
+            self._commands.request(PendingCommand(api.Resume(self.number), None, 0))
 
     @property
     def _holds_at_eos(self) -> bool:
@@ -628,6 +650,7 @@ class Stream:
         if held:
             if self._paused is None:
                 self._pause("tool_call", len(self.output), now)
+            self._put_in_due()
         elif news.finish is not None:
             self._finish(news.finish, now)
             effective += [self._cancel] if self._cancel else []

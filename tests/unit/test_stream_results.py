@@ -74,6 +74,43 @@ def test_results_wait_for_each_other_and_go_in_as_the_calls_came() -> None:
     assert one.stream.paused is None
 
 
+def test_a_result_that_comes_before_the_turn_has_ended_waits_for_that() -> None:
+    one = lone(on_tool_call="pause")
+    call = FIND.removesuffix("</tool_call>")
+    one.write(call)
+    (find,) = [event.call_id for event in one.take() if isinstance(event, protocol.ToolCallDone)]
+    inject = one.stream.take_result(result(find))
+    assert inject.messages
+    one.steer(protocol.Inject(request_id="a", ref="r", messages=inject.messages, tokens=[5] * 9))
+    assert one.commands[-1] == api.Append(7, [])
+    one.answer(api.Appended(one.index, 0))
+    (kept,) = one.take()
+    assert isinstance(kept, protocol.Injected)
+    assert (kept.ref, kept.count) == ("r", 0)
+    one.write("</tool_call>")
+    end(one)
+    assert one.commands[-2:] == [api.Append(7, [5] * 9), api.Resume(7)]
+    one.answer(api.Appended(one.index, 9), api.Resumed(one.index))
+    told = one.take()
+    assert kinds(told)[-3:] == ["Paused", "Injected", "Resumed"]
+    assert [event.count for event in told if isinstance(event, protocol.Injected)] == [9]
+    end(one)
+    assert one.final().finish_reason == "stop"
+
+
+def test_but_not_where_another_call_came_since() -> None:
+    one = lone(on_tool_call="pause")
+    one.write(FIND)
+    (find,) = [event.call_id for event in one.take() if isinstance(event, protocol.ToolCallDone)]
+    put_in(one, one.stream.take_result(result(find)))
+    one.write(STOP)
+    end(one)
+    (stop,) = [event.call_id for event in one.take() if isinstance(event, protocol.ToolCallDone)]
+    assert one.stream.paused == "tool_call"
+    both = one.stream.take_result(result(stop))
+    assert [message.tool_call_id for message in both.messages or []] == [find, stop]
+
+
 def test_a_stream_that_somebody_paused_takes_results_and_stays_paused() -> None:
     one, (find,) = called(FIND)
     one.steer(protocol.Pause(request_id="a"))
