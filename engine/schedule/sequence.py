@@ -254,6 +254,13 @@ class Sequence:
         self.give_up_in_flight(self.num_tokens - 1)
         return self.num_tokens
 
+    def take_back_end(self) -> None:
+        """Remove the end token, which is the last. All before it stays computed, though nothing could be
+        sampled behind it: something else is to be put there."""
+        computed = self.num_computed
+        self.truncate(self.num_outputs - 1)
+        self.num_computed = min(computed, self.num_tokens)
+
     def inject(self, tokens: list[int], *, grammar_anew: bool = False) -> None:
         """Put context tokens before the next output token, whatever was sampled for that so far."""
         self.give_up_in_flight(self.num_tokens - 1)

@@ -77,7 +77,7 @@ class Steering:
 
     def hold(self, sequence: Sequence) -> None:
         """It has come to an end token, and the gateway says whether it ends: it stands paused before it."""
-        sequence.truncate(sequence.num_outputs - 1)
+        sequence.take_back_end()
         sequence.paused = True
         self._lifecycle.hold(sequence)
         self._lifecycle.update(sequence)
@@ -97,6 +97,8 @@ class Steering:
         if sequence.evicted:
             # What is still cached for it is taken now, so that the number told is the number recomputed.
             recomputed = sequence.num_tokens - 1 - self._scheduler.restore_blocks(sequence)
+        elif sequence.num_computed == sequence.num_tokens:  # held before an end token, and nothing put there
+            self._scheduler.release_blocks(sequence, keep=sequence.num_tokens - 1)
         self._lifecycle.answer(sequence, partial(api.Resumed, recomputed=recomputed))
 
     def _adjust(self, sequence: Sequence, sampling: api.Sampling) -> None:

@@ -248,6 +248,10 @@ class Told:
             self.tokens += news.tokens
             assert len(self.tokens) <= self.credit
             self.logprobs += news.logprobs or []
+        held = news.finish is not None and news.finish.held
+        if held:  # before the end token, which is told and not kept
+            self.tokens.pop()
+            self.paused = True
         for change in news.changes:
             command = self.awaited.popleft()
             assert isinstance(change, ANSWERS[type(command)])
@@ -256,7 +260,7 @@ class Told:
         if news.admitted is not None:
             assert self.admitted is None
             self.admitted = news.admitted
-        self.finish = news.finish
+        self.finish = None if held else news.finish
 
     def _did(self, command: api.AnyCommand, change: api.AnyChange) -> None:
         match command, change:
