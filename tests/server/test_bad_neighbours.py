@@ -117,7 +117,7 @@ async def test_texts_that_are_refused_keep_no_other_client_s_waiting(server: Ser
         await asyncio.gather(*(each.roundtrip() for each in crowd))
         refused = [event for each in crowd for n in range(24) for event in each.heard(f"refused {n}")]
         assert {event["code"] for event in refused} <= {"context_too_long"}
-        assert len(refused) < 24, "the others still wait"
+        assert len(refused) < len(crowd) * 24, "others, that were there before, still wait"
         assert (await stream.rest())["index"] == 5
         certain = await client.start_blindly("certain", prompt=2 * long)
         assert "has at least" in (await client.next(certain.request_id))["message"]
