@@ -17,19 +17,19 @@ from realtime.refusal import Refusal
 from realtime.stream.memory import CHARACTER_BYTES
 from realtime.stream.spanned_text import Call
 
-RESULT_BYTES = 200  # each, beside its text
+RESULT_BYTES, PART_BYTES = 200, 50  # each, beside its text
 
 
 class CallResults:
     def __init__(self, *, together: bool) -> None:
         self._together = together
         self._waiting: dict[str, protocol.ToolResult] = {}  # by call
+        self._waiting_bytes = 0  # counted when they change: a result may have very many parts
         self._given: list[tuple[int, str]] = []  # index of the output token behind it, and the call
 
     @property
     def bytes(self) -> int:
-        texts = sum(len(text) for result in self._waiting.values() for text in _texts(result))
-        return RESULT_BYTES * (len(self._waiting) + len(self._given)) + CHARACTER_BYTES * texts
+        return self._waiting_bytes + RESULT_BYTES * len(self._given)
 
     def missing(self, calls: Sequence[Call]) -> list[Call]:
         """Those of the calls that have no result in the stream."""
@@ -49,7 +49,9 @@ class CallResults:
                 f'Request {result.request_id} waits for no result of a call "{result.call_id}"'
                 + (f": it does for {_listed(missing)}." if missing else "."),
             )
+        self._drop(result.call_id)
         self._waiting[result.call_id] = result
+        self._waiting_bytes += _weight(result)
         told = missing if self._together else [due]
         if any(call.call_id not in self._waiting for call in told):
             return []
@@ -64,14 +66,20 @@ class CallResults:
         """These stand before output token `index` now."""
         for message in messages:
             if message.tool_call_id is not None:
-                self._waiting.pop(message.tool_call_id, None)
+                self._drop(message.tool_call_id)
                 self._given.append((index, message.tool_call_id))
 
     def cut(self, index: int, calls: Sequence[Call]) -> None:
         """Output from `index` on is void, and what was injected behind it; these calls are left."""
         self._given = [(at, call_id) for at, call_id in self._given if at <= index]
         left = {call.call_id for call in calls}
-        self._waiting = {call_id: result for call_id, result in self._waiting.items() if call_id in left}
+        for call_id in self._waiting.keys() - left:
+            self._drop(call_id)
+
+    def _drop(self, call_id: str) -> None:
+        result = self._waiting.pop(call_id, None)
+        if result is not None:
+            self._waiting_bytes -= _weight(result)
 
 
 def _message(call: Call, result: protocol.ToolResult) -> Message:
@@ -79,10 +87,11 @@ def _message(call: Call, result: protocol.ToolResult) -> Message:
     return Message(role="tool", content=content, name=call.name, tool_call_id=call.call_id)
 
 
-def _texts(result: protocol.ToolResult) -> list[str]:
+def _weight(result: protocol.ToolResult) -> int:
     if isinstance(result.content, list):
-        return [part.text for part in result.content]
-    return [result.content or result.error or ""]
+        parts = sum(PART_BYTES + CHARACTER_BYTES * len(part.text) for part in result.content)
+        return RESULT_BYTES + parts
+    return RESULT_BYTES + CHARACTER_BYTES * len(result.content or result.error or "")
 
 
 def _listed(calls: Sequence[Call]) -> str:

@@ -57,11 +57,7 @@ ROOM_SHARE = 16  # and no more than this part of the room that its account has l
 LEAST_AHEAD_BYTES = 4 << 10  # but so much in any case
 LEAST_HISTORY_BYTES = 4 << 10  # of events that nobody is known to have read, where the account is full
 UNREAD_LIMIT = 512 << 10  # bytes that may wait to be given out before nothing more may be asked for
-HOLDING: tuple[PauseReason, ...] = (
-    "client",
-    "detached",
-    "tool_call",
-)  # reasons that do not pass by themselves
+HOLDING: tuple[PauseReason, ...] = ("client", "detached", "tool_call")  # what does not pass by itself
 End = tuple[FinishReason, str | None]  # why it ended, and what exactly ended it
 
 
@@ -407,6 +403,8 @@ class Stream:
             raise Refusal(
                 "request_finished", f"Request {self.request_id} has ended: there is nothing to steer."
             )
+        self._check_unread()
+        self._memory.account.check()
         spans = self.output.spans
         messages = self._results.take(frame, [] if spans is None else spans.calls)
         self._update_memory()

@@ -152,6 +152,25 @@ def test_a_result_may_be_replaced_while_it_waits_and_not_once_it_is_in() -> None
         one.stream.take_result(result(find))
 
 
+def test_who_holds_too_much_already_is_refused_more() -> None:
+    one, (find, stop) = called(FIND, STOP)
+    one.stream.take_result(result(find))
+    one.memory.limit = one.memory.held
+    with pytest.raises(Refusal, match="MiB that is held"):
+        one.stream.take_result(result(stop))
+
+
+def test_what_waits_weighs_with_all_its_parts_and_nothing_once_it_is_in() -> None:
+    one, (find, stop) = called(FIND, STOP)
+    before = one.stream.bytes
+    one.stream.take_result(result(find, content=[TextPart("x")] * 1_000))
+    assert one.stream.bytes > before + 50_000
+    one.stream.take_result(result(find, content="x"))
+    assert one.stream.bytes < before + 1_000, "another took its place"
+    put_in(one, one.stream.take_result(result(stop)))
+    assert one.stream.bytes < before + 5_000
+
+
 def test_what_waits_is_weighed_and_goes_with_its_call() -> None:
     one, (find, _) = called(FIND, STOP)
     before = one.stream.bytes
