@@ -73,6 +73,23 @@ def test_on_a_server_that_was_started_anew_the_same_comes_with_the_same_fingerpr
         assert replay.tokens >= 80
 
 
+def test_a_fork_with_its_streams_seed_is_that_stream_and_goes_on_as_it_would_have(served: Served) -> None:
+    """While it runs, in a crowd of other forks, and when it has ended."""
+    with midstream.sync.connect(served.http) as client:
+        stream = client.start(
+            messages=QUESTION, temperature=1.0, top_p=0.95, seed=3, max_tokens=70, window=8, ignore_eos=True
+        )
+        read_to(stream, 30)
+        same = client.fork(stream, at=29, seed=3)
+        others = [client.fork(stream, at=17) for _ in range(3)]
+        for one in (*others, same, stream):
+            read_to(one, 70)
+        after = client.fork(stream, at=50, seed=3)
+        read_to(after, 70)
+        assert same.text == after.text == stream.text
+        assert len({one.text for one in (*others, stream)}) == 4
+
+
 def test_another_seed_is_told_from_the_record_by_its_first_token_and_both_log_probabilities(
     served: Served, record: Record
 ) -> None:
