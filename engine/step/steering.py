@@ -57,8 +57,8 @@ class Steering:
                 self._resume(sequence)
             case api.Adjust(sampling=sampling):
                 self._adjust(sequence, sampling)
-            case api.Truncate(index=index):
-                self._truncate(sequence, index)
+            case api.Truncate(index=index, ban=ban):
+                self._truncate(sequence, index, ban)
             case api.Append():
                 self._inject(sequence, command)
         self._lifecycle.update(sequence)
@@ -110,9 +110,11 @@ class Steering:
             sequence.give_up_in_flight()
         self._lifecycle.answer(sequence, api.Adjusted)
 
-    def _truncate(self, sequence: Sequence, index: int) -> None:
+    def _truncate(self, sequence: Sequence, index: int, ban: int | None) -> None:
         self._lifecycle.tell_answers(sequence)  # the token that they wait for will not come
         sequence.truncate(min(index, sequence.num_outputs))
+        if ban is not None and index == sequence.num_outputs:
+            sequence.bans.append((index, ban))
         self._scheduler.release_blocks(sequence, keep=sequence.next_position)
         self._lifecycle.answer(sequence, api.Truncated)
 
