@@ -1,0 +1,171 @@
+"""Guards: a pattern finds what Python's own expressions find, however its text is cut; what it finds begins
+where the shortest match does; a value is read out of JSON as it means; and guards that went back are as ones
+that never went there."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from realtime.guards.json_path import ValueReader, decoded, parsed
+from realtime.guards.pattern import START, Pattern
+
+LETTERS = "abAB1_ .\nß"
+CHARACTERS = st.sampled_from(
+    ["a", "b", "A", ".", "[ab]", "[^a]", r"\w", r"\W", r"\d", r"\s", "(?i:B)", "(?s:.)", "[A-B1]", "ß"]
+)
+ASSERTIONS = st.sampled_from([r"\b", r"\B", "^", "(?m:^)", r"\A", r"\Z", "(?m:$)"])
+
+
+def _grown(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    group = inner.map("(?:{})".format)
+    counts = st.sampled_from(["*", "+", "?", "{2}", "{1,3}", "{0,2}", "{2,}", "*?", "{0}"])
+    return st.one_of(
+        st.tuples(inner, inner).map("".join),
+        st.tuples(inner, inner).map("|".join).map("(?:{})".format),
+        st.tuples(group, counts).map("".join),
+    )
+
+
+EXPRESSIONS = st.recursive(st.one_of(CHARACTERS, CHARACTERS, ASSERTIONS), _grown, max_leaves=8)
+TEXTS = st.text(LETTERS, min_size=1, max_size=12)
+
+
+def found(pattern: Pattern, pieces: list[str]) -> int:
+    """Before which character that ends which is found first, or -1."""
+    state, at = START, 0
+    for piece in pieces:
+        state, here = pattern.find(state, piece)
+        if here >= 0:
+            return at + here
+        at += len(piece)
+    return at if pattern.found_at_end(state) else -1
+
+
+def cut(text: str, cuts: list[int]) -> list[str]:
+    edges = [0, *sorted(at % (len(text) + 1) for at in cuts), len(text)]
+    return [text[begin:end] for begin, end in pairwise(edges)]
+
+
+@given(EXPRESSIONS, st.lists(TEXTS, min_size=1, max_size=8), st.lists(st.integers(0, 99), max_size=5))
+@settings(max_examples=300)
+def test_it_finds_what_python_finds_however_the_text_is_cut(
+    expression: str, texts: list[str], cuts: list[int]
+) -> None:
+    pattern, known = Pattern(expression), re.compile(expression)
+    for text in texts:
+        at = found(pattern, [text])
+        assert (at >= 0) == bool(known.search(text))
+        assert found(pattern, cut(text, cuts)) == at
+        if at >= 0 and not pattern.may_be_empty:
+            begin = pattern.begin(text, at)
+            matches = [
+                (end, -begin)
+                for end in range(1, len(text) + 1)
+                for begin in range(end)
+                if stands(expression, text, begin, end)
+            ]
+            assert (at, -begin) == min(matches)
+
+
+def stands(expression: str, text: str, begin: int, end: int) -> bool:
+    """Whether it matches just that, with what stands around it."""
+    rest = f"(?=(?s:.){{{len(text) - end}}}\\Z)"
+    return re.compile(f"(?:{expression}){rest}").match(text, begin) is not None
+
+
+# -- values in JSON ----------------------------------------------------------------------------------
+
+NAMES = st.sampled_from(["a", "b", "a b", 'q"', "é"])
+VALUES = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-99, 99),
+        st.floats(-9, 9),
+        st.text('ab"\\\n/é🙂\ud83d', max_size=5),
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=10,
+)
+STEPS = st.lists(st.one_of(NAMES, st.integers(0, 2), st.none()), max_size=3)
+
+
+def spelt(steps: list[str | int | None]) -> str:
+    return "$" + "".join("[*]" if step is None else f"[{json.dumps(step)}]" for step in steps)
+
+
+def at_path(value: Any, steps: list[str | int | None]) -> list[Any]:
+    if not steps:
+        return [value]
+    step, rest = steps[0], steps[1:]
+    inner: list[Any] = []
+    if isinstance(value, dict):
+        inner = [one for key, one in value.items() if step is None or step == key]
+    elif isinstance(value, list):
+        inner = [
+            one for at, one in enumerate(value) if step is None or (step == at and not isinstance(step, str))
+        ]
+    return [found for one in inner for found in at_path(one, rest)]
+
+
+def said(text: str, steps: list[str | int | None]) -> list[str]:
+    reader, values = ValueReader(parsed(spelt(steps))), list[str]()
+    for char in text + " ":
+        one = reader.read(char)
+        values += [""] if one.begins else []
+        if one.text:
+            values[-1] += one.text
+        if one.ends:
+            values[-1] += "|"
+    return values
+
+
+@given(VALUES, STEPS, st.booleans(), st.sampled_from([None, 1]))
+@settings(max_examples=300)
+def test_what_stands_at_a_path_is_read(
+    value: Any, steps: list[str | int | None], ascii_only: bool, indent: int | None
+) -> None:
+    text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
+    told = [
+        one.replace("\ud83d", "") + "|" if isinstance(one, str) else None for one in at_path(value, steps)
+    ]
+    heard = said(text, steps)
+    assert len(heard) == len(told)
+    for here, there in zip(heard, told, strict=True):
+        assert here.endswith("|")
+        if there is not None:
+            assert here.replace("\ud83d", "") == there
+        else:
+            json.loads(here[:-1])
+
+
+@given(st.text('ab"\\\n/é🙂', max_size=12), st.integers(0, 40), st.integers(0, 40))
+def test_where_each_character_of_a_string_stands(value: str, until: int, most: int) -> None:
+    text = "  " + json.dumps(value)
+    until = min(2 + until, len(text) - 1)
+    whole, places = decoded(text, 2, until, 99)
+    assert value.startswith(whole)
+    assert len(places) == len(whole)
+    assert all(later > earlier for earlier, later in pairwise(places))
+    end, _ = decoded(text, 2, until, most)
+    assert whole.endswith(end)
+
+
+@pytest.mark.parametrize("path", ["$.a[0]", "$.a.b", '$["a b"][*].c', "$", "$.*", "$.größe"])
+def test_paths_that_are_read(path: str) -> None:
+    parsed(path)
+
+
+@pytest.mark.parametrize(
+    "path", ["", "a", "$.", "$a", "$.a[", "$[x]", '$["a]', "$..a", "$" + ".a" * 200, '$["\\x"]']
+)
+def test_paths_that_are_not(path: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parsed(path)
