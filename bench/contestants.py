@@ -40,7 +40,7 @@ def engine_times(engine: Engine, prompts: Prompts, tokens: int) -> Times:
     times: Times = [[] for _ in prompts]
     since = time.perf_counter()
     engine.send([api.Submit(row, prompt, sampling, tokens) for row, prompt in enumerate(prompts)])
-    while engine.scheduler.sequences:
+    while any(len(own) < tokens for own in times):
         for news in engine.step().news:
             times[news.stream] += [time.perf_counter() - since] * len(news.tokens)
     return times
