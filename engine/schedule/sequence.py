@@ -22,8 +22,8 @@ p: prompt, o: output, i: injected, ?: sampled by steps in flight, and not known 
   may find. Where it is not so, or not known to be, no more than `next_position`.
 
 A sequence whose output has a grammar holds its constraint, and tells it of every change of the tokens. One
-that waits for what the constraint has to say samples nothing meanwhile, as if it had no credit. A token that is
-banned at an output index is not chosen there; bans stay with the tokens before them, and go with those.
+that waits for what the constraint has to say samples nothing meanwhile, as if it had no credit. A token that
+is banned at an output index is not chosen there; bans stay with the tokens before them, and go with those.
 
 Prefill, decode, resumption after an eviction, injection and rewind are one thing then: `num_computed` catches
 up with `num_tokens`.

@@ -214,7 +214,8 @@ class Constraining:
             return []
         most = min(sequence.credit, sampling.max_tokens) - sequence.num_outputs
         tokens = tokens[: max(0, min(most, sequence.context - sequence.num_tokens))]
-        banned = (at for at, token in enumerate(tokens) if (sequence.num_outputs + at, token) in sequence.bans)
+        index = sequence.num_outputs
+        banned = (at for at, token in enumerate(tokens) if (index + at, token) in sequence.bans)
         return tokens[: next(banned, len(tokens))]
 
 

@@ -48,6 +48,8 @@ class CallWritten(Protocol):
 class Written(Protocol):
     """What a stream has written, as far as it was told."""
 
+    tokens: array[int]
+
     def __len__(self) -> int: ...
 
     def content(self) -> str: ...
@@ -66,13 +68,14 @@ class Written(Protocol):
 
 class Verdict(NamedTuple):
     """A guard acts: `index` is where the output goes back to, where it pauses, or the token it was found
-    with. `bans`: whether the token there is not to come again."""
+    with. `token` is not to come again there. `times`: how often it has come to that."""
 
     guard: Guard
     do: GuardAction
     index: int
     detail: str
     times: int | None = None
+    token: int | None = None
 
 
 class Find(NamedTuple):
@@ -247,8 +250,7 @@ class Guards:
             return None
         goes_back = do in ("rewind", "finish")
         index, detail = self._where(find, written, MOST_BACK if goes_back else DETAIL)
-        times = acts.times(guard.name) + 1 if do == "rewind" else None
-        return Verdict(guard, do, min(index, last) if goes_back else last, detail[:DETAIL], times)
+        return _verdict(guard, do, min(index, last) if goes_back else last, detail, written, acts)
 
     def _where(self, find: Find, written: Written, most: int) -> tuple[int, str]:
         """The token with which that begins which was found, and what it says."""
@@ -287,7 +289,7 @@ class Guards:
         index = last
         if spent == "calls" and isinstance(budget.calls, int) and do in ("rewind", "finish"):
             index = written.calls[budget.calls].index
-        return Verdict(guard, do, index, spent, acts.times(guard.name) + 1 if do == "rewind" else None)
+        return _verdict(guard, do, index, spent, written, acts)
 
     # -- back ------------------------------------------------------------------------------------
 
@@ -323,6 +325,12 @@ class Guards:
         again._copies = self._copies[:]
         again.cut(written)
         return again
+
+
+def _verdict(guard: Guard, do: GuardAction, index: int, detail: str, written: Written, acts: Acts) -> Verdict:
+    if do != "rewind":
+        return Verdict(guard, do, index, detail[:DETAIL])
+    return Verdict(guard, do, index, detail[:DETAIL], acts.times(guard.name) + 1, written.tokens[index])
 
 
 def action(guard: Guard, acts: Acts) -> GuardAction:

@@ -15,6 +15,7 @@ from msgspec import Struct
 from engine import api
 from midstream import protocol
 from midstream.protocol import Params
+from realtime.guards.guards import Verdict
 from realtime.stream.engine_commands import SteeringFrame
 from realtime.stream.memory import command_bytes
 from realtime.text.stop_strings import StopMatcher
@@ -36,6 +37,8 @@ class PendingCommand(Struct):
     preliminary: bool = False  # the rewind that `at` asks for: the frame itself has its reply by what follows
     send_reply: SendReply | None = None  # to whoever steers a stream that another listens to
     owe: Owe | None = None  # whoever steers, and pays for it
+    verdict: Verdict | None = None  # of a guard, whose doing it is
+    silent: bool = False  # nobody is told that it took effect
 
     @property
     def kind(self) -> str:
@@ -88,6 +91,15 @@ class PendingCommands:
         """A command that has no reply. Without an engine there is nobody who need hear it."""
         if self.has_engine:
             self._send(command)
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether what is decoded until all is replied will be void."""
+        return any(isinstance(pending.command, api.Truncate) for pending in self._pending)
+
+    @property
+    def has_verdict(self) -> bool:
+        return any(pending.verdict is not None for pending in self._pending)
 
     def clear(self) -> list[PendingCommand]:
         """The stream has ended: the commands that will have no reply any more."""

@@ -65,10 +65,10 @@ Channel = Literal["content", "reasoning", "arguments"]
 
 
 class Guard(Struct, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """A rule that output is held to, and what becomes of what breaks it. It has one of `regex` (which must not
-    be found, in some channels or all), `tool` (which may not be called; with `path`, of whose arguments the
-    value there must not match `forbid`, or must match `require`; "*" is any tool), and `budget`. `times`: how
-    often it rewinds, before it does `then`."""
+    """A rule that output is held to, and what becomes of what breaks it. It has one of `regex` (which must
+    not be found, in some channels or all), `tool` (which may not be called; with `path`, of whose arguments
+    the value there must not match `forbid`, or must match `require`; "*" is any tool), and `budget`.
+    `times`: how often it rewinds, before it does `then`."""
 
     name: Annotated[str, Meta(min_length=1, max_length=64)]
     do: GuardAction
