@@ -250,6 +250,8 @@ class Guards:
             return None
         goes_back = do in ("rewind", "finish")
         index, detail = self._where(find, written, MOST_BACK if goes_back else DETAIL)
+        if not detail and isinstance(guard.path, str):  # which no value stands at
+            detail = guard.path
         return _verdict(guard, do, min(index, last) if goes_back else last, detail, written, acts)
 
     def _where(self, find: Find, written: Written, most: int) -> tuple[int, str]:
@@ -270,7 +272,7 @@ class Guards:
             text = "".join(written.calls[find.call].arguments)
             begin = hit.begins(text, most)
             token = self._begin + bisect_right(self._arguments_ends, find.base + begin)
-        return token, text[begin : hit.end + (hit.pattern is None)]
+        return token, text[begin : hit.end]
 
     def _of_budget(self, guard: Guard, written: Written, seconds: float, acts: Acts) -> Verdict | None:
         assert guard.budget

@@ -42,7 +42,7 @@ class Hit(NamedTuple):
         """Where, in the whole text; looked for in so many characters."""
         if self.pattern is None:
             return self.begin
-        until = self.end + (not self.closes)
+        until = min(len(text), self.end + (not self.closes))
         if not self.quoted:
             return self.begin + self.pattern.begin(text[self.begin : until], self.end - self.begin, most)
         said, places = decoded(text, self.begin, until, 6 * most)

@@ -114,12 +114,10 @@ class Account:
                 self._inherit(event)
             case protocol.Token():
                 self._token(event)
-            case protocol.Paused():
+            case protocol.Paused() | protocol.Resumed():
                 assert event.index == len(self.tokens)
-                self.paused, self.guarded = True, event.reason == "guard"
-            case protocol.Resumed():
-                assert event.index == len(self.tokens)
-                self.paused = False
+                self.paused = isinstance(event, protocol.Paused)
+                self.guarded = isinstance(event, protocol.Paused) and event.reason == "guard"
             case protocol.Adjusted():
                 assert event.index >= len(self.tokens), "an acknowledgement speaks of tokens to come"
                 self.params.append((event.index, event.params))

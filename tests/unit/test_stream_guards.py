@@ -60,7 +60,7 @@ def test_after_so_many_times_it_does_what_is_left() -> None:
     lone.write("my secret")
     events = lone.take()
     assert kinds(events[-3:]) == ["Guarded", "Rewound", "Final"]
-    told, rewound, final = events[-3:]
+    told, _, final = events[-3:]
     assert isinstance(told, Guarded)
     assert isinstance(final, protocol.Final)
     assert (told.index, told.do, told.times, told.token) == (3, "finish", None, None)
