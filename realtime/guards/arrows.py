@@ -13,6 +13,9 @@ from collections.abc import Sequence
 from realtime.guards.automaton import ones
 
 MANY = 4  # arrows that are worth a shift of their own
+FEW = 12  # steps, that need not be fewer
+MOST_ARROWS = 10_000  # that are looked at one by one
+Masks = list[tuple[int, int]]  # from these positions to those
 
 
 class Arrows:
@@ -22,23 +25,14 @@ class Arrows:
         for at, targets in enumerate(follow):
             if targets:
                 sources[targets] |= 1 << at
-        self._masks: list[tuple[int, int]] = []
-        lengths, few = defaultdict[int, int](int), list[tuple[int, int]]()
-        for targets, origins in sources.items():
-            if origins.bit_count() >= MANY or targets.bit_count() >= MANY:
-                self._masks.append((origins, targets))
-                continue
-            for at in ones(origins):
-                for target in ones(targets):
-                    lengths[target - at] |= 1 << at
-                    few.append((at, target))
-        self._shifts = [(origins, by) for by, origins in lengths.items() if origins.bit_count() >= MANY]
-        shifted = {by for _, by in self._shifts}
-        rest = defaultdict[int, int](int)
-        for at, target in few:
-            if target - at not in shifted:
-                rest[at] |= 1 << target
-        self._masks += [(1 << at, targets) for at, targets in rest.items()]
+        masks = [(origins, targets) for targets, origins in sources.items()]
+        wide = [one for one in masks if one[0].bit_count() >= MANY or one[1].bit_count() >= MANY]
+        self._shifts, rest = _shifts([one for one in masks if one not in wide])
+        self._masks = wide + rest
+        if len(self) > FEW and sum(one.bit_count() for one in follow) <= MOST_ARROWS:
+            shifts, rest = _shifts(masks)
+            if len(shifts) + len(rest) < len(self):
+                self._shifts, self._masks = shifts, rest
 
     def __len__(self) -> int:
         """How many steps it takes."""
@@ -64,3 +58,21 @@ class Arrows:
             if positions & targets:
                 found |= origins
         return found
+
+
+def _shifts(masks: Masks) -> tuple[Masks, Masks]:
+    """The same arrows as shifts, where many are equally long, and what is left of them as masks."""
+    lengths = defaultdict[int, int](int)
+    for origins, targets in masks:
+        for target in ones(targets):
+            for at in ones(origins):
+                lengths[target - at] |= 1 << at
+    shifts = [(origins, by) for by, origins in lengths.items() if origins.bit_count() >= MANY]
+    rest, alike = defaultdict[int, int](int), defaultdict[int, int](int)
+    for by, origins in lengths.items():
+        if origins.bit_count() < MANY:
+            for at in ones(origins):
+                rest[at] |= 1 << (at + by)
+    for at, targets in rest.items():
+        alike[targets] |= 1 << at
+    return shifts, [(origins, targets) for targets, origins in alike.items()]

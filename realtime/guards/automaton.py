@@ -87,12 +87,6 @@ class Automaton:
         except RecursionError:
             raise RegexError("is nested too deeply") from None
 
-    @property
-    def asks(self) -> bool:
-        """Whether any arrow may be gone in some gaps alone."""
-        bits = [self.first, self.last, *self.follow]
-        return self.empty not in (0, ALWAYS) or any(gaps != ALWAYS for one in bits for gaps in one)
-
     def _sequence(self, nodes: list[Any], flags: int) -> Part:
         whole = _EMPTY
         for kind, value in nodes:

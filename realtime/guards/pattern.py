@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from realtime.guards.arrows import Arrows
 from realtime.guards.automaton import ALWAYS, GAPS, KINDS, Automaton, Bits, RegexError, gap
-from realtime.guards.characters import NONE, is_in, kind_of
+from realtime.guards.characters import NONE, Charset, is_in, kind_of
 
 LONGEST = 512  # characters of an expression
 MOST_STEPS = 64  # that one character may cost
@@ -32,19 +32,17 @@ class Pattern:
         automaton = Automaton(source)
         self.positions = len(automaton.charsets)
         self._ascii = bool(automaton.flags & re.ASCII)
-        self._among = list(dict.fromkeys(automaton.charsets))
-        self._members = [
-            sum(1 << at for at, one in enumerate(automaton.charsets) if one == among) for among in self._among
-        ]
+        members = dict[Charset, int]()
+        for at, one in enumerate(automaton.charsets):
+            members[one] = members.get(one, 0) | 1 << at
+        self._members = list(members.items())
         self._empty = automaton.empty
         self._whole = 0  # positions at which it is found, whatever follows
         if ALWAYS in automaton.last:
             self._whole = automaton.last[ALWAYS]
-        gaps = range(GAPS) if automaton.asks else (0,)
-        self._first = _of_gaps(automaton.first, automaton.asks)
-        self._last = _of_gaps(automaton.last, automaton.asks)
-        follow = [Arrows([_at(one, number) for one in automaton.follow]) for number in gaps]
-        self._arrows = follow if automaton.asks else follow * GAPS
+        self._first = [_at(automaton.first, number) for number in range(GAPS)]
+        self._last = [_at(automaton.last, number) for number in range(GAPS)]
+        self._arrows = _arrows(automaton.follow)
         steps = max(map(len, self._arrows))
         if steps > MOST_STEPS:
             raise RegexError(
@@ -118,8 +116,7 @@ class Pattern:
         if mask is None:
             if len(self._masks) >= MOST_REMEMBERED:
                 self._masks.clear()
-            pairs = zip(self._among, self._members, strict=True)
-            mask = sum(members for among, members in pairs if is_in(char, among))
+            mask = sum(members for among, members in self._members if is_in(char, among))
             self._masks[char] = mask
         return mask
 
@@ -139,5 +136,14 @@ def _at(bits: Bits, number: int) -> int:
     return found
 
 
-def _of_gaps(bits: Bits, asks: bool) -> list[int]:
-    return [_at(bits, number) for number in range(GAPS)] if asks else [_at(bits, 0)] * GAPS
+def _arrows(follow: list[Bits]) -> list[Arrows]:
+    """Of each gap. Those in which the same arrows may be gone share them."""
+    asked = {gaps for one in follow for gaps in one}
+    made = dict[frozenset[int], Arrows]()
+    of_gaps = list[Arrows]()
+    for number in range(GAPS):
+        holding = frozenset(gaps for gaps in asked if gaps >> number & 1)
+        if holding not in made:
+            made[holding] = Arrows([_at(one, number) for one in follow])
+        of_gaps.append(made[holding])
+    return of_gaps

@@ -28,7 +28,7 @@ from realtime.text.tokenizer import TooManyTokensError
 CHARACTERS_A_TOKEN = 4  # about, where a text's tokens were not counted
 # What it takes to compile a grammar, and one with a character more, in characters of other text.
 GRAMMAR, GRAMMAR_CHARACTER = 20_000, 100
-GUARD_CHARACTER = 50  # and so a guard's expressions, each character
+GUARD_CHARACTER = 500  # and so a guard, each character of its expressions
 FRAME_BYTES, MESSAGE_BYTES, PART_BYTES, CALL_BYTES = 200, 50, 50, 400  # of what is no text
 TOOL_CHARACTER_BYTES = 8  # a tool in memory, for each character of it as JSON
 TOOLS_LIMIT = 128 << 10  # characters of all of a stream's tools, as JSON
