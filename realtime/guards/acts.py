@@ -6,14 +6,14 @@ what was done behind it, as if it had not come so far; one by a guard is itself 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from msgspec import Struct
 
 from midstream.protocol import Guard
 
 ACT_BYTES = 100
 
 
-class Act(NamedTuple):
+class Act(Struct, frozen=True):
     """`token`: what is banned at `index`; None where a guard let it pass there, or has had its say."""
 
     guard: Guard

@@ -13,8 +13,8 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterator
-from re import _constants as sre  # type: ignore[attr-defined]
-from re import _parser as parser  # type: ignore[attr-defined]
+from re import _constants as sre
+from re import _parser as parser
 from typing import Any, NamedTuple
 
 from realtime.guards.characters import NEWLINE, NONE, WORD, Charset, charset

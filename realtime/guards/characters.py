@@ -7,8 +7,8 @@ Python says.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from re import _constants as sre  # type: ignore[attr-defined]
+from collections.abc import Callable, Iterable
+from re import _constants as sre
 from typing import Any
 
 NONE, OTHER, WORD, NEWLINE = range(4)  # what stands beside a gap; none at the ends of a text
@@ -67,7 +67,7 @@ def _is_space(char: str, ascii_only: bool) -> bool:
     return char in " \t\n\r\f\v" if ascii_only else char.isspace()
 
 
-_CATEGORIES = {
+_CATEGORIES: dict[Any, Callable[[str, bool], bool]] = {
     sre.CATEGORY_WORD: _is_of_word,
     sre.CATEGORY_NOT_WORD: lambda char, ascii_only: not _is_of_word(char, ascii_only),
     sre.CATEGORY_DIGIT: _is_digit,

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple, Protocol
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 from msgspec.structs import asdict
 
 from midstream.protocol import (
@@ -66,7 +66,7 @@ class Written(Protocol):
         """In which the text begins last, of what the tokens from this one on say."""
 
 
-class Verdict(NamedTuple):
+class Verdict(Struct, frozen=True):
     """A guard acts: `index` is where the output goes back to, where it pauses, or the token it was found
     with. `token` is not to come again there. `times`: how often it has come to that."""
 

@@ -28,7 +28,7 @@ from realtime.text.tokenizer import TooManyTokensError
 CHARACTERS_A_TOKEN = 4  # about, where a text's tokens were not counted
 # What it takes to compile a grammar, and one with a character more, in characters of other text.
 GRAMMAR, GRAMMAR_CHARACTER = 20_000, 100
-GUARD_CHARACTER = 500  # and so a guard, each character of its expressions
+GUARD_CHARACTER = 500  # and so guards, each character of their expressions; fewer where there are few
 FRAME_BYTES, MESSAGE_BYTES, PART_BYTES, CALL_BYTES = 200, 50, 50, 400  # of what is no text
 TOOL_CHARACTER_BYTES = 8  # a tool in memory, for each character of it as JSON
 TOOLS_LIMIT = 128 << 10  # characters of all of a stream's tools, as JSON
@@ -49,7 +49,8 @@ def text_length(frame: StreamFrame) -> int:
     """In characters; a grammar's are worth more of them, and those of guards."""
     asked = _grammar(frame)
     compiled = 0 if asked is None else GRAMMAR + GRAMMAR_CHARACTER * grammar_length(asked)
-    compiled += GUARD_CHARACTER * guards.length(_guards(frame))
+    expressions = guards.length(_guards(frame))
+    compiled += expressions * min(expressions, GUARD_CHARACTER)
     if isinstance(frame, protocol.Start) and frame.tools and frame.tool_choice != "none":
         compiled += GRAMMAR + GRAMMAR_CHARACTER * tools_length(frame.tools)
     return compiled + _written(frame)
