@@ -622,16 +622,16 @@ class Stream:
             if self._withholds:
                 return False
             self._receive_token(token, news.logprobs[at] if news.logprobs else None, now)
-            if self.output.stopped is not None and not self._withholds and not self.concluded:
+            if self.output.stopped is not None:
                 self._stop(now)
             if self.concluded:
                 return True
         return False
 
     def _stop(self, now: float) -> None:
-        """A stop string was met."""
+        """A stop string was met; it ends nothing that will be void."""
         why = self.output.stopped
-        if not self._guard_acts_at_end(now):
+        if not (self._withholds or self.concluded or self._guard_acts_at_end(now)):
             self._commands.send(api.Cancel(self.number))
             self._conclude("stop", why or None, now)
 
@@ -793,7 +793,7 @@ class Stream:
     def _go_on_behind(self, finish: api.Finish, now: float) -> None:
         """The engine has come to an end that will be void: it goes on before."""
         if finish.held:
-            if not (self._pause_requested or self._detached):
+            if not any(isinstance(pending.command, api.Pause) for pending in self._commands):
                 self._commands.request(PendingCommand(api.Resume(self.number), None, 0, silent=True))
             return
         self._take_back(min(self.outbox.known, len(self.output) - 1))

@@ -115,9 +115,7 @@ def at_path(value: Any, steps: list[str | int | None]) -> list[Any]:
     if isinstance(value, dict):
         inner = [one for key, one in value.items() if step is None or step == key]
     elif isinstance(value, list):
-        inner = [
-            one for at, one in enumerate(value) if step is None or (step == at and not isinstance(step, str))
-        ]
+        inner = [one for at, one in enumerate(value) if step in (None, at)]
     return [found for one in inner for found in at_path(one, rest)]
 
 
