@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from engine import api
 from midstream import protocol
-from midstream.protocol import Message, Params
+from midstream.protocol import Params
 from realtime.guards.acts import Acts
 from realtime.guards.guards import Beside, Guards, Verdict
 from realtime.refusal import Refusal
@@ -24,7 +24,7 @@ from realtime.stream.params import forked, same_grammar, sampling, stops
 from realtime.stream.spanned_text import SpannedText
 from realtime.text.grammar import OutputRules
 from realtime.text.served_model import ServedModel
-from realtime.tools.offered import offered
+from realtime.tools.offered import argument_kinds
 
 PROMPT_TOKEN_BYTES, OUTPUT_TOKEN_BYTES = 4, 18  # as measured
 
@@ -77,12 +77,15 @@ class Context:
 
     # -- what changes it -------------------------------------------------------------------------
 
-    def inject(self, command: api.Append, messages: Sequence[Message] | None) -> None:
-        """`messages`: what the tokens say, where they close the model's turn."""
+    def inject(self, command: api.Append, frame: protocol.Frame | None) -> None:
+        """`frame`: which asked for it."""
         if not command.tokens:
             return
+        messages = frame.messages if isinstance(frame, protocol.Inject) else None
         answers = [message.tool_call_id for message in messages or () if message.tool_call_id is not None]
-        self.output.inject(command.tokens, new_turn=messages is not None, answers=answers)
+        amends = frame.call_id if isinstance(frame, protocol.Amend) else None
+        new_turn = messages is not None
+        self.output.inject(command.tokens, new_turn=new_turn, answers=answers, amends=amends)
         if command.grammar_anew:
             self._grammar_starts += (self._behind_prompt,)
 
@@ -99,7 +102,17 @@ class Context:
         more. `by_guard`: what guards have done stands."""
         if not by_guard:
             self.acts.cut(index)
-        self.output.cut(index, () if ends else stops(self.params))
+        self._cut(index, None, () if ends else stops(self.params))
+
+    def cut_behind(self, behind: int) -> int:
+        """Of the tokens behind the prompt only so many stand. Returns how many of those are output."""
+        index, injected = self.output.place(behind)
+        self.acts.cut(index)
+        self._cut(index, injected, stops(self.params))
+        return index
+
+    def _cut(self, index: int, injected: int | None, stop: tuple[str, ...]) -> None:
+        self.output.cut(index, stop, injected)
         self._grammar_starts = _starts_until(self._behind_prompt, self._grammar_starts)
         if self.guards is not None:
             self.guards.cut(self.output)
@@ -186,7 +199,7 @@ def _spans(
     return SpannedText(
         model.tokenizer,
         start.request_id,
-        offered(tools) if tools else None,
+        argument_kinds(tools) if tools else None,
         prompt,
         stops(params),
         params.min_tokens or 0,
