@@ -6,12 +6,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from engine import api
+from engine import api, toy_model
 from midstream import protocol
 from midstream.protocol import Budget, Credit, Guard, Guarded, Params
 from realtime.refusal import Refusal
 from tests.fakes.lone_stream import CANCELLED, PROMPT, RUN_OUT, LoneStream, kinds, text
+from tests.unit.test_stream_results import HELD
+from tests.unit.test_stream_tools import STOP, lone
 
 SECRET = Guard(name="secret", do="rewind", regex="secret")
 EOS = api.Finish("eos")
@@ -306,3 +309,80 @@ def test_guards_together_have_a_limit() -> None:
         lone.steer(protocol.Adjust(request_id="a", params=Params(guards=many)))
     with pytest.raises(Refusal, match="the name of one before it"):
         lone.steer(protocol.Adjust(request_id="a", params=Params(guards=many[:1] * 2)))
+
+
+# -- with tools --------------------------------------------------------------------------------------
+
+NEEDS = Guard(name="why", do="rewind", tool="stop", path="$.why", require=".")
+
+
+def calling(*guards: Guard) -> LoneStream:
+    """A stream that waits for the results of its calls."""
+    one = lone(on_tool_call="pause")
+    one.steer(protocol.Adjust(request_id="a", params=Params(guards=list(guards))))
+    one.answer(api.Adjusted(0))
+    one.take()
+    one.commands.clear()
+    return one
+
+
+def test_arguments_that_lack_what_they_must_have_are_wrong_where_they_end() -> None:
+    one = calling(NEEDS)
+    one.write(STOP)
+    told = act(one)
+    assert (told.index, told.detail) == (STOP.index("{}") + 1, "$.why")
+    assert one.commands == [api.Truncate(7, told.index, ord("}"))]
+
+
+def test_a_turn_that_ended_meanwhile_is_open_again() -> None:
+    one = calling(NEEDS)
+    one.write(STOP)
+    one.stream.receive_news(api.News(7, index=one.index, tokens=[toy_model.EOS], finish=HELD), one.now)
+    told = act(one)
+    assert one.commands == [api.Truncate(7, told.index, ord("}")), api.Resume(7)]
+    one.answer(api.Truncated(told.index), api.Resumed(told.index))
+    assert kinds(one.take()) == ["Rewound"]
+    assert one.stream.paused is None
+    one.write('"why": "so"}}</tool_call>')
+    one.stream.receive_news(api.News(7, index=one.index, tokens=[toy_model.EOS], finish=HELD), one.now)
+    assert one.stream.paused == "tool_call"
+    assert len([event for event in one.take() if isinstance(event, protocol.ToolCallDone)]) == 1
+
+
+def test_a_turn_that_ended_where_a_guard_pauses_stays_paused() -> None:
+    one = calling(replace(NEEDS, do="pause"))
+    one.write(STOP)
+    one.stream.receive_news(api.News(7, index=one.index, tokens=[toy_model.EOS], finish=HELD), one.now)
+    at = act(one).index
+    assert one.commands == [api.Truncate(7, at), api.Pause(7)]
+    one.answer(api.Truncated(at), api.Paused(at))
+    assert one.stream.paused == "guard"
+
+
+def test_what_is_amended_is_read_and_not_judged() -> None:
+    one = calling(Guard(name="q", do="rewind", tool="find", path="$.q", forbid="bad"))
+    one.write('<tool_call>{"name": "find", "arguments": {"q": "b')
+    one.steer(protocol.Inject(request_id="a", tokens=list(b"ad things")))
+    one.answer(api.Appended(one.index, 9))
+    one.write('", "bad": 1}}</tool_call>')
+    assert "Guarded" not in kinds(one.take())
+    one = calling(Guard(name="q", do="rewind", tool="find", path="$.q", forbid="bad"))
+    one.write('<tool_call>{"name": "find", "arguments": {"q": "')
+    one.steer(protocol.Inject(request_id="a", tokens=list(b"ba")))
+    one.answer(api.Appended(one.index, 2))
+    at = one.index
+    one.write("d")
+    assert act(one).index == at, "the model has completed it"
+
+
+def test_a_call_that_is_to_be_amended_waits_for_what_a_guard_takes_back() -> None:
+    one = calling(SECRET)
+    one.write(STOP)
+    call_id = next(event.call_id for event in one.take() if isinstance(event, protocol.ToolCall))
+    one.steer(protocol.Pause(request_id="a"))
+    one.stream.steer_call(protocol.Amend(request_id="a", call_id=call_id, arguments='{"a": 1}'), 0, one.now)
+    one.write(" secret")
+    assert act(one).index == len(STOP) + 1
+    assert one.commands == [api.Pause(7), api.Truncate(7, len(STOP) + 1, ord("s"))]
+    one.answer(api.Paused(one.index), api.Truncated(len(STOP) + 1))
+    assert isinstance(one.commands[-1], api.Append), "now it is known what stands"
