@@ -1,5 +1,5 @@
 /** @param {StreamEvent} event @returns {event is Exclude<Answer, Attached | Pong>} */
-export function mayAnswer(event: StreamEvent): event is Started | Paused | Resumed | Adjusted | Injected | Rewound | Final;
+export function mayAnswer(event: StreamEvent): event is Started | Approved | Paused | Resumed | Adjusted | Injected | Rewound | Final;
 /**
  * The Midstream protocol, as types: every frame a client may send and every event a server may answer with.
  *
@@ -17,6 +17,8 @@ export namespace ANSWERS {
     let adjust: "adjusted";
     let inject: "injected";
     let tool_result: "injected";
+    let approve: "approved";
+    let amend: "injected";
     let rewind: "rewound";
     let cancel: "final";
     let attach: "attached";
@@ -239,6 +241,10 @@ export type StartFields = {
      * how long its memory is held while it waits for results
      */
     tool_hold_ms?: number | undefined;
+    /**
+     * the tools whose calls wait for an `approve`, or true for all
+     */
+    approvals?: boolean | string[] | undefined;
 };
 export type Credit = {
     limit?: number;
@@ -307,6 +313,16 @@ export type Steering = Cancel | {
     content?: string;
     error?: string;
 } | {
+    type: "approve";
+    request_id: string;
+    call_id: string;
+} | {
+    type: "amend";
+    request_id: string;
+    call_id: string;
+    arguments: string | object;
+    partial?: boolean;
+} | {
     type: "rewind";
     request_id: string;
     to: number;
@@ -359,6 +375,10 @@ export type Usage = {
      * of the output, with which a fork began
      */
     inherited_tokens: number;
+    /**
+     * of the output, that the model said to itself
+     */
+    reasoning_tokens: number;
 };
 export type Timing = {
     queue_ms: number;
@@ -442,6 +462,12 @@ export type ToolCallDone = StreamEventFields & {
     index: number;
     end: number;
     call_id: string;
+    approval?: boolean;
+};
+export type Approved = StreamEventFields & {
+    type: "approved";
+    index: number;
+    call_id: string;
 };
 export type Rewound = StreamEventFields & {
     type: "rewound";
@@ -478,6 +504,10 @@ export type Call = {
      * the index behind its last token
      */
     end?: number | undefined;
+    /**
+     * whether it waits for one
+     */
+    approval?: boolean | undefined;
 };
 export type Snapshot = StreamEventFields & {
     type: "snapshot";
@@ -500,7 +530,7 @@ export type Final = StreamEventFields & {
     usage: Usage;
     timing: Timing;
 };
-export type StreamEvent = Started | Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | Paused | Resumed | Adjusted | Injected | Rewound | GuardEvent | Snapshot | Final;
+export type StreamEvent = Started | Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | Approved | Paused | Resumed | Adjusted | Injected | Rewound | GuardEvent | Snapshot | Final;
 /**
  * What a connection may ask for, and the model's context.
  */
