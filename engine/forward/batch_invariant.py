@@ -139,6 +139,8 @@ def multiply(  # type: ignore[no-untyped-def]
         own = (tile < behind) & (tile >= behind - tiles)
         first = tl.sum(tl.where(own, since + (tile - behind + tiles) * M, 0), 0)
         end = tl.sum(tl.where(own, upto, 0), 0)
+        if first >= end:
+            return
         weights += tl.sum(tl.where(own, group, 0), 0).to(tl.int64) * weights_group
     row = first + tl.arange(0, M)
     column = columns * N + tl.arange(0, N)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -201,9 +202,11 @@ class Decoding:
     tokens: slice
     parts: int  # the most that any of them has
     calls: list[Call]
-    counts: list[int]  # of results that each call gives
-    rows: Tensor  # of each result: whose it is
-    places: Tensor  # of each row's first part, then of their second ...: which result it is
+    results: list[slice]  # of each call: which of all results it gives
+    rows: Tensor | None  # of each result: whose it is; None where each row has one, in their order
+    places: (
+        Tensor | None
+    )  # of each row's first part, then of their second ...: which result it is; None as above
     complete: bool  # whether each row has as many parts; else the place of those it lacks is behind the last
 
 
@@ -213,7 +216,7 @@ class Chunk:
 
     tokens: slice
     parts: int
-    calls: list[tuple[slice, slice, Call]]  # which of the tokens, and which parts
+    calls: list[tuple[slice, Tensor, Call]]  # which of the tokens, and which parts
 
 
 @dataclass(slots=True)
@@ -305,10 +308,14 @@ class RaggedBatch:
         places = [len(order)] * (parts * self.decoding)
         for place, (row, part) in enumerate(order):
             places[part.depth * self.decoding + row] = place
-        device, complete = self.pool_indices.device, len(order) == len(places)
-        rows = upload([row for row, _ in order], device)
-        tokens = slice(0, self.decoding)
-        return Decoding(tokens, parts, calls, counts, rows, upload(places, device), complete)
+        ends = list(accumulate(counts))
+        results = [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
+        tokens, complete = slice(0, self.decoding), len(order) == len(places)
+        rows, in_order = [row for row, _ in order], list(range(self.decoding))
+        if rows == places == in_order:
+            return Decoding(tokens, parts, calls, results, None, None, complete)
+        device = self.pool_indices.device
+        return Decoding(tokens, parts, calls, results, upload(rows, device), upload(places, device), complete)
 
     def _lines(self, placed: list[tuple[int, Part, int]]) -> list[_Line]:
         lines: list[_Line] = []
@@ -361,14 +368,15 @@ class RaggedBatch:
         calls += [self._causal(span, part, window) for part in parts if part.depth not in behind]
         return Chunk(span.tokens, len(parts), calls)
 
-    def _behind(self, span: RowSpan, line: _Line) -> tuple[slice, slice, Call]:
-        """Parts of the context before the chunk, all of which every query sees."""
+    def _behind(self, span: RowSpan, line: _Line) -> tuple[slice, Tensor, Call]:
+        """Parts of the context before the chunk, all of which every query sees. Others may lie between them,
+        which are evenly spaced all the same."""
         keys = Strided(line.first, line.pitch, len(line.parts), line.length)
-        depths = slice(line.parts[0].depth, line.parts[-1].depth + 1)
+        depths = upload([part.depth for part in line.parts], self.pool_indices.device)
         hidden = self._beyond(line.parts, line.length)
         return slice(0, span.count), depths, Call(keys, True, hidden)
 
-    def _causal(self, span: RowSpan, part: Part, window: int | None) -> tuple[slice, slice, Call]:
+    def _causal(self, span: RowSpan, part: Part, window: int | None) -> tuple[slice, Tensor, Call]:
         """A part of which each query sees what stands before it, for those that see any."""
         low = max(span.start, part.position + part.lead)
         high = span.end if window is None else min(span.end, part.position + part.end - 1 + window)
@@ -383,8 +391,7 @@ class RaggedBatch:
         distance = torch.arange(low, high, device=device).unsqueeze(1) - seen
         hidden = (distance < 0) if window is None else (distance < 0) | (distance >= window)
         tokens = slice(low - span.start, high - span.start)
-        depths = slice(part.depth, part.depth + 1)
-        return tokens, depths, Call(keys, True, self._hides(hidden[None, None]))
+        return tokens, upload([part.depth], device), Call(keys, True, self._hides(hidden[None, None]))
 
 
 def _of_like_length(scattered: list[tuple[int, Part]]) -> Iterator[list[tuple[int, Part]]]:
