@@ -225,7 +225,7 @@ class Components:
             groups=self._groups,
         )
         context = min(self._context, self._kept.longest(tokens // block_size))
-        slots = self._options.max_streams
+        slots = max(2, self._options.max_streams)  # the trial has one beside others
         backend = backends.make(
             self.attention_name,
             pool,
