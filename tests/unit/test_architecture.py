@@ -131,6 +131,7 @@ OTHERS = {
     "engine.forward.triton_kernels": ["triton"],
     "engine.ggml": ["safetensors", "torch", "transformers"],
     "engine.forward.by_triton": ["torch", "triton"],
+    "engine.forward.batch_invariant": ["torch", "triton"],
     "engine.model": [
         "filelock",
         "gguf",
