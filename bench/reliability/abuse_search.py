@@ -12,6 +12,7 @@ from bench.reliability.abusive_frames import KINDS, SEED, encoded, start
 from realtime.codec import Codec
 from realtime.hub.observers import Caller, Observer
 from realtime.websocket.connection import Connection, ConnectionLimits
+from realtime.work_ledger import PayerWork
 from tests.fakes.fake_websocket import FakeWebSocket
 from tests.fakes.simulated_server import EngineSize, SimulatedServer
 
@@ -39,7 +40,7 @@ class Mute(FakeWebSocket):
 
 def tried(kinds: tuple[str, ...], *, reads: bool) -> Found:
     server, peer = SimulatedServer(SIZE), Mute()
-    connection = Connection(peer, peer, server.hub, Codec(None), CALLER, LIMITS, {}, Observer())  # type: ignore[arg-type]
+    connection = Connection(peer, peer, server.hub, Codec(None), CALLER, PayerWork(), LIMITS, {}, Observer())  # type: ignore[arg-type]
     connection._receive(start("abused").decode())
     while not server.at_rest:
         server.tick()
@@ -47,7 +48,7 @@ def tried(kinds: tuple[str, ...], *, reads: bool) -> Found:
     before = connection.memory.held
     work_s = 0.0
     for number in range(FRAMES):
-        data = encoded(kinds[number % len(kinds)], "abused").decode()
+        data = encoded(kinds[number % len(kinds)], "abused", number).decode()
         began_s = time.thread_time()
         connection._receive(data)
         work_s += time.thread_time() - began_s

@@ -319,7 +319,7 @@ class SpannedText:
 
     def _begin_call(self, begin: int, name: str) -> None:
         self._told_calls += 1
-        call = Call(_call_id(f"{self._request_id}:{self._told_calls}"), begin, name, [])
+        call = Call(call_id_of(self._request_id, self._told_calls), begin, name, [])
         self.calls.append(call)
         self._tell(ToolCall(request_id=self._request_id, index=begin, call_id=call.call_id, name=name))
 
@@ -331,8 +331,9 @@ class SpannedText:
         self._beside.append(event)
 
 
-def _call_id(named: str) -> str:
-    number = int.from_bytes(blake2b(named.encode(), digest_size=8).digest())
+def call_id_of(request_id: str, told: int) -> str:
+    """Of the call that was told behind so many others."""
+    number = int.from_bytes(blake2b(f"{request_id}:{told}".encode(), digest_size=8).digest())
     letters = ""
     for _ in range(ID_LENGTH):
         number, at = divmod(number, len(_ALPHABET))
