@@ -47,7 +47,7 @@ from realtime.text.served_model import ServedModel
 log = logging.getLogger(__name__)
 
 NEWS_A_TURN = 256  # streams of which news are taken in before others have their turn
-FINAL_NEWS = 4  # as how many the news of an end count: it is logged, and much is brought to an end
+FINAL_NEWS = 16  # as how many the news of an end count: it is logged, and much is brought to an end
 LONG_TEXT = 2_000  # characters; fewer are tokenized in a millisecond or so, more in a thread
 
 

@@ -16,8 +16,8 @@ from realtime.hub.output_rules import output_rules
 from realtime.hub.registry import LiveStream
 from realtime.hub.stream_key import StreamKey
 from realtime.refusal import Refusal
+from realtime.stream.context import Context, of_prompt
 from realtime.stream.memory import MemoryAccount
-from realtime.stream.origin import Origin, of_prompt
 from realtime.stream.stream import Stream
 from realtime.tenants.quota import Quotas, StreamQuota
 from realtime.text.served_model import ServedModel
@@ -81,14 +81,14 @@ class StreamStarter:
     ) -> LiveStream:
         """`tokens` are the prompt, where that was tokenized before; `parent` is what it forks."""
         if parent is not None and frame.fork is not None:
-            origin = parent.fork(frame.request_id, frame.fork.at, frame.params)
-            quota = self._quotas.admit(key.tenant, frame, parent.prompt_tokens + len(origin.output))
+            context = parent.fork(frame.request_id, frame.fork.at, frame.params)
+            quota = self._quotas.admit(key.tenant, frame, parent.prompt_tokens + len(context.output))
         else:
-            origin, quota = self._of_prompt(key.tenant, frame, tokens, model)
+            context, quota = self._of_prompt(key.tenant, frame, tokens, model)
         stream = Stream(
             next(self._numbers),
             frame,
-            origin,
+            context,
             model=model,
             tenant=self._tenants.setdefault(key.tenant, len(self._tenants)),
             window=self._window,
@@ -100,7 +100,7 @@ class StreamStarter:
 
     def _of_prompt(
         self, tenant: str, frame: protocol.Start, tokens: list[int] | None, model: ServedModel
-    ) -> tuple[Origin, StreamQuota]:
+    ) -> tuple[Context, StreamQuota]:
         prompt = tokens if tokens is not None else tokenize(frame, model, brief=True) or []
         try:
             params = checked_params(frame, prompt, model)

@@ -74,7 +74,7 @@ class Submission:
 
     def _weight(self, number: int) -> int:
         entry = self._registry.by_number(number)
-        return STREAM_TOKENS + (0 if entry is None else entry.stream.known_tokens)
+        return STREAM_TOKENS + (0 if entry is None else len(entry.stream.context))
 
     def _submit(self, numbers: list[int]) -> None:
         for number in numbers:

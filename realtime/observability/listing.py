@@ -106,7 +106,7 @@ class TrackedStream(Struct):
             tokens=len(stream.output),
             tokens_per_s=self.rate.rate(now, stream.decoded) if running else 0.0,
             credit=max(0, stream.credit.limit - stream.outbox.sent),
-            context_tokens=stream.prompt_tokens + stream.output.injected() + len(stream.output),
+            context_tokens=len(stream.context),
         )
 
 

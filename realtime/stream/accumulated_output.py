@@ -7,6 +7,7 @@ tokenizer and stop strings, and nothing of events, credit or the engine.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Collection
 from copy import copy
 
 from realtime.stream.spanned_text import SpannedText
@@ -61,11 +62,11 @@ class Output:
         self._min_tokens = min_tokens
         self._text.set_stop(stop, min_tokens)
 
-    def inject(self, tokens: list[int], *, new_turn: bool = False) -> None:
+    def inject(self, tokens: list[int], *, new_turn: bool = False, answers: Collection[str] = ()) -> None:
         """These context tokens now stand before the next output token; `new_turn`: and close the model's
-        turn."""
+        turn; `answers`: with the results of these calls."""
         if self.spans is not None:
-            self.spans.inject(tokens, new_turn=new_turn)
+            self.spans.inject(tokens, new_turn=new_turn, answers=answers)
         self.injections.append((len(self.tokens), array("i", tokens)))
         self._injected += len(tokens)
 

@@ -10,6 +10,10 @@ from __future__ import annotations
 
 from midstream import protocol
 
+AHEAD_BYTES = 256 << 10  # of tokens that may be decoded ahead of what was given out, whatever was granted
+ROOM_SHARE = 16  # and no more than this part of the room that there is for more, for others come too
+LEAST_AHEAD_BYTES = 4 << 10  # but so much in any case
+
 
 class Credit:
     def __init__(self, asked: protocol.Credit | None, *, window: int) -> None:
@@ -19,9 +23,7 @@ class Credit:
         self._prefetch = 0 if asked is None else asked.prefetch
         self.limit = window if asked is None else asked.limit  # output tokens that may be sent
         self.decode_limit = self.limit + self._prefetch  # output tokens that may be decoded
-        self.granted = (
-            self.decode_limit
-        )  # output tokens that the engine may decode: no more than somebody takes
+        self.granted = self.decode_limit  # output tokens that the engine may decode
 
     def grant(self, limit: int) -> None:
         """The client is ready for output up to `limit`."""
@@ -32,6 +34,18 @@ class Credit:
         """The reader has taken output up to `index`."""
         if self._automatic:
             self.grant(index + self._window)
+
+    def grantable(self, sent: int, *, room: int, token_bytes: int) -> int:
+        """Output tokens that the engine may decode: not all that the client has granted, where it does not
+        take what was decoded. `room`: bytes that there are for more."""
+        ahead = min(AHEAD_BYTES, max(LEAST_AHEAD_BYTES, room // ROOM_SHARE))
+        return min(self.decode_limit, sent + max(1, ahead // token_bytes))
+
+    def is_worth_granting(self, limit: int, sent: int) -> bool:
+        """While there is enough to decode, a grant for every token would be too many."""
+        if limit <= self.granted:
+            return False
+        return limit == self.decode_limit or 2 * (self.granted - sent) <= limit - self.granted
 
     def withdraw(self, sent: int) -> None:
         """Nobody will read on: no more is sent than was."""

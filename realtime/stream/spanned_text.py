@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
 from hashlib import blake2b
 from operator import attrgetter
@@ -43,6 +43,7 @@ class Call(Struct):
     name: str
     arguments: list[str]
     end: int | None = None
+    answered: int | None = None  # the output token before which its result stands
 
 
 class Injected(Struct):
@@ -167,10 +168,14 @@ class SpannedText:
         self._read_all()
         return self._reader.reasoning_room(limit)
 
-    def inject(self, tokens: Sequence[int], *, new_turn: bool) -> None:
+    def inject(self, tokens: Sequence[int], *, new_turn: bool, answers: Collection[str] = ()) -> None:
         """Context before the next token: in the model's own turn it may be part of a call. A long one is read
-        in slices, or as soon as anything is asked of it."""
+        in slices, or as soon as anything is asked of it. `answers`: the calls whose results it has."""
         self._read_all()
+        if answers:
+            self.calls = [
+                _answered(call, self._fed) if call.call_id in answers else call for call in self.calls
+            ]
         injected = Injected(self._fed, array("i", tokens), new_turn)
         self._injected.append(injected)
         self._turns += [self._fed] if new_turn else []
@@ -228,7 +233,11 @@ class SpannedText:
         lengths = self._reader.lengths
         self._content = self._content.rewound_text(lengths.content, index, sent, stop, min_tokens)
         self.reasoning = ["".join(self.reasoning)[: lengths.reasoning]]
-        self.calls = self._calls_until(lengths)
+        calls = self._calls_until(lengths)
+        self.calls = [
+            call if call.answered is None or call.answered <= index else _answered(call, None)
+            for call in calls
+        ]
         self._text_bytes = sum(TEXT_BYTES + len(text) for texts in self._texts for text in texts)
         self._beside = []
         return self
@@ -329,6 +338,11 @@ class SpannedText:
 
     def _tell(self, event: Beside) -> None:
         self._beside.append(event)
+
+
+def _answered(call: Call, index: int | None) -> Call:
+    """Another, since forks have the same ones."""
+    return replace(call, answered=index)
 
 
 def call_id_of(request_id: str, told: int) -> str:

@@ -21,7 +21,8 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import FinishReason, Params, PauseReason, Usage
 from realtime.refusal import Refusal
-from realtime.stream.call_results import CallResults
+from realtime.stream.accumulated_output import Output
+from realtime.stream.context import Context
 from realtime.stream.credit import Credit
 from realtime.stream.engine_commands import (
     SteeringFrame,
@@ -34,27 +35,22 @@ from realtime.stream.memory import (
     CANCEL_REPLY_BYTES,
     LOGPROB_BYTES,
     TOKEN_BYTES,
-    TOKEN_ID_BYTES,
     Holding,
     MemoryAccount,
-    params_bytes,
 )
-from realtime.stream.origin import Origin
 from realtime.stream.outbox import Outbox, OutgoingEvent, PendingToken
-from realtime.stream.params import forked, merged, same_grammar, sampling, stops
+from realtime.stream.params import merged, stops
 from realtime.stream.pending_commands import Owe, PendingCommand, PendingCommands, Reply, SendReply
 from realtime.stream.span_events import tell_lengths
 from realtime.stream.states import State, check_transition
 from realtime.stream.stopwatch import Stopwatch
+from realtime.stream.tool_loop import ToolLoop
 from realtime.text.served_model import ServedModel
 from realtime.text.stop_strings import matcher_for
 from realtime.tools.parts import Lengths
 
 GRACE_MS = 30_000  # that a stream waits for somebody to attach
-STREAM_BYTES, PROMPT_TOKEN_BYTES, OUTPUT_TOKEN_BYTES = 4096, 4, 18  # as measured
-AHEAD_BYTES = 256 << 10  # of tokens that may be decoded ahead of what was given out, whatever was granted
-ROOM_SHARE = 16  # and no more than this part of the room that its account has left, for others come too
-LEAST_AHEAD_BYTES = 4 << 10  # but so much in any case
+STREAM_BYTES = 4096  # as measured
 LEAST_HISTORY_BYTES = 4 << 10  # of events that nobody is known to have read, where the account is full
 UNREAD_LIMIT = 512 << 10  # bytes that may wait to be given out before nothing more may be asked for
 HOLDING: tuple[PauseReason, ...] = ("client", "detached", "tool_call")  # what does not pass by itself
@@ -66,7 +62,7 @@ class Stream:
         self,
         number: int,
         start: protocol.Start,
-        origin: Origin,
+        context: Context,
         *,
         model: ServedModel,
         tenant: int,
@@ -82,10 +78,9 @@ class Stream:
         self.tool_hold_s = None if start.tool_hold_ms is None else start.tool_hold_ms / 1000
         self.final: protocol.Final | None = None  # there is one once it has ended
         self.discarded = 0
-        self._prompt, self._params, self.output, self._rules, self._grammar_starts = origin
-        self._inherited = len(self.output)  # tokens of the output that another made
+        self.context = context
         self.credit = Credit(start.credit, window=window)
-        self.credit.acknowledge(self._inherited)
+        self.credit.acknowledge(context.inherited)
         self.outbox = Outbox(
             start.request_id, self.credit, interval=start.stream_interval, tokens=start.return_tokens
         )
@@ -97,10 +92,8 @@ class Stream:
         self._told_fingerprint = model.fingerprint
         self._priority = start.priority
         self._tenant = tenant
-        self._requested_params = self._params  # when everything that was requested has taken effect
-        self._on_tool_call = start.on_tool_call
-        self._results = CallResults(together=start.on_tool_call == "pause")
-        self._due: protocol.Inject | None = None  # results that are all there before the turn has ended
+        self._requested_params = context.params  # when everything that was requested has taken effect
+        self._tools = ToolLoop(start.on_tool_call, context.output.spans)
         self._commands = PendingCommands(send)
         self._cancel: PendingCommand | None = None
         self._cancel_end: End = ("cancelled", None)  # how a cancel ends it
@@ -117,13 +110,13 @@ class Stream:
                 ref=start.ref,
                 model=model.name,
                 prompt_tokens=self.prompt_tokens,
-                params=self._params,
+                params=context.params,
                 fingerprint=model.fingerprint,
                 exact=model.exact,
             )
         )
         if start.fork is not None:
-            self.outbox.begin_with(*self._snapshot(self._inherited))
+            self.outbox.begin_with(*self._snapshot(context.inherited))
         self.credit.granted = self._grantable()
         self.submit(model.fingerprint, now)
         self._close_reasoning()
@@ -187,18 +180,13 @@ class Stream:
     @property
     def decoded(self) -> int:
         """Output tokens that were made for it, whatever became of them."""
-        return len(self.output) - self._inherited + self.discarded
+        return len(self.output) - self.context.inherited + self.discarded
 
     @property
     def bytes(self) -> int:
         """About how much memory it takes here: tokens, parameters, and events, unread or to be asked for
         again."""
-        tokens = PROMPT_TOKEN_BYTES * self.prompt_tokens + OUTPUT_TOKEN_BYTES * len(self.output)
-        steering = self._waiting_bytes + self.output.injection_bytes
-        beside = 0 if self.output.spans is None else self.output.spans.bytes
-        beside += TOKEN_ID_BYTES * len((self._due and self._due.tokens) or ())
-        beside += self._results.bytes + (0 if self._rules is None else self._rules.length)
-        return STREAM_BYTES + tokens + params_bytes(self._params) + self.outbox.bytes + steering + beside
+        return STREAM_BYTES + self.context.bytes + self.outbox.bytes + self._waiting_bytes + self._tools.bytes
 
     @property
     def _waiting_bytes(self) -> int:
@@ -207,16 +195,11 @@ class Stream:
 
     @property
     def prompt_tokens(self) -> int:
-        return len(self._prompt)
+        return len(self.context.prompt)
 
     @property
-    def known_tokens(self) -> int:
-        """All that an engine is told of it: prompt, output, and what was injected."""
-        return self.prompt_tokens + self._behind_prompt
-
-    @property
-    def _behind_prompt(self) -> int:
-        return len(self.output) + self.output.injected()
+    def output(self) -> Output:
+        return self.context.output
 
     # -- credit ----------------------------------------------------------------------------------
 
@@ -247,12 +230,12 @@ class Stream:
         return events
 
     def _grantable(self) -> int:
-        """Output tokens that the engine may decode: not all that the client has granted, where it does not
-        take what was decoded."""
-        ahead = min(AHEAD_BYTES, max(LEAST_AHEAD_BYTES, self._memory.account.room // ROOM_SHARE))
-        limit = min(self.credit.decode_limit, self.outbox.sent + max(1, ahead // self._token_bytes))
-        room = self._reasoning_room
-        return limit if room is None else min(limit, len(self.output) + room)
+        """Output tokens that the engine may decode."""
+        limit = self.credit.grantable(
+            self.outbox.sent, room=self._memory.account.room, token_bytes=self._token_bytes
+        )
+        reasoning = self._reasoning_room
+        return limit if reasoning is None else min(limit, len(self.output) + reasoning)
 
     # -- reasoning that has an end ---------------------------------------------------------------
 
@@ -260,7 +243,7 @@ class Stream:
     def _reasoning_room(self) -> int | None:
         """How many tokens more until its reasoning may be too long: no more are granted, so that it ends at
         that token, whoever is quick. None where nobody asks."""
-        most, spans = self._params.reasoning_tokens, self.output.spans
+        most, spans = self.context.params.reasoning_tokens, self.output.spans
         return spans.reasoning_room(most) if spans is not None and isinstance(most, int) else None
 
     @property
@@ -289,29 +272,23 @@ class Stream:
     @property
     def _token_bytes(self) -> int:
         """Of each token that waits."""
-        top = self._params.logprobs
+        top = self.context.params.logprobs
         return TOKEN_BYTES + (LOGPROB_BYTES * (1 + top) if isinstance(top, int) else 0)
 
     @property
     def _promised(self) -> int:
         """Tokens that the engine may decode, and has not yet."""
-        most = self._params.max_tokens
+        most = self.context.params.max_tokens
         assert isinstance(most, int), "they are complete"
         return 0 if self.concluded else min(self.credit.granted, most) - len(self.output)
 
     def _send_grant(self) -> None:
-        """While there is enough to decode, a grant for every token would be too many."""
         if self.credit.granted >= self.credit.decode_limit or self.ended:
             return
         if self._counts_reasoning and self._commands.waiting:
             return  # how much it may reason is not known before that is answered
         limit = self._grantable()
-        if limit <= self.credit.granted:
-            return
-        if (
-            limit == self.credit.decode_limit
-            or 2 * (self.credit.granted - self.outbox.sent) <= limit - self.credit.granted
-        ):
+        if self.credit.is_worth_granting(limit, self.outbox.sent):
             self.credit.granted = limit
             self._commands.send(api.Grant(self.number, limit))
             self._update_memory()
@@ -373,11 +350,11 @@ class Stream:
                 self._requested_params = params
             case protocol.Inject(resume=True):
                 self._pause_requested = self._detached = False
-            case protocol.Inject() if self._comes_before_turns_end(frame):
-                self._due, frame = frame, replace(frame, messages=None, tokens=[])
+            case protocol.Inject() if self._paused != "tool_call":
+                frame = self._tools.defer(frame)
         self._hold_for(frame, params)
         matcher = None if params is None else matcher_for(stops(params))
-        commands = commands_for(self.number, frame, params, self._rules, hold_at_eos=self._holds_at_eos)
+        commands = self._commands_for(frame, params)
         for command in commands:
             preliminary = command is not commands[-1]
             self._commands.request(
@@ -405,8 +382,7 @@ class Stream:
             )
         self._check_unread()
         self._memory.account.check()
-        spans = self.output.spans
-        messages = self._results.take(frame, [] if spans is None else spans.calls)
+        messages = self._tools.take(frame)
         self._update_memory()
         going_on = self._paused == "tool_call" and not self._pause_requested
         return protocol.Inject(
@@ -417,26 +393,19 @@ class Stream:
             resume=bool(messages) and going_on,
         )
 
-    def _comes_before_turns_end(self, frame: protocol.Inject) -> bool:
-        if self._on_tool_call != "pause" or self._paused == "tool_call" or frame.messages is None:
-            return False
-        spans = self.output.spans
-        return spans is not None and self._results.is_all(frame.messages, spans.calls)
-
     def _put_in_due(self) -> None:
-        """The turn has ended: results that came before go in, unless there are more calls since."""
-        due, self._due = self._due, None
-        spans = self.output.spans
-        if due is None or spans is None or not self._results.is_all(due.messages or [], spans.calls):
+        """The turn has ended: results that came before go in."""
+        due = self._tools.take_due()
+        if due is None:
             return
-        for command in commands_for(self.number, due, None, self._rules, hold_at_eos=True):
+        for command in self._commands_for(due, None):
             self._commands.request(PendingCommand(command, replace(due, ref=None), 0))
         if not self._pause_requested:
             self._commands.request(PendingCommand(api.Resume(self.number), None, 0))
 
-    @property
-    def _holds_at_eos(self) -> bool:
-        return self._on_tool_call != "finish" and self.output.spans is not None
+    def _commands_for(self, frame: SteeringFrame, params: Params | None) -> list[api.AnyCommand]:
+        hold_at_eos = self._tools.holds_at_eos
+        return commands_for(self.number, frame, params, self.context.rules, hold_at_eos=hold_at_eos)
 
     def release_kv(self, step: int) -> None:
         """It waits for results for longer than its memory is to be held."""
@@ -449,10 +418,7 @@ class Stream:
             return merged(self._requested_params, frame.params, vocab=self._model.vocab)
         if isinstance(frame, protocol.Inject):
             assert frame.tokens is not None
-            kept = len(self.output) if frame.at is None else frame.at
-            used = self.prompt_tokens + self.output.injected(before=kept) + kept
-            if used + len(frame.tokens) >= self._model.context:
-                raise too_long(used, len(frame.tokens), self._model.context)
+            self.context.check_room(frame.at, len(frame.tokens), self._model.context)
         return None
 
     def cancel(
@@ -483,9 +449,9 @@ class Stream:
 
     # -- forks -----------------------------------------------------------------------------------
 
-    def fork(self, request_id: str, at: int | None, asked: Params) -> Origin:
+    def fork(self, request_id: str, at: int | None, asked: Params) -> Context:
         """What another begins with that goes on as this one stands before output token `at`, or behind all
-        that was sent. As after a rewind, parameters are those in force now, but for the ones asked for."""
+        that was sent."""
         sent = self.outbox.sent
         index = sent if at is None else at
         if index > sent:
@@ -493,24 +459,7 @@ class Stream:
                 "invalid_params",
                 f"`fork.at` is {index}, but only {sent} tokens of request {self.request_id} have been sent.",
             )
-        params = forked(self._params, asked, vocab=self._model.vocab)
-        assert isinstance(params.max_tokens, int), "they are complete"
-        if params.max_tokens <= index:
-            raise Refusal(
-                "invalid_params",
-                f"`params.max_tokens` is {params.max_tokens}, and the fork begins at {index}: ask for more.",
-            )
-        output = self.output.forked(request_id, index, stops(params), params.min_tokens or 0)
-        behind = index + output.injected()
-        if self.prompt_tokens + behind >= self._model.context:
-            raise Refusal(
-                "context_too_long",
-                f"The fork begins with {self.prompt_tokens + behind} tokens; the model's context holds "
-                f"{self._model.context}, with output.",
-            )
-        same = same_grammar(params, self._params)
-        starts = self._starts_until(behind) if same else (behind,)
-        return Origin(self._prompt, params, output, self._rules, starts)
+        return self.context.fork(request_id, index, asked, self._model)
 
     # -- listeners -------------------------------------------------------------------------------
 
@@ -570,7 +519,7 @@ class Stream:
             tokens=list(self.output.tokens[:count]) if self.outbox.shows_tokens else None,
             model=self._model.name,
             prompt_tokens=self.prompt_tokens,
-            params=self._params,
+            params=self.context.params,
             fingerprint=self._told_fingerprint,
             paused=self.outbox.paused,
         )
@@ -591,17 +540,13 @@ class Stream:
         if fingerprint != self._told_fingerprint and self._paused is None:
             self._pause("engine", len(self.output), now)
         self._commands.submit(
-            api.Submit(
+            self.context.submission(
                 self.number,
-                [*self._prompt, *self.output.context()],
-                sampling(self._params, self._rules, hold_at_eos=self._holds_at_eos),
                 credit=self.credit.granted,
                 priority=self._priority,
                 tenant=self._tenant,
-                prompt=self.prompt_tokens,
-                injections=[(index, len(tokens)) for index, tokens in self.output.injections],
                 paused=self._paused in HOLDING,
-                grammar_starts=self._grammar_starts,
+                hold_at_eos=self._tools.holds_at_eos,
             )
         )
 
@@ -640,9 +585,9 @@ class Stream:
             self._receive_memory_change(change, now)
         if self._receive_tokens(news, now):
             return []
-        held = news.finish is not None and news.finish.held and self._awaits_results
+        held = news.finish is not None and news.finish.held and bool(self._tools.missing)
         if held:
-            self._truncate(len(self.output) - 1, stops(self._params))  # the end token: the turn is open yet
+            self._truncate(len(self.output) - 1)  # the end token: the turn is open yet
         replied = [self._receive_reply(change, now) for change in news.changes]
         effective = [pending for pending in replied if pending.wants_reply]
         if held:
@@ -666,18 +611,13 @@ class Stream:
                 return True
         return False
 
-    @property
-    def _awaits_results(self) -> bool:
-        spans = self.output.spans
-        return spans is not None and bool(self._results.missing(spans.calls))
-
     def _receive_admission(self, found: int, now: float) -> None:
         """It runs for the first time: in its life, or in this engine, which found so much computed."""
         if not self._stopwatch.admitted:
             self._cached_tokens = min(found, self.prompt_tokens)  # not what was injected since
             self._stopwatch.admit(now)
         if self._paused == "engine":
-            self._resume(len(self.output), self.known_tokens - 1 - found, now)
+            self._resume(len(self.output), len(self.context) - 1 - found, now)
         self._check_transition()
 
     def _receive_token(self, token: int, logprob: api.Logprob | None, now: float) -> None:
@@ -718,10 +658,10 @@ class Stream:
                 event.reason = None if pending.frame else "reasoning_tokens"
             case api.Adjust(), api.Adjusted():
                 assert pending.params is not None
-                self._adjust(pending.params)
+                self.context.adjust(pending.params)
                 event = protocol.Adjusted(request_id=request_id, ref=ref, index=index, params=pending.params)
             case api.Truncate(), api.Truncated():
-                self._truncate(index, stops(self._params))
+                self._truncate(index)
                 length = self.output.text_length
                 event = protocol.Rewound(request_id=request_id, ref=ref, index=index, text_length=length)
                 if self.output.spans is not None:
@@ -759,33 +699,14 @@ class Stream:
             self.outbox.put(PendingToken(index, text, None, beside=beside))
 
     def _inject(self, command: api.Append, frame: protocol.StreamFrame | None) -> None:
-        new_turn = isinstance(frame, protocol.Inject) and frame.messages is not None
-        if not command.tokens:
-            return
-        self.output.inject(command.tokens, new_turn=new_turn)
-        if isinstance(frame, protocol.Inject) and frame.messages is not None:
-            self._results.give(len(self.output), frame.messages)
-        if command.grammar_anew:
-            self._grammar_starts += (self._behind_prompt,)
+        self.context.inject(command, frame.messages if isinstance(frame, protocol.Inject) else None)
+        self._tools.settle()
 
-    def _adjust(self, params: Params) -> None:
-        if not same_grammar(params, self._params):
-            self._grammar_starts = (self._behind_prompt,)
-        self._params = params
-        self.output.set_stop(stops(params), params.min_tokens or 0)
-
-    def _truncate(self, index: int, stop: tuple[str, ...]) -> None:
+    def _truncate(self, index: int, *, ends: bool = False) -> None:
         """Output from `index` on is void."""
         self.outbox.drop_from(index)
-        self.discarded += len(self.output) - index
-        self.output.cut(index, stop)
-        if self.output.spans is not None:
-            self._results.cut(index, self.output.spans.calls)
-        self._grammar_starts = self._starts_until(self._behind_prompt)
-
-    def _starts_until(self, behind: int) -> tuple[int, ...]:
-        """Where its grammar begins, of so many tokens behind the prompt."""
-        return tuple(at for at in self._grammar_starts if at <= behind) or (behind,)
+        self.discarded += self.context.cut(index, ends=ends)
+        self._tools.settle()
 
     # -- events ----------------------------------------------------------------------------------
 
@@ -854,7 +775,7 @@ class Stream:
         undeliverable = self.outbox.undeliverable
         if undeliverable:
             # Nothing that was sent can be taken back any more.
-            self._truncate(undeliverable[0].index, stop=())
+            self._truncate(undeliverable[0].index, ends=True)
         self._put_beside(len(self.output), self.output.flush())
         spans = self.output.spans
         if reason == "stop" and why in (None, "eos") and spans is not None and spans.called:
@@ -868,7 +789,7 @@ class Stream:
             finish_reason=reason,
             stop_reason=why,
             usage=self._usage(),
-            timing=self._stopwatch.timing(len(self.output) - self._inherited, now),
+            timing=self._stopwatch.timing(len(self.output) - self.context.inherited, now),
         )
         self._emit(self.final)
         self._check_transition()
@@ -894,5 +815,5 @@ class Stream:
             injected_tokens=self.output.injected(),
             discarded_tokens=self.discarded,
             forced_tokens=self._forced_tokens,
-            inherited_tokens=self._inherited,
+            inherited_tokens=self.context.inherited,
         )

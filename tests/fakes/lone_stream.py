@@ -8,9 +8,9 @@ from typing import Any, Literal
 from engine import api, toy_model
 from midstream import protocol
 from midstream.protocol import Credit, Params
+from realtime.stream.context import Context, of_prompt
 from realtime.stream.engine_commands import SteeringFrame
 from realtime.stream.memory import MemoryAccount
-from realtime.stream.origin import Origin, of_prompt
 from realtime.stream.outbox import OutgoingEvent
 from realtime.stream.params import resolved
 from realtime.stream.stream import Stream
@@ -36,10 +36,10 @@ class LoneStream:
         model: ServedModel = MODEL,
         asked: dict[str, Any] | None = None,
         memory: MemoryAccount | None = None,
-        origin: Origin | None = None,
+        context: Context | None = None,
         **params: Any,
     ) -> None:
-        """`asked`: further fields of its start; `origin`: with what it begins, if it is a fork."""
+        """`asked`: further fields of its start; `context`: with what it begins, if it is a fork."""
         self.commands: list[api.AnyCommand] = []
         self.now = 1000.0
         self.memory = memory or MemoryAccount(1 << 30)
@@ -57,7 +57,7 @@ class LoneStream:
         self.stream = Stream(
             7,
             start,
-            origin or of_prompt(start, PROMPT, complete, None, model),
+            context or of_prompt(start, PROMPT, complete, None, model),
             model=model,
             tenant=0,
             window=WINDOW,

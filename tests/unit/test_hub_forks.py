@@ -182,8 +182,8 @@ def test_a_grammar_goes_on_in_a_fork_and_another_begins_there() -> None:
     first.write("0123456")
     first.take()
     for asked, begins in ((Params(max_tokens=20), 0), (Params(grammar=Grammar(regex="[a-z]+")), 5)):
-        origin = first.stream.fork("b", 5, asked)
-        again = LoneStream(origin=origin, asked={"fork": Fork(request_id="a")})
+        context = first.stream.fork("b", 5, asked)
+        again = LoneStream(context=context, asked={"fork": Fork(request_id="a")})
         (submit,) = again.commands
         assert isinstance(submit, api.Submit)
         assert submit.tokens == [*PROMPT, *b"01234"]
@@ -195,8 +195,8 @@ def test_a_character_that_broke_off_at_the_parents_end_is_whole_in_its_fork() ->
     first.stream.receive_news(api.News(7, tokens=[0x61, 0xC3]), first.now)
     first.answer(finish=RUN_OUT)
     assert text(first.take()) == "a\ufffd"
-    origin = first.stream.fork("b", None, Params(max_tokens=5))
-    again = LoneStream(origin=origin, asked={"fork": Fork(request_id="a")})
+    context = first.stream.fork("b", None, Params(max_tokens=5))
+    again = LoneStream(context=context, asked={"fork": Fork(request_id="a")})
     again.stream.receive_news(api.News(7, index=2, tokens=[0xAF]), again.now)
     events = again.take()
     assert kinds(events) == ["Started", "Snapshot", "Token"]

@@ -13,9 +13,10 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Params
 from realtime.refusal import Refusal
-from realtime.stream import stream as stream_module
+from realtime.stream import credit as credit_module
+from realtime.stream.credit import AHEAD_BYTES, LEAST_AHEAD_BYTES
 from realtime.stream.memory import MemoryAccount, event_bytes
-from realtime.stream.stream import AHEAD_BYTES, LEAST_AHEAD_BYTES, UNREAD_LIMIT
+from realtime.stream.stream import UNREAD_LIMIT
 from realtime.text.stop_strings import StopMatcher
 from tests.fakes.lone_stream import LoneStream
 from tests.fakes.recording_listener import RecordingListener
@@ -101,7 +102,7 @@ def test_log_probabilities_weigh_and_so_fewer_tokens_are_decoded_ahead() -> None
 
 
 def test_a_reader_that_goes_on_reading_has_all_it_granted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_module, "AHEAD_BYTES", 600)
+    monkeypatch.setattr(credit_module, "AHEAD_BYTES", 600)
     server, _ = opened()
     listener = RecordingListener(server)
     listener.send(endless(credit=Credit(limit=200), stream_interval=50))

@@ -8,8 +8,9 @@ import pytest
 
 from engine import api, toy_model
 from midstream import protocol
-from midstream.protocol import Message, Paused, TextPart, ToolResult
+from midstream.protocol import Message, Params, Paused, TextPart, ToolResult
 from realtime.refusal import Refusal
+from realtime.stream.tool_loop import ToolLoop
 from tests.fakes.lone_stream import LoneStream, kinds
 from tests.unit.test_stream_tools import FIND, STOP, lone
 
@@ -190,3 +191,22 @@ def test_a_new_engine_has_it_paused_and_its_memory_goes_in_silence() -> None:
     assert one.commands == [api.Pause(7, True)]
     one.answer(api.Paused(one.index))
     assert one.take() == []
+
+
+def test_a_fork_knows_which_calls_have_their_results_and_so_does_a_rewind() -> None:
+    one, (find,) = called(FIND)
+    put_in(one, one.stream.take_result(result(find)))
+    one.write("So.")
+    one.take()
+    fork = ToolLoop("pause", one.stream.fork("b", None, Params()).output.spans)
+    assert not fork.missing
+    one.write(STOP)
+    end(one)
+    (stop,) = [event.call_id for event in one.take() if isinstance(event, protocol.ToolCallDone)]
+    one.steer(protocol.Rewind(request_id="a", to=len(FIND) - 1))
+    one.answer(api.Truncated(len(FIND) - 1))
+    one.write(">")
+    refused = f'no result of a call "{stop}": it does for "{find}"'
+    with pytest.raises(Refusal, match=refused):
+        one.stream.take_result(result(stop))
+    assert not fork.missing, "they have calls of their own"

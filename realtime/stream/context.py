@@ -1,0 +1,165 @@
+"""What one stream knows, in the model's tokens: its prompt, its output and what was injected among it, the
+parameters in force, and where its grammar began.
+
+It is complete. Any engine that does not know the stream is submitted it, be it the first or one behind
+another that is gone, and a fork is a stream that begins with one, cut at a token. Pure: it knows nothing of
+events, credit and listeners, nor of what was asked and has not taken effect.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from engine import api
+from midstream import protocol
+from midstream.protocol import Message, Params
+from realtime.refusal import Refusal
+from realtime.stream.accumulated_output import Output
+from realtime.stream.engine_commands import too_long
+from realtime.stream.memory import params_bytes
+from realtime.stream.params import forked, same_grammar, sampling, stops
+from realtime.stream.spanned_text import SpannedText
+from realtime.text.grammar import OutputRules
+from realtime.text.served_model import ServedModel
+from realtime.tools.offered import offered
+
+PROMPT_TOKEN_BYTES, OUTPUT_TOKEN_BYTES = 4, 18  # as measured
+
+
+class Context:
+    def __init__(
+        self,
+        prompt: array[int],
+        params: Params,
+        output: Output,
+        rules: OutputRules | None,
+        grammar_starts: tuple[int, ...] = (0,),
+    ) -> None:
+        """`output` that stands already is another stream's. `grammar_starts`: tokens behind the prompt before
+        each beginning of the grammar, if it has one."""
+        self.prompt = prompt
+        self.params = params
+        self.output = output
+        self.rules = rules
+        self.inherited = len(output)  # tokens of the output that another made
+        self._grammar_starts = grammar_starts
+
+    def __len__(self) -> int:
+        """All tokens that an engine is told of."""
+        return len(self.prompt) + self._behind_prompt
+
+    @property
+    def _behind_prompt(self) -> int:
+        return len(self.output) + self.output.injected()
+
+    @property
+    def bytes(self) -> int:
+        tokens = PROMPT_TOKEN_BYTES * len(self.prompt) + OUTPUT_TOKEN_BYTES * len(self.output)
+        rules = 0 if self.rules is None else self.rules.length
+        beside = 0 if self.output.spans is None else self.output.spans.bytes
+        return tokens + params_bytes(self.params) + self.output.injection_bytes + rules + beside
+
+    def check_room(self, at: int | None, more: int, limit: int) -> None:
+        """Raises Refusal where so many tokens do not fit before output token `at`, or behind all."""
+        kept = len(self.output) if at is None else at
+        used = len(self.prompt) + self.output.injected(before=kept) + kept
+        if used + more >= limit:
+            raise too_long(used, more, limit)
+
+    # -- what changes it -------------------------------------------------------------------------
+
+    def inject(self, command: api.Append, messages: Sequence[Message] | None) -> None:
+        """`messages`: what the tokens say, where they close the model's turn."""
+        if not command.tokens:
+            return
+        answers = [message.tool_call_id for message in messages or () if message.tool_call_id is not None]
+        self.output.inject(command.tokens, new_turn=messages is not None, answers=answers)
+        if command.grammar_anew:
+            self._grammar_starts += (self._behind_prompt,)
+
+    def adjust(self, params: Params) -> None:
+        if not same_grammar(params, self.params):
+            self._grammar_starts = (self._behind_prompt,)
+        self.params = params
+        self.output.set_stop(stops(params), params.min_tokens or 0)
+
+    def cut(self, index: int, *, ends: bool = False) -> int:
+        """Output from `index` on is void. Returns how many tokens that was. `ends`: nothing will follow, and
+        no stop string is looked for any more."""
+        void = len(self.output) - index
+        self.output.cut(index, () if ends else stops(self.params))
+        self._grammar_starts = _starts_until(self._behind_prompt, self._grammar_starts)
+        return void
+
+    # -- what is made of it ----------------------------------------------------------------------
+
+    def submission(
+        self, number: int, *, credit: int, priority: int, tenant: int, paused: bool, hold_at_eos: bool
+    ) -> api.Submit:
+        return api.Submit(
+            number,
+            [*self.prompt, *self.output.context()],
+            sampling(self.params, self.rules, hold_at_eos=hold_at_eos),
+            credit=credit,
+            priority=priority,
+            tenant=tenant,
+            prompt=len(self.prompt),
+            injections=[(index, len(tokens)) for index, tokens in self.output.injections],
+            paused=paused,
+            grammar_starts=self._grammar_starts,
+        )
+
+    def fork(self, request_id: str, index: int, asked: Params, model: ServedModel) -> Context:
+        """As it stands before output token `index`. As after a rewind, parameters are those in force now, but
+        for the ones asked for."""
+        params = forked(self.params, asked, vocab=model.vocab)
+        assert isinstance(params.max_tokens, int), "they are complete"
+        if params.max_tokens <= index:
+            raise Refusal(
+                "invalid_params",
+                f"`params.max_tokens` is {params.max_tokens}, and the fork begins at {index}: ask for more.",
+            )
+        output = self.output.forked(request_id, index, stops(params), params.min_tokens or 0)
+        behind = index + output.injected()
+        same = same_grammar(params, self.params)
+        starts = _starts_until(behind, self._grammar_starts) if same else (behind,)
+        fork = Context(self.prompt, params, output, self.rules, starts)
+        if len(fork) >= model.context:
+            raise Refusal(
+                "context_too_long",
+                f"The fork begins with {len(fork)} tokens; the model's context holds {model.context}, "
+                "with output.",
+            )
+        return fork
+
+
+def of_prompt(
+    start: protocol.Start, prompt: list[int], params: Params, rules: OutputRules | None, model: ServedModel
+) -> Context:
+    spans = _spans(start, prompt, params, model)
+    output = Output(model.tokenizer, stops(params), params.min_tokens or 0, spans)
+    return Context(array("i", prompt), params, output, rules)
+
+
+def _spans(
+    start: protocol.Start, prompt: list[int], params: Params, model: ServedModel
+) -> SpannedText | None:
+    """The reader of its output, where a conversation offers tools, or the model reasons."""
+    tools = start.tools if start.tool_choice != "none" else None
+    if start.messages is None or not (tools or model.tokenizer.spelling.has_reasoning):
+        return None
+    return SpannedText(
+        model.tokenizer,
+        start.request_id,
+        offered(tools) if tools else None,
+        prompt,
+        stops(params),
+        params.min_tokens or 0,
+        one_call=start.on_tool_call == "finish" and not start.parallel_tool_calls,
+    )
+
+
+def _starts_until(behind: int, starts: tuple[int, ...]) -> tuple[int, ...]:
+    """Where a grammar begins, of so many tokens behind the prompt."""
+    return tuple(at for at in starts if at <= behind) or (behind,)

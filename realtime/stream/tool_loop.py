@@ -1,0 +1,112 @@
+"""The loop of tools in one stream: the calls that wait for their results, and results that wait for others.
+
+Where a stream pauses at its calls, a turn's results go into it together, in the order of the calls and when
+the turn has ended: so a model is told. Where it goes on meanwhile, each goes in by itself. It knows calls and
+messages, and neither tokens nor the engine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec.structs import replace
+
+from midstream import protocol
+from midstream.protocol import Message
+from realtime.refusal import Refusal
+from realtime.stream.memory import CHARACTER_BYTES, TOKEN_ID_BYTES
+from realtime.stream.spanned_text import Call, SpannedText
+
+RESULT_BYTES, PART_BYTES = 200, 50  # each, beside its text
+
+
+class ToolLoop:
+    def __init__(
+        self, on_tool_call: Literal["finish", "pause", "continue"], spans: SpannedText | None
+    ) -> None:
+        """`spans`: the reader of the stream's calls, if it may have any."""
+        self._together = on_tool_call == "pause"
+        self.holds_at_eos = on_tool_call != "finish" and spans is not None  # its end may not be the end
+        self._spans = spans
+        self._results: dict[str, protocol.ToolResult] = {}  # that wait, by call
+        self._results_bytes = 0  # counted when they change: a result may have very many parts
+        self._due: protocol.Inject | None = None  # results that are all there before the turn has ended
+
+    @property
+    def bytes(self) -> int:
+        due = () if self._due is None else self._due.tokens or ()
+        return self._results_bytes + TOKEN_ID_BYTES * len(due)
+
+    @property
+    def missing(self) -> list[Call]:
+        """The calls that have no result in the stream."""
+        calls = [] if self._spans is None else self._spans.calls
+        return [call for call in calls if call.end is not None and call.answered is None]
+
+    def take(self, result: protocol.ToolResult) -> list[Message]:
+        """Take a result in; returns what is to be told to the model now. Another result for the same call
+        replaces one that waits."""
+        if (result.content is None) == (result.error is None):
+            raise Refusal("invalid_frame", "A tool_result has either `content` or `error`.")
+        missing = self.missing
+        asked = next((call for call in missing if call.call_id == result.call_id), None)
+        if asked is None:
+            raise Refusal(
+                "invalid_params",
+                f'Request {result.request_id} waits for no result of a call "{result.call_id}"'
+                + (f": it does for {_listed(missing)}." if missing else "."),
+            )
+        self._drop(result.call_id)
+        self._results[result.call_id] = result
+        self._results_bytes += _weight(result)
+        told = missing if self._together else [asked]
+        if any(call.call_id not in self._results for call in told):
+            return []
+        return [_message(call, self._results[call.call_id]) for call in told]
+
+    def defer(self, inject: protocol.Inject) -> protocol.Inject:
+        """What is put in now, where the model's turn has not ended: results that wait for that are nothing
+        yet."""
+        if not self._together or not self._is_all(inject.messages):
+            return inject
+        self._due = inject
+        return replace(inject, messages=None, tokens=[])
+
+    def take_due(self) -> protocol.Inject | None:
+        """The turn has ended: results that came before, unless there are more calls since."""
+        due, self._due = self._due, None
+        return due if due is not None and self._is_all(due.messages) else None
+
+    def _is_all(self, messages: Sequence[Message] | None) -> bool:
+        """Whether these are the results of all calls that have none in the stream."""
+        told = [message.tool_call_id for message in messages or ()]
+        missing = [call.call_id for call in self.missing]
+        return bool(told) and told == missing and self._results.keys() >= set(missing)
+
+    def settle(self) -> None:
+        """Calls have been answered, or are no more: their results wait no longer."""
+        for call_id in self._results.keys() - {call.call_id for call in self.missing}:
+            self._drop(call_id)
+
+    def _drop(self, call_id: str) -> None:
+        result = self._results.pop(call_id, None)
+        if result is not None:
+            self._results_bytes -= _weight(result)
+
+
+def _message(call: Call, result: protocol.ToolResult) -> Message:
+    content = json.dumps({"error": result.error}) if result.content is None else result.content
+    return Message(role="tool", content=content, name=call.name, tool_call_id=call.call_id)
+
+
+def _weight(result: protocol.ToolResult) -> int:
+    if isinstance(result.content, list):
+        parts = sum(PART_BYTES + CHARACTER_BYTES * len(part.text) for part in result.content)
+        return RESULT_BYTES + parts
+    return RESULT_BYTES + CHARACTER_BYTES * len(result.content or result.error or "")
+
+
+def _listed(calls: Sequence[Call]) -> str:
+    return ", ".join(f'"{call.call_id}"' for call in calls[:8])
