@@ -132,6 +132,7 @@ async def measure(scale: float, attack_s: float = ATTACK_S) -> dict[str, Any]:
         seen = {}
         for case in cases(scale):
             seen[case] = await attacked(served, *case, attack_s)
+            print(f"{case}: {seen[case]}", file=sys.stderr, flush=True)
         said = complaints(served)
         print("\n".join(said), file=sys.stderr)
     worst = {name: max(seen.items(), key=lambda item: getattr(item[1], name)) for name in Seen._fields}

@@ -1,5 +1,6 @@
 """The search for dear frames: random sequences of valid frames, fed to a connection in this process, and
-ranked by the milliseconds of work and the bytes held that each cost a frame."""
+ranked by the milliseconds of work and the bytes held that each cost a frame. What is decoded there is
+nonsense: nothing is called, and results are refused."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import random
 import time
 from typing import NamedTuple
 
-from bench.reliability.abusive_frames import KINDS, SEED, encoded, start
+from bench.reliability.abusive_frames import KINDS, PLAIN_START, SEED, encoded, start
 from realtime.codec import Codec
 from realtime.hub.observers import Caller, Observer
 from realtime.websocket.connection import Connection, ConnectionLimits
@@ -41,7 +42,7 @@ class Mute(FakeWebSocket):
 def tried(kinds: tuple[str, ...], *, reads: bool) -> Found:
     server, peer = SimulatedServer(SIZE), Mute()
     connection = Connection(peer, peer, server.hub, Codec(None), CALLER, PayerWork(), LIMITS, {}, Observer())  # type: ignore[arg-type]
-    connection._receive(start("abused").decode())
+    connection._receive(start("abused", PLAIN_START).decode())
     while not server.at_rest:
         server.tick()
     peer.writable = reads

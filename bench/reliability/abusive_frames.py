@@ -51,12 +51,9 @@ PARAMS: Frame = {
     "ignore_eos": True,
     "max_tokens": 4_000,
 }
-START: Frame = {
+PLAIN_START: Frame = {
     "type": "start",
-    "messages": [{"role": "user", "content": "x"}],
-    "tools": [tool("called", {"enum": [{}]}), *(tool(f"dear_{at}", short_schema(at)) for at in range(4))],
-    "tool_choice": {"type": "function", "function": {"name": "called"}},
-    "on_tool_call": "continue",
+    "prompt": "x",
     "params": PARAMS,
     "credit": {"limit": LONGEST},
     "return_tokens": True,
@@ -64,6 +61,12 @@ START: Frame = {
     "grace_ms": 1_000,
 }
 FORK: Frame = {"type": "start", "fork": True, "credit": {"limit": LONGEST}}
+CALLING: Frame = {
+    "tools": [tool("called", {"enum": [{}]}), *(tool(f"dear_{at}", short_schema(at)) for at in range(4))],
+    "tool_choice": {"type": "function", "function": {"name": "called"}},
+    "on_tool_call": "continue",
+}
+START = PLAIN_START | CALLING | {"prompt": None, "messages": [{"role": "user", "content": "x"}]}
 KINDS: dict[str, Frame] = {
     "start again": START,
     "start with other content": START | {"messages": [{"role": "user", "content": "y"}]},
@@ -108,5 +111,5 @@ def encoded(kind: str, name: str, number: int) -> bytes:
     return msgspec.json.encode(frame)
 
 
-def start(name: str) -> bytes:
-    return msgspec.json.encode(START | {"request_id": name})
+def start(name: str, asked: Frame = START) -> bytes:
+    return msgspec.json.encode(asked | {"request_id": name})
