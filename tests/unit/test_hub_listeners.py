@@ -388,7 +388,7 @@ def test_who_steers_owes_the_work_that_is_done_when_it_takes_effect(monkeypatch:
 
 
 def test_who_forks_owes_what_the_engine_is_told_of_however_short_the_frame_is() -> None:
-    server, reader = listened()
+    _, reader = listened()
     reader.hear_token()
     started_s = reader.owed_s
     assert started_s > 0
