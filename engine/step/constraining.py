@@ -72,6 +72,11 @@ class Constraining:
             return bool(self._unsettled)
         return any(_constraint(sequence).known for sequence in self._unsettled.values())
 
+    @property
+    def lexer_states(self) -> int:
+        """Of all matchers, beyond what each has for nothing."""
+        return self._lexer_states.taken()
+
     # -- grammars that begin and end -----------------------------------------------------------------
 
     def begin(self, sequence: Sequence, starts: Starts | None = None) -> None:

@@ -44,12 +44,16 @@ class LexerStates:
 
     def taken(self, tenant: int | None = None) -> int:
         """By a tenant, or by all, beyond the first of each."""
+        with self._lock:
+            return self._taken(tenant)
+
+    def _taken(self, tenant: int | None = None) -> int:
         return sum(share.beyond_first for share in self._shares if tenant in (None, share.tenant))
 
     def grow(self, share: StateShare) -> bool:
         with self._lock:
             more = min(share.limit, MOST - share.limit)
-            if self.taken(share.tenant) + more > self._room // 2 or self.taken() + more > self._room:
+            if self._taken(share.tenant) + more > self._room // 2 or self._taken() + more > self._room:
                 return False
             share.limit += more
             self._shares.add(share)
