@@ -242,7 +242,8 @@ class Hub:
             for one in some:
                 if one.stream is None:
                     one.listener.memory.close()
-                elif self._left.pop(one.stream, None) is one:
+                elif self._left.get(one.stream) is one:
+                    del self._left[one.stream]
                     self._let_wait(one.stream, one, wake)
 
     def _let_wait(self, stream: Stream, left: Left, wake: Callable[[Stream], None]) -> None:

@@ -138,11 +138,18 @@ def test_of_many_that_one_leaves_behind_some_do_what_their_start_said_in_each_tu
     assert paused(server) == ["a", "b"]
     back = RecordingListener(server)
     back.send(protocol.Attach(request_id="e", after=-1))
+    back.send(protocol.Attach(request_id="d", after=-1))
     assert back.errors == []
+    again = RecordingListener(server)
+    again.send(protocol.Attach(request_id="d", after=-1))
+    again.leave()
     server.clock.advance(0)
     rest(server)
-    assert paused(server) == ["a", "b", "c", "d"], "the last had a listener again before its turn came"
-    server.clock.advance(0)
+    assert paused(server) == ["a", "b", "c"], "the last two had a listener again before their turn came"
+    for _ in range(2):
+        server.clock.advance(0)
+        rest(server)
+    assert paused(server) == ["a", "b", "c", "d"], "and one was left a second time"
     assert (listener.memory.held, server.hub._left) == (0, {})
 
 
