@@ -81,6 +81,12 @@ def _charge(effective: list[PendingCommand], work_s: float) -> None:
             pending.owe(work_s / len(effective))
 
 
+def _check_rate(entry: LiveStream, frame: StreamFrame) -> None:
+    """Of what has tokens computed. An inject's are counted when they are known."""
+    if isinstance(frame, protocol.Amend) or (isinstance(frame, protocol.Resume) and entry.released):
+        entry.quota.check_rate()
+
+
 class StreamNews(NamedTuple):
     """What a step did to a stream."""
 
@@ -301,6 +307,8 @@ class Hub:
             _charge(effective, time.thread_time() - began_s)
         for pending in effective:
             self._observer.steered(stream, pending.kind, output.step - pending.step, now - pending.received_s)
+        for action in stream.take_acted():
+            self._observer.guarded(stream, action)
         self._time_hold(entry)
         if stream.reading:
             self._news.first(StreamNews(output, api.News(stream.number), now))
@@ -521,6 +529,7 @@ class Hub:
         if entry is None:
             self._refuse_steering(key, frame)
             return None
+        _check_rate(entry, frame)
         stream = entry.stream
         elsewhere = self._subscriptions.listener_of(stream) is not listener
         send_reply = partial(self._send_reply, listener) if elsewhere and frame.ref is not None else None
@@ -537,10 +546,10 @@ class Hub:
                 stream.steer(frame, self.step, self._clock(), send_reply, listener.owe)
                 entry.released = entry.released or kv == "release"
             case protocol.Resume():
-                if entry.released:
-                    entry.quota.check_rate()
                 stream.steer(frame, self.step, self._clock(), send_reply, listener.owe)
                 entry.released = False
+            case protocol.Approve() | protocol.Amend():
+                stream.steer_call(frame, self.step, self._clock(), send_reply, listener.owe)
             case protocol.Adjust() | protocol.Rewind():
                 stream.steer(frame, self.step, self._clock(), send_reply, listener.owe)
         return stream

@@ -7,10 +7,12 @@ tokenizer and stop strings, and nothing of events, credit or the engine.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection
+from bisect import bisect_right
+from collections.abc import Collection, Iterator
 from copy import copy
+from itertools import accumulate
 
-from realtime.stream.spanned_text import SpannedText
+from realtime.stream.spanned_text import Call, SpannedText
 from realtime.text.detokenizer import TextStream
 from realtime.text.tokenizer import Tokenizer
 
@@ -33,6 +35,7 @@ class Output:
         self._min_tokens = min_tokens
         self.spans = spans
         self._text: TextStream | SpannedText = spans or TextStream(tokenizer, stop, min_tokens)
+        self._pieces = tokenizer.pieces.bytes
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -62,10 +65,19 @@ class Output:
         self._min_tokens = min_tokens
         self._text.set_stop(stop, min_tokens)
 
-    def inject(self, tokens: list[int], *, new_turn: bool = False, answers: Collection[str] = ()) -> None:
+    def inject(
+        self,
+        tokens: list[int],
+        *,
+        new_turn: bool = False,
+        answers: Collection[str] = (),
+        amends: str | None = None,
+    ) -> None:
         """These context tokens now stand before the next output token; `new_turn`: and close the model's
-        turn; `answers`: with the results of these calls."""
+        turn; `answers`: with the results of these calls; `amends`: they are of this one."""
         if self.spans is not None:
+            if amends is not None:
+                self.spans.amend(amends)
             self.spans.inject(tokens, new_turn=new_turn, answers=answers)
         self.injections.append((len(self.tokens), array("i", tokens)))
         self._injected += len(tokens)
@@ -84,6 +96,34 @@ class Output:
         """What was released with the first `count` tokens; `flushed`: and with the stream's end."""
         return self._text.text if flushed else self._text.text[: self._end(count)]
 
+    def content(self) -> str:
+        """All that was released."""
+        return self._text.text
+
+    def reasoning(self) -> str:
+        return "" if self.spans is None else "".join(self.spans.reasoning)
+
+    @property
+    def calls(self) -> list[Call]:
+        return [] if self.spans is None else self.spans.calls
+
+    def token_with(self, character: int) -> int:
+        """With which this character of the content was released."""
+        return bisect_right(self._ends, character)
+
+    def token_that_spells(self, text: str, since: int) -> int:
+        """In which the text begins last, of what the tokens from this one on say; or that one."""
+        pieces = [self._pieces.get(token, b"") for token in self.tokens[since:]]
+        begin = b"".join(pieces).rfind(text.encode())
+        if begin < 0:
+            return since
+        return since + bisect_right(list(accumulate(map(len, pieces))), begin)
+
+    def flushed(self, stop: tuple[str, ...]) -> tuple[Output, str]:
+        """As it will be when nothing follows, and what is said then. This one stays as it is."""
+        again = self.forked("", len(self), stop, self._min_tokens)
+        return again, again.flush()
+
     def context(self) -> list[int]:
         """All that stands behind the prompt, in the model's order: the output, and injections among it."""
         tokens, start = array("i"), 0
@@ -92,17 +132,40 @@ class Output:
             start = index
         return list(tokens + self.tokens[start:])
 
-    def cut(self, index: int, stop: tuple[str, ...]) -> None:
-        """Take back output from `index` on, and injections behind it.
+    def place(self, behind: int) -> tuple[int, int]:
+        """Of the first so many tokens, injections among them: how many are output, and how many are not."""
+        injected = 0
+        for index, tokens in self.injections:
+            stays = min(len(tokens), behind - injected - index)
+            if stays <= 0:
+                break
+            injected += stays
+        return behind - injected, injected
+
+    def known_from(self, index: int, number: int, until: int) -> Iterator[int]:
+        """All that stands from output token `index` and injection `number` on, to before token `until`."""
+        for before, tokens in self.injections[number:]:
+            if before > until:
+                break
+            yield from self.tokens[index:before]
+            yield from tokens
+            index = before
+        yield from self.tokens[index:until]
+
+    def cut(self, index: int, stop: tuple[str, ...], injected: int | None = None) -> None:
+        """Take back output from `index` on, and injections behind it. `injected`: so many of the tokens that
+        were injected stay, where not all before `index` do.
 
         Text that may begin one of the stop strings, which may be others than when it was sent, does not stand
         either: it comes again once it is known to be none.
         """
+        if injected is not None and self.spans is not None:
+            self.spans.cut_injected(injected)
         sent = self._end(index)
         self._text = self._text.rewound(self.tokens, index, sent, stop, self._min_tokens)
         del self.tokens[index:], self._ends[index:]
-        self.injections = [(before, tokens) for before, tokens in self.injections if before <= index]
-        self._injected = sum(len(tokens) for _, tokens in self.injections)
+        self._injected = self.injected(before=index) if injected is None else injected
+        self.injections = _first_of(self.injections, self._injected)
         for at in range(index - 1, -1, -1):  # what is held once more was released with the last of them
             if self._ends[at] <= self._text.released:
                 break
@@ -120,3 +183,14 @@ class Output:
 
     def _end(self, count: int) -> int:
         return self._ends[count - 1] if count else 0
+
+
+def _first_of(injections: list[tuple[int, array[int]]], count: int) -> list[tuple[int, array[int]]]:
+    """Those of the first so many tokens."""
+    kept: list[tuple[int, array[int]]] = []
+    for index, tokens in injections:
+        if count <= 0:
+            break
+        kept.append((index, tokens[:count]))
+        count -= len(tokens)
+    return kept

@@ -1,34 +1,37 @@
 """The commands that one stream has sent to its engine, in order, and those of them that wait for a reply.
 
 Engines come and go. While there is none, commands are kept where they matter and dropped where they do not;
-the next one is sent everything that had no reply. This knows commands and their order, and nothing of what a
-reply means.
+the next one is sent everything that had no reply. What a frame comes to may hang on those before it: it is
+made a command when they have been replied to, and what came behind it waits till then. This knows commands
+and their order, and nothing of what a reply means.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct
 
 from engine import api
 from midstream import protocol
 from midstream.protocol import Params
+from realtime.guards.guards import Verdict
 from realtime.stream.engine_commands import SteeringFrame
-from realtime.stream.memory import command_bytes
+from realtime.stream.memory import CHARACTER_BYTES, command_bytes
 from realtime.text.stop_strings import StopMatcher
 
 Reply = protocol.StreamEvent | protocol.Error
 SendReply = Callable[[Reply], None]
+CallFrame = protocol.Approve | protocol.Amend  # of a call as it stands when they take effect
 Owe = Callable[[float], None]  # told how many seconds of work a frame made once it took effect
 
 
 class PendingCommand(Struct):
     """A command that waits for the engine's reply. Without a frame it is our own doing."""
 
-    command: api.AnyCommand
-    frame: SteeringFrame | protocol.Cancel | None
+    command: api.AnyCommand | None  # None until those before it have their replies
+    frame: SteeringFrame | CallFrame | protocol.Cancel | None
     step: int  # the engine's last step when the frame came
     params: Params | None = None
     received_s: float = 0.0
@@ -36,6 +39,8 @@ class PendingCommand(Struct):
     preliminary: bool = False  # the rewind that `at` asks for: the frame itself has its reply by what follows
     send_reply: SendReply | None = None  # to whoever steers a stream that another listens to
     owe: Owe | None = None  # whoever steers, and pays for it
+    verdict: Verdict | None = None  # of a guard, whose doing it is
+    silent: bool = False  # nobody is told that it took effect
 
     @property
     def kind(self) -> str:
@@ -71,17 +76,47 @@ class PendingCommands:
         self._send(submit)
         for pending in self._pending:
             pending.step = 0  # a new engine counts its steps anew
-            self._send(pending.command)
+        self._send_made(self._pending)
 
     def request(self, pending: PendingCommand) -> None:
-        self._pending.append(pending)
-        self.bytes += command_bytes(pending.command, pending.params)
-        self.send(pending.command)
+        """Behind all others; what guards have asked for, before what is no command yet, which will be made of
+        what stands then."""
+        unmade = [at for at, before in enumerate(self._pending) if before.command is None]
+        first = pending.verdict is not None or pending.silent
+        self._pending.insert(unmade[0] if unmade and first else len(self._pending), pending)
+        self.bytes += _bytes(pending)
+        if first or not unmade:
+            self._send_made([pending])
+
+    @property
+    def to_make(self) -> PendingCommand | None:
+        """The first, where it is no command yet."""
+        first = self._pending[0] if self._pending else None
+        return first if first is not None and first.command is None else None
+
+    def make(self, command: api.AnyCommand) -> None:
+        """The first comes to this."""
+        self.bytes -= _bytes(self._pending[0])
+        self._pending[0].command = command
+        self.bytes += _bytes(self._pending[0])
+        self._send_made(self._pending)
+
+    def drop_first(self) -> None:
+        """It came to no command."""
+        self.pop_replied()
+        self._send_made(self._pending)
+
+    def _send_made(self, some: Iterable[PendingCommand]) -> None:
+        """Up to one that is no command yet."""
+        for pending in some:
+            if pending.command is None:
+                break
+            self.send(pending.command)
 
     def pop_replied(self) -> PendingCommand:
         """The command that the next reply is to: the engine replies in the order of the commands."""
         replied = self._pending.popleft()
-        self.bytes -= command_bytes(replied.command, replied.params)
+        self.bytes -= _bytes(replied)
         return replied
 
     def send(self, command: api.AnyCommand) -> None:
@@ -89,9 +124,27 @@ class PendingCommands:
         if self.has_engine:
             self._send(command)
 
+    @property
+    def goes_back(self) -> bool:
+        """Whether what is decoded until all is replied will be void."""
+        return any(
+            isinstance(pending.command, api.Truncate)
+            or (isinstance(pending.command, api.Append) and pending.command.behind is not None)
+            for pending in self._pending
+        )
+
+    @property
+    def has_verdict(self) -> bool:
+        return any(pending.verdict is not None for pending in self._pending)
+
     def clear(self) -> list[PendingCommand]:
         """The stream has ended: the commands that will have no reply any more."""
         left = list(self._pending)
         self._pending.clear()
         self.bytes = 0
         return left
+
+
+def _bytes(pending: PendingCommand) -> int:
+    said = pending.frame.arguments if isinstance(pending.frame, protocol.Amend) else ""
+    return command_bytes(pending.command, pending.params) + CHARACTER_BYTES * len(said)

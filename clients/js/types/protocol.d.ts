@@ -54,6 +54,53 @@ export type Params = {
      * what output must be; in an adjust, null takes it away
      */
     grammar?: Grammar | null | undefined;
+    /**
+     * what output is held to, and what becomes of what breaks it
+     */
+    guards?: Guard[] | null | undefined;
+};
+export type GuardAction = "rewind" | "pause" | "finish" | "tell";
+/**
+ * A rule. It has one of `regex`, `tool` and `budget`.
+ */
+export type Guard = {
+    name: string;
+    do: GuardAction;
+    /**
+     * how often it rewinds, before it does `then`
+     */
+    times?: number | undefined;
+    then?: "pause" | "finish" | undefined;
+    /**
+     * must not be found
+     */
+    regex?: string | undefined;
+    /**
+     * where; everywhere by default
+     */
+    in?: ("content" | "reasoning" | "arguments")[] | undefined;
+    /**
+     * may not be called, "*" is any; with `path`, see `forbid` and `require`
+     */
+    tool?: string | undefined;
+    /**
+     * of a value in the arguments
+     */
+    path?: string | undefined;
+    /**
+     * must not be found in that value
+     */
+    forbid?: string | undefined;
+    /**
+     * must be found in that value
+     */
+    require?: string | undefined;
+    budget?: {
+        tokens?: number;
+        calls?: number;
+        reasoning_tokens?: number;
+        seconds?: number;
+    } | undefined;
 };
 /**
  * One of the first four, and how it is held to.
@@ -323,8 +370,8 @@ export type Timing = {
     paused_ms: number;
     tokens_per_s: number | null;
 };
-export type FinishReason = "stop" | "length" | "cancelled" | "error" | "tool_calls" | "content_filter";
-export type PauseReason = "client" | "memory" | "detached" | "engine" | "tool_call";
+export type FinishReason = "stop" | "length" | "cancelled" | "error" | "tool_calls" | "guard";
+export type PauseReason = "client" | "memory" | "detached" | "engine" | "tool_call" | "guard";
 /**
  * What every event of a stream has.
  */
@@ -405,6 +452,18 @@ export type Rewound = StreamEventFields & {
     arguments_length?: number;
 };
 /**
+ * A guard acts.
+ */
+export type GuardEvent = StreamEventFields & {
+    type: "guard";
+    index: number;
+    name: string;
+    do: GuardAction;
+    times?: number;
+    token?: number;
+    detail?: string;
+};
+/**
  * A call of a tool as far as it has come; one with an `end` is whole, and its `arguments` are JSON.
  */
 export type Call = {
@@ -441,7 +500,7 @@ export type Final = StreamEventFields & {
     usage: Usage;
     timing: Timing;
 };
-export type StreamEvent = Started | Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | Paused | Resumed | Adjusted | Injected | Rewound | Snapshot | Final;
+export type StreamEvent = Started | Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | Paused | Resumed | Adjusted | Injected | Rewound | GuardEvent | Snapshot | Final;
 /**
  * What a connection may ask for, and the model's context.
  */
@@ -488,4 +547,4 @@ export type GoingAway = {
     deadline_ms: number;
 };
 export type ServerEvent = StreamEvent | Ready | Attached | ErrorEvent | Pong | GoingAway;
-export type Answer = Exclude<StreamEvent, Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | Snapshot> | Attached | Pong;
+export type Answer = Exclude<StreamEvent, Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | GuardEvent | Snapshot> | Attached | Pong;

@@ -14,7 +14,7 @@ from typing import Any, Literal, Required, TypedDict, TypeVar, cast
 import msgspec
 
 from midstream.errors import from_code
-from midstream.protocol import Credit, Fork, Frame, Grammar, Message, Params, Start
+from midstream.protocol import Credit, Fork, Frame, Grammar, Guard, Message, Params, Start
 from midstream.schemas import json_schema
 from midstream.tools import ToolChoiceLike, ToolLike, tool_choice_of, tool_of
 
@@ -37,13 +37,14 @@ class GrammarOptions(TypedDict, total=False):
     force: bool
 
 
+GuardLike = Guard | Mapping[str, Any]
 GrammarLike = GrammarOptions | Grammar | type
 
 
 class ParamOptions(TypedDict, total=False):
     """Sampling parameters. `temperature=0` is greedy; `logprobs`: how many alternatives to report a token.
     `grammar`: what output must be, a Python type standing for its JSON schema; in an adjust, None takes it
-    away."""
+    away. `guards`: what output is held to, and what becomes of what breaks it."""
 
     temperature: float
     top_p: float
@@ -61,6 +62,7 @@ class ParamOptions(TypedDict, total=False):
     min_tokens: int
     reasoning_tokens: int | None
     grammar: GrammarLike | None
+    guards: Sequence[GuardLike] | None
 
 
 class ForkOptions(TypedDict, total=False):
@@ -80,7 +82,8 @@ class StartOptions(ParamOptions, total=False):
     `tools`: what the model may call: Python functions, types whose fields are the arguments, or what OpenAI's
     API has. `tool_choice`: "auto", "none", "required", or the one that is to be called, by its name or
     itself. `on_tool_call`: whether it ends with its calls, waits for their results (`Stream.tool_result`), or
-    goes on meanwhile. `fork`: in place of a prompt, the stream as which it begins; `Client.fork` is shorter.
+    goes on meanwhile. `approvals`: the tools whose calls wait for `Stream.approve`, or True for all.
+    `fork`: in place of a prompt, the stream as which it begins; `Client.fork` is shorter.
     """
 
     request_id: str
@@ -98,6 +101,7 @@ class StartOptions(ParamOptions, total=False):
     parallel_tool_calls: bool
     on_tool_call: Literal["finish", "pause", "continue"]
     tool_hold_ms: int | None
+    approvals: bool | Sequence[str]
     fork: ForkOptions | Fork
 
 

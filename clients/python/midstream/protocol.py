@@ -24,6 +24,7 @@ MAX_TRACEPARENT = 256  # characters
 MAX_CHOICES = 1000
 MAX_TOOLS = 128
 MAX_TOOL_CALLS = 128  # of one message
+MAX_GUARDS = 16
 
 RequestId = Annotated[str, Meta(min_length=1, max_length=128)]
 Ref = Annotated[str, Meta(max_length=64)]
@@ -49,6 +50,41 @@ class Grammar(Struct, omit_defaults=True, kw_only=True, forbid_unknown_fields=Tr
     force: bool = True
 
 
+class Budget(Struct, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
+    """What a stream may come to: output tokens, calls, tokens of reasoning, and seconds without its
+    pauses."""
+
+    tokens: Annotated[int, Meta(ge=1, le=MAX_INDEX)] | UnsetType = UNSET
+    calls: Annotated[int, Meta(ge=0, le=MAX_INDEX)] | UnsetType = UNSET
+    reasoning_tokens: Annotated[int, Meta(ge=0, le=MAX_INDEX)] | UnsetType = UNSET
+    seconds: Annotated[float, Meta(gt=0, le=MAX_MILLISECONDS / 1000)] | UnsetType = UNSET
+
+
+GuardAction = Literal["rewind", "pause", "finish", "tell"]
+Channel = Literal["content", "reasoning", "arguments"]
+
+
+class Guard(Struct, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
+    """A rule that output is held to, and what becomes of what breaks it. It has one of `regex` (which must
+    not be found, in some channels or all), `tool` (which may not be called; with `path`, of whose arguments
+    the value there must not match `forbid`, or must match `require`; "*" is any tool), and `budget`.
+    `times`: how often it rewinds, before it does `then`."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    do: GuardAction
+    times: Annotated[int, Meta(ge=1, le=16)] = 3
+    then: Literal["pause", "finish"] = "finish"
+    regex: str | UnsetType = UNSET
+    in_: Annotated[list[Channel], Meta(min_length=1, max_length=3)] | UnsetType = msgspec.field(
+        default=UNSET, name="in"
+    )
+    tool: Annotated[str, Meta(max_length=64, pattern=r"^([a-zA-Z0-9_.-]+|\*)$")] | UnsetType = UNSET
+    path: str | UnsetType = UNSET
+    forbid: str | UnsetType = UNSET
+    require: str | UnsetType = UNSET
+    budget: Budget | UnsetType = UNSET
+
+
 class Params(Struct, omit_defaults=True, kw_only=True):
     """Sampling parameters. A field left out of a `start` has its default, of an `adjust` stays as it is."""
 
@@ -70,6 +106,7 @@ class Params(Struct, omit_defaults=True, kw_only=True):
     min_tokens: Annotated[int, Meta(ge=0, le=MAX_INDEX)] | UnsetType = UNSET
     grammar: Grammar | UnsetType | None = UNSET
     reasoning_tokens: Annotated[int, Meta(ge=0, le=MAX_INDEX)] | UnsetType | None = UNSET
+    guards: Annotated[list[Guard], Meta(max_length=MAX_GUARDS)] | UnsetType | None = UNSET
 
 
 class TextPart(Struct, tag_field="type", tag="text", omit_defaults=True):
@@ -153,6 +190,7 @@ class NamedTool(Struct, omit_defaults=True, kw_only=True):
 
 
 Tools = Annotated[list[Tool], Meta(max_length=MAX_TOOLS)]
+Approvals = bool | Annotated[list[ToolName], Meta(max_length=MAX_TOOLS)]
 ToolChoice = Literal["auto", "none", "required"] | NamedTool
 
 
@@ -191,6 +229,7 @@ class Start(Frame, kw_only=True):
     parallel_tool_calls: bool = True
     on_tool_call: Literal["finish", "pause", "continue"] = "finish"
     tool_hold_ms: Milliseconds | None = None
+    approvals: Approvals = False
 
 
 class Grant(Frame, kw_only=True, tag="credit"):
@@ -232,6 +271,23 @@ class ToolResult(Frame, kw_only=True, tag="tool_result"):
     error: str | None = None
 
 
+class Approve(Frame, kw_only=True):
+    """A call may be run: whoever runs it waited for this."""
+
+    request_id: RequestId
+    call_id: CallId
+
+
+class Amend(Frame, kw_only=True):
+    """A call has these arguments: an object, or the text of one. `partial`: the text of its beginning, behind
+    which the model writes on."""
+
+    request_id: RequestId
+    call_id: CallId
+    arguments: str | dict[str, Any]
+    partial: bool = False
+
+
 class Rewind(Frame, kw_only=True):
     request_id: RequestId
     to: Index
@@ -257,7 +313,9 @@ class Ping(Frame, kw_only=True):
     pass
 
 
-StreamFrame = Start | Grant | Pause | Resume | Adjust | Inject | ToolResult | Rewind | Cancel | Attach
+StreamFrame = (
+    Start | Grant | Pause | Resume | Adjust | Inject | ToolResult | Approve | Amend | Rewind | Cancel | Attach
+)
 ClientFrame = StreamFrame | Replace | Ping
 
 
@@ -281,6 +339,7 @@ class Usage(Struct, kw_only=True):
     discarded_tokens: int
     forced_tokens: int = 0
     inherited_tokens: int = 0
+    reasoning_tokens: int = 0
 
 
 class Timing(Struct, kw_only=True):
@@ -355,14 +414,23 @@ class ToolArguments(StreamEvent, kw_only=True, tag="tool_arguments"):
 
 
 class ToolCallDone(StreamEvent, kw_only=True, tag="tool_call_done"):
-    """The call is whole: it stands in the tokens from `index` to before `end`."""
+    """The call is whole: it stands in the tokens from `index` to before `end`. `approval`: it waits for
+    one."""
 
     index: int
     end: int
     call_id: str
+    approval: bool = False
 
 
-PauseReason = Literal["client", "memory", "detached", "engine", "tool_call"]
+class Approved(StreamEvent, kw_only=True):
+    """Somebody has approved the call that begins at `index`."""
+
+    index: int
+    call_id: str
+
+
+PauseReason = Literal["client", "memory", "detached", "engine", "tool_call", "guard"]
 
 
 class Paused(StreamEvent, kw_only=True):
@@ -392,7 +460,7 @@ class Injected(StreamEvent, kw_only=True):
 class Rewound(StreamEvent, kw_only=True):
     """`text_length` code points of the stream's text stand. Where it has reasoning or calls, so many code
     points of reasoning stand too, the first `tool_calls` calls, and so much of the last one's arguments; that
-    is whole only if its `end` is at most `index`."""
+    is whole only if it had no more of them, and its `end` is at most `index`."""
 
     index: int
     text_length: int
@@ -401,14 +469,28 @@ class Rewound(StreamEvent, kw_only=True):
     arguments_length: int = 0
 
 
+class Guarded(StreamEvent, kw_only=True, tag="guard"):
+    """A guard acts: `do` is what it does now. `index`: the token that it goes back to, pauses before, or was
+    found with where it only tells. `times`: how often it has rewound, `token`: what is banned at `index`;
+    `detail`: what was found."""
+
+    index: int
+    name: str
+    do: GuardAction
+    times: int | None = None
+    token: int | None = None
+    detail: str | None = None
+
+
 class SnapshotCall(Struct, omit_defaults=True, kw_only=True):
-    """A call as far as it has come; one with an `end` is whole."""
+    """A call as far as it has come; one with an `end` is whole, and may wait for an approval."""
 
     index: int
     call_id: str
     name: str
     arguments: str
     end: int | None = None
+    approval: bool = False
 
 
 class Snapshot(StreamEvent, kw_only=True):
@@ -426,7 +508,7 @@ class Snapshot(StreamEvent, kw_only=True):
     tool_calls: list[SnapshotCall] = []
 
 
-FinishReason = Literal["stop", "length", "cancelled", "error", "tool_calls", "content_filter"]
+FinishReason = Literal["stop", "length", "cancelled", "error", "tool_calls", "guard"]
 
 
 class Final(StreamEvent, kw_only=True):
@@ -475,11 +557,13 @@ ServerEvent = (
     | ToolCall
     | ToolArguments
     | ToolCallDone
+    | Approved
     | Paused
     | Resumed
     | Adjusted
     | Injected
     | Rewound
+    | Guarded
     | Snapshot
     | Final
     | Attached

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from ssl import SSLContext
@@ -224,6 +224,14 @@ class Stream:
     def tool_result(self, call: Call | str, content: object = None, *, error: str | None = None) -> int:
         """Tell the model what came of a call: see `midstream.Stream.tool_result`."""
         return self._thread.run(self._stream.tool_result(call, content, error=error))
+
+    def approve(self, call: Call | str) -> int:
+        """Say yes to a call that waits for it: see `midstream.Stream.approve`."""
+        return self._thread.run(self._stream.approve(call))
+
+    def amend(self, call: Call | str, arguments: Mapping[str, Any] | str, *, partial: bool = False) -> int:
+        """Change a call's arguments: see `midstream.Stream.amend`."""
+        return self._thread.run(self._stream.amend(call, arguments, partial=partial))
 
     def rewind(self, to: int) -> int:
         """Forget the output from token `to` on, and go on from there. `text` and `tokens` follow."""

@@ -24,7 +24,13 @@ from realtime.http.openai.choice_accumulator import Choice
 from realtime.http.openai.errors import error_object
 from realtime.http.openai.logprobs import EncodedLogprob
 from realtime.http.openai.requests import Body
-from realtime.http.openai.response_types import AnyChoice, CompletionObject, PromptDetails, Usage
+from realtime.http.openai.response_types import (
+    AnyChoice,
+    CompletionDetails,
+    CompletionObject,
+    PromptDetails,
+    Usage,
+)
 from realtime.http.sse import TOO_SLOW, format_event
 from realtime.hub.frame_tokenizing import text_length
 from realtime.hub.hub import Hub
@@ -302,11 +308,14 @@ class CompletionSource(ListenerSource):
         prompt = sum(final.usage.prompt_tokens for final in firsts if final)
         cached = sum(final.usage.cached_tokens for final in firsts if final)
         output = sum(final.usage.completion_tokens for final in finals.values() if final)
-        return Usage(prompt, output, prompt + output, PromptDetails(cached))
+        reasoned = sum(final.usage.reasoning_tokens for final in finals.values() if final)
+        return Usage(prompt, output, prompt + output, PromptDetails(cached), CompletionDetails(reasoned))
 
 
 def _reason(choice: Choice) -> str:
-    return choice.final.finish_reason if choice.final else ""
+    if choice.final is None:
+        return ""
+    return "content_filter" if choice.final.finish_reason == "guard" else choice.final.finish_reason
 
 
 def _error(refusal: Refusal) -> bytes:
