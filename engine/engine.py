@@ -283,4 +283,5 @@ class Engine:
             forward_s=self._executor.seconds,
             credit_stalls_total=scheduler.credit_stalls,
             kv_host=scheduler.host_cache.used,
+            lexer_states=self._constraining.lexer_states,
         )

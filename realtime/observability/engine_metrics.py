@@ -69,6 +69,11 @@ class EngineMetrics:
         yield self._blocks()
         held = self._stats.kv_host
         yield GaugeMetricFamily("midstream_kv_host_blocks", "Blocks kept in the host's memory", value=held)
+        yield GaugeMetricFamily(
+            "midstream_grammar_states",
+            "Lexer states of grammars, beyond the first of each",
+            value=self._stats.lexer_states,
+        )
         yield self._info()
 
     def _blocks(self) -> Metric:
