@@ -223,6 +223,7 @@ def _connector(options: Options) -> Connect:
         weights=options.weights,
         attention=options.attention,
         exact=options.exact,
+        drafts=options.drafts,
         threads=options.threads,
         kv_tokens=options.kv_tokens,
         gpu_memory_fraction=options.gpu_memory_fraction,

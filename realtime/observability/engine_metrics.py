@@ -17,6 +17,8 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 # Totals that an engine counts from its own start on: what each is called, and what it says.
 _TOTALS = {
     "tokens_total": ("midstream_tokens", "Tokens decoded by the engine"),
+    "drafted_total": ("midstream_drafted_tokens", "Tokens computed before it was known whether they come"),
+    "accepted_total": ("midstream_accepted_drafts", "Drafts that came: each spared its stream a step"),
     "evictions_total": ("midstream_kv_evictions", "Idle sequences evicted"),
     "preemptions_total": ("midstream_preemptions", "Running sequences preempted"),
     "credit_stalls_total": (

@@ -80,6 +80,7 @@ OUR_OWN = {
     "engine.api": [],
     "engine.heap": [],
     "engine.structure": [],
+    "engine.drafts": [],
     "engine.schedule": ["engine.structure", "engine.api"],
     "engine.sampling": ["engine.schedule", "engine.nonblocking_transfer", "engine.api"],
     "engine.model": [],
@@ -93,6 +94,7 @@ OUR_OWN = {
         "engine.api",
     ],
     "engine.step": [
+        "engine.drafts",
         "engine.forward.interface",
         "engine.sampling",
         "engine.schedule",
@@ -125,6 +127,7 @@ OTHERS = {
     "realtime.observability.traces": ["msgspec", "opentelemetry"],
     "engine": ["msgspec", "torch", "transformers"],
     "engine.api": ["msgspec"],
+    "engine.drafts": ["numpy"],
     "engine.schedule": [],
     "engine.structure": ["llguidance"],
     "engine.sampling": ["torch"],
