@@ -20,6 +20,7 @@ from engine import api
 from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
 from engine.structure.constraint import Constraint
+from engine.structure.lexer_states import LexerStates
 from engine.structure.matcher import ALLOWED, GrammarError
 from engine.structure.vocabulary import Vocabulary
 from engine.structure.worker import Worker
@@ -57,6 +58,7 @@ class Constraining:
         self._patient = patient
         self._quick, self._slow = Worker("grammars"), Worker("slow grammars")
         self._compiling = Worker("new grammars")
+        self._lexer_states = LexerStates()
         self._unsettled: dict[int, Sequence] = {}  # those of whose outlook there may be news
         self._jobs: dict[int, Future[None]] = {}  # of each stream: the last
         self._awaited: list[Future[None]] = []
@@ -70,6 +72,11 @@ class Constraining:
             return bool(self._unsettled)
         return any(_constraint(sequence).known for sequence in self._unsettled.values())
 
+    @property
+    def lexer_states(self) -> int:
+        """Of all matchers, beyond what each has for nothing."""
+        return self._lexer_states.taken()
+
     # -- grammars that begin and end -----------------------------------------------------------------
 
     def begin(self, sequence: Sequence, starts: Starts | None = None) -> None:
@@ -81,7 +88,8 @@ class Constraining:
         if starts is None:
             starts = [sequence.num_tokens + sequence.num_placeholders]
         changed = partial(self._unsettled.__setitem__, sequence.stream, sequence)
-        constraint = Constraint(grammar.source, self._vocabulary, starts[0], changed, grammar.later)
+        share = self._lexer_states.share(sequence.tenant)
+        constraint = Constraint(grammar.source, self._vocabulary, starts[0], changed, grammar.later, share)
         _replay(constraint, sequence, starts)
         sequence.constraint = sequence.awaited_outlook = constraint
 

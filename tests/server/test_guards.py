@@ -68,28 +68,41 @@ def arguments(events: list[dict[str, Any]]) -> str:
     return told
 
 
-@pytest.mark.parametrize("guard", [NOT_PARIS, ONLY_ROME], ids=["forbidden", "required"])
-@pytest.mark.parametrize("on_tool_call", ["finish", "pause"])
+@pytest.mark.parametrize("on_tool_call", ["finish", "continue"])
 async def test_a_planted_argument_never_reaches_the_end_of_its_call(
-    client: Client, guard: dict[str, Any], on_tool_call: str
+    client: Client, on_tool_call: str
 ) -> None:
-    """The model is set on it: it writes it again wherever it may."""
-    events = await told(client, PARIS, guards=[guard], on_tool_call=on_tool_call)
+    """The model may write nothing else, but for the token that is banned."""
+    events = await told(client, PARIS, guards=[NOT_PARIS], on_tool_call=on_tool_call, last="tool_call_done")
+    (act,) = of(events, "guard")
+    assert (act["do"], act["index"], act["detail"]) == ("rewind", PARIS.index("Paris"), "Paris")
+    assert "Paris" not in "".join(event["delta"] for event in of(events, "tool_arguments"))
+    assert "aris" in arguments(events)
+    await client.send("cancel", request_id="a")
+    (final,) = of(await until(client, "final"), "final")
+    assert final["usage"]["discarded_tokens"] >= len("Paris")
+
+
+@pytest.mark.parametrize("on_tool_call", ["finish", "pause"])
+async def test_one_that_is_not_what_it_must_be_ends_the_stream_when_all_tries_are_used_up(
+    client: Client, on_tool_call: str
+) -> None:
+    """The model is set on it: it goes on in the same way whatever it began with."""
+    events = await told(client, PARIS, guards=[ONLY_ROME], on_tool_call=on_tool_call)
     assert of(events, "tool_call_done") == []
     acts = of(events, "guard")
     assert [act["do"] for act in acts] == ["rewind"] * 3 + ["finish"]
-    begin = PARIS.index("Paris")
-    assert all(begin <= act["index"] <= begin + 1 for act in acts)
-    assert 'Paris"' not in "".join(event["delta"] for event in of(events, "tool_arguments"))
-    final = events[-1]
-    assert (final["finish_reason"], final["stop_reason"]) == ("guard", guard["name"])
+    assert {act["index"] for act in acts} == {PARIS.index("Paris")}
+    assert len({act["token"] for act in acts[:3]}) == 3, "what was banned is not tried again"
     for act in acts:
         behind = next(event for event in events if event["seq"] > act["seq"])
         assert (behind["type"], behind["index"]) == ("rewound", act["index"])
+    final = events[-1]
+    assert (final["finish_reason"], final["stop_reason"]) == ("guard", "rome")
     usage = final["usage"]
     assert usage["completion_tokens"] == final["index"] == acts[-1]["index"]
-    # Each time it was written up to its end, and what was decoded meanwhile is counted too.
-    assert usage["discarded_tokens"] >= 4 * len("Paris")
+    # Each time the value was written up to its quote, and what was decoded meanwhile is counted too.
+    assert usage["discarded_tokens"] >= 4 * len('Paris"')
 
 
 async def test_one_that_is_right_passes(client: Client) -> None:

@@ -172,9 +172,8 @@ def test_what_is_asked_of_calls_waits_for_what_was_asked_before_and_what_follows
     one.steer(protocol.Pause(request_id="a", ref="4"))
     assert len(one.commands) == sent, "what it comes to is not known yet"
     one.answer(api.Truncated(CALL.index("Paris")))
-    assert isinstance(one.commands[-1], api.Append)
     appended(one)
-    assert one.commands[-1] == api.Pause(7)
+    assert [type(command) for command in one.commands[sent:]] == [api.Append, api.Pause]
     one.answer(api.Paused(one.index))
     told = one.take()
     refs = [event.ref for event in told if getattr(event, "ref", None)]
