@@ -21,6 +21,7 @@ from realtime.stream.memory import TOKEN_ID_BYTES, grammar_length, params_bytes
 from realtime.stream.params import resolved
 from realtime.text import grammar
 from realtime.text.chat_template import NotBriefError, TextError
+from realtime.text.decoded_turn import Turns
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import TooManyTokensError
 
@@ -141,9 +142,11 @@ def check_length(frame: StreamFrame, model: ServedModel) -> None:
                 model.tokenizer.check_length(text, below=model.context)
 
 
-def tokenize(frame: StreamFrame, model: ServedModel, *, brief: bool = False) -> list[int] | None:
-    """The tokens of whatever text a frame brings, and its grammar tried. `brief`: raise `NotBriefError` where
-    a chat takes long."""
+def tokenize(
+    frame: StreamFrame, model: ServedModel, turns: Turns | None = None, *, brief: bool = False
+) -> list[int] | None:
+    """The tokens of whatever text a frame brings, and its grammar tried. `turns`: of a conversation, that
+    were decoded here. `brief`: raise `NotBriefError` where a chat takes long."""
     asked = _grammar(frame)
     if asked is not None:
         _check_grammar(asked, model)
@@ -156,7 +159,9 @@ def tokenize(frame: StreamFrame, model: ServedModel, *, brief: bool = False) -> 
             case protocol.Start(messages=list() as messages):
                 check_contents(messages)
                 tools = frame.tools if frame.tool_choice != "none" else None
-                prompt = model.tokenizer.encode_chat(messages, tools, below=model.context, brief=brief)
+                prompt = model.tokenizer.encode_chat(
+                    messages, tools, below=model.context, brief=brief, turns=turns
+                )
                 output_rules(frame, prompt, model)
                 return prompt
             case protocol.Inject():

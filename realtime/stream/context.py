@@ -19,6 +19,7 @@ from realtime.stream.engine_commands import too_long
 from realtime.stream.memory import params_bytes
 from realtime.stream.params import forked, same_grammar, sampling, stops
 from realtime.stream.spanned_text import SpannedText
+from realtime.text.decoded_turn import DecodedCall, DecodedTurn
 from realtime.text.grammar import OutputRules
 from realtime.text.served_model import ServedModel
 from realtime.tools.offered import argument_kinds
@@ -104,6 +105,17 @@ class Context:
     def _cut(self, index: int, injected: int | None, stop: tuple[str, ...]) -> None:
         self.output.cut(index, stop, injected)
         self._grammar_starts = _starts_until(self._behind_prompt, self._grammar_starts)
+
+    def decoded_turn(self, *, ended: bool) -> DecodedTurn | None:
+        """The model's turn so far, if it has calls. `ended`: its last token is the one that ended it."""
+        spans = self.output.spans
+        if spans is None or not spans.called:
+            return None
+        calls = tuple(DecodedCall(c.call_id, c.name, "".join(c.arguments)) for c in spans.turn_calls)
+        begin = spans.turn_begin
+        content, reasoning = spans.turn_texts(self.output.tokens)
+        tokens = self.output.turn(begin, len(self.output) - ended)
+        return DecodedTurn(tokens, content, reasoning, calls)
 
     # -- what is made of it ----------------------------------------------------------------------
 
