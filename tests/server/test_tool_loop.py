@@ -6,13 +6,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import midstream
-from midstream.record_format import Amend, Inject, Lost, Rewind
 from tests.server.conftest import JSON
 from tests.server.independent_client import Client, client_of
 from tests.server.server_process import Served, used
@@ -290,35 +288,3 @@ def test_the_python_client_forks(scripted: Served) -> None:
         assert len({one.text for one in others}) == 3
         assert {one.text[:40] for one in others} == {stream.text[:40]}
         assert [one.final.usage.inherited_tokens for one in (same, *others) if one.final] == [90, 80, 80, 80]
-
-
-async def test_a_run_with_amendments_approvals_and_results_is_replayed_equally(
-    scripted: Served, tmp_path: Path
-) -> None:
-    script = f"So.{PARIS}⏭}}\n</tool_call>⏭{ROME}{PARIS}⏭Mild."
-    async with await midstream.connect(scripted.url) as client:
-        with client.record(tmp_path / "run.jsonl"):
-            stream = await client.start(
-                messages=asking(script), tools=[WEATHER], on_tool_call="pause", approvals=True
-            )
-            calls = stream.tool_calls()
-            await stream.amend(await anext(calls), {"city": "Oslo"})
-            amended = await anext(calls)
-            await stream.approve(amended)
-            await stream.tool_result(amended, {"degrees": 3})
-            rome, paris = await anext(calls), await anext(calls)
-            await stream.tool_result(paris, error="no such place")
-            await stream.approve(rome)
-            await stream.tool_result(rome, "mild")
-            assert [call async for call in calls] == []
-        (record,) = midstream.read_records(tmp_path / "run.jsonl")
-        controls = [line for line in record.lines if isinstance(line, Amend | Inject | Rewind | Lost)]
-        assert [type(line) for line in controls] == [Amend, Inject, Inject]
-        both = controls[2]
-        assert isinstance(both, Inject)
-        assert both.messages is not None
-        assert [message.tool_call_id for message in both.messages] == [rome.call_id, paris.call_id]
-        replay = await client.replay(record)
-        assert replay.equal, replay.difference
-        assert stream.final is not None
-        assert replay.tokens == stream.final.index + len(f"So.{PARIS}") - controls[0].index
