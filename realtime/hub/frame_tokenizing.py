@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
 from sys import getsizeof
+from typing import Any
 
 import msgspec
 
@@ -110,11 +111,20 @@ def weight(frame: StreamFrame) -> int:
             size += sum(map(_message_bytes, messages))
         case protocol.Start(prompt=str() as text) | protocol.Inject(text=str() as text):
             size += getsizeof(text)
+        case protocol.Amend(arguments=arguments):
+            size += getsizeof(arguments) if isinstance(arguments, str) else _object_bytes(arguments)
     if isinstance(frame, protocol.Start | protocol.Adjust):
         size += params_bytes(frame.params)
     if isinstance(frame, protocol.Start) and frame.tools:
         size += TOOL_CHARACTER_BYTES * tools_length(frame.tools)
     return size + getsizeof(frame.model) if isinstance(frame, protocol.Start) else size
+
+
+def _object_bytes(value: dict[str, Any]) -> int:
+    try:
+        return TOOL_CHARACTER_BYTES * len(msgspec.json.encode(value))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return 0  # it is refused at once
 
 
 def _message_bytes(message: Message) -> int:

@@ -3,14 +3,13 @@ known to be this one, however it is spelt. Pure."""
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from msgspec import Struct
 
 from midstream.protocol import Message
+from realtime.tools.same_json import same_json
 
 TURN_BYTES, CALL_BYTES = 400, 200  # beside what follows from lengths
 
@@ -44,7 +43,7 @@ class DecodedTurn(Struct, frozen=True):
             return False
         return all(
             (call.call_id, call.name) == (one.id, one.function.name)
-            and _same_json(call.arguments, one.function.arguments)
+            and same_json(call.arguments, one.function.arguments)
             for call, one in zip(self.calls, told, strict=True)
         )
 
@@ -65,14 +64,3 @@ def known_turns(messages: Sequence[Message], turns: Turns) -> list[tuple[int, De
 
 def _same_text(one: str, other: str) -> bool:
     return one.split() == other.split()
-
-
-def _same_json(one: str, other: str) -> bool:
-    try:
-        return _loaded(one) == _loaded(other)
-    except (ValueError, RecursionError):
-        return one == other
-
-
-def _loaded(text: str) -> Any:
-    return json.loads(text, parse_float=str, parse_int=str)

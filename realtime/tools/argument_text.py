@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from realtime.tools.json_scanner import SPACE
 from realtime.tools.offered import Kind
 from realtime.tools.pythonic_call import values_of
+from realtime.tools.same_json import same_value
 from realtime.tools.spelling import Spelling
 
 _LEXEME = re.compile(r'[ \t\r\n]*("(?:[^"\\]|\\.)*"?\\?|[{}\[\],:]|[^\s"{}\[\],:]+)', re.DOTALL)
@@ -208,7 +209,7 @@ def _python(
         yield Piece(key, " " if at else "")
         if named:
             yield Piece("=")
-        if ended and key in written and written[key][1] == json.loads("".join(value)):
+        if ended and key in written and same_value(written[key][1], json.loads("".join(value))):
             yield Piece(written[key][0])
             continue
         word = kinds.get(key) == "word"

@@ -213,3 +213,12 @@ def test_keys_come_as_they_were_written_and_others_in_the_schemas_order() -> Non
 def test_an_answer_of_many_characters_is_refused_by_its_length() -> None:
     with pytest.raises(Refusal, match="may have 16384"):
         checked(protocol.Amend(request_id="a", call_id="x", arguments={"q": "x" * 20_000}))
+
+
+@pytest.mark.parametrize("name", ["hermes", "lfm2", "llama4_pythonic"])
+def test_true_is_not_one(name: str) -> None:
+    written = Written(name, [("find", {"yes": True, "n": 1})], single=True)
+    output = written.output(len(written.tokens))
+    written.amend(output, {"yes": 1, "n": True})
+    assert said(output)["n"] is True
+    assert said(output)["yes"] is not True
