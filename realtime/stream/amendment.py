@@ -55,10 +55,10 @@ def amendment(
     assert isinstance(asked, str), "it was checked"
     written = _written(output, spans, call, sent)
     kinds = spans.kinds.get(call.name, {})
-    first = _keys("".join(call.arguments))
+    told = "".join(call.arguments)
     begun = written.text[written.begin :]
     try:
-        pieces = pieces_of(tokenizer.spelling, kinds, asked, first, begun, partial=frame.partial)
+        pieces = pieces_of(tokenizer.spelling, kinds, asked, told, begun, partial=frame.partial)
     except (ValueError, IndexError):
         raise _no_json(frame) from None
     if isinstance(written.reader, JsonCall) and written.reader.quoted:
@@ -105,14 +105,6 @@ def _too_long(text: str) -> Refusal:
 def _no_json(frame: protocol.Amend) -> Refusal:
     what = "the beginning of a JSON object" if frame.partial else "a JSON object, or the text of one"
     return Refusal("invalid_params", f"`arguments` of an amend are {what}.")
-
-
-def _keys(arguments: str) -> list[str]:
-    """Those that the model has written, as far as they are known."""
-    try:
-        return list(json.loads(arguments))
-    except (ValueError, RecursionError):
-        return []
 
 
 def _written(output: Output, spans: SpannedText, call: Call, sent: int) -> _Written:

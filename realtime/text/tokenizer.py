@@ -34,6 +34,7 @@ CHARACTERS_A_TOKEN, PIECE = 4, 32 << 10
 NO_CALL = (
     "unknown00"  # where a result does not say of which call it is: there are templates that want nine letters
 )
+MOST_RENDERED = 16_384  # messages, with those that are rendered anew for each turn that was decoded here
 CUT_TOKENS = 64  # that a piece may have more, since words were cut
 
 NO_CALL = "unknown00"  # of which a result is that does not say: there are templates that want nine letters
@@ -142,8 +143,9 @@ class Tokenizer:
         """A conversation by the model's template; the template writes its own first token. `brief`: raise
         `NotBriefError` where the template takes long. `turns`: those that stand in it as they were decoded,
         where the template lets them."""
-        known = known_turns(messages, turns) if turns else []
-        for marked in (_marked_content, _marked_call) if known and add_generation_prompt else ():
+        known = known_turns(messages, turns) if turns and add_generation_prompt else []
+        few = sum(at for at, _ in known) <= MOST_RENDERED
+        for marked in (_marked_content, _marked_call) if known and few else ():
             restored = self._restored(messages, tools, known, marked, below, brief)
             if restored is not None:
                 return restored

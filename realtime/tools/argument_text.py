@@ -44,17 +44,17 @@ def pieces_of(
     spelling: Spelling,
     kinds: Mapping[str, Kind],
     arguments: str,
-    first: Sequence[str],
+    told: str,
     written: str,
     *,
     partial: bool,
 ) -> list[Piece]:
-    """Of JSON that is an object, or if `partial` of its beginning. Whole ones stand in an order: those that
-    the model has `written` come `first`, and others as `kinds` has them, which are of the tool's arguments.
-    Raises ValueError for what is no JSON."""
+    """Of JSON that is an object, or if `partial` of its beginning. Whole ones stand in an order: those come
+    first that the model has `written`, which was `told` as JSON, and others as `kinds` has them, which are of
+    the tool's arguments. Raises ValueError for what is no JSON."""
     found, end = _arguments(_lexemes(arguments))
     if not partial:
-        order = {key: at for at, key in enumerate(dict.fromkeys([*first, *kinds]))}
+        order = {key: at for at, key in enumerate(dict.fromkeys([*_keys(told), *kinds]))}
         found.sort(key=lambda argument: order.get(argument.key, len(order)))
     return [piece for piece in _pieces(found, end, spelling, kinds, written) if piece.text]
 
@@ -160,6 +160,13 @@ def _arguments(found: Sequence[str]) -> tuple[list[Argument], str]:
         raise ValueError("more than an object")
     comma = bool(arguments) and arguments[-1].ended
     return arguments, "}" if at < len(found) else "," if comma else ""
+
+
+def _keys(told: str) -> list[str]:
+    try:
+        return [argument.key for argument in _arguments(_lexemes(told))[0] if argument.named]
+    except ValueError:
+        return []
 
 
 def _value_end(found: Sequence[str], at: int) -> int:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from midstream import protocol
 from midstream.protocol import CalledFunction, Function, Message, MessageToolCall, Tool
 from realtime.hub.decoded_turns import KEPT_S, DecodedTurns
+from realtime.text import tokenizer as tokenizer_module
 from realtime.text.chat_template import TextError
 from realtime.text.decoded_turn import DecodedCall, DecodedTurn
 from realtime.text.tokenizer import Tokenizer
@@ -120,6 +121,14 @@ def test_what_says_something_else_is_told_as_it_is(changes: dict[str, Any]) -> N
     of = tokenizer()
     turn = decoded(of)
     messages = [*ASKED, told(turn, **changes), result()]
+    assert of.encode_chat(messages, TOOLS, turns={"abcdefghi": turn}) == of.encode_chat(messages, TOOLS)
+
+
+def test_where_that_is_too_much_work_all_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_module, "MOST_RENDERED", 0)
+    of = tokenizer()
+    turn = decoded(of)
+    messages = [*ASKED, told(turn), result()]
     assert of.encode_chat(messages, TOOLS, turns={"abcdefghi": turn}) == of.encode_chat(messages, TOOLS)
 
 
