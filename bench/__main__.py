@@ -21,6 +21,7 @@ MEASUREMENTS = (
     "schedule",
     "sampling",
     "decode",
+    "drafts",
     "perplexity",
     "structure",
     "exact",

@@ -32,7 +32,8 @@ Contestant = Callable[[Prompts, int], Times]
 
 
 def default_engine(weights: str) -> tuple[Engine, api.Hello]:
-    return build(api.EngineOptions(model=DEFAULT_MODEL, device="cpu", weights=weights))
+    # What decodes greedily without having been asked anything repeats itself: no step is to be spared by it.
+    return build(api.EngineOptions(model=DEFAULT_MODEL, device="cpu", weights=weights, drafts="off"))
 
 
 def engine_times(engine: Engine, prompts: Prompts, tokens: int) -> Times:
@@ -48,7 +49,7 @@ def engine_times(engine: Engine, prompts: Prompts, tokens: int) -> Times:
 
 @contextmanager
 def websocket() -> Iterator[Contestant]:
-    with ServerProcess("--model", DEFAULT_MODEL) as server:
+    with ServerProcess("--model", DEFAULT_MODEL, "--drafts", "off") as server:
         yield lambda prompts, tokens: asyncio.run(_over_websocket(server, prompts, tokens))
 
 

@@ -3,8 +3,9 @@ bit; and what that costs.
 
 Every stream is computed alone first. Each other way computes all of them again: in a crowd, staggered, with
 pauses, in small and in large steps, in little memory, behind cached prefixes, in engines that are thrown away
-half way. What is steered is steered at the same index in each: whoever is to be steered there has credit up
-to there, and no further. A difference counts from the first logits that differ, with all tokens behind them.
+half way, with drafts. What is steered is steered at the same index in each: whoever is to be steered there
+has credit up to there, and no further. A difference counts from the first logits that differ, with all tokens
+behind them.
 
 `python -m bench.exact STREAMS TOKENS` takes fewer of them.
 """
@@ -29,6 +30,7 @@ from bench.decode import DECODING, ROUNDS
 from bench.result_tables import Figure
 from engine import api
 from engine.build.build import build
+from engine.drafts.interface import Context
 from engine.engine import Engine
 from engine.forward.interface import Runner
 from engine.model.loading import DEFAULT_MODEL
@@ -36,6 +38,7 @@ from engine.sampling.sampler import Sampler
 from engine.schedule.batch import Row
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.scheduler import Scheduler
+from engine.step.drafting import Drafting
 
 STREAMS, TOKENS = 64, 200
 LONGEST_PROMPT = 1500
@@ -99,16 +102,47 @@ class RecordingRunner:
 
     def forward(self, rows: Sequence[Row]) -> Tensor:
         logits = self._runner.forward(rows)
-        sampling = [row for row in rows if row.samples]
-        for row, numbers in zip(sampling, logits, strict=True):
-            tokens = torch.tensor(row.sequence.tokens[: row.end])
-            key = (row.sequence.stream, _sum(tokens))
-            self.logits[key] = _sum(numbers)
+        behind = [(row, at) for row in rows for at in range(row.num_sampled)]
+        for (row, at), numbers in zip(behind, logits, strict=True):
+            tokens = [*row.sequence.tokens[: row.end - len(row.drafts)], *row.drafts[:at]]
+            self.logits[row.sequence.stream, _sum_of(tokens)] = _sum(numbers)
         return logits
+
+
+def _sum_of(tokens: list[int]) -> int:
+    return _sum(torch.tensor(tokens))
 
 
 def _sum(numbers: Tensor) -> int:
     return zlib.crc32(numbers.contiguous().view(torch.uint8).numpy().data)
+
+
+class Rehearsed:
+    """Drafts what streams have said before, and now and then something else."""
+
+    def __init__(self, followed: dict[int, int]) -> None:
+        self._followed = followed
+
+    def propose(self, wanted: Sequence[tuple[Context, int]]) -> list[list[int]]:
+        return [self._drafts(list(context.tokens), most) for context, most in wanted]
+
+    def _drafts(self, tokens: list[int], most: int) -> list[int]:
+        drafts: list[int] = []
+        while len(drafts) < most and (known := _sum_of(tokens)) in self._followed:
+            drafts.append(self._followed[known] ^ (known % 5 == 0))
+            tokens.append(drafts[-1])
+        return drafts
+
+
+class Free:
+    """What a draft costs: nothing, so that there are as many as there may be."""
+
+    of_token = 0.0
+
+    def of_step(self, tokens: int) -> float:
+        return 1.0
+
+    def learn(self, tokens: int, seconds: float) -> None: ...
 
 
 @dataclass
@@ -120,13 +154,16 @@ class Engines:
     blocks: int
     block_size: int
     windows: tuple[int | None, ...] = (None,)  # of its groups of layers
+    followed: dict[int, int] = field(default_factory=dict)  # what came behind tokens, by their sum
 
     @classmethod
     def of(cls, options: api.EngineOptions) -> Engines:
         engine, hello = build(options)
         return cls(engine.runner, hello.vocab, engine.cache.total, hello.block, engine.cache.windows.sizes)
 
-    def engine(self, *, tokens: int = 0, step_tokens: int = STEP_TOKENS) -> tuple[Engine, RecordingRunner]:
+    def engine(
+        self, *, tokens: int = 0, step_tokens: int = STEP_TOKENS, drafts: bool = False
+    ) -> tuple[Engine, RecordingRunner]:
         runner = RecordingRunner(self.runner)
         sampler = Sampler(SLOTS, self.vocab, eos=[], rows=SLOTS)
         wanted = -(-tokens // self.block_size) * len(self.windows)
@@ -134,7 +171,8 @@ class Engines:
             min(self.blocks, wanted or self.blocks), self.block_size, windows=self.windows, chunk=step_tokens
         )
         scheduler = Scheduler(cache, step_tokens=step_tokens, batch_rows=SLOTS, tenant_prefill=10**9)
-        return Engine(runner, sampler, cache, scheduler, slots=SLOTS), runner
+        drafting = Drafting(scheduler, Rehearsed(self.followed), Free()) if drafts else None
+        return Engine(runner, sampler, cache, scheduler, slots=SLOTS, drafting=drafting), runner
 
 
 @dataclass
@@ -146,6 +184,7 @@ class Stream:
     known: list[int] = field(default_factory=list)  # prompt, output and injections
     outputs: int = 0
     places: list[int] = field(default_factory=list)  # of the output in `known`
+    followed: dict[int, int] = field(default_factory=dict)
     injections: list[tuple[int, int]] = field(default_factory=list)
     steered: int = 0  # how much of its script is done
     paused: bool = False
@@ -181,6 +220,7 @@ class Stream:
     def hear(self, news: api.News) -> list[api.AnyCommand]:
         """What it says to that."""
         for token in news.tokens:
+            self.followed[_sum_of(self.known)] = token
             self.places.append(len(self.known))
             self.known.append(token)
             self.heard.append(token)
@@ -227,19 +267,22 @@ def compute(
     disturb: Disturb | None = None,
     rebuilt: int = 0,
     twice: bool = False,
+    drafts: bool = False,
 ) -> Computed:
     """All streams at once, or one `every` so many steps; `rebuilt` in so many further engines."""
-    engine, runner = engines.engine(tokens=tokens, step_tokens=step_tokens)
+    engine, runner = engines.engine(tokens=tokens, step_tokens=step_tokens, drafts=drafts)
     logits = runner.logits
     if twice:
         _run(engine, [Stream(script) for script in wanted], every, None, None)
     streams = [Stream(script) for script in wanted]
     for _ in range(rebuilt):
         _run(engine, streams, every, disturb, _tokens_left(streams) // (rebuilt + 1))
-        engine, runner = engines.engine(tokens=tokens, step_tokens=step_tokens)
+        engine, runner = engines.engine(tokens=tokens, step_tokens=step_tokens, drafts=drafts)
         logits |= runner.logits
         runner.logits = logits
     _run(engine, streams, every, disturb, None)
+    for stream in streams:
+        engines.followed |= stream.followed
     return Computed([stream.heard for stream in streams], logits)
 
 
@@ -303,6 +346,7 @@ def ways(wanted: list[Script]) -> dict[str, Callable[[Engines, list[Script]], Co
         "in a third of the memory": partial(compute, tokens=third, every=2),
         "behind cached prefixes": partial(compute, twice=True),
         "in three engines": partial(compute, rebuilt=2, disturb=pauses(2)),
+        "with drafts, in two engines": partial(compute, rebuilt=1, disturb=pauses(3), drafts=True),
     }
 
 

@@ -68,6 +68,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     log_format: str = "console"
     exact: str = "auto"  # or on, off: whether logits are to follow from a stream's own tokens, to the bit
     devices: int = 1  # that share the model, each in a process of its own
+    drafts: str = "auto"  # or off: whether tokens that may come are computed with the one that does
 
 
 # -- down: commands --------------------------------------------------------------------------------
@@ -92,6 +93,7 @@ class Submit(Command, frozen=True):
     ] = []  # (output index, tokens) of what stands among the output but is none
     paused: bool = False
     grammar_starts: tuple[int, ...] = (0,)  # tokens behind the prompt before each beginning of the grammar
+    bans: list[tuple[int, int]] = []  # (output index, token that may not stand there)
 
 
 class Grant(Command, frozen=True):
@@ -114,9 +116,11 @@ class Adjust(Command, frozen=True):
 
 
 class Truncate(Command, frozen=True):
-    """Forget output from `index` on, and any injection that stands after it."""
+    """Forget output from `index` on, any injection that stands after it, and any ban. `ban`: the token that
+    may not stand at `index` from now on."""
 
     index: int
+    ban: int | None = None
 
 
 class Append(Command, frozen=True):
@@ -237,6 +241,9 @@ class Stats(Struct, array_like=True):
     credit_stalls_total: int = 0
     discarded: int = 0  # tokens of this step, for streams that were steered while it was under way
     kv_host: int = 0  # blocks that lie in the host's memory
+    lexer_states: int = 0  # of grammars, beyond what each has for nothing: some 1.5 KB each
+    drafted_total: int = 0  # tokens that were computed before anybody knew whether they come
+    accepted_total: int = 0  # of those, that came: each spared its stream a step
 
 
 class StepOutput(Struct, tag=True, array_like=True):

@@ -24,6 +24,7 @@ from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import SampledToken, Sequence
 from engine.step.command_queue import CommandQueue, CommandSource
 from engine.step.constraining import Constraining
+from engine.step.drafting import Drafting
 from engine.step.executor import Executor, Result
 from engine.step.lifecycle import Lifecycle
 from engine.step.steering import Steering
@@ -47,7 +48,9 @@ class Engine:
         retry: bool = True,
         idle_memory: IdleMemory | None = None,
         vocabulary: Vocabulary | None = None,
+        drafting: Drafting | None = None,
     ) -> None:
+        assert not (overlap and drafting), "nobody can tell what follows a token that is not known"
         self.runner = runner
         self.cache = cache
         self.scheduler = scheduler
@@ -62,6 +65,7 @@ class Engine:
             moved=scheduler.update_ready,
             patient=not retry,
         )
+        self._drafting = drafting or Drafting(scheduler, None)
         self._executor = Executor(runner, sampler, self._constraining, overlap=overlap, retry=retry)
         self._swapping = Swapping(scheduler.host_cache, copier)
         self._lifecycle = Lifecycle(
@@ -81,6 +85,7 @@ class Engine:
         self._finish_loads()
         self._settle_grammars()
         batch = self.scheduler.schedule()
+        self._drafting.extend(batch)
         self._announce(batch)
         completed = self._execute(batch)
         self._apply_commands()
@@ -209,6 +214,7 @@ class Engine:
         self._discarded = 0
         self._swapping.start_loads(batch)
         completed = self._executor.run(batch, self._commit)
+        self._drafting.timed(completed, self._executor.seconds)
         self._swapping.save(self.cache)
         # Where nothing is to be computed there is time to save all of it, until a command comes.
         while (
@@ -228,23 +234,35 @@ class Engine:
             self._lifecycle.finish(row.sequence, "error", str(result))
         elif isinstance(result, Exception):
             self._fail(row.sequence, "the model failed on this stream")
-        elif result is not None and result.token is None:
+        elif result and result[-1].token is None:
             self._fail(row.sequence, "the model gave no number for any token of this stream")
         else:
             self._commit_computed(row, result)
 
-    def _commit_computed(self, row: Row, sampled: SampledToken | None) -> None:
-        self.scheduler.commit(row)
+    def _commit_computed(self, row: Row, sampled: list[SampledToken] | None) -> None:
         sequence = row.sequence
-        if sampled is not None and sampled.token is not None and not row.void:
-            self._lifecycle.add_token(sequence, sampled.token, sampled)
-            sequence.append_output(sampled.token)
-            self.tokens_total += 1
-            if sampled.token in self.runner.eos and not row.sampling.ignore_eos:
-                self._end(sequence)
-                return
+        ended = bool(sampled) and not row.void and self._take(row, sampled or [])
+        self.scheduler.commit(row)
+        if ended:
+            self._end(sequence)
+            return
         self._lifecycle.tell_answers(sequence)
         self._lifecycle.update(sequence)
+
+    def _take(self, row: Row, sampled: list[SampledToken]) -> bool:
+        """What the row sampled, up to an end token; drafts behind that are given up. Returns whether there is
+        one."""
+        sequence, ends = row.sequence, frozenset[int]() if row.sampling.ignore_eos else self.runner.eos
+        stand = 1 + next((at for at, one in enumerate(sampled) if one.token in ends), len(sampled) - 1)
+        if row.drafts:
+            sequence.give_up_in_flight(row.end - row.num_sampled + stand)
+            self._drafting.learn(row)
+        for one in sampled[:stand]:
+            assert one.token is not None
+            self._lifecycle.add_token(sequence, one.token, one)
+            sequence.append_output(one.token)
+        self.tokens_total += stand
+        return sampled[stand - 1].token in ends
 
     def _fail(self, sequence: Sequence, detail: str) -> None:
         # What it wrote may be no numbers, and a masked read of no number is none either: leave nothing of
@@ -265,11 +283,11 @@ class Engine:
 
     def _stats(self, rows: list[Row], seconds: float) -> api.Stats:
         scheduler, cache = self.scheduler, self.cache
-        decode = sum(row.samples and row.count == 1 for row in rows)
+        decode = sum(row.samples and row.count == row.num_sampled for row in rows)
         return api.Stats(
             step_s=seconds,
             decode_rows=decode,
-            prefill_tokens=sum(row.count for row in rows) - decode,
+            prefill_tokens=sum(row.count - len(row.drafts) for row in rows) - decode,
             streams=len(scheduler.sequences),
             ready=scheduler.num_ready,
             kv_used=cache.used,
@@ -283,4 +301,7 @@ class Engine:
             forward_s=self._executor.seconds,
             credit_stalls_total=scheduler.credit_stalls,
             kv_host=scheduler.host_cache.used,
+            lexer_states=self._constraining.lexer_states,
+            drafted_total=self._drafting.drafted_total,
+            accepted_total=self._drafting.accepted_total,
         )

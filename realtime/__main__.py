@@ -48,6 +48,7 @@ from realtime.tenants.allowance import EVERYTHING, Allowance, default_share
 from realtime.tenants.quota import Quotas
 from realtime.transport import http_protocol, websocket_protocol
 from realtime.websocket.connection import ConnectionLimits
+from realtime.work_ledger import WorkLedger
 
 if TYPE_CHECKING:
     from realtime.observability.trace_export import ExportedTraces
@@ -116,6 +117,7 @@ async def serve(options: Options, listening: socket.socket) -> None:
     )
     supervisor.hub = hub
     connections = OpenConnections(options.max_connections, options.connections_per_address or None, allowance)
+    ledger = WorkLedger()
     endpoints = Endpoints(
         hub,
         supervisor,
@@ -127,6 +129,7 @@ async def serve(options: Options, listening: socket.socket) -> None:
         background=background,
         observer=observers,
         timeouts=_sse_timeouts(options),
+        ledger=ledger,
     )
     _start_background(background, keyring, connections, hub, metrics)
     try:
@@ -134,7 +137,7 @@ async def serve(options: Options, listening: socket.socket) -> None:
             hello = await supervisor.start()
         look_at_news_alone()
         ending = partial(let_finish, hub, supervisor, endpoints, options.shutdown_grace_s)
-        server = Server(_uvicorn_config(options, endpoints), ending)
+        server = Server(_uvicorn_config(options, endpoints, ledger), ending)
         model = f"{hello.model} ({hello.weights or hello.dtype}, {hello.device})"
         print(welcome(listening, model, keyless=keyring is None), flush=True)
         await server.serve(sockets=[listening])
@@ -220,6 +223,7 @@ def _connector(options: Options) -> Connect:
         weights=options.weights,
         attention=options.attention,
         exact=options.exact,
+        drafts=options.drafts,
         threads=options.threads,
         kv_tokens=options.kv_tokens,
         gpu_memory_fraction=options.gpu_memory_fraction,
@@ -269,12 +273,12 @@ def _http_limits(options: Options) -> http_protocol.HttpLimits:
     )
 
 
-def _uvicorn_config(options: Options, endpoints: Endpoints) -> uvicorn.Config:
+def _uvicorn_config(options: Options, endpoints: Endpoints, ledger: WorkLedger) -> uvicorn.Config:
     http_limits = _http_limits(options)
     refused = no_request(endpoints.observer)
     return uvicorn.Config(
         application(endpoints),
-        http=http_protocol.protocol_class(http_limits, refused),
+        http=http_protocol.protocol_class(http_limits, refused, ledger),
         ws=websocket_protocol.protocol_class(
             websocket_protocol.WebSocketLimits(
                 send_timeout_s=options.send_timeout_s,
@@ -282,6 +286,7 @@ def _uvicorn_config(options: Options, endpoints: Endpoints) -> uvicorn.Config:
                 closing_limit_per_address=http_limits.open_limit_per_address,
             ),
             refused,
+            ledger,
         ),
         ws_max_size=options.max_message_bytes,
         ws_ping_timeout=PEER_SILENCE_S,

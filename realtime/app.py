@@ -39,6 +39,7 @@ from realtime.observability.listing import ListingObserver
 from realtime.observability.metrics import Metrics
 from realtime.pieces import Pieces
 from realtime.websocket.connection import Connection, ConnectionLimits, serve
+from realtime.work_ledger import WorkLedger
 
 
 class Endpoints:
@@ -57,6 +58,7 @@ class Endpoints:
         background: BackgroundTasks,
         observer: Observer,
         timeouts: SseTimeouts | None = None,
+        ledger: WorkLedger | None = None,
     ) -> None:
         self._hub = hub
         self._supervisor = supervisor
@@ -67,7 +69,7 @@ class Endpoints:
         self.connections = connections
         self.credentials = credentials
         timeouts = timeouts or SseTimeouts()
-        self._work = work = RequestWork()
+        self._work = work = RequestWork(ledger)
         self.openai = openai(hub, connections, work, limits.max_message_bytes, timeouts)
         self.streams = streams(hub, credentials, connections, work, limits.max_message_bytes, timeouts)
         self.open: dict[str, Connection] = {}  # by session_id
@@ -77,7 +79,9 @@ class Endpoints:
         open_connection(websocket.scope).revoke = partial(
             websocket.close, CloseCode.NOT_AUTHENTICATED, "your key was revoked"
         )
-        await serve(websocket, self._hub, caller_of(websocket), self._limits, self.open, self.observer)
+        caller = caller_of(websocket)
+        work = self._work.of(caller)
+        await serve(websocket, self._hub, caller, work, self._limits, self.open, self.observer)
 
     async def healthz(self, request: Request) -> Response:
         """This process answers, and each of its tasks lives."""

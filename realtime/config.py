@@ -30,6 +30,7 @@ Attention = Literal["auto", "sdpa", "triton", "flash_attn", "flashinfer"]
 Exactness = Literal["auto", "on", "off"]
 EnginePlace = Literal["process", "thread"]
 Switch = Literal["on", "off"]
+Drafts = Literal["auto", "off"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["console", "json"]
 
@@ -82,7 +83,11 @@ class Options:
     )
     exact: Exactness = option(
         "auto",
-        "whether a stream's tokens are the same in any company; auto tries it on a CPU, on insists",
+        "whether a stream's tokens are the same in any company; auto tries it on a CPU, on insists, anywhere",
+    )
+    drafts: Drafts = option(
+        "auto",
+        "whether tokens that may come are computed together with the one that does; auto where it pays",
     )
     engine: EnginePlace = option(
         "process", "where the engine runs: in a child process, or in a thread of the server"

@@ -2,7 +2,8 @@
 
 By itself it looks at all that lives each time that a quarter more has come, and everybody waits meanwhile:
 80 ms for four thousand streams. Here it looks at what has come since the last time, and what it found alive
-it sees again every few minutes only; most of what the gateway makes is in no cycle, and goes by itself.
+it sees again every few minutes only, and where it finds next to nothing there, more and more rarely; most of
+what the gateway makes is in no cycle, and goes by itself.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import gc
 
-ALL_AGAIN_S = 300.0
+ALL_AGAIN_S, RARELY_S = 300.0, 3600.0
+FEW = 10_000  # objects that died late and can wait: some MB
 THRESHOLDS = 700, 10, 1  # containers, looks at the youngest, and looks at those that survived these
 
 
@@ -27,8 +29,10 @@ def _let_stay(phase: str, info: dict[str, int]) -> None:
 
 
 async def look_at_all_again() -> None:
-    """Now and then, for as long as the server runs."""
+    """Now and then, for as long as the server runs: everybody waits for as long as it takes."""
+    wait_s = ALL_AGAIN_S
     while True:
-        await asyncio.sleep(ALL_AGAIN_S)
+        await asyncio.sleep(wait_s)
         gc.unfreeze()
-        gc.collect()
+        found = gc.collect()
+        wait_s = ALL_AGAIN_S if found > FEW else min(2 * wait_s, RARELY_S)

@@ -6,15 +6,12 @@ there is.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Generic, TypeVar
-
 from realtime.token_bucket import TokenBucket
 
-SHARE, BURST_S = 0.15, 0.08  # of the event loop's time in the long run, and at once
+SHARE, BURST_S = 0.3, 0.08  # of the event loop's time in the long run, and at once
 TURN_S = 0.004  # never so much in one go that others wait for it
 ENGINE_S = 0.0003  # what a frame costs that the engine has to act on, in another process
-FEW = 1_000  # of whom a budget is kept without a look at who of them has paid
+READ_S = 20e-6  # what it costs to look at a socket, beside what is found there
 CHARACTER_S = 40e-9  # a character of a text that a thread works at, which has the interpreter meanwhile
 
 
@@ -44,26 +41,3 @@ class WorkBudget:
     def is_unspent(self, now: float) -> bool:
         """Whether it is like a new one."""
         return not self._bucket.wait_s(BURST_S, now)
-
-
-K = TypeVar("K", bound=Hashable)
-
-
-class WorkBudgets(Generic[K]):
-    """One for each of many. Whoever has paid for all is forgotten."""
-
-    def __init__(self, share: float) -> None:
-        self._share = share
-        self._of: dict[K, WorkBudget] = {}
-        self._many = FEW
-
-    def __len__(self) -> int:
-        return len(self._of)
-
-    def of(self, who: K, now: float) -> WorkBudget:
-        if who not in self._of:
-            if len(self._of) >= self._many:
-                self._of = {key: one for key, one in self._of.items() if not one.is_unspent(now)}
-                self._many = max(FEW, 2 * len(self._of))
-            self._of[who] = WorkBudget(now, self._share)
-        return self._of[who]

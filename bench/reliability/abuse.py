@@ -1,7 +1,7 @@
 """Abuse: one connection says valid frames of every kind, alone and in pairs, as fast as it can, with the
-dearest parameters that may stand, and reads nothing, little or all; and so does one address with requests
-over HTTP. Others' answers, others' tokens and the gateway's memory are looked at meanwhile; and random
-sequences of frames are ranked by what they cost."""
+dearest parameters that may stand, and reads nothing, little or all; so do many connections of one address,
+and so does one address with requests over HTTP. Others' answers, others' tokens and the gateway's memory are
+looked at meanwhile; and random sequences of frames are ranked by what they cost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,18 @@ from tests.server.server_process import Served
 
 ATTACK_S, QUIET_LOOKS = 4.0, 5
 SEQUENCES = 300
+CROWDS = (7, 20, 50)  # connections of one address
 MOST_HEALTH_MS, MOST_GAP, MOST_MIB = 50.0, 1.5, 32.0
+
+
+class Case(NamedTuple):
+    kinds: tuple[str, ...]
+    reads: str
+    connections: int
+
+    def __str__(self) -> str:
+        crowd = f", {self.connections} connections" if self.connections > 1 else ""
+        return f"{' + '.join(self.kinds)}, reading {self.reads}{crowd}"
 
 
 class Seen(NamedTuple):
@@ -81,9 +92,19 @@ async def quiet_looks(served: Served, seconds: float) -> Seen:
     return Seen(*map(statistics.median, zip(*looks, strict=True)))
 
 
-async def attacked(served: Served, kinds: tuple[str, ...], reads: str, seconds: float) -> Seen:
+async def attacked(
+    served: Served, kinds: tuple[str, ...], reads: str, connections: int, seconds: float
+) -> Seen:
     host = served.http.removeprefix("http://")
-    command = ["-m", "bench.reliability.abuse_attack", host, "+".join(kinds), reads, str(seconds)]
+    command = [
+        "-m",
+        "bench.reliability.abuse_attack",
+        host,
+        "+".join(kinds),
+        reads,
+        str(seconds),
+        str(connections),
+    ]
     attacker = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=subprocess.PIPE)
     assert attacker.stdout is not None
     await attacker.stdout.readline()  # it has begun
@@ -92,10 +113,14 @@ async def attacked(served: Served, kinds: tuple[str, ...], reads: str, seconds: 
     return seen
 
 
-def cases(scale: float) -> list[tuple[tuple[str, ...], str]]:
-    """Each kind alone and each pair of frames, with each way of reading; a part of them, always the same."""
+def cases(scale: float) -> list[Case]:
+    """Each kind alone and each pair of frames, with each way of reading, and each kind of a crowd; a part of
+    them, always the same."""
     kinds = [*((kind,) for kind in (*KINDS, *REQUESTS)), *itertools.combinations(KINDS, 2)]
-    every = [(kind, reads) for kind in kinds for reads in READS]
+    every = [Case(kind, reads, 1) for kind in kinds for reads in READS]
+    every += [
+        Case((kind,), reads, crowd) for kind in KINDS for reads in ("nothing", "all") for crowd in CROWDS
+    ]
     return random.Random(SEED).sample(every, max(3, int(len(every) * scale)))
 
 
@@ -105,8 +130,9 @@ async def measure(scale: float, attack_s: float = ATTACK_S) -> dict[str, Any]:
     async with serving("--toy-step-ms", "20") as served:
         quiet = await quiet_looks(served, attack_s)
         seen = {}
-        for kinds, reads in cases(scale):
-            seen[kinds, reads] = await attacked(served, kinds, reads, attack_s)
+        for case in cases(scale):
+            seen[case] = await attacked(served, *case, attack_s)
+            print(f"{case}: {seen[case]}", file=sys.stderr, flush=True)
         said = complaints(served)
         print("\n".join(said), file=sys.stderr)
     worst = {name: max(seen.items(), key=lambda item: getattr(item[1], name)) for name in Seen._fields}
@@ -117,16 +143,12 @@ async def measure(scale: float, attack_s: float = ATTACK_S) -> dict[str, Any]:
         "attacks": len(seen),
         "seconds each": attack_s,
         "others' /healthz, quiet, p99 ms": round(quiet.health_ms, 1),
-        "others' /healthz, worst p99 ms": f"{health:.1f} ({said_of(*worst['health_ms'][0])})",
-        "others' gap between tokens, worst p99, times quiet": f"{gap:.2f} ({said_of(*worst['gap_ms'][0])})",
-        "gateway's memory above quiet, MiB": f"{mib:.1f} ({said_of(*worst['mib'][0])})",
+        "others' /healthz, worst p99 ms": f"{health:.1f} ({worst['health_ms'][0]})",
+        "others' gap between tokens, worst p99, times quiet": f"{gap:.2f} ({worst['gap_ms'][0]})",
+        "gateway's memory above quiet, MiB": f"{mib:.1f} ({worst['mib'][0]})",
         "the dearest frame": str(found[0]),
         "what holds most": str(max(found, key=lambda one: one.held_bytes)),
         "complaints": len(said),
         "goal": f"p99 at most {MOST_HEALTH_MS:g} ms, {MOST_GAP:g} x quiet, {MOST_MIB:g} MiB",
         "met": health <= MOST_HEALTH_MS and gap <= MOST_GAP and mib <= MOST_MIB and not said,
     }
-
-
-def said_of(kinds: tuple[str, ...], reads: str) -> str:
-    return f"{' + '.join(kinds)}, reading {reads}"

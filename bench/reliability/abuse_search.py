@@ -1,5 +1,6 @@
 """The search for dear frames: random sequences of valid frames, fed to a connection in this process, and
-ranked by the milliseconds of work and the bytes held that each cost a frame."""
+ranked by the milliseconds of work and the bytes held that each cost a frame. What is decoded there is
+nonsense: nothing is called, and results are refused."""
 
 from __future__ import annotations
 
@@ -8,10 +9,11 @@ import random
 import time
 from typing import NamedTuple
 
-from bench.reliability.abusive_frames import KINDS, SEED, encoded, start
+from bench.reliability.abusive_frames import KINDS, PLAIN_START, SEED, encoded, start
 from realtime.codec import Codec
 from realtime.hub.observers import Caller, Observer
 from realtime.websocket.connection import Connection, ConnectionLimits
+from realtime.work_ledger import PayerWork
 from tests.fakes.fake_websocket import FakeWebSocket
 from tests.fakes.simulated_server import EngineSize, SimulatedServer
 
@@ -39,15 +41,15 @@ class Mute(FakeWebSocket):
 
 def tried(kinds: tuple[str, ...], *, reads: bool) -> Found:
     server, peer = SimulatedServer(SIZE), Mute()
-    connection = Connection(peer, peer, server.hub, Codec(None), CALLER, LIMITS, {}, Observer())  # type: ignore[arg-type]
-    connection._receive(start("abused").decode())
+    connection = Connection(peer, peer, server.hub, Codec(None), CALLER, PayerWork(), LIMITS, {}, Observer())  # type: ignore[arg-type]
+    connection._receive(start("abused", PLAIN_START).decode())
     while not server.at_rest:
         server.tick()
     peer.writable = reads
     before = connection.memory.held
     work_s = 0.0
     for number in range(FRAMES):
-        data = encoded(kinds[number % len(kinds)], "abused").decode()
+        data = encoded(kinds[number % len(kinds)], "abused", number).decode()
         began_s = time.thread_time()
         connection._receive(data)
         work_s += time.thread_time() - began_s

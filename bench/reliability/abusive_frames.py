@@ -1,6 +1,7 @@
 """Abusive frames: every kind of valid frame about one stream, made as dear to the server as it may be.
 
-It knows what the protocol allows, and nothing of who sends it or what that costs.
+The stream has tools with large schemas, and has called one of them. It knows what the protocol allows, and
+nothing of who sends it or what that costs.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import random
 from typing import Any
 
 import msgspec
+
+from realtime.stream.spanned_text import call_id_of
 
 Frame = dict[str, Any]
 LONGEST = 1_000  # tokens that the stream has
@@ -28,6 +31,32 @@ def schema(seed: int) -> Frame:
     return {"type": "object", "properties": dict.fromkeys(names[:4], inner)}
 
 
+def short_schema(seed: int) -> Frame:
+    """Dear to compile and to follow, and short: tools are read by the model."""
+    text = {"type": "string", "maxLength": 900 + seed}
+    listed = {"type": "array", "items": {"$ref": "#/$defs/t"}, "maxItems": 90}
+    properties = {name: {"$ref": "#/$defs/l"} for name in "abcdefgh"}
+    return {"$defs": {"t": text, "l": listed}, "type": "object", "properties": properties}
+
+
+def tool(name: str, parameters: Frame) -> Frame:
+    function = {"name": name, "parameters": parameters, "strict": True}
+    return {"type": "function", "function": function}
+
+
+def guards(seed: int) -> list[Frame]:
+    """As many as may be, dear to read, and each another: what was read lately is known."""
+    chance = random.Random(seed)
+    return [
+        {
+            "name": f"{at}",
+            "do": "tell",
+            "regex": "".join(chance.choices("ab", k=9)) + r"(?:\b[ab]|\Bb){55}c",
+        }
+        for at in range(16)
+    ]
+
+
 PARAMS: Frame = {
     "stop": stops(0),
     "logit_bias": {str(token): 0.5 for token in range(256, 460)},
@@ -35,7 +64,7 @@ PARAMS: Frame = {
     "ignore_eos": True,
     "max_tokens": 4_000,
 }
-START: Frame = {
+PLAIN_START: Frame = {
     "type": "start",
     "prompt": "x",
     "params": PARAMS,
@@ -44,9 +73,16 @@ START: Frame = {
     "on_disconnect": "pause",
     "grace_ms": 1_000,
 }
+FORK: Frame = {"type": "start", "fork": True, "credit": {"limit": LONGEST}}
+CALLING: Frame = {
+    "tools": [tool("called", {"enum": [{}]}), *(tool(f"dear_{at}", short_schema(at)) for at in range(4))],
+    "tool_choice": {"type": "function", "function": {"name": "called"}},
+    "on_tool_call": "continue",
+}
+START = PLAIN_START | CALLING | {"prompt": None, "messages": [{"role": "user", "content": "x"}]}
 KINDS: dict[str, Frame] = {
     "start again": START,
-    "start with other content": START | {"prompt": "y"},
+    "start with other content": START | {"messages": [{"role": "user", "content": "y"}]},
     "credit": {"type": "credit", "limit": LONGEST},
     "pause": {"type": "pause", "ref": "p"},
     "pause and release": {"type": "pause", "kv": "release", "ref": "p"},
@@ -58,6 +94,8 @@ KINDS: dict[str, Frame] = {
     "adjust a grammar in": {"type": "adjust", "params": {"grammar": {"json_schema": schema(0)}}},
     "adjust another in": {"type": "adjust", "params": {"grammar": {"json_schema": schema(1)}}},
     "adjust it away": {"type": "adjust", "params": {"grammar": None}},
+    "adjust guards in": {"type": "adjust", "params": {"guards": guards(0)}},
+    "adjust others in": {"type": "adjust", "params": {"guards": guards(1)}},
     "adjust the reasoning": {"type": "adjust", "params": {"reasoning_tokens": 0}},
     "adjust at a token": {"type": "adjust", "params": {}, "at": 1},
     "inject tokens": {"type": "inject", "tokens": [65]},
@@ -68,13 +106,25 @@ KINDS: dict[str, Frame] = {
     "attach": {"type": "attach", "after": -1, "ref": "a"},
     "ping": {"type": "ping", "ref": "g"},
     "replace": {"type": "replace", "session_id": "0" * 32},
+    "tool result": {"type": "tool_result", "content": "a" * 1_900, "ref": "t"},
+    "tool result of many parts": {"type": "tool_result", "content": [{"type": "text", "text": ""}] * 2_000},
+    "fork": FORK,
+    "fork from a token": FORK | {"at": 60, "params": {"max_tokens": 4_000, "seed": 1}},
+    "fork and end": FORK | {"at": 60, "params": {"max_tokens": 61, "seed": 1}},
 }
+ANEW = {kind for kind, frame in KINDS.items() if frame.get("fork")}
 
 
-def encoded(kind: str, name: str) -> bytes:
-    """A frame about the stream of that name."""
-    return msgspec.json.encode({"request_id": name, **KINDS[kind]})
+def encoded(kind: str, name: str, number: int) -> bytes:
+    """A frame about the stream of that name, or a start of another, of that number."""
+    frame = {"request_id": name} | KINDS[kind]
+    if kind in ANEW:
+        at = {"at": frame.pop("at")} if "at" in frame else {}
+        frame |= {"request_id": f"{name} {number}", "fork": {"request_id": name, **at}}
+    if frame["type"] == "tool_result":
+        frame["call_id"] = call_id_of(name, 1)
+    return msgspec.json.encode(frame)
 
 
-def start(name: str) -> bytes:
-    return msgspec.json.encode(START | {"request_id": name})
+def start(name: str, asked: Frame = START) -> bytes:
+    return msgspec.json.encode(asked | {"request_id": name})

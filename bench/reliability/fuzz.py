@@ -24,6 +24,7 @@ from bench.reliability.process_memory import resident_mib, slope
 from midstream.protocol import MSGPACK_SUBPROTOCOL, Params, Start
 from realtime.hub.observers import Caller, Observer
 from realtime.websocket.connection import ConnectionLimits, serve
+from realtime.work_ledger import PayerWork
 from tests.fakes.checking_client import Account, Reader
 from tests.fakes.fake_websocket import FakeWebSocket
 from tests.fakes.simulated_server import EngineSize, SimulatedServer
@@ -89,7 +90,7 @@ async def feeding(seed: int, count: int, packed: bool) -> Fed:
     while done < count and time.perf_counter() < until and not wrong:
         try:
             fake = Fake(server, good, stray, packed)
-            await serve(fake, server.hub, CALLER, LIMITS, {}, Observer())  # type: ignore[arg-type]
+            await serve(fake, server.hub, CALLER, PayerWork(), LIMITS, {}, Observer())  # type: ignore[arg-type]
         except Exception:  # noqa: BLE001 - whatever it is, it must not be
             wrong.append(f"seed {seed}, frame {done} and on: {traceback.format_exc(-4)}")
         done += A_CONNECTION

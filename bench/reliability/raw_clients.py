@@ -25,14 +25,18 @@ def most_sockets(wanted: int, spare: int = 200) -> int:
 def framed(message: bytes) -> bytes:
     """One text frame, masked with zeros."""
     length = len(message)
-    size = bytes([0x80 | length]) if length < 126 else b"\xfe" + length.to_bytes(2, "big")
+    if length < 126:
+        size = bytes([0x80 | length])
+    else:
+        size = b"\xfe" + length.to_bytes(2) if length < 1 << 16 else b"\xff" + length.to_bytes(8)
     return b"\x81" + size + bytes(4) + message
 
 
-async def opened(host: str, room_bytes: int = 0) -> socket.socket:
+async def opened(host: str, room_bytes: int = 0, own_address: str = "") -> socket.socket:
     """`room_bytes`: for what has come and is not read; 0 leaves it to the kernel, which has megabytes."""
     address, _, port = host.rpartition(":")
     sock = socket.socket()
+    sock.bind((own_address, 0))
     if room_bytes:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room_bytes)
     sock.setblocking(False)
@@ -40,9 +44,9 @@ async def opened(host: str, room_bytes: int = 0) -> socket.socket:
     return sock
 
 
-async def greeted(host: str, room_bytes: int = 0) -> socket.socket:
+async def greeted(host: str, room_bytes: int = 0, own_address: str = "") -> socket.socket:
     """A WebSocket that has been accepted, and whose `ready` has been read."""
-    sock = await opened(host, room_bytes)
+    sock = await opened(host, room_bytes, own_address)
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(sock, HANDSHAKE % host.encode())
     answer = b""

@@ -12,6 +12,7 @@ from engine import api, toy_model
 from engine.build.budgets import MAX_CONTEXTS, check_kv_tokens, decoding_rows, step_tokens, whole_blocks
 from engine.build.fingerprint import fingerprint
 from engine.build.products import narrow_width
+from engine.drafts.lookup import Lookup
 from engine.engine import Engine
 from engine.forward.interface import Runner
 from engine.forward.toy_runner import CONTEXT, ToyRunner
@@ -21,6 +22,7 @@ from engine.sampling.sampler import Sampler
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.host_cache import HostCache
 from engine.schedule.scheduler import Scheduler
+from engine.step.drafting import Drafting
 from engine.structure.vocabulary import Vocabulary, read_vocabulary
 
 if TYPE_CHECKING:
@@ -212,16 +214,21 @@ def _assemble(
         tenant_prefill=max(hello.context, 4 * budget),
         host_cache=HostCache(host_pool.total_blocks if host_pool else 0),
     )
+    overlap = hello.device.startswith("cuda")
+    # Where steps overlap the last token is not known when the next is planned; and what hangs on how long
+    # steps take would make ranks differ.
+    drafts = options.drafts != "off" and not overlap and ranks is None
     return Engine(
         runner,
         sampler,
         cache,
         scheduler,
         slots=options.max_streams,
-        overlap=hello.device.startswith("cuda"),
+        overlap=overlap,
         copier=host_pool,
         commands=ranks.commands if ranks else None,
         retry=ranks is None,
         idle_memory=idle_memory,
         vocabulary=vocabulary,
+        drafting=Drafting(scheduler, Lookup()) if drafts else None,
     )

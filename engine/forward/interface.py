@@ -22,7 +22,8 @@ class Runner(Protocol):
     def copy_blocks(self, copies: list[tuple[int, int]]) -> None: ...
     def zero_blocks(self, blocks: list[int]) -> None: ...
     def forward(self, rows: Rows[Row]) -> Tensor:
-        """Compute the rows; the logits of those that sample, in their order.
+        """Compute the rows; the logits of those that sample, in their order, behind each of the last
+        `num_sampled` tokens of each.
 
         A placeholder stands for the latest token that was sampled for the slot of its sequence.
         """

@@ -71,13 +71,13 @@ class ModelRunner:
         for at in order:
             row = rows[at]
             end = row.start + row.count
-            tokens += row.sequence.tokens[row.start : end]
+            tokens += row.tokens
             positions += range(row.start, end)
             if len(tokens) < len(positions):
                 placeholders.append((len(tokens), row.sequence.slot))
                 tokens.append(0)
             last[at] = len(tokens) - 1
-        wanted = [at for at, row in zip(last, rows, strict=True) if row.samples]
+        wanted = [at for end, row in zip(last, rows, strict=True) for at in _last(row.num_sampled, end)]
         ids = self._integers(self._filled(tokens))
         if placeholders:
             places, slots = zip(*placeholders, strict=True)
@@ -128,3 +128,8 @@ class ModelRunner:
     def zero_blocks(self, blocks: list[int]) -> None:
         for block in blocks:
             self.pool.zero(self._tokens_of(block))
+
+
+def _last(count: int, end: int) -> range:
+    """So many numbers, of which this is the last."""
+    return range(end + 1 - count, end + 1)

@@ -46,24 +46,27 @@ class ToyRunner:
             time.sleep(
                 self._step_s
             )  # the pace of a real model: what a demo or a test of timeouts wants to see
-        last = [(self._read(row), self._token(row, row.start + row.count - 1)) for row in rows]
-        wanted = [state for row, state in zip(rows, last, strict=True) if row.samples]
-        return self._logits(wanted)
+        read = [self._read(row) for row in rows]
+        return self._logits([state for row, own in zip(rows, read, strict=True) for state in _last(own, row)])
 
-    def _read(self, row: Row) -> int:
+    def _read(self, row: Row) -> list[tuple[int, int]]:
+        """The state behind each of its tokens, and that token."""
         blocks, size, pool = row.sequence.blocks, self.block_size, self.pool
         at = row.start - 1
         state = pool[blocks[at // size] * size + at % size] if row.start else 0
-        for position in range(row.start, row.start + row.count):
-            state = hash((state, self._token(row, position), _MIX))
+        read = []
+        for position, token in enumerate(self._tokens(row), row.start):
+            state = hash((state, token, _MIX))
             pool[blocks[position // size] * size + position % size] = state
-        return state
+            read.append((state, token))
+        return read
 
-    def _token(self, row: Row, position: int) -> int:
+    def _tokens(self, row: Row) -> list[int]:
         """A placeholder stands for the token that was sampled last."""
-        if self._latest_tokens is not None and position >= row.sequence.num_tokens:
-            return int(self._latest_tokens[row.sequence.slot])
-        return row.sequence.tokens[position]
+        tokens = row.tokens
+        if self._latest_tokens is not None and len(tokens) < row.count:
+            tokens.append(int(self._latest_tokens[row.sequence.slot]))
+        return tokens
 
     def _logits(self, states: list[tuple[int, int]]) -> Tensor:
         logits = torch.full((len(states), VOCAB), -30.0)
@@ -88,3 +91,8 @@ class ToyRunner:
     def zero_blocks(self, blocks: list[int]) -> None:
         for number in blocks:
             self.pool[number * self.block_size : (number + 1) * self.block_size] = [0] * self.block_size
+
+
+def _last(read: list[tuple[int, int]], row: Row) -> list[tuple[int, int]]:
+    """Those behind which it samples."""
+    return read[len(read) - row.num_sampled :]

@@ -78,7 +78,7 @@ class GgufFile:
             self._read()
         except OSError as error:
             raise ModelError(f"{file} cannot be read: {error.strerror}") from error
-        except (struct.error, ValueError, LookupError, OverflowError) as error:
+        except (struct.error, ValueError, LookupError, ArithmeticError, TypeError, RecursionError) as error:
             raise ModelError(f"{file} is truncated, broken or no GGUF file ({error})") from error
 
     @property
@@ -122,6 +122,8 @@ class GgufFile:
         first = -(-self._at // alignment) * alignment
         for name, shape, kind, offset in described:
             block, size = gguf.GGML_QUANT_SIZES[kind]
+            if not shape or shape[-1] % block:
+                raise ValueError(f"{name} has no rows of whole blocks")
             begin, count = first + offset, prod(shape) // block * size
             if begin + count > len(self._bytes):
                 raise ValueError(f"{name} ends behind its end")
@@ -174,8 +176,10 @@ def huggingface_name(name: str) -> str | None:
         return NAMES[name]
     if not name.startswith("blk."):  # tables that follow from the configuration
         return None
-    _, layer, part, kind = name.split(".")
-    return f"model.layers.{layer}.{LAYER_NAMES[part]}.{kind}"
+    match name.split("."):
+        case _, layer, part, kind if part in LAYER_NAMES:
+            return f"model.layers.{layer}.{LAYER_NAMES[part]}.{kind}"
+    raise ModelError(f"the GGUF file holds a tensor {name!r}, which is none of {', '.join(ARCHITECTURES)}")
 
 
 def _halves(weight: Tensor, heads: int) -> Tensor:

@@ -29,9 +29,15 @@ AS_GPT2 = {"gpt-2", "default", *DIGITS_ALONE}
 
 
 def convert(source: Path, folder: Path) -> None:
-    """Write what stands in `source` of configuration and tokenizer into the empty `folder`."""
+    """Write what stands in `source` of configuration and tokenizer into the empty `folder`; raises
+    `ModelError`."""
     file = GgufFile(source)
-    config, tokenizer = _config(file), _tokenizer(file)
+    try:
+        config, tokenizer = _config(file), _tokenizer(file)
+    except ModelError:
+        raise
+    except Exception as error:  # where a fact is of another kind, whichever library notices
+        raise ModelError(f"{source} is broken: what it says of its model does not fit ({error})") from error
     config.save_pretrained(folder)
     _generation(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

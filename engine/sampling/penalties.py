@@ -35,8 +35,8 @@ class CountedRow:
 class TokenCounts:
     """Rows over the vocabulary: which tokens a context has, and how often each was output.
 
-    Counted is what the host knows. It may not know the last token of a context yet, which is then the one
-    that `latest_tokens` has for its slot; no sequence is sampled while it has two placeholders.
+    Counted is what the host knows. Tokens *ahead* of that are not: drafts, and the last token of a context
+    that the host may not know yet, which is the one that `latest_tokens` has for its slot.
     """
 
     def __init__(self, rows: int, vocab: int, latest_tokens: Tensor) -> None:
@@ -57,10 +57,7 @@ class TokenCounts:
         self, scores: Tensor, places: list[int], requests: list[SampleRequest], penalties: Tensor
     ) -> None:
         """Subtract from the scores at these places, one a request; `penalties` has a row for each score."""
-        rows = self._rows_of([request.seq.slot for request in requests])
-        counts = self._catch_up(requests, rows)
-        late = [at for at, request in enumerate(requests) if _is_late(request)]
-        owners, ids, output = self._tokens_of(counts, late, [request.seq.slot for request in requests])
+        owners, ids, output = self._tokens_of(self._catch_up(requests), requests)
         at = upload(places, scores.device)[owners]
         repetition, presence, frequency = penalties[at].to(scores.dtype).unbind(1)
         repetition = repetition.clamp(min=MIN_REPETITION)
@@ -70,7 +67,7 @@ class TokenCounts:
         scores.index_put_((at, ids), repeated.sub_(frequency * output).sub_(presence * (output > 0)))
 
     def _tokens_of(
-        self, counts: list[CountedRow], late: list[int], slots: list[int]
+        self, counts: list[CountedRow], requests: list[SampleRequest]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The tokens of all contexts in one line: whose each is, which it is, and how often it was output."""
         device = self._output.device
@@ -78,12 +75,30 @@ class TokenCounts:
         owners, places = _spread(lengths, device)
         rows = upload([row.row for row in counts], device)
         ids = self._distinct[rows[owners], places].long()
-        latest = torch.full((len(counts),), -1, device=device)
+        ahead = self._ahead(requests)
+        if ahead is None:
+            return owners, ids, self._output[rows[owners], ids]
+        tokens, at, place = ahead
+        owners, ids = torch.cat([owners, at]), torch.cat([ids, tokens[at, place]])
+        return owners, ids, self._output[rows[owners], ids] + (ids[:, None] == tokens[owners]).sum(1)
+
+    def _ahead(self, requests: list[SampleRequest]) -> tuple[Tensor, Tensor, Tensor] | None:
+        """A row for each request of the tokens that are not counted, filled up with none; and where they
+        stand."""
+        device = self._output.device
+        lines = [[*request.ahead, *([0] if _is_late(request) else [])] for request in requests]
+        most = max(map(len, lines))
+        if not most:
+            return None
+        tokens = upload([line + [-1] * (most - len(line)) for line in lines], device)
+        late = [at for at, request in enumerate(requests) if _is_late(request)]
         if late:
-            last, at = self._latest_tokens[upload([slots[at] for at in late], device)], upload(late, device)
-            latest[at] = last
-            owners, ids = torch.cat([owners, at]), torch.cat([ids, last])
-        return owners, ids, self._output[rows[owners], ids] + (ids == latest[owners])
+            at, place = upload([late, [len(lines[at]) - 1 for at in late]], device)
+            tokens[at, place] = self._latest_tokens[upload([requests[at].seq.slot for at in late], device)]
+        at, place = upload(
+            [[at, place] for at, line in enumerate(lines) for place in range(len(line))], device
+        ).unbind(1)
+        return tokens, at, place
 
     def _rows_of(self, slots: list[int]) -> list[int]:
         """A row for each: its own, or a free one, or that of the slot which used its own longest ago."""
@@ -96,14 +111,16 @@ class TokenCounts:
 
     # -- counting ----------------------------------------------------------------------------------
 
-    def _catch_up(self, requests: list[SampleRequest], rows: list[int]) -> list[CountedRow]:
-        """Count all that the host knows. A row where that fails is counted anew."""
+    def _catch_up(self, requests: list[SampleRequest]) -> list[CountedRow]:
+        """Count all that the host knows, and return it for each request. A row where that fails is counted
+        anew."""
         device = self._output.device
-        counts, anew = [], []
+        seqs = list({request.seq.slot: request.seq for request in requests}.values())
+        rows = self._rows_of([seq.slot for seq in seqs])
+        counts, anew = dict[int, CountedRow](), []
         named: list[list[int]] = [[], [], []]  # rows, tokens that they have not named yet, where to put these
         output: list[list[int]] = [[], []]  # rows, and tokens that were output since
-        for request, row in zip(requests, rows, strict=True):
-            seq = request.seq
+        for seq, row in zip(seqs, rows, strict=True):
             count = self._counted.pop(seq.slot, None)
             if count is None or count.version != seq.tokens_version or count.counted > seq.num_tokens:
                 count = CountedRow(row, seq.tokens_version, 0, {})
@@ -117,15 +134,15 @@ class TokenCounts:
             _extend(output, [row] * len(said), said)
             count.distinct.update(dict.fromkeys(new))
             count.counted = seq.num_tokens
-            counts.append(count)
+            counts[seq.slot] = count
         if anew:
             self._output.index_fill_(0, upload(anew, device), 0)
         owners, tokens, at = upload(named, device)
         self._distinct.index_put_((owners, at), tokens.int())
         owners, tokens = upload(output, device)
         self._output.index_put_((owners, tokens), self._output.new_ones(()), accumulate=True)
-        self._counted |= {request.seq.slot: count for request, count in zip(requests, counts, strict=True)}
-        return counts
+        self._counted |= counts
+        return [counts[request.seq.slot] for request in requests]
 
 
 def _extend(columns: list[list[int]], *more: Iterable[int]) -> None:
@@ -144,6 +161,6 @@ def _spread(lengths: list[int], device: torch.device) -> tuple[Tensor, Tensor]:
 
 def _is_late(request: SampleRequest) -> bool:
     """Whether the host does not know the token before the requested one yet."""
-    late = request.index - request.seq.num_outputs
+    late = request.index - len(request.ahead) - request.seq.num_outputs
     assert late in (0, 1), "two placeholders, or a token that is sampled again"
     return late == 1

@@ -17,10 +17,11 @@ from engine.schedule.sequence import SampledToken, Sequence
 
 @dataclass(frozen=True, slots=True)
 class SampleRequest:
-    """A sequence whose token at an output index is to be sampled."""
+    """A sequence whose token at an output index is to be sampled, as if it had those ahead behind its own."""
 
     seq: Sequence
     index: int
+    ahead: tuple[int, ...] = ()
 
 
 class Readback:

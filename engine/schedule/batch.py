@@ -17,7 +17,11 @@ class Row:
     """`count` tokens of a sequence, from position `start`; `samples` when the next token is sampled behind
     them.
 
-    While it is in flight the sequence may give a part of it up, from the end on, and what it samples with it.
+    The last of them may be drafts, of which nobody knows whether they come. Then a token is sampled behind
+    the last known one and behind each draft: one that is what was sampled before it was right.
+
+    While it is in flight the sequence may give a part of it up, from the end on, and what it samples with it:
+    what it was steered away from, and drafts that were wrong.
     """
 
     sequence: Sequence
@@ -26,6 +30,7 @@ class Row:
     samples: bool
     index: int = 0  # of the output token that is sampled
     given_up: int = 0  # of `count`
+    drafts: tuple[int, ...] = ()  # of a row that samples: the last of its tokens
     sampling: Sampling = field(init=False)  # in force when the row was planned
 
     def __post_init__(self) -> None:
@@ -34,6 +39,27 @@ class Row:
     @property
     def end(self) -> int:
         return self.start + self.count
+
+    @property
+    def tokens(self) -> list[int]:
+        """Those that it computes, as far as the host knows them."""
+        known = self.sequence.tokens[self.start : self.end - len(self.drafts)]
+        return [*known, *self.drafts]
+
+    @property
+    def num_sampled(self) -> int:
+        """Tokens: one behind the last of its own, and one before each draft."""
+        return 1 + len(self.drafts) if self.samples else 0
+
+    @property
+    def num_awaited(self) -> int:
+        """Those of them that somebody wants."""
+        return max(0, self.num_sampled - self.given_up)
+
+    @property
+    def num_right(self) -> int:
+        """Of its drafts, as far as is known."""
+        return max(0, len(self.drafts) - self.given_up)
 
     @property
     def kept(self) -> int:
@@ -47,8 +73,8 @@ class Row:
 
     @property
     def void(self) -> bool:
-        """Whether it samples a token that nobody wants any more."""
-        return self.samples and self.given_up > 0
+        """Whether it samples, and nobody wants a token of it any more."""
+        return self.samples and self.given_up > len(self.drafts)
 
     @property
     def outdated(self) -> bool:

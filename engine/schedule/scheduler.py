@@ -133,8 +133,19 @@ class Scheduler:
         self._loads = []
         return batch
 
+    def draft(self, row: Row, drafts: list[int]) -> None:
+        """Have a row of the batch that was planned last compute drafts behind its tokens, as many as there is
+        memory for that no sequence has."""
+        sequence, end = row.sequence, row.end + len(drafts)
+        if end > sequence.num_writable and not self.cache.grow(sequence, end):
+            drafts = drafts[: max(0, sequence.num_writable - row.end)]
+        sequence.draft(row, tuple(drafts))
+
     def commit(self, row: Row) -> None:
-        """What is left of the row stands computed."""
+        """What is left of the row stands computed, and its sequence knows those of its drafts that were
+        right."""
+        if row.drafts:
+            self._shares.charge(row.sequence.tenant, row.num_right)
         row.sequence.complete(row)
         self.cache.cache_full_blocks(row.sequence)
         if self._slides:

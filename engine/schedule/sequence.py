@@ -22,7 +22,8 @@ p: prompt, o: output, i: injected, ?: sampled by steps in flight, and not known 
   may find. Where it is not so, or not known to be, no more than `next_position`.
 
 A sequence whose output has a grammar holds its constraint, and tells it of every change of the tokens. One
-that waits for what the constraint has to say samples nothing meanwhile, as if it had no credit.
+that waits for what the constraint has to say samples nothing meanwhile, as if it had no credit. A token that
+is banned at an output index is not chosen there; bans stay with the tokens before them, and go with those.
 
 Prefill, decode, resumption after an eviction, injection and rewind are one thing then: `num_computed` catches
 up with `num_tokens`.
@@ -59,11 +60,13 @@ class Sequence:
         tenant: int = 0,
         num_prompt: int | None = None,
         injections: list[tuple[int, int]] | None = None,
+        bans: list[tuple[int, int]] | None = None,
     ) -> None:
         self.stream = stream
         self.tokens = list(tokens)
         self.num_prompt = len(tokens) if num_prompt is None else num_prompt
         self.injections = list(injections or [])  # (output index, how many tokens)
+        self.bans = list(bans or [])  # (output index, token)
         self.num_outputs = len(tokens) - self.num_prompt - sum(count for _, count in self.injections)
         self.sampling = sampling
         self.credit = credit
@@ -129,6 +132,12 @@ class Sequence:
         return index < self.credit and index < sampling.max_tokens and len(self.tokens) + more < self.context
 
     @property
+    def most_drafts(self) -> int:
+        """How many more tokens it might sample behind those that are planned."""
+        index, known = self.next_index, len(self.tokens) + self.num_placeholders
+        return max(0, min(self.credit - index, self.sampling.max_tokens - index, self.context - known))
+
+    @property
     def length_reached(self) -> bool:
         return self.num_outputs >= self.sampling.max_tokens or len(self.tokens) >= self.context
 
@@ -177,14 +186,22 @@ class Sequence:
         """The row continues what is planned already."""
         self._in_flight.append(row)
         self.num_in_flight += row.count
-        self.num_placeholders += row.samples
+        self.num_placeholders += row.num_sampled
 
     def complete(self, row: Row) -> None:
         """What is left of the row, the oldest in flight, stands computed."""
         self._in_flight.remove(row)
         self.num_in_flight -= row.kept
         self.num_computed += row.kept
-        self.num_placeholders -= row.samples and not row.void
+        self.num_placeholders -= row.num_awaited
+
+    def draft(self, row: Row, drafts: tuple[int, ...]) -> None:
+        """The row, which was planned last, has these drafts behind its known tokens, and no others."""
+        more = len(drafts) - len(row.drafts)
+        row.drafts = drafts
+        row.count += more
+        self.num_in_flight += more
+        self.num_placeholders += more
 
     def give_up_in_flight(self, position: int = 0) -> None:
         """Whatever is in flight counts only up to this position: what is computed behind it, and what is
@@ -192,11 +209,11 @@ class Sequence:
         for row in self._in_flight:
             given_up = min(row.count, row.end - position)
             if given_up > row.given_up:
+                awaited, was_void = row.num_awaited, row.void
                 self.num_in_flight -= given_up - row.given_up
-                if row.samples and not row.void:
-                    self.num_placeholders -= 1
-                    self.tokens_version += 1  # what was counted of it is void
                 row.given_up = given_up
+                self.num_placeholders -= awaited - row.num_awaited
+                self.tokens_version += row.void and not was_void  # what was counted of it is void
         self._in_flight = [row for row in self._in_flight if not row.discarded]
         if self.constraint is not None:
             self.constraint.truncate(self.num_tokens + self.num_placeholders)
@@ -213,6 +230,7 @@ class Sequence:
         not."""
         for row in self._in_flight:
             if row.samples and not row.void:
+                self.draft(row, ())
                 row.samples = False
                 self.num_placeholders -= 1
         self._tell_constraint(tokens)
@@ -259,10 +277,15 @@ class Sequence:
             self.injections, self.num_outputs = kept, left
             del self.tokens[position:]
             self.token_hashes.clear()
+        self.bans = [(at, token) for at, token in self.bans if at <= self.num_outputs]
         self.num_computed = min(self.num_computed, self.num_tokens - 1)
         self.num_writable = 0
         self.give_up_in_flight(self.num_tokens - 1)
         return self.num_tokens
+
+    def banned_at(self, index: int) -> list[int]:
+        """Tokens that may not stand there."""
+        return [token for at, token in self.bans if at == index] if self.bans else []
 
     def take_back_end(self) -> None:
         """Remove the end token, which is the last. All before it stays computed, though nothing could be

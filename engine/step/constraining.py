@@ -11,7 +11,7 @@ where a sequence stands that has less to compute than before, to `moved`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Several
 from concurrent.futures import Future, wait
 from functools import partial
@@ -20,6 +20,7 @@ from engine import api
 from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
 from engine.structure.constraint import Constraint
+from engine.structure.lexer_states import LexerStates
 from engine.structure.matcher import ALLOWED, GrammarError
 from engine.structure.vocabulary import Vocabulary
 from engine.structure.worker import Worker
@@ -57,6 +58,7 @@ class Constraining:
         self._patient = patient
         self._quick, self._slow = Worker("grammars"), Worker("slow grammars")
         self._compiling = Worker("new grammars")
+        self._lexer_states = LexerStates()
         self._unsettled: dict[int, Sequence] = {}  # those of whose outlook there may be news
         self._jobs: dict[int, Future[None]] = {}  # of each stream: the last
         self._awaited: list[Future[None]] = []
@@ -70,6 +72,11 @@ class Constraining:
             return bool(self._unsettled)
         return any(_constraint(sequence).known for sequence in self._unsettled.values())
 
+    @property
+    def lexer_states(self) -> int:
+        """Of all matchers, beyond what each has for nothing."""
+        return self._lexer_states.taken()
+
     # -- grammars that begin and end -----------------------------------------------------------------
 
     def begin(self, sequence: Sequence, starts: Starts | None = None) -> None:
@@ -81,7 +88,8 @@ class Constraining:
         if starts is None:
             starts = [sequence.num_tokens + sequence.num_placeholders]
         changed = partial(self._unsettled.__setitem__, sequence.stream, sequence)
-        constraint = Constraint(grammar.source, self._vocabulary, starts[0], changed, grammar.later)
+        share = self._lexer_states.share(sequence.tenant)
+        constraint = Constraint(grammar.source, self._vocabulary, starts[0], changed, grammar.later, share)
         _replay(constraint, sequence, starts)
         sequence.constraint = sequence.awaited_outlook = constraint
 
@@ -184,11 +192,15 @@ class Constraining:
             return mask
         if _ANY not in mask:
             return GrammarError("The grammar leaves nothing that could come next.")
+        if banned := row.sequence.banned_at(row.index):
+            mask = _without(mask, banned)
+            if _ANY not in mask:
+                return GrammarError(
+                    f"The grammar leaves nothing but what a guard has banned at token {row.index}."
+                )
         if row.index < row.sequence.sampling.min_tokens:
-            allowed = bytearray(mask)
-            for token in self._vocabulary.ends:
-                allowed[token] = 0
-            if _ANY not in allowed:
+            mask = _without(mask, self._vocabulary.ends)
+            if _ANY not in mask:
                 least = row.sequence.sampling.min_tokens
                 return GrammarError(
                     f"The grammar leaves nothing but an end at token {row.index}, "
@@ -209,11 +221,21 @@ class Constraining:
         if tokens[0] in self._vocabulary.ends and sequence.num_outputs < sampling.min_tokens:
             return []
         most = min(sequence.credit, sampling.max_tokens) - sequence.num_outputs
-        return tokens[: max(0, min(most, sequence.context - sequence.num_tokens))]
+        tokens = tokens[: max(0, min(most, sequence.context - sequence.num_tokens))]
+        index = sequence.num_outputs
+        banned = (at for at, token in enumerate(tokens) if (index + at, token) in sequence.bans)
+        return tokens[: next(banned, len(tokens))]
 
 
 def _sources(grammar: api.Grammar | None) -> tuple[str | None, str | None]:
     return (None, None) if grammar is None else (grammar.source, grammar.later)
+
+
+def _without(mask: bytes, tokens: Iterable[int]) -> bytes:
+    allowed = bytearray(mask)
+    for token in tokens:
+        allowed[token] = 0
+    return bytes(allowed)
 
 
 def _constraint(sequence: Sequence) -> Constraint:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count, islice, zip_longest
 
 from torch import Tensor
 
@@ -33,7 +34,8 @@ from engine.structure.matcher import GrammarError
 log = logging.getLogger(__name__)
 
 
-Result = SampledToken | Exception | None  # of a row: its token, its error, or nothing since it did not sample
+# Of a row: its tokens, up to the first that is not its draft; its error, or nothing since it did not sample.
+Result = list[SampledToken] | Exception | None
 Commit = Callable[[Row, Result], None]
 
 
@@ -42,7 +44,7 @@ class BatchInFlight:
     """Rows that were launched: their tokens on the way to the host, or why they could not be launched."""
 
     rows: list[Row]
-    logits: Tensor | None = None  # of those rows that were to sample
+    logits: Tensor | None = None  # of those rows that were to sample, for each token of theirs
     wanted: list[Row] = field(default_factory=list)  # these rows
     sampled: list[tuple[list[Row], Readback]] = field(default_factory=list)
     refused: list[tuple[Row, GrammarError]] = field(default_factory=list)  # by their grammars
@@ -151,7 +153,7 @@ class Executor:
 
     def _forbid(self, launched: BatchInFlight, masks: dict[int, bytes]) -> None:
         assert launched.logits is not None
-        masked = [(at, masks[id(row)]) for at, row in enumerate(launched.wanted) if id(row) in masks]
+        masked = [(at, masks[id(row)]) for row, at in _places(launched.wanted) if id(row) in masks]
         forbid(launched.logits, [at for at, _ in masked], [mask for _, mask in masked])
 
     def _sample(self, launched: BatchInFlight, rows: list[Row]) -> None:
@@ -162,9 +164,9 @@ class Executor:
             return
         if len(rows) < len(launched.wanted):
             ids = {id(row) for row in rows}
-            places = [at for at, row in enumerate(launched.wanted) if id(row) in ids]
+            places = [at for row, at in _places(launched.wanted) if id(row) in ids]
             logits = logits[upload(places, logits.device)]
-        requests = [SampleRequest(row.sequence, row.index) for row in rows]
+        requests = [request for row in rows for request in _requests(row)]
         launched.sampled.append((rows, self._sampler.launch(logits, requests)))
 
     def _results(self, launched: BatchInFlight) -> list[Result] | None:
@@ -181,17 +183,20 @@ class Executor:
         """The result of each row; None where a row's logits are no numbers, and others may suffer for it.
 
         Rows that are read together read over their ends, masked, into what others wrote; and nothing times no
-        number is no number. Alone, a row reads its own: only the culprit is left with none.
+        number is no number. Alone and without drafts, a row reads its own: only the culprit is left with
+        none.
         """
         by_row: dict[int, Result] = {id(row): error for row, error in launched.refused}
         for rows, readback in launched.sampled:
-            by_row |= {id(row): token for row, token in zip(rows, readback.read(), strict=True)}
+            tokens = iter(readback.read())
+            by_row |= {id(row): _up_to_wrong(row, list(islice(tokens, 1 + len(row.drafts)))) for row in rows}
         results = [by_row.get(id(row)) for row in launched.rows]
         spoiled = any(
-            isinstance(result, SampledToken) and result.token is None and not row.discarded
+            isinstance(result, list) and result[-1].token is None and not row.discarded
             for row, result in zip(launched.rows, results, strict=True)
         )
-        return None if spoiled and len(launched.rows) > 1 else results
+        alone = len(launched.rows) == 1 and not launched.rows[0].drafts
+        return None if spoiled and not alone else results
 
     def _discard(self, launched: BatchInFlight, commit: Commit) -> list[Row]:
         for row in launched.rows:
@@ -229,7 +234,9 @@ class Executor:
 
     def _retry_rows(self, rows: list[Row]) -> list[Result]:
         """Computing a row again writes the same again, so what is left in the end are the rows that fail
-        alone, and what ran short of memory as a whole may do in parts."""
+        alone, and what ran short of memory as a whole may do in parts. Drafts are tried once."""
+        for row in rows:
+            row.sequence.draft(row, ())
         again = BatchInFlight(rows)
         with self._noting_failure(again):
             self._forward(again)
@@ -245,3 +252,26 @@ class Executor:
             return [error]
         half = len(rows) // 2
         return self._retry_rows(rows[:half]) + self._retry_rows(rows[half:])
+
+
+def _places(rows: list[Row]) -> Iterator[tuple[Row, int]]:
+    """Each place among the logits of rows that sample, with its row."""
+    return zip((row for row in rows for _ in range(1 + len(row.drafts))), count(), strict=False)
+
+
+def _requests(row: Row) -> list[SampleRequest]:
+    """For the token behind the last that is known, and behind each draft."""
+    sequence, index, drafts = row.sequence, row.index, row.drafts
+    if not drafts:
+        return [SampleRequest(sequence, index)]
+    return [SampleRequest(sequence, index + at, drafts[:at]) for at in range(1 + len(drafts))]
+
+
+def _up_to_wrong(row: Row, tokens: list[SampledToken]) -> list[SampledToken]:
+    """Whatever is sampled behind a draft that was wrong is of another text."""
+    found = []
+    for token, draft in zip_longest(tokens, row.drafts):
+        found.append(token)
+        if token.token != draft:
+            break
+    return found

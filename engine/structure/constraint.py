@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from engine.structure.lexer_states import StateShare
 from engine.structure.matcher import GrammarError, Matcher
 from engine.structure.vocabulary import Vocabulary
 
@@ -50,11 +51,13 @@ class Constraint:
         start: int,
         changed: Callable[[], None],
         later: str | None = None,
+        share: StateShare | None = None,
     ) -> None:
         self.source, self._later = source, later
         self.slow = False
         self.outlook = Outlook()
         self._vocabulary = vocabulary
+        self._share = share
         self._runs = [(start, start)]  # of each beginning: where it is, and how far the matcher went from it
         self._changes: list[Change] = []  # that the matcher has not been told of
         self._submitted = False
@@ -140,7 +143,7 @@ class Constraint:
         if self._matcher is None:
             if self._vocabulary is None:
                 raise GrammarError("This model's tokens have no bytes that a grammar could be followed by.")
-            self._matcher = Matcher(self.source, self._vocabulary, self._later)
+            self._matcher = Matcher(self.source, self._vocabulary, self._later, self._share)
         for change in changes:
             if change(self._matcher) is False:
                 outlook.fits = False

@@ -11,13 +11,22 @@ It works where it is called, and may take long; `constraint.py` has it work in a
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
+from typing import TypeVar
 
 from llguidance import LLMatcher
 
-from engine.structure.compiler import matcher_of, reason_of
+from engine.structure.compiler import matcher_of, needs_more_states, reason_of
+from engine.structure.lexer_states import MOST, LexerStates, StateShare
 from engine.structure.vocabulary import Vocabulary
 
 ALLOWED = 200  # a mask's byte of a token that may come
+NO_ROOM = (
+    "The grammar has come to take more memory than is left for those of your streams: try again when some of "
+    "them have ended."
+)
+
+T = TypeVar("T")
 
 
 class GrammarError(Exception):
@@ -31,8 +40,11 @@ class _Run:
 
 
 class Matcher:
-    def __init__(self, source: str, vocabulary: Vocabulary, later: str | None = None) -> None:
+    def __init__(
+        self, source: str, vocabulary: Vocabulary, later: str | None = None, share: StateShare | None = None
+    ) -> None:
         """`later`: the source of the runs behind the first, if that is another."""
+        self._share = share or LexerStates().share()
         self._vocabulary = vocabulary
         self._ends = vocabulary.ends
         self._sources = (source, later or source)
@@ -43,17 +55,42 @@ class Matcher:
 
     def _begun(self, source: str) -> LLMatcher:
         fresh = self._fresh.get(source)
-        if fresh is None:
-            fresh = self._fresh[source] = matcher_of(source, self._vocabulary.tokenizer)
-            self._check(fresh)
+        while fresh is None or self._lacks_states(fresh):
+            if fresh is not None:
+                self._grow()
+            fresh = matcher_of(source, self._vocabulary.tokenizer, self._share.limit)
+        self._fresh[source] = fresh
+        self._check(fresh)
         return fresh
+
+    def _grow(self) -> None:
+        """Have more states, and follow anew from the beginning."""
+        if not self._share.grow():
+            raise GrammarError(NO_ROOM)
+        self._fresh.clear()
+        self._followed = None
 
     @property
     def _matcher(self) -> LLMatcher:
         if self._followed is None:
             self._followed = self._begun(self._sources[len(self._runs) > 1]).deep_copy()
-            self._consume(self._runs[-1].inside.tolist())
+            again = self._runs[-1].inside.tolist()  # which takes no more states than before
+            if again and not self._followed.consume_tokens(again):
+                raise self._error(self._followed)
         return self._followed
+
+    def _ask(self, question: Callable[[LLMatcher], T]) -> T:
+        """Again, where it takes more states to answer."""
+        while True:
+            matcher = self._matcher
+            answer = question(matcher)
+            if not self._lacks_states(matcher):
+                return answer
+            self._grow()
+
+    def _lacks_states(self, matcher: LLMatcher) -> bool:
+        """And not those that no grammar may have."""
+        return self._share.limit < MOST and needs_more_states(matcher)
 
     def accept(self, tokens: list[int]) -> None:
         run = self._runs[-1]
@@ -65,7 +102,7 @@ class Matcher:
         run.behind_end += len(tokens) - inside
 
     def _consume(self, tokens: list[int]) -> None:
-        if tokens and not self._matcher.consume_tokens(tokens):
+        if tokens and not self._ask(lambda matcher: matcher.consume_tokens(tokens)):
             raise self._error(self._matcher)
 
     def fits(self, tokens: list[int], instead_of: list[int] | None = None) -> bool:
@@ -79,7 +116,7 @@ class Matcher:
         if run.behind_end:
             return True
         asked = tokens[: self._until_end(tokens) + 1]
-        return bool(self._matcher.validate_tokens(asked) == len(asked))
+        return self._ask(lambda matcher: bool(matcher.validate_tokens(asked) == len(asked)))
 
     def back(self, count: int) -> None:
         """The last tokens of this run are void."""
@@ -105,9 +142,8 @@ class Matcher:
         run = self._runs[-1]
         if run.behind_end:
             return None
-        matcher = self._matcher
-        mask = matcher.compute_logit_bias()
-        self._check(matcher)
+        mask = self._ask(lambda matcher: matcher.compute_logit_bias())
+        self._check(self._matcher)
         return mask
 
     def forced(self, mask: bytes | None) -> list[int]:
@@ -117,9 +153,8 @@ class Matcher:
         """
         if mask is None or mask.count(ALLOWED) != 1:
             return []
-        matcher = self._matcher
-        tokens = matcher.compute_ff_tokens()
-        self._check(matcher)
+        tokens = self._ask(lambda matcher: matcher.compute_ff_tokens())
+        self._check(self._matcher)
         return tokens or [mask.index(ALLOWED)]
 
     def _until_end(self, tokens: list[int]) -> int:

@@ -28,7 +28,7 @@ from realtime.http.guard import caller_of, holder_of, refusal_response
 from realtime.http.held_bodies import held_body, holding_bodies
 from realtime.http.listener import HttpListener, ListenerSource
 from realtime.http.long_lived_routes import lasting, open_connection
-from realtime.http.request_work import CallerWork, RequestWork
+from realtime.http.request_work import RequestWork
 from realtime.http.sse import TOO_SLOW, SseTimeouts
 from realtime.hub.frame_tokenizing import text_length
 from realtime.hub.hub import Hub
@@ -38,6 +38,7 @@ from realtime.stream.outbox import OutgoingEvent
 from realtime.stream.pending_commands import Reply
 from realtime.tenants.allowance import Holder
 from realtime.work_budget import steering_s
+from realtime.work_ledger import PayerWork
 
 NOT_STEERING = protocol.Start | protocol.Attach
 TAKEN_ID = "taken"  # of the last event for a reader whose stream another has now
@@ -154,7 +155,7 @@ class ControlResponse(Response):
     """What answers a frame, when that is known."""
 
     def __init__(
-        self, hub: Hub, tenant: str, frame: StreamFrame, listener: HttpListener, work: CallerWork
+        self, hub: Hub, tenant: str, frame: StreamFrame, listener: HttpListener, work: PayerWork
     ) -> None:
         super().__init__()
         self._hub = hub
@@ -207,7 +208,7 @@ class FollowResponse(Response):
         tenant: str,
         attach: protocol.Attach,
         listener: HttpListener,
-        work: CallerWork,
+        work: PayerWork,
         timeouts: SseTimeouts,
     ) -> None:
         super().__init__()

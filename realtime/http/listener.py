@@ -10,18 +10,18 @@ from __future__ import annotations
 import asyncio
 from itertools import islice
 
-from realtime.http.request_work import CallerWork
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Caller, DisconnectCause
 from realtime.refusal import Refusal
 from realtime.stream.outbox import OutgoingEvent
 from realtime.stream.pending_commands import Reply
 from realtime.stream.stream import Stream
+from realtime.work_ledger import PayerWork
 
 
 class HttpListener:
     def __init__(
-        self, hub: Hub, caller: Caller, work: CallerWork, *, keeps_events: bool, takes_over: bool = True
+        self, hub: Hub, caller: Caller, work: PayerWork, *, keeps_events: bool, takes_over: bool = True
     ) -> None:
         """`keeps_events`: no event counts as read, so that whoever comes again gets as many of them as are
         kept."""

@@ -7,9 +7,6 @@ Pure. It knows streams by their numbers, and neither when their time is over nor
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable
-
 from realtime.hub.fair_cache import FairCache
 
 
@@ -17,13 +14,12 @@ class DetachedStreams:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._of_tenant: dict[str, FairCache[int, int, None]] = {}
-        self._leavings = itertools.count()
 
-    def add(self, tenant: str, numbers: Iterable[int]) -> list[int]:
-        """Those that one connection leaves behind; returns which are too many, now that these are there."""
-        left_by = next(self._leavings)
+    def add(self, tenant: str, left_by: int, number: int) -> list[int]:
+        """One that a connection of this number leaves behind; returns which are too many, now that it is
+        there."""
         waiting = self._of_tenant.setdefault(tenant, FairCache(self._limit))
-        gone = [one for number in numbers for one in waiting.put(left_by, number, None)]
+        gone = waiting.put(left_by, number, None)
         self._forget_if_empty(tenant)
         return gone
 

@@ -12,6 +12,7 @@ turn, and meanwhile the frames for that stream, and for no other, queue up behin
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections import defaultdict
@@ -49,7 +50,9 @@ from realtime.text.served_model import ServedModel
 log = logging.getLogger(__name__)
 
 NEWS_A_TURN = 256  # streams of which news are taken in before others have their turn
-FINAL_NEWS = 4  # as how many the news of an end count: it is logged, and much is brought to an end
+FINAL_NEWS = 16  # as how many the news of an end count: it is logged, and much is brought to an end
+TOKEN_S = 150e-9  # what a token costs the engine that it is told of, and may have computed already
+LEFT_A_TURN = 64  # streams that are left behind by a listener, likewise
 LONG_TEXT = 2_000  # characters; fewer are tokenized in a millisecond or so, more in a thread
 
 
@@ -94,6 +97,15 @@ class StreamNews(NamedTuple):
     at: float
 
 
+class Left(NamedTuple):
+    """What a listener that is gone leaves behind."""
+
+    listener: Listener
+    stream: Stream | None  # None behind the last
+    cause: DisconnectCause
+    number: int  # of the listener, among all that went
+
+
 class Hub:
     def __init__(
         self,
@@ -130,6 +142,9 @@ class Hub:
         self._submission = Submission(self._registry, observer, next_turn, self._submit, self._flush_commands)
         self._losing = Slices(self._lose_engine, most=NEWS_A_TURN, next_turn=next_turn)
         self._news = Slices(self._receive_slice, most=NEWS_A_TURN, next_turn=next_turn, weight=_news_weight)
+        self._leaving = Slices(self._leave, most=LEFT_A_TURN, next_turn=next_turn)
+        self._left: dict[Stream, Left] = {}  # and not brought in order yet
+        self._leavings = itertools.count()
         self._outgoing: list[api.AnyCommand] = []
         self._stream_memory = stream_memory
         self._total_memory = MemoryAccount(total_stream_memory)
@@ -224,21 +239,38 @@ class Hub:
         self._flush_commands()
 
     def detach(self, listener: Listener, cause: DisconnectCause = "closed") -> None:
-        """The listener is gone; each of its streams does what its start said."""
-        left: list[LiveStream] = []
-        for stream in self._subscriptions.remove(listener):
-            if (entry := self._registry.by_number(stream.number)) is not None:
-                left.append(entry)
-            else:  # it has ended: what was to be told again is kept for nobody
-                stream.detach(self._clock(), self.step)
+        """The listener is gone; each of its streams does what its start said. Of a thousand each turn some
+        do, or when somebody attaches."""
+        number = next(self._leavings)
+        left = [Left(listener, stream, cause, number) for stream in self._subscriptions.remove(listener)]
+        self._left |= {one.stream: one for one in left if one.stream is not None}
+        self._leaving.add([*left, Left(listener, None, cause, number)])
+
+    def _leave(self, some: list[Left]) -> None:
         with self._waking() as wake:
-            for entry in left:
-                self._observer.detached(entry.stream, cause)
-                self._let_wait(entry.key.tenant, entry.stream)
-            crowded_out = self._begin_graces([e for e in left if e.stream.on_disconnect != "cancel"])
-            for entry in (*left, *crowded_out):
-                wake(entry.stream)
-        listener.memory.close()
+            for one in some:
+                if one.stream is None:
+                    one.listener.memory.close()
+                elif self._left.get(one.stream) is one:
+                    del self._left[one.stream]
+                    self._let_wait(one.stream, one, wake)
+
+    def _let_wait(self, stream: Stream, left: Left, wake: Callable[[Stream], None]) -> None:
+        """Nobody reads it: it waits at its tenant's expense, and where that has reached its limit it ends."""
+        entry = self._registry.by_number(stream.number)
+        if entry is None:  # it has ended: what was to be told again is kept for nobody
+            stream.detach(self._clock(), self.step)
+            return
+        self._observer.detached(stream, left.cause)
+        account = self._detached_account(entry.key.tenant)
+        stream.use_account(account)
+        if account.over_limit:
+            stream.abandon(self._clock(), self.step)
+        else:
+            stream.detach(self._clock(), self.step)
+        if stream.on_disconnect != "cancel":
+            self._begin_grace(entry, left.number, wake)
+        wake(stream)
 
     # -- from the engine -------------------------------------------------------------------------
 
@@ -280,6 +312,8 @@ class Hub:
             self._observer.steered(stream, pending.kind, output.step - pending.step, now - pending.received_s)
         for turn in stream.take_decoded_turns():
             self._turns.add(entry.key.tenant, turn, now)
+        for action in stream.take_acted():
+            self._observer.guarded(stream, action)
         self._time_hold(entry)
         if stream.reading:
             self._news.first(StreamNews(output, api.News(stream.number), now))
@@ -427,6 +461,7 @@ class Hub:
         self._registry.add(entry)
         self._subscriptions.subscribe(stream, listener)
         self._empty.clear()
+        listener.owe(TOKEN_S * len(stream.context))
         self._observer.started(
             stream,
             StreamOrigin(key.tenant, model.name, caller.route, frame.traceparent, caller.key),
@@ -446,6 +481,8 @@ class Hub:
         self, key: StreamKey, after: int, ref: str | None, listener: Listener, reason: RetryReason = "attach"
     ) -> None:
         stream = self._registry.find(key, self._clock())
+        if (left := self._left.get(stream)) is not None:
+            self._leave([left])
         before = self._subscriptions.listener_of(stream)
         anew = before is not listener
         if anew:
@@ -468,29 +505,20 @@ class Hub:
         if entry is not None:
             self._registry.attach(entry)
 
-    def _let_wait(self, tenant: str, stream: Stream) -> None:
-        """Nobody reads it: it waits at its tenant's expense, and where that has reached its limit it ends."""
+    def _detached_account(self, tenant: str) -> MemoryAccount:
         account = self._detached_memory.get(tenant)
         if account is None:
             account = self.memory_account(tenant, "your tenant that nobody reads")
             self._detached_memory[tenant] = account
-        stream.use_account(account)
-        if account.over_limit:
-            stream.abandon(self._clock(), self.step)
-        else:
-            stream.detach(self._clock(), self.step)
+        return account
 
-    def _begin_graces(self, entries: list[LiveStream]) -> list[LiveStream]:
-        """They wait for somebody who comes back; returns those that must not, and end, since too many do."""
-        if not entries:
-            return []
-        for entry in entries:
-            grace_s = min(entry.stream.grace_s, self.max_grace_ms / 1000)
-            entry.grace = self._call_later(grace_s, partial(self._abandon, entry.stream))
-        crowded_out = self._registry.detach(entries[0].key.tenant, entries)
-        for entry in crowded_out:
-            entry.stream.abandon(self._clock(), self.step)
-        return crowded_out
+    def _begin_grace(self, entry: LiveStream, left_by: int, wake: Callable[[Stream], None]) -> None:
+        """It waits for somebody who comes back; those that must not end, since too many do."""
+        grace_s = min(entry.stream.grace_s, self.max_grace_ms / 1000)
+        entry.grace = self._call_later(grace_s, partial(self._abandon, entry.stream))
+        for crowded_out in self._registry.detach(entry, left_by):
+            crowded_out.stream.abandon(self._clock(), self.step)
+            wake(crowded_out.stream)
 
     def _abandon(self, stream: Stream) -> None:
         """Nobody came back."""

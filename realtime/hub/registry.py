@@ -70,9 +70,10 @@ class StreamRegistry:
     def by_number(self, number: int) -> LiveStream | None:
         return self._by_number.get(number)
 
-    def detach(self, tenant: str, entries: list[LiveStream]) -> list[LiveStream]:
-        """A listener is gone, and these wait for another; returns those for which there is no room."""
-        gone = self._detached.add(tenant, [entry.stream.number for entry in entries])
+    def detach(self, entry: LiveStream, left_by: int) -> list[LiveStream]:
+        """A listener is gone, of this number, and its stream waits for another; returns those for which there
+        is no room."""
+        gone = self._detached.add(entry.key.tenant, left_by, entry.stream.number)
         return [self._by_number[number] for number in gone]
 
     def attach(self, entry: LiveStream) -> None:

@@ -17,6 +17,8 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 # Totals that an engine counts from its own start on: what each is called, and what it says.
 _TOTALS = {
     "tokens_total": ("midstream_tokens", "Tokens decoded by the engine"),
+    "drafted_total": ("midstream_drafted_tokens", "Tokens computed before it was known whether they come"),
+    "accepted_total": ("midstream_accepted_drafts", "Drafts that came: each spared its stream a step"),
     "evictions_total": ("midstream_kv_evictions", "Idle sequences evicted"),
     "preemptions_total": ("midstream_preemptions", "Running sequences preempted"),
     "credit_stalls_total": (
@@ -69,6 +71,11 @@ class EngineMetrics:
         yield self._blocks()
         held = self._stats.kv_host
         yield GaugeMetricFamily("midstream_kv_host_blocks", "Blocks kept in the host's memory", value=held)
+        yield GaugeMetricFamily(
+            "midstream_grammar_states",
+            "Lexer states of grammars, beyond the first of each",
+            value=self._stats.lexer_states,
+        )
         yield self._info()
 
     def _blocks(self) -> Metric:

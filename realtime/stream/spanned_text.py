@@ -380,7 +380,7 @@ class SpannedText:
 
     def _begin_call(self, begin: int, name: str) -> None:
         self._told_calls += 1
-        call_id = self._amended or _call_id(f"{self._request_id}:{self._told_calls}")
+        call_id = self._amended or call_id_of(self._request_id, self._told_calls)
         call, self._amended = Call(call_id, begin, name, []), None
         self.calls.append(call)
         self._tell(ToolCall(request_id=self._request_id, index=begin, call_id=call.call_id, name=name))
@@ -398,8 +398,9 @@ def _answered(call: Call, index: int | None) -> Call:
     return replace(call, answered=index)
 
 
-def _call_id(named: str) -> str:
-    number = int.from_bytes(blake2b(named.encode(), digest_size=8).digest())
+def call_id_of(request_id: str, told: int) -> str:
+    """Of the call that was told behind so many others."""
+    number = int.from_bytes(blake2b(f"{request_id}:{told}".encode(), digest_size=8).digest())
     letters = ""
     for _ in range(ID_LENGTH):
         number, at = divmod(number, len(_ALPHABET))

@@ -114,8 +114,7 @@ class TextStream:
         again._empty_tokens = min(self._empty_tokens, index)
         decoded = self.text + self._held
         decoded = decoded[: len(decoded) - self._broken]
-        taken_back = sum(len(behind.feed(token)) for token in tokens[index:])
-        again._begin(decoded[: len(decoded) - taken_back], sent)
+        again._begin(decoded[: len(decoded) - behind._length(tokens[index:])], sent)
         return again
 
     def rewound_text(
@@ -126,6 +125,17 @@ class TextStream:
         again._fed = index
         again._begin((self.text + self._held + self._late)[:length], sent)
         return again
+
+    def _length(self, tokens: Sequence[int]) -> int:
+        """Code points that these come to, read in one go: a fork may leave very many behind. Nothing is to be
+        fed afterwards."""
+        at = length = 0
+        while at < len(tokens) and self._leading_spaces:
+            length += len(self.feed(tokens[at]))
+            at += 1
+        known = self._token_bytes.bytes
+        data = self._partial + b"".join([known.get(token, b"") for token in tokens[at:]])
+        return length + len(utf_8_decode(data, "replace", False)[0])
 
     def _begin(self, decoded: str, sent: int) -> None:
         held = 0

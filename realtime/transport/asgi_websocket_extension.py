@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from realtime.transport.websocket_framing import data_frames, ping_frame
+from realtime.work_ledger import PayerWork
 
 PEER = "midstream.peer"
 TOOK_NOTHING = "it took nothing of what was sent"  # the reason of a disconnection that is our own doing
@@ -33,6 +34,8 @@ class Connection(Protocol):
     async def drain(self) -> None: ...
 
     def abort(self) -> None: ...
+
+    def paid_by(self, work: PayerWork) -> None: ...
 
 
 class WebSocketPeer:
@@ -57,6 +60,10 @@ class WebSocketPeer:
     @property
     def writable(self) -> bool:
         return self._connection.writable
+
+    def paid_by(self, work: PayerWork) -> None:
+        """Whoever this is pays for what they send from now on, and not their address."""
+        self._connection.paid_by(work)
 
     async def drain(self) -> None:
         """Wait until the peer is writable; raises PeerGone when it never will be."""

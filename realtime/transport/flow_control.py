@@ -30,7 +30,7 @@ class ReceiveQueue:
         self._disconnect: Message | None = None
         self._news = asyncio.Event()
         self._reading = True
-        self._hold: asyncio.TimerHandle | None = None
+        self._held = False
 
     @property
     def reading(self) -> bool:
@@ -50,19 +50,16 @@ class ReceiveQueue:
         """Nothing follows what waits now. The first end is the one that counts."""
         if self._disconnect is None:
             self._disconnect = {"type": "websocket.disconnect", "code": code, "reason": reason}
-            if self._hold is not None:
-                self._hold.cancel()
             self._news.set()
             self._set_reading()
 
-    def hold(self, delay_s: float) -> None:
-        """Read nothing for so long: what the peer sends meanwhile waits at its own end."""
-        if self._hold is None:
-            self._hold = _later(delay_s, self._release)
-            self._set_reading()
+    def hold(self) -> None:
+        """Read nothing for a while: what the peer sends meanwhile waits at its own end."""
+        self._held = True
+        self._set_reading()
 
-    def _release(self) -> None:
-        self._hold = None
+    def release(self) -> None:
+        self._held = False
         self._set_reading()
 
     async def get(self) -> Message | DataMessage:
@@ -84,7 +81,7 @@ class ReceiveQueue:
     def _set_reading(self) -> None:
         # After the end we read on, to throw away: the peer's close frame and its end of stream lie behind.
         full = len(self._waiting) >= self._max_messages or self._waiting_bytes >= self._max_bytes
-        reading = self.ended or not (full or self._hold)
+        reading = not (self._held or (full and not self.ended))
         if reading == self._reading or self._transport.is_closing():
             return
         self._reading = reading

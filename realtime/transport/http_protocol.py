@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.client import responses as phrases
@@ -23,11 +22,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from realtime.transport.awaited_connections import AwaitedConnections, network_of
 from realtime.transport.flow_control import SendBuffer, cut_off
 from realtime.transport.http_connections import HttpConnections
-from realtime.transport.read_pace import ReadPace
+from realtime.transport.http_reading import HttpReading
 from realtime.transport.request_parser import RequestParser, RequestProblem
 from realtime.transport.small_reads import SmallReads, new_buffer
 from realtime.transport.small_writes import in_small_writes
-from realtime.work_budget import WorkBudgets
+from realtime.work_ledger import WorkLedger
 
 # Whoever sends rubbish is told so; it is no news for the log. Failures of the app are.
 _logger = logging.getLogger("midstream.http")
@@ -57,7 +56,6 @@ class HttpLimits:
     body_limit_per_address: int = 256
     unread_limit: int = 1024  # connections that take nothing of an answer
     unread_limit_per_address: int = 512
-    parsing_share: float = 0.3  # of the event loop's time, for what an address sends to be parsed in
     send_timeout_s: float = 20.0  # how long a peer may take nothing of an answer
     close_timeout_s: float = 5.0  # how long the last bytes may take to leave
     pending_limit: int = 1024  # connections that wait for a request, their first or another
@@ -79,11 +77,13 @@ def _ignore(status: int, address: str) -> None:
 
 
 def protocol_class(
-    limits: HttpLimits, refused: Callable[[int, str], None] = _ignore
+    limits: HttpLimits,
+    refused: Callable[[int, str], None] = _ignore,
+    ledger: WorkLedger | None = None,
 ) -> type[TimedHttpProtocol]:
     """What to give to `uvicorn.Config(http=...)`. The connections of one class count together. `refused` is
     told the status and the peer's address of whatever is refused before it is a request. They share a buffer,
-    so they belong to one event loop."""
+    so they belong to one event loop. An address pays into the `ledger` for what it sends."""
     pending = AwaitedConnections(
         timeout_s=limits.handshake_timeout_s,
         limit=limits.pending_limit,
@@ -108,7 +108,7 @@ def protocol_class(
         "bodies": bodies,
         "unread": unread,
         "open": connections,
-        "budgets": WorkBudgets[str](limits.parsing_share),
+        "ledger": ledger or WorkLedger(),
         "refused": staticmethod(refused),
         "buffer": new_buffer(),
     }
@@ -120,7 +120,7 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
     pending: ClassVar[AwaitedConnections]
     bodies: ClassVar[AwaitedConnections]
     unread: ClassVar[AwaitedConnections]  # who take nothing of an answer
-    budgets: ClassVar[WorkBudgets[str]]  # of each address, for what it sends
+    ledger: ClassVar[WorkLedger]
     open: ClassVar[HttpConnections]
     refused: Callable[[int, str], None]
 
@@ -144,7 +144,8 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
             high_water_bytes=self.limits.high_water_bytes,
             timeout_s=self.limits.send_timeout_s,
         )
-        self.flow = self._pace = ReadPace(transport, self.budgets.of(self.address, time.monotonic()))
+        self.flow = self.reading = HttpReading(transport)
+        self.work = self.ledger.of(self.address)
         set_up(transport.get_extra_info("socket"), self.limits.unheard_timeout_s)
         self.open.add(self)
 
@@ -158,11 +159,9 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
             return
         if self._is_kept and not self.conn.trailing_data[0]:
             self.pending.remove(self)  # the time of another request begins with its first byte
-        began_s = time.thread_time()
         super().data_received(data)
         if self.transport.get_protocol() is not self:
             return  # it is a WebSocket now, and no body is awaited of it
-        self._pace.pay(time.thread_time() - began_s)
         if not (self.conn.their_state is h11.IDLE or self._body_is_late or self.conn.problem is not None):
             self.pending.remove(self)
         elif self not in self.pending:
@@ -171,6 +170,7 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self.forget_reads()
         self._leave()
         self._send_buffer.end()
         self._unset_keepalive_if_required()
@@ -257,7 +257,7 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
     def _leave(self) -> None:
         """It is no HTTP connection any longer."""
         self.open.remove(self)
-        self._pace.stop()
+        self.reading.release()
         self._stop_watching_body()
 
     # -- the answer, and the end -----------------------------------------------------------------

@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from realtime.work_ledger import PayerWork
+
 
 class PlainAsgiPeer:
     def __init__(self, websocket: WebSocket, *, text: bool) -> None:
@@ -33,6 +35,9 @@ class PlainAsgiPeer:
         self._waiting += messages
         self._ping = ping or self._ping
         self._some.set()
+
+    def paid_by(self, work: PayerWork) -> None:
+        """The server reads as it likes."""
 
     def stop(self) -> None:
         self._task.cancel()

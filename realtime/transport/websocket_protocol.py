@@ -52,6 +52,7 @@ from realtime.transport.websocket_handshake import (
     plain_response,
     request_scope,
 )
+from realtime.work_ledger import PayerWork, WorkLedger
 
 logger = logging.getLogger("uvicorn.error")
 
@@ -69,12 +70,9 @@ class WebSocketLimits:
     max_fragments: int = 1024
     max_unread_bytes: int = 1 << 20
     high_water_bytes: int = 64 * 1024
-    # What comes in is read at this pace: a frame counts as one, and so does each KiB.
-    pace_per_s: float = 2000.0
-    pace_burst: float = 4000.0
     pings_per_s: float = 100.0  # beyond this and a burst, no reason to ping is left but to do harm
     pings_burst: float = 1000.0
-    most_ignored: float = 16 * 1024.0  # of what comes behind a close, counted likewise
+    most_ignored: float = 16 * 1024.0  # frames behind a close, and KiB
     closing_limit: int = 2048  # connections that have yet to end, refused upgrades among them
     closing_limit_per_address: int = 1536
 
@@ -84,13 +82,16 @@ def _ignore(status: int, address: str) -> None:
 
 
 def protocol_class(
-    limits: WebSocketLimits, refused: Callable[[int, str], None] = _ignore
+    limits: WebSocketLimits,
+    refused: Callable[[int, str], None] = _ignore,
+    ledger: WorkLedger | None = None,
 ) -> type[asyncio.Protocol]:
     """What to give to `uvicorn.Config(ws=...)`: uvicorn makes the connections itself, and knows no limits.
 
     The connections of one class share a buffer, so they belong to one event loop, and those that are closing
     count together. `refused` is told the status and the peer's address of whatever is no opening handshake,
-    of which the app hears nothing.
+    of which the app hears nothing. An address pays into the `ledger` for what it sends, until the app says
+    who else does.
     """
     closing = AwaitedConnections(
         timeout_s=limits.close_timeout_s,
@@ -100,6 +101,7 @@ def protocol_class(
     own = {
         "limits": limits,
         "closing": closing,
+        "ledger": ledger or WorkLedger(),
         "refused": staticmethod(refused),
         "buffer": new_buffer(),
     }
@@ -110,9 +112,9 @@ def protocol_class(
 class WebSocketProtocol(SmallReads):
     limits: ClassVar[WebSocketLimits]
     closing: ClassVar[AwaitedConnections]
+    ledger: ClassVar[WorkLedger]
     refused: Callable[[int, str], None]
 
-    transport: asyncio.Transport
     received_messages: ReceiveQueue
     send_buffer: SendBuffer
 
@@ -148,7 +150,8 @@ class WebSocketProtocol(SmallReads):
         client = get_remote_addr(self.transport)
         self._host = client[0] if client else ""
         self.address = network_of(self._host)
-        self.received_messages = ReceiveQueue(
+        self.work = self.ledger.of(self.address)
+        self.received_messages = self.reading = ReceiveQueue(
             self.transport,
             max_messages=self._config.ws_max_queue,
             max_bytes=self.limits.max_unread_bytes,
@@ -159,7 +162,6 @@ class WebSocketProtocol(SmallReads):
             timeout_s=self.limits.send_timeout_s,
         )
         now = asyncio.get_running_loop().time()
-        self._message_rate = TokenBucket(rate=self.limits.pace_per_s, burst=self.limits.pace_burst, now=now)
         self._ping_rate = TokenBucket(rate=self.limits.pings_per_s, burst=self.limits.pings_burst, now=now)
         # uvicorn keeps a set of its own protocol classes, and asks of them no more than `shutdown`.
         self._server_state.connections.add(self)  # type: ignore[arg-type]
@@ -179,7 +181,8 @@ class WebSocketProtocol(SmallReads):
             self.refused(400, self._host)
         self._send_pending()
         events = self._core.events_received()
-        self._charge(len(events) + len(data) / 1024)
+        if self.received_messages.ended:
+            self._ignore(len(events) + len(data) / 1024)
         for event in events:
             self._receive_event(event)
         if self._core.parser_exc is not None:
@@ -192,6 +195,7 @@ class WebSocketProtocol(SmallReads):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server_state.connections.discard(self)
+        self.forget_reads()
         self._core.receive_eof()
         self.received_messages.end(
             CloseCode.ABNORMAL_CLOSURE, TOOK_NOTHING if self.send_buffer.gave_up else ""
@@ -220,14 +224,10 @@ class WebSocketProtocol(SmallReads):
 
     # -- what the peer sends -----------------------------------------------------------------------
 
-    def _charge(self, amount: float) -> None:
-        """Who sends fast is read slowly; nothing of it is lost, and nobody else waits for it."""
-        if self.received_messages.ended:
-            self._ignored += amount
-            if self._ignored > self.limits.most_ignored:
-                self.abort()
-        elif wait_s := self._message_rate.spend(amount, asyncio.get_running_loop().time()):
-            self.received_messages.hold(wait_s)
+    def _ignore(self, amount: float) -> None:
+        self._ignored += amount
+        if self._ignored > self.limits.most_ignored:
+            self.abort()
 
     def _receive_event(self, event: Request | Response | Frame) -> None:
         if isinstance(event, Request):
@@ -370,6 +370,9 @@ class WebSocketProtocol(SmallReads):
 
     def abort(self) -> None:
         cut_off(self.transport)
+
+    def paid_by(self, work: PayerWork) -> None:
+        self.work = work
 
     async def drain(self) -> None:
         await self.send_buffer.released()

@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import MutableMapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -31,7 +33,8 @@ from realtime.transport.asgi_websocket_extension import PEER
 from realtime.transport.plain_asgi_peer import PlainAsgiPeer
 from realtime.websocket.cause_by_close_code import cause_of, refusal_code
 from realtime.websocket.read_acks import ReadAcks
-from realtime.work_budget import TURN_S, WorkBudget, steering_s
+from realtime.work_budget import TURN_S, steering_s
+from realtime.work_ledger import PayerWork
 
 # Errors and pongs may wait, so many or so many bytes of them, for a peer that sends and does not read.
 UNREAD_REPLY_LIMIT, UNREAD_REPLY_BYTES = 1_000, 1 << 20
@@ -66,12 +69,14 @@ class Peer(Protocol):
     @property
     def writable(self) -> bool: ...
     def write(self, messages: list[bytes], *, text: bool, ping: bytes | None = None) -> None: ...
+    def paid_by(self, work: PayerWork) -> None: ...
 
 
 async def serve(
     websocket: WebSocket,
     hub: Hub,
     caller: Caller,
+    work: PayerWork,
     limits: ConnectionLimits,
     open_connections: dict[str, Connection],
     observer: Observer,
@@ -81,7 +86,7 @@ async def serve(
     await websocket.accept(subprotocol)
     codec = Codec(subprotocol)
     peer: Peer = websocket.scope.get("extensions", {}).get(PEER) or PlainAsgiPeer(websocket, text=codec.text)
-    connection = Connection(websocket, peer, hub, codec, caller, limits, open_connections, observer)
+    connection = Connection(websocket, peer, hub, codec, caller, work, limits, open_connections, observer)
     open_connections[connection.session_id] = connection
     try:
         connection.greet()
@@ -101,6 +106,7 @@ class Connection:
         hub: Hub,
         codec: Codec,
         caller: Caller,
+        work: PayerWork,
         limits: ConnectionLimits,
         open_connections: dict[str, Connection],
         observer: Observer,
@@ -127,7 +133,10 @@ class Connection:
         self._replies: list[bytes] = []  # what belongs to no stream's history
         self._reply_bytes = 0
         self._next_piece: asyncio.Handle | None = None  # of what waits, when others had their turn
-        self._work = WorkBudget(time.monotonic())
+        self._work = work
+        self.pay = work.pay
+        self.owe = work.owe
+        peer.paid_by(work)
         peer.on_pong = self._receive_pong
         peer.on_writable = self.flush
 
@@ -156,32 +165,23 @@ class Connection:
                 if self._cause == "refused":
                     self._observer.refused(refusal_code(message.get("code")), self.caller)
                 return
+            await self._work.do(partial(self._take, message))
             if self.gone:
-                return  # another stands in for it: what it says now has been said there
-            work_s = self._timed(message["bytes"] if message.get("text") is None else message["text"])
-            del message  # which may be large, and would wait as well
-            await self.pay(work_s)
+                return
             if len(self._replies) > UNREAD_REPLY_LIMIT or self._reply_bytes > UNREAD_REPLY_BYTES:
                 self._cause = "refused"
                 self._observer.refused(refusal_code(CloseCode.POLICY), self.caller)
                 await self._close(CloseCode.POLICY, "you send, and read none of the answers")
                 return
 
-    async def pay(self, work_s: float) -> None:
-        """Meanwhile nothing more is read of this connection; everybody else goes on."""
-        wait_s = self._work.pay(work_s, time.monotonic())
-        if wait_s is not None:
-            await asyncio.sleep(wait_s)
-
-    def owe(self, work_s: float) -> None:
-        self._work.pay(work_s, time.monotonic())
-
-    def _timed(self, data: str | bytes) -> float:
-        """Receive a message; how many seconds of work that is, here, in threads and in the engine."""
-        began_s = time.thread_time()
-        frame = self._receive(data)
-        work_s = time.thread_time() - began_s
-        return work_s + steering_s(text_length(frame)) if isinstance(frame, STEERS_ENGINE) else work_s
+    def _take(self, message: MutableMapping[str, Any]) -> None:
+        """What it says is taken out, since it may be large, and is not to wait while it is paid for."""
+        text, data = message.pop("text", None), message.pop("bytes", None)
+        if self.gone:
+            return  # another stands in for it: what it says now has been said there
+        frame = self._receive(data if text is None else text)
+        if isinstance(frame, STEERS_ENGINE):
+            self.owe(steering_s(text_length(frame)))
 
     async def close_for_good(self) -> None:
         """The server goes away: everything has been said."""

@@ -16,6 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 from engine import api, toy_model
+from engine.drafts.lookup import Lookup
 from engine.engine import Engine
 from engine.forward.attention import NAME, AttentionBackend
 from engine.forward.by_sdpa import SdpaBackend
@@ -32,6 +33,7 @@ from engine.schedule.block_cache import BlockCache
 from engine.schedule.host_cache import HostCache
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.windows import Windows
+from engine.step.drafting import Drafting
 from engine.structure.vocabulary import Vocabulary
 from tests.fakes.attention_packages import flash_attn_backend, flashinfer_backend
 from tests.fakes.late_block_copier import LateBlockCopier, ToyHostPool
@@ -78,6 +80,7 @@ class Limits:
     batch_rows: int = 8
     tenant_prefill: int = 1000
     overlap: bool = False
+    drafts: bool = False  # as many as there are, whatever they cost
     retry: bool = True
     attention: str = "sdpa"
     captured: bool = False  # needs "triton" or "gathered"
@@ -202,7 +205,19 @@ def _assembled(
         idle_memory=idle_memory,
         retry=limits.retry,
         vocabulary=vocabulary,
+        drafting=Drafting(scheduler, Lookup(), Free()) if limits.drafts else None,
     )
+
+
+class Free:
+    """What a token more costs a step: nothing."""
+
+    of_token = 0.0
+
+    def of_step(self, tokens: int) -> float:
+        return 1.0
+
+    def learn(self, tokens: int, seconds: float) -> None: ...
 
 
 @dataclass

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from realtime.transport.asgi_websocket_extension import PEER
+from realtime.work_ledger import PayerWork
 
 
 class FakeWebSocket:
@@ -15,6 +16,9 @@ class FakeWebSocket:
         self.writable = True
         self.on_pong: Any = None
         self.on_writable: Any = None
+
+    def paid_by(self, work: PayerWork) -> None:
+        """What it sends comes from no socket."""
 
     async def accept(self, subprotocol: str | None) -> None:
         """It is."""

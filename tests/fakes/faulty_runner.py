@@ -61,7 +61,8 @@ class FaultyRunner:
         if self._max_sound is not None and len(sampling) > self._max_sound:
             self.shortages += 1
             logits[-1] = torch.nan
-        for at, row in enumerate(sampling):
+        each = [row for row in sampling for _ in range(row.num_sampled)]
+        for at, row in enumerate(each):
             if self._is(row, self._spoils):
                 logits[at] = torch.nan
                 self._spoil(row)

@@ -54,7 +54,7 @@ def test_every_architecture_is_exact(architecture: str, dtype: torch.dtype) -> N
     wanted = scripts(5, 9, engines.vocab, longest=150)
     expected = alone(engines, wanted)
     assert sum(map(len, expected.heard)) >= 5 * 9
-    for name in ("staggered", "in a third of the memory", "in three engines"):
+    for name in ("staggered", "in a third of the memory", "in three engines", "with drafts, in two engines"):
         assert differing(expected, ways(wanted)[name](engines, wanted)) == (0, 0), name
 
 
@@ -65,5 +65,5 @@ def test_the_default_model_is_exact() -> None:
     engines = Engines.of(options)
     wanted = scripts(5, 12, engines.vocab, longest=600)
     expected = alone(engines, wanted)
-    for name in ("in a crowd", "with pauses and releases"):
+    for name in ("in a crowd", "with pauses and releases", "with drafts, in two engines"):
         assert differing(expected, ways(wanted)[name](engines, wanted)) == (0, 0), name

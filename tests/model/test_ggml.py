@@ -91,7 +91,7 @@ def test_every_width_is_exact(architecture: str, width: str, tmp_path: Path) -> 
     engines = Engines.of(options(folder, weights=width, exact="on"))
     wanted = scripts(5, 9, engines.vocab, longest=150)
     expected = alone(engines, wanted)
-    for name in ("staggered", "in a third of the memory", "in three engines"):
+    for name in ("staggered", "in a third of the memory", "in three engines", "with drafts, in two engines"):
         assert differing(expected, ways(wanted)[name](engines, wanted)) == (0, 0), name
 
 

@@ -166,7 +166,7 @@ class Turns(RuleBasedStateMachine):
         for sequence in sequences:
             rows = [row for row in self.steps.rows if row.sequence is sequence]
             assert sequence.num_in_flight == sum(row.kept for row in rows)
-            assert sequence.num_placeholders == sum(row.samples and not row.void for row in rows)
+            assert sequence.num_placeholders == sum(row.num_awaited for row in rows)
         wanting = sum(sequence.num_to_compute > 0 for sequence in sequences)
         waiting = sum(not sequence.num_to_compute and sequence.num_in_flight > 0 for sequence in sequences)
         assert wanting <= self.scheduler.num_ready <= wanting + waiting, (

@@ -1,8 +1,8 @@
 """Steering beside what is in flight: whatever crosses what, tokens follow from the answers that were told.
 
-An engine that overlaps its steps is steered at random, also where memory is short and steps fail. Each
-stream's answers say at which token its commands took effect; steered at just those tokens, an engine that
-does one thing at a time must say the same.
+An engine that overlaps its steps, or drafts, is steered at random, also where memory is short and steps fail.
+Each stream's answers say at which token its commands took effect; steered at just those tokens, an engine
+that does one thing at a time must say the same.
 
 Examples are the same in every run; `MIDSTREAM_EXAMPLES=500` looks further, at others each time.
 """
@@ -31,6 +31,8 @@ SAMPLINGS = [
         {"ignore_eos": True, "max_tokens": 60},
         {"ignore_eos": False, "max_tokens": 60, "logit_bias": {toy_model.EOS: 38.0}},
         {"ignore_eos": True, "max_tokens": 60, "logit_bias": {toy_model.EOS: 38.0}},
+        # Mostly one of a few tokens, so that drafts are right, and wrong.
+        {"ignore_eos": False, "max_tokens": 60, "logit_bias": {300: 9.0, 301: 9.0, toy_model.EOS: 37.0}},
     )
     for asked in (
         {"temperature": 0.0},
@@ -171,14 +173,15 @@ def test_tokens_follow_from_the_answers_that_were_told() -> None:
     )
     @given(
         st.sampled_from(LIMITS),
+        st.booleans(),
         st.sampled_from([{}, {}, {"max_rows": 1}, {"max_rows": 2}, {"max_sound": 1}]),
         st.lists(starts, min_size=1, max_size=4),
         st.lists(acts, min_size=15, max_size=50),
     )
     def hold_against_one_thing_at_a_time(
-        limits: Limits, faults: dict[str, int], submits: list[api.Submit], every: list[Act]
+        limits: Limits, overlap: bool, faults: dict[str, int], submits: list[api.Submit], every: list[Act]
     ) -> None:
-        driver = play(replace(limits, overlap=True), faults, submits, every)
+        driver = play(replace(limits, overlap=overlap, drafts=not overlap), faults, submits, every)
         replay = Replay()
         for told in driver.told.values():
             replay.check(told, driver.engine.runner.context)
@@ -191,10 +194,14 @@ def test_tokens_follow_from_the_answers_that_were_told() -> None:
             evicted=driver.stats.evictions_total,
             failed=getattr(driver.engine.runner, "shortages", 0),
             eos=len(driver.ended("eos")),
+            right=driver.stats.accepted_total,
+            wrong=driver.stats.drafted_total - driver.stats.accepted_total,
             twice=sum(
                 len({news.stream for news in output.news}) < len(output.news) for output in driver.outputs
             ),
         )
 
     hold_against_one_thing_at_a_time()
-    assert all(happened[event] for event in ("discarded", "preempted", "failed", "eos", "twice")), happened
+    assert all(
+        happened[event] for event in ("discarded", "preempted", "failed", "eos", "twice", "right", "wrong")
+    ), happened

@@ -15,6 +15,8 @@ from realtime.transport import http_protocol
 from realtime.transport.http_protocol import HttpLimits
 from realtime.transport.websocket_handshake import Message
 from realtime.transport.websocket_protocol import WebSocketLimits, protocol_class
+from realtime.work_budget import SHARE
+from realtime.work_ledger import WorkLedger
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -29,14 +31,21 @@ class Server:
         limits: WebSocketLimits,
         http_limits: HttpLimits,
         refused: Callable[[int, str], None],
+        share: float,
         **settings: Any,
     ) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
         self.url = f"ws://127.0.0.1:{self.port}/"
-        self.http = http_protocol.protocol_class(http_limits, refused)
+        ledger = WorkLedger(share)
+        self.http = http_protocol.protocol_class(http_limits, refused, ledger)
         config = uvicorn.Config(
-            app, http=self.http, ws=protocol_class(limits), lifespan="off", log_config=None, **settings
+            app,
+            http=self.http,
+            ws=protocol_class(limits, ledger=ledger),
+            lifespan="off",
+            log_config=None,
+            **settings,
         )
         self._server = uvicorn.Server(config)
         self.state = self._server.server_state
@@ -54,6 +63,7 @@ async def serving(
     *,
     http_limits: HttpLimits | None = None,
     refused: Callable[[int, str], None] = lambda status, address: None,
+    share: float = SHARE,
     **settings: Any,
 ) -> AsyncIterator[Server]:
     server = Server(
@@ -61,6 +71,7 @@ async def serving(
         limits or WebSocketLimits(close_timeout_s=2),
         http_limits or HttpLimits(),
         refused,
+        share,
         **settings,
     )
     try:

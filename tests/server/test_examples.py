@@ -22,6 +22,7 @@ SAID = {
         r"(\[taken back to token \d+: '.+'\]\n)+"
         r"\[[1-3] corrections, [1-9]\d* tokens were discarded\]\n.+\n"
     ),
+    "moderate": r"(\['\w+ing' is taken back, to token \d+\]\n)+\[[1-9]\d* tokens were discarded\]\n.+\n",
     "notebook": (
         r"models: toy\n.+ \| length \| 8 tokens\n"
         r".+\nleft after 20 tokens\n"

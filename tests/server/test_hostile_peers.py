@@ -291,8 +291,7 @@ async def test_a_flood_that_the_app_reads_slowly_arrives_whole_and_in_order() ->
     async def use(peer: WebSocketPeer) -> None:
         await goes_on.wait()
 
-    app, limits = with_peer(events, use), WebSocketLimits(pace_burst=100_000)
-    async with serving(app, limits, ws_max_queue=4) as server, raw_peer(server) as peer:
+    async with serving(with_peer(events, use), ws_max_queue=4) as server, raw_peer(server) as peer:
         flood = [n.to_bytes(8, "big") + bytes(1 << 18) for n in range(64)]
         sending = asyncio.create_task(peer.send(b"".join(masked(Opcode.BINARY, part) for part in flood)))
         goes_on.set()

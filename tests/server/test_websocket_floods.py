@@ -32,8 +32,7 @@ async def pour(peer: RawPeer, data: bytes) -> None:
 
 
 async def test_frames_beyond_the_pace_are_read_later_and_none_is_lost() -> None:
-    limits = WebSocketLimits(pace_per_s=2000, pace_burst=10, close_timeout_s=2)
-    async with serving(echo, limits) as server, raw_peer(server) as peer:
+    async with serving(echo, share=1e-3) as server, raw_peer(server) as peer:
         sending = asyncio.create_task(peer.send(b"".join(masked(Opcode.TEXT, b"%d" % n) for n in range(500))))
         for n in range(500):
             assert await peer.read_frame() == (Opcode.TEXT, b"%d" % n)
@@ -51,8 +50,7 @@ async def test_while_a_flood_waits_the_peer_is_written_to_all_the_same() -> None
         while (await receive())["type"] != "websocket.disconnect":
             pass
 
-    limits = WebSocketLimits(pace_per_s=0.01, pace_burst=2, close_timeout_s=2)
-    async with serving(app, limits) as server, raw_peer(server) as peer:
+    async with serving(app, share=1e-9) as server, raw_peer(server) as peer:
         await peer.send(masked(Opcode.TEXT, b"many") * 1000)
         assert (await events.next())["text"] == "many"
         assert await peer.read_frame() == (Opcode.TEXT, b"I hear you")
@@ -75,8 +73,7 @@ async def test_a_flood_of_what_nobody_needs_is_closed_and_takes_no_memory(
     frame: bytes, first: bytes, code: int
 ) -> None:
     flood = first + frame * min(FLOOD, (8 << 20) // len(frame))
-    limits = WebSocketLimits(pace_per_s=1e6, pace_burst=1e6, close_timeout_s=2)
-    async with serving(echo, limits) as server, raw_peer(server) as peer:
+    async with serving(echo) as server, raw_peer(server) as peer:
         tracemalloc.start()
         sending = asyncio.create_task(pour(peer, flood))
         opcode, data = await peer.read_frame()
@@ -91,8 +88,7 @@ async def test_a_flood_of_what_nobody_needs_is_closed_and_takes_no_memory(
 
 
 async def test_pongs_that_answer_nothing_are_read_at_the_pace_and_kept_nowhere() -> None:
-    limits = WebSocketLimits(pace_per_s=1e6, pace_burst=1e6, close_timeout_s=2)
-    async with serving(echo, limits) as server, raw_peer(server) as peer:
+    async with serving(echo) as server, raw_peer(server) as peer:
         flood = masked(Opcode.PONG, b"of what?") * 50_000 + masked(Opcode.TEXT, b"behind them")
         tracemalloc.start()
         await peer.send(flood)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+
+import pytest
+
+from realtime import garbage
+from realtime.garbage import ALL_AGAIN_S, FEW, RARELY_S
 
 MANY = 200_000
 SEEN = f"""
@@ -46,3 +52,18 @@ def test_each_look_is_short_and_nothing_is_kept_for_ever() -> None:
     assert int(most) < MANY / 8, "what a look may have before it"
     assert late == "True", "what was found alive is not seen again at once"
     assert gone == "None"
+
+
+async def test_where_nothing_is_found_it_looks_more_and_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, waits = iter([0, 0, FEW + 1, 0, 0, 0, 0, 0]), list[float]()
+
+    async def sleep(delay_s: float) -> None:
+        waits.append(delay_s)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(garbage.gc, "unfreeze", lambda: None)
+    monkeypatch.setattr(garbage.gc, "collect", lambda: next(found))
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await garbage.look_at_all_again()
+    assert [wait / ALL_AGAIN_S for wait in waits[:6]] == [1, 2, 4, 1, 2, 4]
+    assert waits[-1] == RARELY_S

@@ -124,10 +124,44 @@ def test_it_is_bounded_without_an_engine_too() -> None:
     assert live(server) == ["b"]
 
 
+def test_of_many_that_one_leaves_behind_some_do_what_their_start_said_in_each_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("realtime.hub.hub.LEFT_A_TURN", 2)
+    server = served()
+    listener = RecordingListener(server)
+    for request_id in "abcde":
+        listener.send(endless(request_id, on_disconnect="pause", credit=protocol.Credit()))
+    rest(server)
+    listener.leave()
+    rest(server)
+    assert paused(server) == ["a", "b"]
+    back = RecordingListener(server)
+    back.send(protocol.Attach(request_id="e", after=-1))
+    back.send(protocol.Attach(request_id="d", after=-1))
+    assert back.errors == []
+    again = RecordingListener(server)
+    again.send(protocol.Attach(request_id="d", after=-1))
+    again.leave()
+    server.clock.advance(0)
+    rest(server)
+    assert paused(server) == ["a", "b", "c"], "the last two had a listener again before their turn came"
+    for _ in range(2):
+        server.clock.advance(0)
+        rest(server)
+    assert paused(server) == ["a", "b", "c", "d"], "and one was left a second time"
+    assert (listener.memory.held, server.hub._left) == (0, {})
+
+
+def paused(server: SimulatedServer) -> list[str]:
+    return [stream.request_id for stream in server.hub.streams if stream.paused]
+
+
 def test_of_tenants_of_whom_nothing_waits_nothing_is_kept() -> None:
     streams = DetachedStreams(2)
     for tenant in ("a", "b"):
-        streams.add(tenant, [1, 2])
+        streams.add(tenant, 0, 1)
+        streams.add(tenant, 0, 2)
         streams.remove(tenant, 1)
         streams.remove(tenant, 2)
         streams.remove(tenant, 2)

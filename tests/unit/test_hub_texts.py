@@ -14,13 +14,13 @@ from engine import toy_model
 from midstream import protocol
 from midstream.protocol import Message, Params
 from realtime.http.listener import HttpListener
-from realtime.http.request_work import CallerWork
 from realtime.hub.hub import LONG_TEXT
 from realtime.hub.observers import Caller
 from realtime.tenants.allowance import Allowance
 from realtime.tenants.quota import Quotas
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
+from realtime.work_ledger import PayerWork
 from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import LONG, SIZE, rest, settled, start
 from tests.fakes.simulated_server import Clock, EngineSize, SimulatedServer, toy_tokenizer
@@ -328,7 +328,7 @@ async def test_what_was_refused_holds_no_text_however_long_its_refusal_is_kept()
     gc.collect()
     gc.disable()
     try:
-        listener = HttpListener(server.hub, Caller("http", tenant="tenant"), CallerWork(), keeps_events=False)
+        listener = HttpListener(server.hub, Caller("http", tenant="tenant"), PayerWork(), keeps_events=False)
         server.hub.receive_frame("tenant", start(prompt=TOO_LONG), listener)
         while listener.failure is None:
             await listener.wait_for_news()

@@ -150,14 +150,20 @@ def test_totals_go_on_where_an_engine_was_replaced(counted: Counted) -> None:
     assert counted.values("stream_retries_total", "reason")["engine"] == 1
 
 
-def test_blocks_in_the_hosts_memory_are_shown_while_their_engine_lives() -> None:
+@pytest.mark.parametrize(
+    ("name", "stats"),
+    [
+        ("midstream_kv_host_blocks", api.Stats(kv_host=7)),
+        ("midstream_grammar_states", api.Stats(lexer_states=7)),
+    ],
+)
+def test_what_an_engine_holds_is_shown_while_it_lives(name: str, stats: api.Stats) -> None:
     metrics = EngineMetrics()
 
     def shown() -> list[float]:
-        name = "midstream_kv_host_blocks"
         return [each.samples[0].value for each in metrics.families() if each.name == name]
 
-    metrics.stepped(api.Stats(kv_host=7))
+    metrics.stepped(stats)
     assert shown() == [7]
     metrics.restarted()
     assert shown() == [0]

@@ -15,9 +15,9 @@ from midstream.protocol import Params, Start, StreamFrame
 from realtime.http.openai import chat_dialect, completion_in_progress, text_dialect
 from realtime.http.openai.completion_in_progress import CompletionSource, Dialect
 from realtime.http.openai.response_types import ChatChoice, ChatLogprob, CompletionObject
-from realtime.http.request_work import CallerWork
 from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
+from realtime.work_ledger import PayerWork
 from tests.fakes.checking_client import Reader
 from tests.fakes.simulated_server import EngineSize, SimulatedServer
 
@@ -52,7 +52,7 @@ class Asked:
             for seed, name in enumerate(names)
         ]
         self.answering = CompletionSource(
-            self.server.hub, CALLER, dialect, [self.starts], CallerWork(), include_usage=usage
+            self.server.hub, CALLER, dialect, [self.starts], PayerWork(), include_usage=usage
         )
         self.said = b""
 
@@ -231,7 +231,7 @@ async def test_whoever_asks_again_by_the_same_name_has_the_same_answer_once_comp
     completion = await Asked().begin()
     await completion.listen(3)
     again = CompletionSource(
-        completion.server.hub, CALLER, chat_dialect, [completion.starts], CallerWork(), include_usage=False
+        completion.server.hub, CALLER, chat_dialect, [completion.starts], PayerWork(), include_usage=False
     )
     assert await again.begin() is None
     completion.said += await completion.answering.take()
@@ -241,7 +241,7 @@ async def test_whoever_asks_again_by_the_same_name_has_the_same_answer_once_comp
     await completion.to_the_end()
     assert completion.written().startswith(first)
     late = CompletionSource(
-        completion.server.hub, CALLER, chat_dialect, [completion.starts], CallerWork(), include_usage=False
+        completion.server.hub, CALLER, chat_dialect, [completion.starts], PayerWork(), include_usage=False
     )
     assert await late.begin() is None
     answer = await late.whole()
@@ -255,7 +255,7 @@ async def test_an_answer_that_is_asked_for_again_has_its_log_probabilities_too()
     completion = await Asked(logprobs=1).begin()
     first = await completion.whole()
     again = CompletionSource(
-        completion.server.hub, CALLER, chat_dialect, [completion.starts], CallerWork(), include_usage=False
+        completion.server.hub, CALLER, chat_dialect, [completion.starts], PayerWork(), include_usage=False
     )
     assert await again.begin() is None
     second = await again.whole()
@@ -268,7 +268,7 @@ async def test_other_content_under_the_same_name_is_a_conflict() -> None:
     completion = await Asked().begin()
     completion.starts[0].params.seed = 9
     again = CompletionSource(
-        completion.server.hub, CALLER, chat_dialect, [completion.starts], CallerWork(), include_usage=False
+        completion.server.hub, CALLER, chat_dialect, [completion.starts], PayerWork(), include_usage=False
     )
     refusal = await again.begin()
     assert refusal is not None
@@ -346,7 +346,7 @@ async def test_a_requests_starts_are_as_many_pieces_of_work() -> None:
     assert work.starts == 128
 
 
-class CountedWork(CallerWork):
+class CountedWork(PayerWork):
     def __init__(self) -> None:
         super().__init__()
         self.starts = self.pieces = 0

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
 from realtime.http.guard import CALLER
-from realtime.http.request_work import FEW, MOST_WAITING, CallerWork, RequestWork
+from realtime.http.request_work import MOST_WAITING, RequestWork
 from realtime.hub.observers import Caller
-from realtime.pieces import Pieces, in_one
+from realtime.pieces import in_one
 from realtime.refusal import Refusal
+from realtime.tenants.allowance import LOCAL
 from realtime.work_budget import BURST_S, steering_s
 from tests.fakes.work_clock import a_millisecond_a_piece
 
@@ -38,61 +38,19 @@ async def test_a_caller_pays_for_all_its_requests_together(slept: list[float]) -
     assert min(slept[-50:]) > 0, "what goes beyond it is waited for"
 
 
-async def test_a_piece_that_is_refused_is_paid_for_as_well(slept: list[float]) -> None:
-    work = CallerWork()
-
-    def refuse() -> None:
-        raise Refusal("invalid_frame", "no")
-
-    for _ in range(200):
-        with pytest.raises(Refusal):
-            await work.do(refuse)
-    assert slept[-1] > 0
-
-
-async def test_what_others_have_to_do_for_it_is_paid_for_too(slept: list[float]) -> None:
-    work = CallerWork()
-    await work.do(lambda: None, price_s=1.0)
-    assert slept[-1] > 1
-
-
-async def test_who_goes_away_leaves_what_is_owed_to_the_callers_next(slept: list[float]) -> None:
-    work = CallerWork()
-    paying = asyncio.create_task(work.do(lambda: None, price_s=1.0))
-    await asyncio.sleep(0)
-    assert slept[-1] > 1
-    paying.cancel()
-    await asyncio.wait([paying])
-    assert paying.cancelled()
-    slept.clear()
-
-    waited_before = await work.do(lambda: list(slept))
-    assert waited_before
-    assert waited_before[0] > 1
-
-
 def test_a_long_text_costs_what_a_thread_works_at_it() -> None:
     assert steering_s(0) < 0.001
     assert 0.01 < steering_s(1_000_000) < 0.1
 
 
-async def test_a_caller_is_a_tenant_at_an_address() -> None:
+async def test_a_tenant_pays_for_all_its_keys_and_without_one_an_address_does() -> None:
     work = RequestWork()
-    alice = work.of(Caller("http", address="2001:db8::1", tenant="alice"))
-    assert work.of(Caller("http", "/v1/streams", "2001:db8::2", "alice")) is alice, "a /64 is one"
-    assert work.of(Caller("http", address="2001:db8::1", tenant="bob")) is not alice
-    assert work.of(Caller("http", address="10.0.0.1", tenant="alice")) is not alice
-
-
-async def test_who_has_paid_is_forgotten_and_who_owes_is_not(slept: list[float]) -> None:
-    work = RequestWork()
-    debtor = Caller("http", address="debtor")
-    owing = work.of(debtor)
-    await owing.do(lambda: None, price_s=100.0)
-    for number in range(3 * FEW):
-        work.of(Caller("http", address=str(number)))
-    assert work.of(debtor) is owing
-    assert len(work) <= FEW + 1
+    alice = work.of(Caller("http", address="10.0.0.1", tenant="alice", key="phone"))
+    assert work.of(Caller("websocket", address="10.0.0.2", tenant="alice", key="laptop")) is alice
+    assert work.of(Caller("http", address="10.0.0.1", tenant="bob", key="bob")) is not alice
+    somebody = work.of(Caller("http", address="2001:db8::1", tenant=LOCAL))
+    assert work.of(Caller("http", "/v1/streams", "2001:db8::2", LOCAL)) is somebody, "a /64 is one"
+    assert work.of(Caller("http", address="10.0.0.1", tenant=LOCAL)) is not somebody
 
 
 async def test_whoever_is_gone_is_worked_for_no_longer() -> None:
@@ -110,22 +68,12 @@ async def test_whoever_is_gone_is_worked_for_no_longer() -> None:
         return Response("for somebody")
 
     assert (await work.response(request, make)).body == b"for somebody"
-    work.of(caller)._budget.pay(1000, time.monotonic())  # a long wait
+    work.of(caller).owe(1000)  # a long wait
     waiting = asyncio.create_task(work.response(request, make))
     await asyncio.sleep(0)
     gone.set()
     assert (await waiting).body == b""
     assert made == ["made"]
-
-
-async def test_others_have_their_turn_between_the_pieces_of_a_request(slept: list[float]) -> None:
-    def pieces() -> Pieces[str]:
-        for _ in range(100):
-            yield
-        return "done"
-
-    assert await CallerWork().finish(pieces()) == "done"
-    assert len(slept) > 20
 
 
 async def test_no_more_brief_requests_of_a_caller_wait_than_may() -> None:
@@ -149,4 +97,4 @@ async def test_no_more_brief_requests_of_a_caller_wait_than_may() -> None:
     for task in waiting:
         task.cancel()
     await asyncio.wait(waiting)
-    assert not work.of(caller).waiting
+    assert not work._waiting

@@ -18,6 +18,7 @@ from realtime.hub.observers import Caller, Observer
 from realtime.stream.stream import Stream
 from realtime.websocket.connection import Connection, ConnectionLimits, serve
 from realtime.work_budget import BURST_S
+from realtime.work_ledger import PayerWork
 from tests.fakes.fake_websocket import FakeWebSocket
 from tests.fakes.simulated_client import SIZE, start
 from tests.fakes.simulated_server import SimulatedServer
@@ -75,7 +76,7 @@ async def play(server: SimulatedServer, wire: Client, frame: protocol.Start) -> 
 @pytest.mark.parametrize("tokens", [1, 15, 16, 40])
 async def test_a_stream_that_has_ended_is_soon_held_by_nobody(tokens: int) -> None:
     server, wire = SimulatedServer(SIZE, window=64), Client()
-    serving = asyncio.create_task(serve(wire, server.hub, CALLER, LIMITS, {}, Observer()))  # type: ignore[arg-type]
+    serving = asyncio.create_task(serve(wire, server.hub, CALLER, PayerWork(), LIMITS, {}, Observer()))  # type: ignore[arg-type]
     params = Params(max_tokens=tokens, ignore_eos=True)
     played = [await play(server, wire, start(f"number {number}", params=params)) for number in range(3)]
     server.clock.advance(KEPT_S + 1)
@@ -95,7 +96,9 @@ async def test_what_many_streams_have_to_say_is_written_in_pieces_and_all_of_it_
     monkeypatch.setattr("realtime.websocket.connection.TURN_S", 0.0)
     server, client = SimulatedServer(SIZE), Client()
     connections: dict[str, Connection] = {}
-    serving = asyncio.create_task(serve(client, server.hub, CALLER, LIMITS, connections, Observer()))  # type: ignore[arg-type]
+    serving = asyncio.create_task(
+        serve(client, server.hub, CALLER, PayerWork(), LIMITS, connections, Observer())
+    )  # type: ignore[arg-type]
     for name in "abc":
         client.say(start(name, params=Params(max_tokens=2, ignore_eos=True)))
         await client.started.get()
@@ -118,16 +121,19 @@ async def test_what_many_streams_have_to_say_is_written_in_pieces_and_all_of_it_
     await serving
 
 
-async def test_what_frames_make_the_server_do_is_paid_for_by_their_connection_alone(
+async def test_what_frames_make_the_server_do_is_paid_for_in_one_place_by_all_connections_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each frame takes a millisecond, by a clock of the test's own."""
     slept = a_millisecond_a_piece(monkeypatch)
-    server, client = SimulatedServer(SIZE), Client()
-    for _ in range(300):
-        client.say(protocol.Grant(request_id="nobody", limit=1))
-    client.hang_up()
-    await serve(client, server.hub, CALLER, LIMITS, {}, Observer())  # type: ignore[arg-type]
+    server, clients, work = SimulatedServer(SIZE), [Client() for _ in range(3)], PayerWork()
+    for number in range(300):
+        clients[number % 3].say(protocol.Grant(request_id="nobody", limit=1))
+    for client in clients:
+        client.hang_up()
+    await asyncio.gather(
+        *(serve(client, server.hub, CALLER, work, LIMITS, {}, Observer()) for client in clients)  # type: ignore[arg-type]
+    )
     free = int(BURST_S * 1000)
     assert not any(slept[: free // 5 - 1]), "a burst costs nothing, and others have their turn in between"
     assert len(slept) > free // 5 + (300 - free) - 10, "what goes beyond it is waited for, frame by frame"
@@ -142,7 +148,7 @@ async def test_replies_that_nobody_reads_end_the_connection_by_their_bytes(
     client.writable = False
     for _ in range(100):
         client.say(protocol.Pause(request_id="x" * 128, ref="y" * 64))
-    await serve(client, server.hub, CALLER, LIMITS, {}, Observer())  # type: ignore[arg-type]
+    await serve(client, server.hub, CALLER, PayerWork(), LIMITS, {}, Observer())  # type: ignore[arg-type]
     assert client.closed == protocol.CloseCode.POLICY
 
 
@@ -153,7 +159,7 @@ async def test_a_peer_that_has_closed_already_is_closed_in_peace() -> None:
 
     server, client = SimulatedServer(SIZE), Closed()
     open_: dict[str, Connection] = {}
-    serving = asyncio.create_task(serve(client, server.hub, CALLER, LIMITS, open_, Observer()))  # type: ignore[arg-type]
+    serving = asyncio.create_task(serve(client, server.hub, CALLER, PayerWork(), LIMITS, open_, Observer()))  # type: ignore[arg-type]
     client.say(start("seen", params=Params(max_tokens=1)))
     await client.started.get()
     [connection] = open_.values()
@@ -170,6 +176,6 @@ async def test_a_handshakes_trace_is_no_longer_than_a_frames_may_be(length: int)
     server.hub.receive_frame = lambda tenant, frame, listener: received.append(frame)  # type: ignore[method-assign]
     client.say(start())
     client.hang_up()
-    await serve(client, server.hub, CALLER, LIMITS, {}, Observer())  # type: ignore[arg-type]
+    await serve(client, server.hub, CALLER, PayerWork(), LIMITS, {}, Observer())  # type: ignore[arg-type]
     (frame,) = received
     assert frame.traceparent == (length * "x" if length == 256 else None)

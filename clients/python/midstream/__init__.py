@@ -36,6 +36,7 @@ from midstream.errors import (
     UnknownRequest,
     Unsupported,
 )
+from midstream.protocol import Budget, Guard
 from midstream.record_format import Record, RecordError
 from midstream.recording import Recording, read_records
 from midstream.replay import Difference, Replay, ReplayError
@@ -46,6 +47,7 @@ from midstream.tools import BadCall, run_call, tool_of
 
 __all__ = [
     "BadCall",
+    "Budget",
     "Call",
     "Chunk",
     "Client",
@@ -56,6 +58,7 @@ __all__ = [
     "Draining",
     "EngineError",
     "Forbidden",
+    "Guard",
     "InvalidFrame",
     "InvalidParams",
     "MidstreamError",

@@ -19,6 +19,7 @@ from midstream.record_format import Line, Record, RecordError, encode_line, pars
 SNAPSHOT = "the connection was lost, and the server had forgotten what happened meanwhile"
 ELSEWHERE = "another connection injected something here"
 FORK = "the stream is a fork, which cannot be played without the one that it forks"
+GUARD = "a guard acted here, which a stream that is played cannot be held to at the same token"
 RESULT = "it took a result of a tool here, for which a stream that is played does not wait"
 
 
@@ -129,8 +130,8 @@ class StreamRecorder:
                 self._write_pause(event, frame)
             case protocol.Resumed():
                 self._write_resumption(event, frame)
-            case protocol.Snapshot():
-                self._lose(SNAPSHOT if self._start.fork is None else FORK)
+            case protocol.Snapshot() | protocol.Guarded():
+                self._lose_behind(event)
             case protocol.Final(index=index):
                 self._write(
                     record_format.Final(
@@ -187,6 +188,12 @@ class StreamRecorder:
         if self._paused == "client" or frame is not None:
             self._write(record_format.Resume(stream=self._number, index=event.index))
         self._paused = None
+
+    def _lose_behind(self, event: protocol.Snapshot | protocol.Guarded) -> None:
+        if isinstance(event, protocol.Snapshot):
+            self._lose(SNAPSHOT if self._start.fork is None else FORK)
+        elif event.do != "tell":
+            self._lose(GUARD)
 
     def _lose(self, why: str) -> None:
         self._lost = True

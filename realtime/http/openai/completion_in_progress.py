@@ -31,7 +31,6 @@ from realtime.http.openai.response_types import (
     PromptDetails,
     Usage,
 )
-from realtime.http.request_work import CallerWork
 from realtime.http.sse import TOO_SLOW, format_event
 from realtime.hub.frame_tokenizing import text_length
 from realtime.hub.hub import Hub
@@ -42,6 +41,7 @@ from realtime.stream.outbox import OutgoingEvent
 from realtime.stream.span_events import Beside
 from realtime.text.tokenizer import Tokenizer
 from realtime.work_budget import steering_s
+from realtime.work_ledger import PayerWork
 
 EVENTS_A_TURN = 16  # streams whose events are taken before others have their turn
 _CHOICES = b'"choices":['  # in a string each quote would have a backslash before it
@@ -78,7 +78,7 @@ class CompletionSource(ListenerSource):
         caller: Caller,
         dialect: Dialect,
         prompts: list[list[Start]],
-        work: CallerWork,
+        work: PayerWork,
         *,
         include_usage: bool,
     ) -> None:
@@ -313,7 +313,9 @@ class CompletionSource(ListenerSource):
 
 
 def _reason(choice: Choice) -> str:
-    return choice.final.finish_reason if choice.final else ""
+    if choice.final is None:
+        return ""
+    return "content_filter" if choice.final.finish_reason == "guard" else choice.final.finish_reason
 
 
 def _error(refusal: Refusal) -> bytes:

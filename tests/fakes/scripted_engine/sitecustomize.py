@@ -21,14 +21,15 @@ def _follow_scripts() -> None:
 
     def scripted(self, rows):  # type: ignore[no-untyped-def]
         logits = forward(self, rows)
-        for row, to_sample in zip([row for row in rows if row.samples], logits, strict=True):
+        sampled = [(row, row.index + at) for row in rows for at in range(row.num_sampled)]
+        for (row, index), to_sample in zip(sampled, logits, strict=True):
             sequence = row.sequence
             prompt = spell.decode(sequence.tokens[: sequence.num_prompt], skip_special_tokens=False)
             script = prompt.rpartition("⟦")[2].partition("⟧")[0] if "⟦" in prompt else ""
             if script:
-                answer, index = _answer(script.split("⏭"), sequence.injections, row.index)
+                answer, at = _answer(script.split("⏭"), sequence.injections, index)
                 to_sample.fill_(-1e4)
-                to_sample[answer[index] if index < len(answer) else toy_model.EOS] = 1e4
+                to_sample[answer[at] if at < len(answer) else toy_model.EOS] = 1e4
         return logits
 
     setattr(ToyRunner, "forward", scripted)  # noqa: B010 - a method is not assigned to, says mypy

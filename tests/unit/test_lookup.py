@@ -1,0 +1,84 @@
+"""Lookup: what follows is what followed where the last tokens stood before."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.drafts.lookup import LEAST, MOST, Lookup, following
+
+
+@dataclass(eq=False)
+class Known:
+    tokens: list[int] = field(default_factory=list)
+    tokens_version: int = 0
+
+
+def found(tokens: list[int], most: int = 4) -> list[int]:
+    return following(np.array(tokens, np.int32), most)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "drafts"),
+    [
+        ([1, 2, 3, 4, 5, 9, 1, 2], [3, 4, 5, 9]),
+        ([1, 2, 3, 7, 2, 4, 8, 1, 2], [3, 7, 2, 4]),  # more in common goes before later
+        ([0, 1, 2, 3, 0, 1, 2, 4, 9, 9, 1, 2], [4, 9, 9, 1]),  # and of as much, the later
+        ([5, 2, 3, 7, 2], []),  # one token is too little
+        ([1, 2, 3], []),
+        ([7], []),
+        ([], []),
+    ],
+)
+def test_it_proposes_what_followed(tokens: list[int], drafts: list[int]) -> None:
+    assert found(tokens) == drafts
+
+
+def test_a_pattern_goes_on_repeating() -> None:
+    assert found([8, 1, 2, 3, 1, 2, 3, 1, 2], 7) == [3, 1, 2, 3, 1, 2, 3]
+    assert found([5, 5, 5], 3) == [5, 5, 5]
+
+
+def naive(tokens: list[int], most: int) -> list[int]:
+    def common(at: int) -> int:
+        return next(
+            (n for n in range(min(MOST, at + 1)) if tokens[at - n] != tokens[-1 - n]), min(MOST, at + 1)
+        )
+
+    best = max(range(len(tokens) - 1), key=lambda at: (common(at), at), default=None)
+    if best is None or common(best) < LEAST:
+        return []
+    text = list(tokens)
+    for _ in range(most):
+        text.append(text[len(text) - (len(tokens) - 1 - best)])
+    return text[len(tokens) :]
+
+
+@given(st.lists(st.integers(0, 3), max_size=40), st.integers(0, 9))
+def test_it_finds_the_latest_of_the_places_that_have_most_in_common(tokens: list[int], most: int) -> None:
+    assert found(tokens, most) == naive(tokens, most)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.lists(st.integers(0, 2), max_size=5)), max_size=12))
+def test_a_context_that_grows_and_goes_back_is_as_a_new_one(steps: list[tuple[int, list[int]]]) -> None:
+    lookup, known = Lookup(), Known()
+    for back, more in steps:
+        if back:
+            del known.tokens[max(0, len(known.tokens) - back) :]
+            known.tokens_version += 1
+        known.tokens += more
+        (drafts,) = lookup.propose([(known, 3)])
+        assert drafts == found(known.tokens, 3)
+
+
+def test_of_a_context_that_is_gone_nothing_is_kept() -> None:
+    lookup, known = Lookup(), Known([1, 2, 1, 2])
+    assert lookup.propose([(known, 2)]) == [[1, 2]]
+    del known
+    gc.collect()
+    assert not lookup._copies
