@@ -13,6 +13,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack
 
+from msgspec.structs import replace
+
 from midstream.errors import ConnectionLost, StreamFailed
 from midstream.options import MessageLike, ParamOptions, check_names, frame, plain_params
 from midstream.protocol import (
@@ -181,13 +183,13 @@ class Stream:
 
         It reads the stream, as iterating over it does: what it says beside them is in `text` and `reasoning`.
         """
-        given: set[Call] = set()
+        given: set[Call] = set()  # as they are when nothing is waited for
 
         async def next_call() -> Call | None:
             while True:
                 for call in self.calls:  # where events were missed, those that became whole meanwhile
-                    if call.whole and call not in given:
-                        given.add(call)
+                    if call.whole and replace(call, approval=False) not in given:
+                        given.add(replace(call, approval=False))
                         return call
                 event = await self._next_event()
                 if event is None:
