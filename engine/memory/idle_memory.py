@@ -38,13 +38,13 @@ class IdleMemory:
     @property
     def due_in_s(self) -> float | None:
         """How long until there is something to give back; None where nothing can become so."""
-        since = self._cache.idle_since
+        since = self._cache.blocks.idle_since
         return None if since is None else max(0.0, since + self._idle_s - self._clock())
 
     def give_back(self) -> bool:
         """Give back a few blocks; whether there are more."""
-        self._cache.now = now = self._clock()
-        groups = self._cache.take_idle(now - self._idle_s, self._group, MOST_BLOCKS)
+        self._cache.blocks.now = now = self._clock()
+        groups = self._cache.blocks.take_idle(now - self._idle_s, self._group, MOST_BLOCKS)
         tokens = self._group * self._cache.block_size
         for first, end in _runs(groups):
             self._pool.give_back(slice(first * tokens, end * tokens))

@@ -7,13 +7,11 @@ the same time however many blocks there are, and whatever became of them before.
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Iterable, Iterator
 
 LEAST_PITCH = 8  # blocks from one table's beginning to the next's are a multiple of it
 LEAST_ROOM = 4  # blocks behind a table for its growth
 PITCHES = 32  # of as many tables in a free run
-LEAST_LINE = 64  # runs that are no more, which may stay in line
 SHARE_AHEAD = 4  # one in so many blocks may be free though others are cached, where that makes a run wide
 
 
@@ -34,12 +32,13 @@ class FreeRuns:
         self.most_ahead = ahead if ahead >= LEAST_PITCH else 0
         # Of each run, by its first block, the block behind its last; and the other way round. In arrays: a
         # dictionary of a million runs is slow to find anything in.
-        self._ends = array("q", [0]) * (len(refs) + 1)
-        self._firsts = array("q", [-1]) * (len(refs) + 1)
-        # The ends of all but the run at the hand, by the bits of their lengths, and how many there are. Those
-        # of runs that are no more stay in line until somebody comes to them, or they are half of it.
-        self._lines = [deque[int]() for _ in range(len(refs).bit_length() + 1)]
-        self._in_line = [0] * len(self._lines)
+        self._ends = array("i", [0]) * (len(refs) + 1)
+        self._firsts = array("i", [-1]) * (len(refs) + 1)
+        # All but the run at the hand stand in rings, by the bits of their lengths: of each end the next and
+        # the one before. The ring of so many bits begins so far behind the number of blocks.
+        self._next = array("i", range(len(refs) + len(refs).bit_length() + 1))
+        self._previous = self._next[:]
+        self._most_bits = 0  # of a run in a ring, or more
         self._count = len(refs)
         self._hand = 0  # no run reaches across it
         self._pitch = 0
@@ -55,12 +54,7 @@ class FreeRuns:
 
     def runs(self) -> Iterator[tuple[int, int]]:
         """Of each its first block, and the one behind its last."""
-        if self._width:
-            yield self._hand, self._ends[self._hand]
-        for bits, line in enumerate(self._lines):
-            for end in dict.fromkeys(line):
-                if self._is_run(end, bits):
-                    yield self._firsts[end], end
+        return ((first, end) for first, end in enumerate(self._ends) if end)
 
     def fits(self, count: int) -> bool:
         if self._hand == len(self._refs) or self._refs[self._hand]:
@@ -95,22 +89,17 @@ class FreeRuns:
 
     def _take_narrow(self, count: int, at: int, taken: list[int]) -> None:
         """From one run after the other, the widest first, while none has room for all that is missing."""
-        for bits in range(len(self._lines) - 1, 0, -1):
-            while self._in_line[bits] and len(taken) < count:
-                end = self._first_in_line(bits)
-                first = self._firsts[end]
-                if end - first >= count - len(taken):
-                    return
-                if (at + len(taken)) % self._piece + end - first > self._piece:
-                    self._take_from(first, count, at, taken)
-                    continue
-                # All of it, as often as there are small holes: what `_take_from` would come to.
-                self._ends[first] = 0
-                self._firsts[end] = -1
-                self._lines[bits].popleft()
-                self._in_line[bits] -= 1
-                self._count -= end - first
-                taken += range(first, end)
+        while len(taken) < count and (end := self._widest):
+            first = self._firsts[end]
+            if end - first >= count - len(taken):
+                return
+            if (at + len(taken)) % self._piece + end - first > self._piece:
+                self._take_from(first, count, at, taken)
+                continue
+            # All of it, as often as there are small holes: what `_take_from` would come to.
+            self._remove(first, end)
+            self._count -= end - first
+            taken += range(first, end)
 
     def _take_from(self, first: int, count: int, at: int, taken: list[int]) -> None:
         """From a run: up to the end of a piece, where it has no room for all that is missing."""
@@ -139,20 +128,18 @@ class FreeRuns:
 
     @property
     def _width(self) -> int:
-        """Of the run that begins at the hand."""
-        return max(0, self._ends[self._hand] - self._hand)
+        """Of the run that begins at the hand; none does where that is below 0."""
+        return self._ends[self._hand] - self._hand
 
     def _jump(self) -> None:
         """To the widest run; into its middle where a table lies before it, which may grow."""
         here, self._hand = self._hand, len(self._refs)
-        if self._ends[here]:
-            self._add(here, self._ends[here])
-        bits = len(self._lines) - 1
-        while bits and not self._in_line[bits]:
-            bits -= 1
-        if not bits:
+        if end := self._ends[here]:
+            self._ends[here] = 0
+            self._join(here, end)
+        end = self._widest
+        if not end:
             return
-        end = self._first_in_line(bits)
         first = begin = self._firsts[end]
         self._remove(first, end)
         if first and end - first > 2 * LEAST_PITCH and self._refs[first - 1]:
@@ -175,77 +162,82 @@ class FreeRuns:
             self._add(first, at)
             self._add(at, end)
         else:
-            self._move_hand(end)
+            self._hand = end
             self._add(first, end)
 
-    def _move_hand(self, end: int) -> None:
-        """Behind the run where it was, and to that which may begin there."""
-        self._hand = end
-        if self._ends[end]:
-            self._in_line[(self._ends[end] - end).bit_length()] -= 1
-
     # -- runs ------------------------------------------------------------------------------------
+
+    @property
+    def _widest(self) -> int:
+        """The end of one that has the most bits, which stands in its ring for longest; 0 where none does."""
+        ring = len(self._refs) + self._most_bits
+        while self._most_bits and self._next[ring] == ring:
+            self._most_bits -= 1
+            ring -= 1
+        return self._next[ring] if self._most_bits else 0
 
     def _add(self, first: int, end: int) -> None:
         self._ends[first] = end
         self._firsts[end] = first
         if first != self._hand:
-            self._enter(end, (end - first).bit_length())
+            self._enter_ring(end, (end - first).bit_length())
 
     def _remove(self, first: int, end: int) -> None:
         self._ends[first] = 0
         self._firsts[end] = -1
         if first != self._hand:
-            self._in_line[(end - first).bit_length()] -= 1
+            self._leave_ring(end)
 
     def _shrink(self, first: int, end: int, begin: int) -> None:
         """The run begins later, or is no more; and the hand with it, where it was there."""
         self._count -= begin - first
         if begin == end:
             self._remove(first, end)
-            if first == self._hand:
-                self._move_hand(end)
-            return
+        else:
+            self._move(first, end, begin)
+        if first == self._hand:
+            self._hand = begin
+
+    def _move(self, first: int, end: int, begin: int) -> None:
+        """The run begins elsewhere."""
         self._ends[first] = 0
         self._ends[begin] = end
         self._firsts[end] = begin
-        if first == self._hand:
-            self._hand = begin
-            return
         before, now = (end - first).bit_length(), (end - begin).bit_length()
-        if before != now:
-            self._in_line[before] -= 1
-            self._enter(end, now)
+        if before != now and first != self._hand:
+            self._leave_ring(end)
+            self._enter_ring(end, now)
 
-    def _enter(self, end: int, bits: int) -> None:
-        line = self._lines[bits]
-        line.append(end)
-        self._in_line[bits] += 1
-        if len(line) > 2 * self._in_line[bits] + LEAST_LINE:
-            self._lines[bits] = deque(end for end in dict.fromkeys(line) if self._is_run(end, bits))
+    def _enter_ring(self, end: int, bits: int) -> None:
+        ring = len(self._refs) + bits
+        last = self._previous[ring]
+        self._next[last] = self._previous[ring] = end
+        self._previous[end] = last
+        self._next[end] = ring
+        if bits > self._most_bits:
+            self._most_bits = bits
 
-    def _is_run(self, end: int, bits: int) -> bool:
-        first = self._firsts[end]
-        return first >= 0 and first != self._hand and (end - first).bit_length() == bits
-
-    def _first_in_line(self, bits: int) -> int:
-        line = self._lines[bits]
-        while not self._is_run(line[0], bits):
-            line.popleft()
-        return line[0]
+    def _leave_ring(self, end: int) -> None:
+        before, behind = self._previous[end], self._next[end]
+        self._next[before] = behind
+        self._previous[behind] = before
 
     def _join(self, first: int, end: int) -> None:
-        """A run more, as one with those that it touches."""
-        while (before := self._firsts[first]) >= 0 and first != self._hand:
+        """A run more, as one with those that it touches; but not across the hand."""
+        if (before := self._firsts[first]) >= 0 and first != self._hand:
             self._remove(before, first)
             first = before
-        while (behind := self._ends[end]) and end != self._hand:
-            self._remove(end, behind)
-            end = behind
         if first < self._hand < end:  # blocks were given on both of its sides
             self._add(first, self._hand)
             first = self._hand
-        self._add(first, end)
+        behind = self._ends[end]
+        if not behind or end == self._hand:
+            self._add(first, end)
+        elif first == self._hand:
+            self._remove(end, behind)
+            self._add(first, behind)
+        else:
+            self._move(end, behind, first)
 
 
 def _roundest(low: int, high: int) -> int:

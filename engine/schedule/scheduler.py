@@ -414,7 +414,7 @@ class Scheduler:
         needed = cache.needed(sequence, tokens)
         if not needed:
             return True
-        short = needed - cache.free - cache.cached
+        short = needed - cache.blocks.available
         if short > 0:
             victims = self._holders.victims(sequence, short, self.steps, self._running)
             if not victims:

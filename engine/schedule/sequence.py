@@ -34,6 +34,7 @@ are written by those who own the memory behind them.
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 from engine.api import Logprob, Sampling
@@ -43,58 +44,55 @@ if TYPE_CHECKING:
     from engine.schedule.batch import Row
     from engine.structure.constraint import Constraint
 
+ALL = -1  # of the tokens
 
+
+@dataclass(eq=False, slots=True)
 class Sequence:
     """A stream's tokens, in the order that the model sees them: prompt, then output with injections among
     it."""
 
-    def __init__(
-        self,
-        stream: int,
-        tokens: list[int],
-        sampling: Sampling,
-        *,
-        credit: int,
-        context: int,
-        priority: int = 0,
-        tenant: int = 0,
-        num_prompt: int | None = None,
-        injections: list[tuple[int, int]] | None = None,
-        bans: list[tuple[int, int]] | None = None,
-    ) -> None:
-        self.stream = stream
-        self.tokens = list(tokens)
-        self.num_prompt = len(tokens) if num_prompt is None else num_prompt
-        self.injections = list(injections or [])  # (output index, how many tokens)
-        self.bans = list(bans or [])  # (output index, token)
-        self.num_outputs = len(tokens) - self.num_prompt - sum(count for _, count in self.injections)
-        self.sampling = sampling
-        self.credit = credit
-        self.context = context
-        self.priority = priority
-        self.tenant = tenant
-        self.paused = False  # by the client
-        self.preempted = False  # told that it waits for memory
-        self.num_computed = 0
-        self.num_writable = 0
-        self.num_in_flight = 0
-        self.num_placeholders = 0
-        self._in_flight: list[Row] = []  # in the order in which they complete
-        self.blocks: list[int] = []  # the block table, of the first group of layers
-        self.other_blocks: list[list[int]] = []  # the tables of the other groups
-        self.block_hashes: list[bytes] = []  # of its full computed blocks
-        self.token_hashes: list[bytes] = []  # of its first full blocks, computed or not, as far as was asked
-        self.num_offered = 0  # of those blocks, offered to the host cache
-        self.pending_load: object | None = (
-            None  # computed blocks that are on their way from the host's memory
-        )
-        self.constraint: Constraint | None = None  # of a grammar
-        self.awaited_outlook: object | None = None  # of the constraint: nothing is sampled before it is there
-        self.slot = -1  # row of the sampler's parameter tensors; -1 while it has none
-        self.admitted = False  # whether it ever held memory
-        self.last_served = 0  # the scheduler's step in which it last had a row
-        self.tokens_version = 0  # times that tokens changed otherwise than by sampling one more
-        self.blocks_version = 0  # times that blocks changed otherwise than by adding some behind the last
+    stream: int
+    tokens: list[int]
+    sampling: Sampling
+    _: KW_ONLY
+    credit: int
+    context: int
+    priority: int = 0
+    tenant: int = 0
+    num_prompt: int = ALL
+    injections: list[tuple[int, int]] = field(default_factory=list)  # (output index, how many tokens)
+    bans: list[tuple[int, int]] = field(default_factory=list)  # (output index, token)
+    num_outputs: int = field(init=False)
+    paused: bool = False  # by the client
+    preempted: bool = False  # told that it waits for memory
+    num_computed: int = 0
+    num_writable: int = 0
+    num_in_flight: int = 0
+    num_placeholders: int = 0
+    in_flight: list[Row] = field(default_factory=list)  # in the order in which they complete
+    blocks: list[int] = field(default_factory=list)  # the block table, of the first group of layers
+    other_blocks: list[list[int]] = field(default_factory=list)  # the tables of the other groups
+    block_hashes: list[bytes] = field(default_factory=list)  # of its full computed blocks
+    token_hashes: list[bytes] = field(default_factory=list)  # of its first full blocks, as far as was asked
+    num_offered: int = 0  # of its full computed blocks, offered to the host cache
+    pending_load: object | None = None  # computed blocks that are on their way from the host's memory
+    constraint: Constraint | None = None  # of a grammar
+    awaited_outlook: object | None = None  # of the constraint: nothing is sampled before it is there
+    slot: int = -1  # row of the sampler's parameter tensors; -1 while it has none
+    admitted: bool = False  # whether it ever held memory
+    last_served: int = 0  # the scheduler's step in which it last had a row
+    tokens_version: int = 0  # times that tokens changed otherwise than by sampling one more
+    blocks_version: int = 0  # times that blocks changed otherwise than by adding some behind the last
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.tokens)
+        self.injections = list(self.injections)
+        self.bans = list(self.bans)
+        if self.num_prompt == ALL:
+            self.num_prompt = len(self.tokens)
+        injected = sum(count for _, count in self.injections)
+        self.num_outputs = len(self.tokens) - self.num_prompt - injected
 
     @property
     def num_tokens(self) -> int:
@@ -184,13 +182,13 @@ class Sequence:
 
     def launch(self, row: Row) -> None:
         """The row continues what is planned already."""
-        self._in_flight.append(row)
+        self.in_flight.append(row)
         self.num_in_flight += row.count
         self.num_placeholders += row.num_sampled
 
     def complete(self, row: Row) -> None:
         """What is left of the row, the oldest in flight, stands computed."""
-        self._in_flight.remove(row)
+        self.in_flight.remove(row)
         self.num_in_flight -= row.kept
         self.num_computed += row.kept
         self.num_placeholders -= row.num_awaited
@@ -206,7 +204,7 @@ class Sequence:
     def give_up_in_flight(self, position: int = 0) -> None:
         """Whatever is in flight counts only up to this position: what is computed behind it, and what is
         sampled there, is void. It is as if no more had been planned."""
-        for row in self._in_flight:
+        for row in self.in_flight:
             given_up = min(row.count, row.end - position)
             if given_up > row.given_up:
                 awaited, was_void = row.num_awaited, row.void
@@ -214,7 +212,7 @@ class Sequence:
                 row.given_up = given_up
                 self.num_placeholders -= awaited - row.num_awaited
                 self.tokens_version += row.void and not was_void  # what was counted of it is void
-        self._in_flight = [row for row in self._in_flight if not row.discarded]
+        self.in_flight = [row for row in self.in_flight if not row.discarded]
         if self.constraint is not None:
             self.constraint.truncate(self.num_tokens + self.num_placeholders)
 
@@ -228,7 +226,7 @@ class Sequence:
     def force(self, tokens: list[int]) -> None:
         """These come next, without being sampled: a row that was launched to sample the first of them does
         not."""
-        for row in self._in_flight:
+        for row in self.in_flight:
             if row.samples and not row.void:
                 self.draft(row, ())
                 row.samples = False

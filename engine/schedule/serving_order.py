@@ -8,11 +8,11 @@ What stands in a line costs nothing: a step pays for those whom it serves.
 from __future__ import annotations
 
 from bisect import insort
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Several
 from collections.abc import Set as AbstractSet
-from heapq import heappop, heappush, heapreplace
+from heapq import heappop, heappush
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from engine.schedule.sequence import Sequence
@@ -106,30 +106,42 @@ class Level(Generic[L, W]):
     def __init__(self, waiting: W) -> None:
         self.lines: dict[int, L] = {}  # by tenant
         self.waiting = waiting  # all of them, whoever waits longest first
-        # What each tenant was served when it was last looked at, which is no more than it was by now: one
-        # entry for each that has a line.
-        self._least: list[tuple[int, int]] = []
+        # Tenants, by what each was served when it was last looked at, which is no more than it was by now.
+        # Each that has a line stands there once. Most were served about as much: a heap of all would be deep.
+        self._at: dict[int, deque[int]] = {}
+        self._least: list[int] = []  # a heap of those numbers
         self._entered: set[int] = set()
         self.exhausted: set[int] = set()  # tenants, whose line had all its turns in this step
 
     def enter(self, tenant: int, served: int) -> None:
         if tenant not in self._entered:
             self._entered.add(tenant)
-            heappush(self._least, (served, tenant))
+            self._put(tenant, served)
+
+    def _put(self, tenant: int, served: int) -> None:
+        tenants = self._at.get(served)
+        if tenants is None:
+            tenants = self._at[served] = deque()
+            heappush(self._least, served)
+        tenants.append(tenant)
 
     def tenant(self, shares: Shares, skipped: AbstractSet[int]) -> int | None:
         """Who was served least of those that have a line and are not to be skipped."""
-        least, lines, exhausted = self._least, self.lines, self.exhausted
+        lines, exhausted, least = self.lines, self.exhausted, self._least
         floor, served_of = shares.floor, shares.tokens
         while least:
-            entered, tenant = least[0]
-            if tenant not in lines or tenant in skipped or tenant in exhausted:
-                heappop(least)
-                self._entered.discard(tenant)
-            elif entered < (served := served_of[tenant]) > floor:
-                heapreplace(least, (served, tenant))
-            else:
-                return tenant
+            entered, tenants = least[0], self._at[least[0]]
+            while tenants:
+                tenant = tenants[0]
+                if tenant not in lines or tenant in skipped or tenant in exhausted:
+                    tenants.popleft()
+                    self._entered.discard(tenant)
+                elif entered < (served := served_of[tenant]) > floor:
+                    tenants.popleft()
+                    self._put(tenant, served)
+                else:
+                    return tenant
+            del self._at[heappop(least)]
         return None
 
 

@@ -63,7 +63,7 @@ class Holders:
             return []
         if blocks > self._idle_blocks and next(self._behind(claimant), None) is None:
             return []
-        released = Released(self._cache.refs)
+        released = Released(self._cache.blocks.refs)
         taken: list[Sequence] = []
         for holder in self._in_order(claimant, step, running):
             released.add(holder)

@@ -13,7 +13,7 @@ from collections.abc import Sequence as Several
 from engine import api
 from engine.sampling.sampler import Sampler
 from engine.schedule.scheduler import Scheduler
-from engine.schedule.sequence import SampledToken, Sequence
+from engine.schedule.sequence import ALL, SampledToken, Sequence
 from engine.step.constraining import Constraining
 
 Answer = Callable[[int], api.AnyChange]  # to a command, given the index of the next token
@@ -47,7 +47,7 @@ class Lifecycle:
             context=self._context,
             priority=command.priority,
             tenant=command.tenant,
-            num_prompt=command.prompt,
+            num_prompt=ALL if command.prompt is None else command.prompt,
             injections=command.injections,
             bans=command.bans,
         )

@@ -195,7 +195,7 @@ class Mix:
 
     def _freed(self, holders: list[Sequence]) -> int:
         owners = Counter(number for one in holders for number in one.blocks)
-        return sum(count == self.cache.refs[number] for number, count in owners.items())
+        return sum(count == self.cache.blocks.refs[number] for number, count in owners.items())
 
     def _behind(self, holder: Sequence, claimant: Sequence) -> bool:
         if holder.num_to_compute == 0 and holder.num_in_flight == 0:

@@ -245,7 +245,7 @@ def test_a_rewind_into_a_shared_block_copies_it(architecture: str) -> None:
     driver.send(*(api.Submit(stream, TEXTS[0][:13], greedy(40), credit=29) for stream in (1, 2)))
     driver.until(driver.has(2, 29))
     driver.settle(api.Pause(2, release=True), api.Resume(2))
-    assert any(refs == 2 for refs in driver.engine.cache.refs)
+    assert any(refs == 2 for refs in driver.engine.cache.blocks.refs)
     put = TEXTS[1][:5]
     driver.settle(
         api.Truncate(2, 27), api.Append(2, put), api.Truncate(1, 27), api.Grant(1, 40), api.Grant(2, 40)

@@ -113,7 +113,7 @@ def test_a_rewind_behind_the_window_takes_what_is_cached(architecture: str) -> N
 def test_a_rewind_behind_the_window_computes_again_what_is_lost(architecture: str) -> None:
     driver = spoken(architecture)
     cache = driver.engine.cache
-    cache.take_idle(cache.now, 1, cache.cached)
+    cache.blocks.take_idle(cache.blocks.now, 1, cache.cached)
     assert computed(driver, api.Truncate(1, 10)) == 90 + 40 - 1
     check(driver, architecture, 40)
 

@@ -102,7 +102,7 @@ def test_whoever_begins_alike_takes_them() -> None:
     compute(cache, seq)
     assert cache.match_prefix(other) == 8 == other.num_computed
     assert other.blocks == seq.blocks[:2]
-    assert [cache.refs[number] for number in seq.blocks] == [2, 2, 1]
+    assert [cache.blocks.refs[number] for number in seq.blocks] == [2, 2, 1]
     cache.audit([seq, other])
     cache.release(seq)
     assert counts(cache) == (2, 0, 6)
@@ -292,7 +292,7 @@ def _lose(cache: BlockCache, seq: Sequence) -> None:
 
 
 def _count_twice(cache: BlockCache, seq: Sequence) -> None:
-    cache.refs[seq.blocks[0]] += 1
+    cache.blocks.refs[seq.blocks[0]] += 1
 
 
 def _take_foreign(cache: BlockCache, seq: Sequence) -> None:
@@ -318,15 +318,15 @@ def _write_what_others_may_find(cache: BlockCache, seq: Sequence) -> None:
 
 
 def _free_what_is_used(cache: BlockCache, seq: Sequence) -> None:
-    cache._free.give(seq.blocks[:1])
+    cache.blocks._free.give(seq.blocks[:1])
 
 
 def _cache_without_a_name(cache: BlockCache, seq: Sequence) -> None:
-    cache._cached[cache._free.take(1, 0, 0)[0]] = 0.0
+    cache.blocks._cached[cache.blocks._free.take(1, 0, 0)[0]] = 0.0
 
 
 def _forget_half_a_name(cache: BlockCache, seq: Sequence) -> None:
-    cache._by_hash.popitem()
+    cache.blocks._by_name.popitem()
 
 
 @pytest.mark.parametrize(

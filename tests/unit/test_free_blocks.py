@@ -68,6 +68,8 @@ class Tables:
         assert len(self.free) == len(self.refs) - len(taken)
         if isinstance(self.free, FreeRuns):
             assert not any(first < self.free._hand < end for first, end in self.free.runs())
+            ends = {end for _, end in self.free.runs()}
+            assert all(first == self.free._hand for first, _ in self.free.runs() if first in ends)
 
 
 @SETTINGS
@@ -157,9 +159,9 @@ def test_what_is_evicted_is_the_oldest_also_where_it_is_evicted_ahead() -> None:
     cache, dice = BlockCache(512, BLOCK), random.Random(3)
     turn_over(cache, 2, dice)
     for _ in range(200):
-        before = list(cache._cached)
+        before = list(cache.blocks._cached)
         sequence = admit(cache, dice.randrange(1, 30))
-        left = list(cache._cached)
+        left = list(cache.blocks._cached)
         assert left == before[len(before) - len(left) :]
         cache.release(sequence)
 

@@ -152,7 +152,7 @@ class Ages(RuleBasedStateMachine):
     """Whatever comes and goes: nothing is given back that is in use, or was a while ago; and in the end
     everything is."""
 
-    @initialize(blocks=st.integers(4, 24), group=st.sampled_from([1, 2, 4]))
+    @initialize(blocks=st.integers(4, 150), group=st.sampled_from([1, 2, 4]))
     def open(self, blocks: int, group: int) -> None:
         self.room, self.group, self.count = Room(blocks, SIZE // group), group, 0
         self.last_used = Counter[int]()

@@ -222,7 +222,7 @@ def test_a_rewind_behind_the_window_computes_what_is_lost() -> None:
     memory = Memory(None, 10)
     sequence = memory.add(1, 40)
     memory.grant(sequence, 40)
-    memory.cache.take_idle(memory.cache.now, 1, memory.cache.cached)
+    memory.cache.blocks.take_idle(memory.cache.blocks.now, 1, memory.cache.cached)
     assert memory.rewind(sequence, 4) == 40 + 4
 
 
@@ -276,7 +276,7 @@ def test_the_audit_sees_what_is_gone_too_early() -> None:
     sequence = memory.add(1, 40)
     table = sequence.other_blocks[0]
     at = first_held(table)
-    memory.cache._drop([table[at]])
+    memory.cache.blocks.drop([table[at]])
     table[at] = GONE
     with pytest.raises(AssertionError):
         memory.cache.audit([sequence])

@@ -1,0 +1,183 @@
+"""Blocks: which are in use, which hold what may be found again, and which are free.
+
+A block is in exactly one of three states. *Used*: it is in some tables. *Cached*: nobody uses it, but it has
+a name, and whoever asks for that finds it. *Free*: neither. `audit()` proves it.
+
+What is cached is evicted in one order, the least recently used first and a chain's end before its beginning.
+Where blocks lie is the business of `free_runs.py`: where tables should be runs of neighbours, some may be
+evicted before they are needed, in that same order.
+
+They are numbers here; the tensors behind them belong to the runner. They know names, and not what those are
+made of; tables, and not whose.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from itertools import islice
+
+from engine.schedule.free_blocks import FreeBlocks, FreeList
+from engine.schedule.free_runs import FreeRuns
+from engine.schedule.idle_blocks import IdleBlocks
+from engine.schedule.windows import GONE, first_held
+
+PIECE = 256  # tokens that attention reads as one, where it reads slices
+EVICTED_TOGETHER = 32  # blocks, before it is looked again whether they were enough
+
+
+class Blocks:
+    def __init__(self, count: int, block_size: int, *, runs: bool) -> None:
+        self.refs = [0] * count  # tables that a block is in
+        self._name_of: dict[int, bytes] = {}
+        self._by_name: dict[bytes, int] = {}
+        self._cached: OrderedDict[int, float] = OrderedDict()  # since when; least recently used first
+        self._free: FreeBlocks = FreeRuns(self.refs, max(1, PIECE // block_size)) if runs else FreeList(count)
+        self._idle = IdleBlocks(count, self._is_free)
+        self.now = 0.0  # as we were last told
+
+    @property
+    def total(self) -> int:
+        return len(self.refs)
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    @property
+    def cached(self) -> int:
+        return len(self._cached)
+
+    @property
+    def available(self) -> int:
+        """To be taken: what is cached is evicted for it."""
+        return len(self._free) + len(self._cached)
+
+    # -- use -------------------------------------------------------------------------------------
+
+    def take(self, count: int, table: list[int]) -> list[int]:
+        """So many, which are available, for the end of a table: behind its last, where those are free."""
+        taken = list(self._free.take_behind(table[-1], count)) if table and table[-1] != GONE else []
+        if len(taken) < count:
+            self._make_room(count - len(taken))
+            at = len(table) + len(taken)
+            taken += self._free.take(count - len(taken), at, at - first_held(table))
+        for number in taken:
+            self.refs[number] = 1
+        return taken
+
+    def use(self, name: bytes) -> int:
+        """The block with this name, which there is, is in one table more."""
+        number = self._by_name[name]
+        self._cached.pop(number, None)
+        self.refs[number] += 1
+        return number
+
+    def drop(self, numbers: list[int]) -> None:
+        """A table's end is in it no longer. What nobody else uses is cached, or free."""
+        refs, free = self.refs, list[int]()
+        # Last block first: what is evicted first from the cache should be a chain's end, not its beginning.
+        for number in reversed(numbers):
+            refs[number] -= 1
+            if refs[number]:
+                continue
+            if number in self._name_of:
+                self._cached[number] = self.now
+            else:
+                free.append(number)
+        if free:
+            self._give(free)
+
+    def _make_room(self, count: int) -> None:
+        free = self._free
+        if len(free) < count:
+            self._evict(count - len(free))
+        while self._cached and len(free) < count + free.most_ahead and not free.fits(count):
+            self._evict(min(free.most_ahead, EVICTED_TOGETHER))
+
+    def _evict(self, count: int) -> None:
+        self._give(self._forget_oldest(count))
+
+    def _forget_oldest(self, count: int) -> list[int]:
+        """So many of the cached, if there are: they are in no state, until they are free."""
+        numbers = [self._cached.popitem(last=False)[0] for _ in range(min(count, len(self._cached)))]
+        for number in numbers:
+            del self._by_name[self._name_of.pop(number)]
+        return numbers
+
+    def _give(self, numbers: list[int]) -> None:
+        """They are free, and hold memory until nobody has taken them for a while."""
+        self._free.give(numbers)
+        self._idle.add(numbers, self.now)
+
+    def _is_free(self, number: int) -> bool:
+        return not self.refs[number] and number not in self._cached
+
+    # -- names -----------------------------------------------------------------------------------
+
+    def find(self, name: bytes) -> int | None:
+        """The block with this name."""
+        return self._by_name.get(name)
+
+    def has(self, name: bytes) -> bool:
+        return name in self._by_name
+
+    def has_name(self, number: int) -> bool:
+        return number in self._name_of
+
+    def is_cached(self, number: int) -> bool:
+        return number in self._cached
+
+    def name(self, number: int, name: bytes) -> None:
+        """It can be found from now on, unless another has this name, or it has one."""
+        if name not in self._by_name and number not in self._name_of:
+            self._by_name[name] = number
+            self._name_of[number] = name
+
+    def forget(self, number: int) -> None:
+        """Nobody finds it any more; if nobody uses it, it is free."""
+        name = self._name_of.pop(number, None)
+        if name is None:
+            return
+        del self._by_name[name]
+        if not self.refs[number]:
+            del self._cached[number]
+            self._give([number])
+
+    # -- those that nobody has used for a while ----------------------------------------------------
+
+    @property
+    def idle_since(self) -> float | None:
+        """Nobody has been idle for longer; None where only blocks in use hold memory."""
+        cached = next(iter(self._cached.values()), None)
+        return min((since for since in (cached, self._idle.since) if since is not None), default=None)
+
+    def take_idle(self, until: float, group: int, most: int) -> list[int]:
+        """Forget of the cached, and take of the free, about `most` that nobody has used since `until`.
+
+        Returns the groups, of `group` neighbours each, that hold nothing any more. A group that is held by
+        one of its blocks is returned behind the last.
+        """
+        ripe = self._forget_oldest(sum(since <= until for since in islice(self._cached.values(), most)))
+        self._free.give(ripe)
+        ripe += self._idle.take(until, most - len(ripe))
+        return [at for at in sorted({number // group for number in ripe}) if self._holds_nothing(at, group)]
+
+    def _holds_nothing(self, at: int, group: int) -> bool:
+        neighbours = range(at * group, min((at + 1) * group, self.total))
+        return not any(
+            self.refs[number] or number in self._cached or number in self._idle for number in neighbours
+        )
+
+    # -- proof -----------------------------------------------------------------------------------
+
+    def audit(self, owners: Counter[int]) -> None:
+        """Raise unless every block is accounted for exactly once. `owners`: the tables that each is in."""
+        free = Counter(self._free)
+        for number, refs in enumerate(self.refs):
+            assert refs == owners[number], f"block {number}: {refs} references, in {owners[number]} tables"
+            states = (refs > 0) + (number in self._cached) + free[number]
+            assert states == 1, f"block {number}: free, cached or used, {states} times"
+            assert number not in self._cached or number in self._name_of, f"block {number}: without a name"
+        assert free.total() == len(self._free)
+        assert {number: name for name, number in self._by_name.items()} == self._name_of
+        self._idle.audit()
