@@ -85,10 +85,12 @@ class ToolLoop:
         missing = [call.call_id for call in self.missing]
         return bool(told) and told == missing and self._results.keys() >= set(missing)
 
-    def settle(self) -> None:
-        """Calls have been answered, or are no more: their results wait no longer."""
-        for call_id in self._results.keys() - {call.call_id for call in self.missing}:
+    def settle(self) -> bool:
+        """Calls have been answered, or are no more: their results wait no longer. Whether any did."""
+        settled = self._results.keys() - {call.call_id for call in self.missing}
+        for call_id in settled:
             self._drop(call_id)
+        return bool(settled)
 
     def _drop(self, call_id: str) -> None:
         result = self._results.pop(call_id, None)
