@@ -11,22 +11,25 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 
+from midstream.agent import Run
 from midstream.cli.answer_view import TEMPERATURE_STEP, AnswerView
 from midstream.cli.key_bindings import Intent
 from midstream.cli.sanitize import sanitize
 from midstream.errors import ConnectionLost, RequestError, RequestFinished
-from midstream.stream import Stream
+from midstream.protocol import Event, Snapshot, Token
+from midstream.stream_core import Chunk
 
 
 class AnswerController:
     def __init__(
         self,
-        stream: Stream,
+        run: Run,
         view: AnswerView,
         prompt: Callable[[str], Awaitable[str | None]],
         redraw: Callable[[], None],
     ) -> None:
-        self._stream = stream
+        self._run = run
+        self._stream = stream = run.stream
         self._view = view
         self._prompt = prompt
         self._redraw = redraw
@@ -44,10 +47,16 @@ class AnswerController:
 
     async def read(self) -> None:
         """Show the answer up to its end."""
-        while (chunk := await self._stream.next()) is not None:
-            self._view.add_chunk(chunk, time.monotonic())
+        async for event in self._run:
+            self._show(event)
             self._update_view()
-        self._update_view()  # of its end no chunk tells, nor of what came behind the last
+
+    def _show(self, event: Event) -> None:
+        match event:
+            case Token(index=index, count=count, delta=delta):
+                self._view.add_chunk(Chunk(index, count, delta), time.monotonic())
+            case Snapshot(index=index, text=text):
+                self._view.replace(index, text)
 
     async def steer(self, intents: asyncio.Queue[Intent]) -> None:
         """Carry out intents for ever. What the server refuses is said; what comes too late is no matter."""
@@ -66,6 +75,7 @@ class AnswerController:
         """Steering may have taken back what is shown; what stands and was read is known to the stream."""
         self._view.truncate(self._stream.consumed)
         self._view.thoughts, self._view.calls = self._stream.thoughts, self._stream.calls
+        self._view.outcomes = self._run.outcomes
         self._view.set_paused(self._stream.pause_reason)
         self._view.ended = self._stream.final is not None
         self._redraw()
