@@ -23,6 +23,7 @@ MEASUREMENTS = (
     "decode",
     "perplexity",
     "structure",
+    "agents",
     "exact",
     "memory",
 )
