@@ -21,15 +21,16 @@ import httpx2
 from msgspec import Struct, field
 from websockets.asyncio.client import ClientConnection, connect
 
+from bench.peer_model import safetensors_folder
 from bench.result_tables import Figure
 from bench.server import ServerProcess
 from bench.transformers_serve import TransformersServe
-from engine.model.loading import DEFAULT_MODEL, resolve
+from engine.model.loading import DEFAULT_MODEL
 
 ROUNDS = {1: 8, 8: 3, 32: 2}  # by how many read at a time
 TOKENS = 32
 SHARES = (0.5, 0.95, 0.99)
-DTYPE = ("--dtype", "float32")
+FLOAT32 = ("--dtype", "float32")
 ROOM = (
     "--cb-num-blocks",
     "64",
@@ -126,11 +127,11 @@ def contest(readers: Readers) -> dict[int, Waits]:
 
 def measure() -> list[Figure]:
     greedy = {"temperature": 0, "max_tokens": TOKENS}
-    with ServerProcess("--model", DEFAULT_MODEL, *DTYPE) as server:
+    with ServerProcess("--model", DEFAULT_MODEL) as server:
         sse = contest(lambda count: over_sse(server.host, greedy | {"ignore_eos": True}, count))
         websocket = contest(lambda count: over_websocket(server.host, count))
     endless = json.dumps({"max_new_tokens": TOKENS, "do_sample": False, "eos_token_id": -1})
-    with TransformersServe(resolve(DEFAULT_MODEL), *DTYPE, *ROOM) as peer:
+    with TransformersServe(safetensors_folder(), *FLOAT32, *ROOM) as peer:
         asked = {"model": peer.model, "max_tokens": TOKENS, "generation_config": endless}
         theirs = contest(lambda count: over_sse(peer.host, asked, count))
     return _figures(sse, websocket, theirs)

@@ -24,7 +24,8 @@ import msgspec
 import torch
 from torch import Tensor
 
-from bench.decode import ROUNDS, STREAM_COUNTS, engine_rate
+from bench.contestants import engine_times
+from bench.decode import DECODING, ROUNDS
 from bench.result_tables import Figure
 from engine import api
 from engine.build.build import build
@@ -40,7 +41,8 @@ STREAMS, TOKENS = 64, 200
 LONGEST_PROMPT = 1500
 STEP_TOKENS = 128
 SLOTS = 128
-RUNS = (("float32", 1), ("float32", 2), ("bfloat16", 1), ("bfloat16", 2))  # dtype, threads
+RUNS = tuple((what, threads) for what in ("q8", "float32", "bfloat16") for threads in (1, 2))
+WIDTHS = {"q8": ("q8", "auto"), "float32": ("f32", "auto"), "bfloat16": ("f32", "bfloat16")}  # weights, dtype
 
 
 # -- what is computed ------------------------------------------------------------------------------
@@ -323,19 +325,25 @@ def measure(streams: int = STREAMS, tokens: int = TOKENS) -> list[Figure]:
 
 def _differences(streams: int, tokens: int) -> Iterator[Figure]:
     known: dict[str, Computed] = {}
-    for dtype, threads in RUNS:
+    for what, threads in RUNS:
+        weights, dtype = WIDTHS[what]
         options = api.EngineOptions(
-            model=DEFAULT_MODEL, device="cpu", dtype=dtype, threads=threads, kv_tokens=SLOTS * 2048
+            model=DEFAULT_MODEL,
+            device="cpu",
+            weights=weights,
+            dtype=dtype,
+            threads=threads,
+            kv_tokens=SLOTS * 2048,
         )
         engines = Engines.of(options)
         wanted = scripts(streams, tokens, engines.vocab)
         trials: dict[str, Callable[[Engines, list[Script]], Computed]] = ways(wanted)
-        if dtype not in known:
-            known[dtype] = alone(engines, wanted)
+        if what not in known:
+            known[what] = alone(engines, wanted)
         for name, way in trials.items():
-            tokens_off, logits_off = differing(known[dtype], way(engines, wanted))
-            count = sum(map(len, known[dtype].heard))
-            where = f"{dtype}, {threads} thread{'s' * (threads > 1)}"
+            tokens_off, logits_off = differing(known[what], way(engines, wanted))
+            count = sum(map(len, known[what].heard))
+            where = f"{what}, {threads} thread{'s' * (threads > 1)}"
             print(f"{where}: {name}: {tokens_off} of {count} tokens, {logits_off} logits", file=sys.stderr)
             yield Figure(f"tokens of {count} that differ {name}, {where}", tokens_off, "", "0")
 
@@ -346,12 +354,12 @@ def _costs() -> Iterator[Figure]:
         exact: build(api.EngineOptions(model=DEFAULT_MODEL, device="cpu", exact=exact))[0]
         for exact in ("off", "on")
     }
-    for count in STREAM_COUNTS:
+    for question in DECODING:
         rates: dict[str, list[float]] = {"off": [], "on": []}
-        for salt, exact in islice(zip(cycle(range(1, 99)), cycle(rates)), 4 * ROUNDS):
-            rates[exact].append(engine_rate(engines[exact], count, salt))
+        for exact in islice(cycle(rates), 4 * ROUNDS):
+            rates[exact].append(question.asked_of(partial(engine_times, engines[exact])))
         off, on = (statistics.median(rates[exact]) for exact in ("off", "on"))
-        yield Figure(f"exact, {count} streams", on, "tok/s", ">= 0.95 x", on / off, "not exact")
+        yield Figure(f"exact, {question.name}", on, "tok/s", ">= 0.95 x", on / off, "not exact")
 
 
 if __name__ == "__main__":

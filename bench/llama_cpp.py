@@ -11,7 +11,7 @@ from typing import Self
 
 import httpx2
 
-SLOTS, CONTEXT = 32, 32 * 256
+SLOTS, CONTEXT = 32, 32 * 1088
 SERVER = """
 import sys, time, xllamacpp
 params = xllamacpp.CommonParams()
@@ -40,14 +40,13 @@ class LlamaCpp:
         self._process.kill()
         self._process.communicate()
 
-    async def rate(self, prompts: list[list[int]], tokens: int) -> float:
-        """Tokens a second, from when all streams have their first one."""
+    async def times(self, prompts: list[list[int]], tokens: int) -> list[list[float]]:
+        """When each token of each stream came, in seconds from when all were asked."""
         limits = httpx2.Limits(max_connections=len(prompts))
         async with httpx2.AsyncClient(base_url=self._address, limits=limits, timeout=None) as client:
+            since = time.perf_counter()
             streams = await asyncio.gather(*(self._read(client, prompt, tokens) for prompt in prompts))
-        since = max(times[0] for times in streams)
-        after = sum(sum(at > since for at in times) for times in streams)
-        return after / (max(times[-1] for times in streams) - since)
+        return [[at - since for at in times] for times in streams]
 
     async def _read(self, client: httpx2.AsyncClient, prompt: list[int], tokens: int) -> list[float]:
         body = {"prompt": prompt, "n_predict": tokens, "temperature": 0, "stream": True, "ignore_eos": True}

@@ -2,15 +2,14 @@
 when nobody has wanted anything for a while.
 
 A page that several processes share counts in parts, one for each of them, so that the sum is what the machine
-gives. The peer is llama.cpp's server, where the package xllamacpp is installed and BENCH_GGUF names
-the same model in fp32 as a file: with as much context as the whole of our KV cache, and as one stream's.
+gives. The peer is llama.cpp's server, where the package xllamacpp is installed, with the same weights
+in the same width: with as much context as the whole of our KV cache, and as one stream's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import subprocess
 import sys
@@ -18,10 +17,11 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+from bench.peer_model import gguf_file
 from bench.result_tables import Figure
 from bench.server import ServerProcess
+from engine.ggml.weights import weights_bytes
 from engine.model.loading import DEFAULT_MODEL, resolve
-from engine.model.preflight import parameter_count
 
 STREAMS, PROMPT, TOKENS = 64, 448, 64
 CONTEXT, BLOCK = 8192, 16  # of a stream of the default model, and of the KV cache
@@ -76,7 +76,7 @@ def wait_until_given_back(server: ServerProcess) -> None:
 
 
 def measure() -> list[Figure]:
-    weights = parameter_count(resolve()) * 4
+    weights = weights_bytes(resolve(), "q8")
     with ServerProcess("--model", DEFAULT_MODEL, "--kv-idle-s", str(IDLE_S)) as server:
         gateway = server.process.pid
         engine, spare = engine_processes(gateway)
@@ -109,10 +109,16 @@ def measure() -> list[Figure]:
 
 def llama_cpp(context: int) -> int | None:
     """Bytes of its server, with so many tokens of context."""
-    file = os.environ.get("BENCH_GGUF")
-    if not file or find_spec("xllamacpp") is None:
+    if find_spec("xllamacpp") is None:
         return None
-    command = [sys.executable, "-c", PEER, file, str(context), str(max(1, context // CONTEXT))]
+    command = [
+        sys.executable,
+        "-c",
+        PEER,
+        str(gguf_file("q8")),
+        str(context),
+        str(max(1, context // CONTEXT)),
+    ]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return shared_out_bytes(done.stdout)
 

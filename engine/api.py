@@ -51,7 +51,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     model: str
     device: str = "auto"
     dtype: str = "auto"
-    weights: str = "auto"  # or f32, bf16, q8, q4: how wide they are on a CPU; auto is a GGUF file's own width
+    weights: str = "auto"  # on a CPU, or f32, bf16, q8, q4; auto is a GGUF file's own, q8 for a small one
     attention: str = "auto"
     threads: int = 0
     kv_tokens: int = 0

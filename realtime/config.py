@@ -68,7 +68,8 @@ class Options:
     devices: int = option(1, "devices that share the model, each holding a part of it", least=1, most=64)
     dtype: Dtype = option("auto", "precision of weights and cache; auto chooses by the device")
     weights: Weights = option(
-        "auto", "width of the weights on a CPU; auto takes a GGUF file's own, and else f32"
+        "auto",
+        "width of the weights on a CPU; auto takes a GGUF file's own, q8 for a small one, and else f32",
     )
     attention: Attention = option(
         "auto", "what reads the KV cache; auto takes triton on a CUDA device, else sdpa"

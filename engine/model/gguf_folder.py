@@ -40,5 +40,5 @@ def _fill(file: Path, folder: Path) -> None:
     else:
         from engine.model.gguf_to_huggingface import convert  # brings transformers with it
 
-        convert(file, folder, weights=False)
+        convert(file, folder)
     (folder / GGUF_FILE).symlink_to(file)

@@ -1,4 +1,4 @@
-"""GGUF conversion: what a file says becomes a Hugging Face folder, with its weights or without.
+"""GGUF conversion: what a file says of its model becomes a Hugging Face folder, without the weights.
 
 It knows the two formats, and nothing of where the file comes from. transformers reads GGUF too, but wants
 accelerate for it, marks the model as quantized, and splits text as no SmolLM tokenizer does.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerFast
 
@@ -29,15 +28,13 @@ DIGITS_ALONE = {"smollm"}  # and for the rest as GPT-2 splits
 AS_GPT2 = {"gpt-2", "default", *DIGITS_ALONE}
 
 
-def convert(source: Path, folder: Path, *, weights: bool) -> None:
-    """Write what stands in `source` into the empty `folder`; its weights in float32, if at all."""
+def convert(source: Path, folder: Path) -> None:
+    """Write what stands in `source` of configuration and tokenizer into the empty `folder`."""
     file = GgufFile(source)
     config, tokenizer = _config(file), _tokenizer(file)
     config.save_pretrained(folder)
     _generation(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    if weights:
-        save_file(file.state_dict(config), folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def _config(file: GgufFile) -> PreTrainedConfig:

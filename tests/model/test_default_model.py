@@ -64,7 +64,7 @@ def is_same_but_for_ties(tokens: list[int], expected: list[int], margins: list[f
 
 
 def test_it_says_what_transformers_says_while_a_neighbour_comes_and_goes(prompts: list[list[int]]) -> None:
-    options = api.EngineOptions(model=DEFAULT_MODEL, dtype="float32", device="cpu", kv_tokens=512)
+    options = api.EngineOptions(model=DEFAULT_MODEL, weights="f32", device="cpu", kv_tokens=512)
     engine, hello = build(options)
     assert hello.dtype == "float32"
     driver = Driver(engine)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType as Kind
 
 from bench.exact import Engines, alone, differing, scripts, ways
 from engine import api, toy_model
@@ -103,6 +104,18 @@ def test_a_gguf_file_is_served_as_wide_as_it_is(tmp_path: Path, monkeypatch: pyt
     _, plain = build(options(tmp_path / "tiny.gguf", weights="f32"))
     assert (plain.weights, plain.products) == ("float32", "torch")
     assert plain.fingerprint != hello.fingerprint
+
+
+def test_what_is_narrower_than_eight_bits_is_computed_in_eight_while_that_is_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_gguf(tiny_model("llama"), tmp_path / "tiny.gguf", Kind.Q4_1)
+    _, hello = build(options(tmp_path / "tiny.gguf"))
+    assert hello.weights == "q8_0"
+    monkeypatch.setattr("engine.build.products.SMALL", 1)
+    _, hello = build(options(tmp_path / "tiny.gguf"))
+    assert hello.weights == "q4_1"
 
 
 def test_what_lies_beside_a_gguf_file_makes_its_folder(

