@@ -47,7 +47,7 @@ async def weather(city: str) -> str:
 
 def rows(before: Metrics, after: Metrics) -> dict[str, float]:
     """What went through the model meanwhile."""
-    names = {phase: f'scheduler_batch_size_sum{{phase="{phase}"}}' for phase in PHASES}
+    names = {phase: f'midstream_tokens_computed_total{{phase="{phase}"}}' for phase in PHASES}
     return {phase: after[name] - before.get(name, 0) for phase, name in names.items()}
 
 

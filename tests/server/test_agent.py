@@ -17,6 +17,7 @@ from midstream.protocol import Injected, Token, ToolCall, ToolCallDone
 from tests.server.server_process import Metrics, Served
 from tests.server.test_tools import spelt
 
+PHASES = ("prefill", "decode")
 PARIS, ROME = spelt({"city": "Paris"}), spelt({"city": "Rome"})
 
 
@@ -127,8 +128,8 @@ async def test_a_loop_of_twenty_calls_computes_each_token_once(
 
 
 def computed(metrics: Metrics) -> float:
-    """Rows that went through the model."""
-    return sum(metrics[f'scheduler_batch_size_sum{{phase="{phase}"}}'] for phase in ("prefill", "decode"))
+    """Tokens that went through the model."""
+    return sum(metrics[f'midstream_tokens_computed_total{{phase="{phase}"}}'] for phase in PHASES)
 
 
 async def test_they_run_side_by_side_also_those_that_block(client: midstream.Client) -> None:
