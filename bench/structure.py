@@ -31,7 +31,7 @@ from realtime.stream.params import resolved, sampling
 from realtime.text.grammar import source_of
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
-from realtime.tools.offered import offered
+from realtime.tools.offered import argument_kinds, no_texts
 from realtime.tools.parts import Arguments, CallBegun, CallEnded
 from realtime.tools.span_reader import SpanReader
 
@@ -159,7 +159,7 @@ def written(engine: Engine) -> tuple[list[int], int]:
 
 def call_in(output: list[int], prompt: list[int], model: ServedModel) -> str | None:
     """The tool that is called, if the call is whole and fits its schema."""
-    reader = SpanReader(model.tokenizer.spelling, offered(TOOLS), prompt)
+    reader = SpanReader(model.tokenizer.spelling, no_texts(argument_kinds(TOOLS)), prompt)
     parts = [part for index, token in enumerate(output) for part in reader.feed(token, index)]
     names = [part.name for part in parts if isinstance(part, CallBegun)]
     arguments = "".join(part.text for part in parts if isinstance(part, Arguments))

@@ -121,10 +121,12 @@ class Truncate(Command, frozen=True):
 
 class Append(Command, frozen=True):
     """Put tokens into the context, before the next output token. They must fit into the stream's grammar, if
-    it has one, or that begins anew behind them."""
+    it has one, or that begins anew behind them. `behind`: in place of all but so many of the tokens behind
+    the prompt, which stay where these cannot be put there."""
 
     tokens: list[int]
     grammar_anew: bool = False
+    behind: int | None = None
 
 
 class Cancel(Command, frozen=True):

@@ -31,8 +31,15 @@ def hotel(city: City, nights: Literal[1, 2, 3]) -> str:
     return f"{PRICES[city] * nights} euros"
 
 
+def approve(call: midstream.Call) -> bool | str:
+    """Asked before a hotel is: nobody stays for long without a word."""
+    return call.parsed["nights"] < 3 or "three nights are too many"
+
+
 agent = midstream.Agent(
     tools=[weather, hotel],
+    approvals=["hotel"],
+    approve=approve,
     system="You find out where somebody should go. Answer in one sentence.",
     tool_choice="required",  # the first turn calls; what follows is the model's own
     max_calls=6,

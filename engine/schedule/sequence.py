@@ -243,12 +243,22 @@ class Sequence:
         An injection that stands before token `index` is context that the token was sampled in: it stays.
         """
         assert 0 <= index <= self.num_outputs
+        return self.cut(self.output_position(index))
+
+    def cut(self, position: int) -> int:
+        """Remove all tokens from this position on, which may lie within an injection."""
         self.tokens_version += 1
-        if index < self.num_outputs:
-            self.injections = [(before, count) for before, count in self.injections if before <= index]
-            del self.tokens[self.output_position(index) :]
+        if position < self.num_tokens:
+            left, kept = position - self.num_prompt, list[tuple[int, int]]()
+            for before, count in self.injections:
+                stays = min(count, left - before)
+                if stays <= 0:
+                    break
+                kept.append((before, stays))
+                left -= stays
+            self.injections, self.num_outputs = kept, left
+            del self.tokens[position:]
             self.token_hashes.clear()
-            self.num_outputs = index
         self.num_computed = min(self.num_computed, self.num_tokens - 1)
         self.num_writable = 0
         self.give_up_in_flight(self.num_tokens - 1)

@@ -111,24 +111,28 @@ class Steering:
         self._lifecycle.answer(sequence, api.Adjusted)
 
     def _truncate(self, sequence: Sequence, index: int) -> None:
-        self._lifecycle.tell_answers(sequence)  # the token that they wait for will not come
-        sequence.truncate(min(index, sequence.num_outputs))
-        self._scheduler.release_blocks(sequence, keep=sequence.next_position)
+        self._cut(sequence, sequence.output_position(min(index, sequence.num_outputs)))
         self._lifecycle.answer(sequence, api.Truncated)
 
+    def _cut(self, sequence: Sequence, position: int) -> None:
+        self._lifecycle.tell_answers(sequence)  # the token that they wait for will not come
+        sequence.cut(position)
+        self._scheduler.release_blocks(sequence, keep=sequence.next_position)
+
     def _inject(self, sequence: Sequence, command: api.Append) -> None:
-        tokens = command.tokens
-        if not tokens:
+        tokens, kept = command.tokens, _kept(sequence, command)
+        if not tokens and command.behind is None:
             self._lifecycle.answer(sequence, api.Appended)
-        elif sequence.num_tokens + len(tokens) >= sequence.context:
-            refused = partial(api.Refused, known=sequence.num_tokens, context=sequence.context)
-            self._lifecycle.answer(sequence, refused)
-        elif sequence.constraint is None or command.grammar_anew:
+        elif kept + len(tokens) >= sequence.context:
+            self._lifecycle.answer(sequence, partial(api.Refused, known=kept, context=sequence.context))
+        elif sequence.constraint is None or command.grammar_anew or not tokens:
             self._put_in(sequence, command, fits=True)
+        elif sequence.constraint.start > kept:
+            self._put_in(sequence, command, fits=False)  # it began behind what they are to follow
         else:
             # Else it would be asked a token too early.
             sequence.give_up_in_flight(sequence.num_tokens - 1)
-            sequence.constraint.ask(tokens)
+            sequence.constraint.ask(tokens, instead_of=sequence.tokens[kept:])
             self._constraining.postpone(sequence)
             self._waiting[sequence] = deque([command])
 
@@ -136,5 +140,15 @@ class Steering:
         if not fits:
             self._lifecycle.answer(sequence, partial(api.Refused, reason="grammar"))
             return
-        sequence.inject(command.tokens, grammar_anew=command.grammar_anew)
+        if command.behind is not None:
+            self._cut(sequence, _kept(sequence, command))
+        if command.tokens:
+            sequence.inject(command.tokens, grammar_anew=command.grammar_anew)
         self._lifecycle.answer(sequence, partial(api.Appended, count=len(command.tokens)))
+
+
+def _kept(sequence: Sequence, command: api.Append) -> int:
+    """How many of its tokens stay."""
+    if command.behind is None:
+        return sequence.num_tokens
+    return min(sequence.num_tokens, sequence.num_prompt + command.behind)

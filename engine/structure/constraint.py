@@ -76,6 +76,11 @@ class Constraint:
     def compiled(self) -> bool:
         return self._matcher is not None
 
+    @property
+    def start(self) -> int:
+        """Where among the stream's tokens it began last."""
+        return self._runs[-1][0]
+
     # -- the stream's tokens -----------------------------------------------------------------------
 
     def append(self, tokens: list[int], position: int) -> None:
@@ -103,9 +108,10 @@ class Constraint:
         self._runs.append((position, position))
         self._change(Matcher.begin_anew)
 
-    def ask(self, tokens: list[int]) -> None:
-        """Whether they would fit: the outlook will say."""
-        self._change(lambda matcher: matcher.fits(tokens))
+    def ask(self, tokens: list[int], *, instead_of: list[int]) -> None:
+        """Whether they would fit in place of those, the last of the stream and none from before the grammar:
+        the outlook will say."""
+        self._change(lambda matcher: matcher.fits(tokens, instead_of))
 
     def _change(self, change: Change) -> None:
         self._changes.append(change)

@@ -68,8 +68,13 @@ class Matcher:
         if tokens and not self._matcher.consume_tokens(tokens):
             raise self._error(self._matcher)
 
-    def fits(self, tokens: list[int]) -> bool:
-        """Whether they may come next, one after the other."""
+    def fits(self, tokens: list[int], instead_of: list[int] | None = None) -> bool:
+        """Whether they may come next, one after the other; or in place of those, which were the last."""
+        if instead_of:
+            self.back(len(instead_of))
+            fits = self.fits(tokens)
+            self.accept(instead_of)
+            return fits
         run = self._runs[-1]
         if run.behind_end:
             return True

@@ -194,6 +194,10 @@ def check_tools(frame: protocol.Start) -> None:
             )
         case "required" if not names:
             raise Refusal("invalid_frame", '`tool_choice` is "required", and there are no `tools`.')
+    if isinstance(frame.approvals, list) and frame.fork is None:
+        unknown = next((name for name in frame.approvals if name not in names), None)
+        if unknown is not None:
+            raise Refusal("invalid_frame", f'`approvals` names "{unknown}", which is no tool of `tools`.')
     if not frame.tools:
         return
     if frame.messages is None:

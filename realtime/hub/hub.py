@@ -78,6 +78,12 @@ def _charge(effective: list[PendingCommand], work_s: float) -> None:
             pending.owe(work_s / len(effective))
 
 
+def _check_rate(entry: LiveStream, frame: StreamFrame) -> None:
+    """Of what has tokens computed. An inject's are counted when they are known."""
+    if isinstance(frame, protocol.Amend) or (isinstance(frame, protocol.Resume) and entry.released):
+        entry.quota.check_rate()
+
+
 class StreamNews(NamedTuple):
     """What a step did to a stream."""
 
@@ -495,6 +501,7 @@ class Hub:
         if entry is None:
             self._refuse_steering(key, frame)
             return None
+        _check_rate(entry, frame)
         stream = entry.stream
         elsewhere = self._subscriptions.listener_of(stream) is not listener
         send_reply = partial(self._send_reply, listener) if elsewhere and frame.ref is not None else None
@@ -511,10 +518,10 @@ class Hub:
                 stream.steer(frame, self.step, self._clock(), send_reply, listener.owe)
                 entry.released = entry.released or kv == "release"
             case protocol.Resume():
-                if entry.released:
-                    entry.quota.check_rate()
                 stream.steer(frame, self.step, self._clock(), send_reply, listener.owe)
                 entry.released = False
+            case protocol.Approve() | protocol.Amend():
+                stream.steer_call(frame, self.step, self._clock(), send_reply, listener.owe)
             case protocol.Adjust() | protocol.Rewind():
                 stream.steer(frame, self.step, self._clock(), send_reply, listener.owe)
         return stream

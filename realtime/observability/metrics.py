@@ -34,7 +34,7 @@ from realtime.pieces import Pieces, batches
 from realtime.stream.stream import Stream
 
 STATES = ("queued", "running", "paused", "stalled")
-STEERING = ("pause", "resume", "adjust", "inject", "rewind", "cancel")
+STEERING = ("pause", "resume", "adjust", "inject", "amend", "rewind", "cancel")
 _FEW = (1, 2, 3, 4, 8)
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5)
 

@@ -7,7 +7,7 @@ tokenizer and stop strings, and nothing of events, credit or the engine.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from copy import copy
 
 from realtime.stream.spanned_text import SpannedText
@@ -62,10 +62,19 @@ class Output:
         self._min_tokens = min_tokens
         self._text.set_stop(stop, min_tokens)
 
-    def inject(self, tokens: list[int], *, new_turn: bool = False, answers: Collection[str] = ()) -> None:
+    def inject(
+        self,
+        tokens: list[int],
+        *,
+        new_turn: bool = False,
+        answers: Collection[str] = (),
+        amends: str | None = None,
+    ) -> None:
         """These context tokens now stand before the next output token; `new_turn`: and close the model's
-        turn; `answers`: with the results of these calls."""
+        turn; `answers`: with the results of these calls; `amends`: they are of this one."""
         if self.spans is not None:
+            if amends is not None:
+                self.spans.amend(amends)
             self.spans.inject(tokens, new_turn=new_turn, answers=answers)
         self.injections.append((len(self.tokens), array("i", tokens)))
         self._injected += len(tokens)
@@ -92,17 +101,40 @@ class Output:
             start = index
         return list(tokens + self.tokens[start:])
 
-    def cut(self, index: int, stop: tuple[str, ...]) -> None:
-        """Take back output from `index` on, and injections behind it.
+    def place(self, behind: int) -> tuple[int, int]:
+        """Of the first so many tokens, injections among them: how many are output, and how many are not."""
+        injected = 0
+        for index, tokens in self.injections:
+            stays = min(len(tokens), behind - injected - index)
+            if stays <= 0:
+                break
+            injected += stays
+        return behind - injected, injected
+
+    def known_from(self, index: int, number: int, until: int) -> Iterator[int]:
+        """All that stands from output token `index` and injection `number` on, to before token `until`."""
+        for before, tokens in self.injections[number:]:
+            if before > until:
+                break
+            yield from self.tokens[index:before]
+            yield from tokens
+            index = before
+        yield from self.tokens[index:until]
+
+    def cut(self, index: int, stop: tuple[str, ...], injected: int | None = None) -> None:
+        """Take back output from `index` on, and injections behind it. `injected`: so many of the tokens that
+        were injected stay, where not all before `index` do.
 
         Text that may begin one of the stop strings, which may be others than when it was sent, does not stand
         either: it comes again once it is known to be none.
         """
+        if injected is not None and self.spans is not None:
+            self.spans.cut_injected(injected)
         sent = self._end(index)
         self._text = self._text.rewound(self.tokens, index, sent, stop, self._min_tokens)
         del self.tokens[index:], self._ends[index:]
-        self.injections = [(before, tokens) for before, tokens in self.injections if before <= index]
-        self._injected = sum(len(tokens) for _, tokens in self.injections)
+        self._injected = self.injected(before=index) if injected is None else injected
+        self.injections = _first_of(self.injections, self._injected)
         for at in range(index - 1, -1, -1):  # what is held once more was released with the last of them
             if self._ends[at] <= self._text.released:
                 break
@@ -120,3 +152,14 @@ class Output:
 
     def _end(self, count: int) -> int:
         return self._ends[count - 1] if count else 0
+
+
+def _first_of(injections: list[tuple[int, array[int]]], count: int) -> list[tuple[int, array[int]]]:
+    """Those of the first so many tokens."""
+    kept: list[tuple[int, array[int]]] = []
+    for index, tokens in injections:
+        if count <= 0:
+            break
+        kept.append((index, tokens[:count]))
+        count -= len(tokens)
+    return kept

@@ -9,11 +9,10 @@ events, credit and listeners, nor of what was asked and has not taken effect.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 
 from engine import api
 from midstream import protocol
-from midstream.protocol import Message, Params
+from midstream.protocol import Params
 from realtime.refusal import Refusal
 from realtime.stream.accumulated_output import Output
 from realtime.stream.engine_commands import too_long
@@ -22,7 +21,7 @@ from realtime.stream.params import forked, same_grammar, sampling, stops
 from realtime.stream.spanned_text import SpannedText
 from realtime.text.grammar import OutputRules
 from realtime.text.served_model import ServedModel
-from realtime.tools.offered import offered
+from realtime.tools.offered import argument_kinds
 
 PROMPT_TOKEN_BYTES, OUTPUT_TOKEN_BYTES = 4, 18  # as measured
 
@@ -69,12 +68,15 @@ class Context:
 
     # -- what changes it -------------------------------------------------------------------------
 
-    def inject(self, command: api.Append, messages: Sequence[Message] | None) -> None:
-        """`messages`: what the tokens say, where they close the model's turn."""
+    def inject(self, command: api.Append, frame: protocol.Frame | None) -> None:
+        """`frame`: which asked for it."""
         if not command.tokens:
             return
+        messages = frame.messages if isinstance(frame, protocol.Inject) else None
         answers = [message.tool_call_id for message in messages or () if message.tool_call_id is not None]
-        self.output.inject(command.tokens, new_turn=messages is not None, answers=answers)
+        amends = frame.call_id if isinstance(frame, protocol.Amend) else None
+        new_turn = messages is not None
+        self.output.inject(command.tokens, new_turn=new_turn, answers=answers, amends=amends)
         if command.grammar_anew:
             self._grammar_starts += (self._behind_prompt,)
 
@@ -88,9 +90,20 @@ class Context:
         """Output from `index` on is void. Returns how many tokens that was. `ends`: nothing will follow, and
         no stop string is looked for any more."""
         void = len(self.output) - index
-        self.output.cut(index, () if ends else stops(self.params))
-        self._grammar_starts = _starts_until(self._behind_prompt, self._grammar_starts)
+        self._cut(index, None, () if ends else stops(self.params))
         return void
+
+    def cut_behind(self, behind: int) -> tuple[int, int]:
+        """Of the tokens behind the prompt only so many stand. Returns how many of those are output, and how
+        many tokens of the output are void."""
+        index, injected = self.output.place(behind)
+        void = len(self.output) - index
+        self._cut(index, injected, stops(self.params))
+        return index, void
+
+    def _cut(self, index: int, injected: int | None, stop: tuple[str, ...]) -> None:
+        self.output.cut(index, stop, injected)
+        self._grammar_starts = _starts_until(self._behind_prompt, self._grammar_starts)
 
     # -- what is made of it ----------------------------------------------------------------------
 
@@ -152,7 +165,7 @@ def _spans(
     return SpannedText(
         model.tokenizer,
         start.request_id,
-        offered(tools) if tools else None,
+        argument_kinds(tools) if tools else None,
         prompt,
         stops(params),
         params.min_tokens or 0,

@@ -62,7 +62,9 @@ def too_long(used: int, more: int, context: int) -> Refusal:
     )
 
 
-def does_not_fit(index: int) -> Refusal:
+def does_not_fit(frame: protocol.Frame | None, index: int) -> Refusal:
+    if isinstance(frame, protocol.Amend):
+        return Refusal("invalid_params", f'These `arguments` do not fit the tool of call "{frame.call_id}".')
     return Refusal(
         "invalid_params",
         f"The grammar of this stream does not allow what was to be injected before token {index}: "

@@ -159,7 +159,7 @@ def event_bytes(event: StreamEvent | Error | Attached) -> int:
     return size
 
 
-def command_bytes(command: api.AnyCommand, params: Params | None) -> int:
+def command_bytes(command: api.AnyCommand | None, params: Params | None) -> int:
     """Of one that waits for the engine."""
     tokens = command.tokens if isinstance(command, api.Append) else ()
     return COMMAND_BYTES + TOKEN_ID_BYTES * len(tokens) + (0 if params is None else params_bytes(params))

@@ -1,14 +1,15 @@
 """The commands that one stream has sent to its engine, in order, and those of them that wait for a reply.
 
 Engines come and go. While there is none, commands are kept where they matter and dropped where they do not;
-the next one is sent everything that had no reply. This knows commands and their order, and nothing of what a
-reply means.
+the next one is sent everything that had no reply. What a frame comes to may hang on those before it: it is
+made a command when they have been replied to, and what came behind it waits till then. This knows commands
+and their order, and nothing of what a reply means.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct
 
@@ -16,19 +17,20 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import Params
 from realtime.stream.engine_commands import SteeringFrame
-from realtime.stream.memory import command_bytes
+from realtime.stream.memory import CHARACTER_BYTES, command_bytes
 from realtime.text.stop_strings import StopMatcher
 
 Reply = protocol.StreamEvent | protocol.Error
 SendReply = Callable[[Reply], None]
+CallFrame = protocol.Approve | protocol.Amend  # of a call as it stands when they take effect
 Owe = Callable[[float], None]  # told how many seconds of work a frame made once it took effect
 
 
 class PendingCommand(Struct):
     """A command that waits for the engine's reply. Without a frame it is our own doing."""
 
-    command: api.AnyCommand
-    frame: SteeringFrame | protocol.Cancel | None
+    command: api.AnyCommand | None  # None until those before it have their replies
+    frame: SteeringFrame | CallFrame | protocol.Cancel | None
     step: int  # the engine's last step when the frame came
     params: Params | None = None
     received_s: float = 0.0
@@ -71,17 +73,44 @@ class PendingCommands:
         self._send(submit)
         for pending in self._pending:
             pending.step = 0  # a new engine counts its steps anew
-            self._send(pending.command)
+        self._send_made(self._pending)
 
     def request(self, pending: PendingCommand) -> None:
+        unmade = any(before.command is None for before in self._pending)
         self._pending.append(pending)
-        self.bytes += command_bytes(pending.command, pending.params)
-        self.send(pending.command)
+        self.bytes += _bytes(pending)
+        if not unmade:
+            self._send_made([pending])
+
+    @property
+    def to_make(self) -> PendingCommand | None:
+        """The first, where it is no command yet."""
+        first = self._pending[0] if self._pending else None
+        return first if first is not None and first.command is None else None
+
+    def make(self, command: api.AnyCommand) -> None:
+        """The first comes to this."""
+        self.bytes -= _bytes(self._pending[0])
+        self._pending[0].command = command
+        self.bytes += _bytes(self._pending[0])
+        self._send_made(self._pending)
+
+    def drop_first(self) -> None:
+        """It came to no command."""
+        self.pop_replied()
+        self._send_made(self._pending)
+
+    def _send_made(self, some: Iterable[PendingCommand]) -> None:
+        """Up to one that is no command yet."""
+        for pending in some:
+            if pending.command is None:
+                break
+            self.send(pending.command)
 
     def pop_replied(self) -> PendingCommand:
         """The command that the next reply is to: the engine replies in the order of the commands."""
         replied = self._pending.popleft()
-        self.bytes -= command_bytes(replied.command, replied.params)
+        self.bytes -= _bytes(replied)
         return replied
 
     def send(self, command: api.AnyCommand) -> None:
@@ -95,3 +124,8 @@ class PendingCommands:
         self._pending.clear()
         self.bytes = 0
         return left
+
+
+def _bytes(pending: PendingCommand) -> int:
+    said = pending.frame.arguments if isinstance(pending.frame, protocol.Amend) else ""
+    return command_bytes(pending.command, pending.params) + CHARACTER_BYTES * len(said)

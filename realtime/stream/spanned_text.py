@@ -23,9 +23,9 @@ from realtime.stream.span_events import Beside
 from realtime.text.detokenizer import TextStream
 from realtime.text.tokenizer import Tokenizer
 from realtime.tools import parts as spans
-from realtime.tools.offered import offered_bytes
+from realtime.tools.offered import Kinds, kinds_bytes, no_texts
 from realtime.tools.parts import Lengths, Part
-from realtime.tools.span_reader import Offered, SpanReader
+from realtime.tools.span_reader import SpanReader
 
 COPY_EVERY = 64  # tokens, injected ones too: a rewind reads hardly more than these anew
 READ_AT_ONCE = 2048  # tokens of an injection: some ms
@@ -73,7 +73,7 @@ class SpannedText:
         self,
         tokenizer: Tokenizer,
         request_id: str,
-        offered: Offered | None,
+        kinds: Kinds | None,
         prompt: Sequence[int],
         stop: tuple[str, ...],
         min_tokens: int,
@@ -85,10 +85,13 @@ class SpannedText:
         self.reasoning: list[str] = []
         self.one_call = one_call
         self._request_id = request_id
+        self.spelling = tokenizer.spelling
+        self.kinds: Kinds = kinds or {}
+        offered = None if kinds is None else no_texts(kinds)
         self._reader = SpanReader(tokenizer.spelling, offered, prompt)
         self._copies = [_copy(0, 0, self._reader)]
         self._copied_bytes = self._copies[0].bytes
-        self._offered_bytes = 0 if offered is None else offered_bytes(offered)
+        self._offered_bytes = kinds_bytes(self.kinds)
         self._read_since = 0  # tokens, since the last of them was made
         self._injected: list[Injected] = []
         self._injected_tokens = 0
@@ -96,6 +99,7 @@ class SpannedText:
         self._turns: list[int] = []  # where injections opened one
         self._content = TextStream(tokenizer, stop, min_tokens)
         self._fed = 0
+        self._amended: str | None = None  # the call that is being written anew
         self._told_calls = 0  # ever, those that were rewound too: no two have the same id
         self._text_bytes = 0
 
@@ -164,9 +168,18 @@ class SpannedText:
         injected = INJECTION_BYTES * len(self._injected) + 4 * self._injected_tokens
         return copies + CALL_BYTES * len(self.calls) + 2 * self._text_bytes + injected
 
+    @property
+    def reasoning_tokens(self) -> int:
+        self._read_all()
+        return self._reader.reasoning_tokens
+
     def reasoning_room(self, limit: int) -> int:
         self._read_all()
         return self._reader.reasoning_room(limit)
+
+    def amend(self, call_id: str) -> None:
+        """What is injected next goes on with this call, or begins it again."""
+        self._amended = call_id
 
     def inject(self, tokens: Sequence[int], *, new_turn: bool, answers: Collection[str] = ()) -> None:
         """Context before the next token: in the model's own turn it may be part of a call. A long one is read
@@ -196,6 +209,7 @@ class SpannedText:
         self._add(self._reader.inject(some, self._fed))
         self._read_since += len(some)
         if not self._unread:
+            self._amended = None
             self._note_read(0)
 
     def _read_all(self) -> None:
@@ -225,7 +239,7 @@ class SpannedText:
         self._turns = [one.index for one in self._injected if one.new_turn]
         while self._copies[-1].fed > index or self._copies[-1].injected > kept:
             self._copied_bytes -= self._copies.pop().bytes
-        self._reader, self._fed = self._read_until(tokens, index, kept), index
+        self._reader, self._fed = self._read_until(tokens, index, self._injected), index
         last = self._copies[-1]
         again = self._injected[last.injected :]
         self._read_since = index - last.fed + sum(len(one.tokens) for one in again)
@@ -257,7 +271,8 @@ class SpannedText:
         them."""
         self._read_all()
         bisect = bisect_right if injected else bisect_left
-        lengths = self._read_until(tokens, count, bisect(self._injected, count, key=_INDEX)).lengths
+        before = self._injected[: bisect(self._injected, count, key=_INDEX)]
+        lengths = self._read_until(tokens, count, before).lengths
         calls = [
             SnapshotCall(
                 index=call.index,
@@ -278,14 +293,40 @@ class SpannedText:
             calls[-1] = replace(last, arguments=[arguments], end=None if lengths.open else last.end)
         return calls
 
-    def _read_until(self, tokens: Sequence[int], index: int, injected: int) -> SpanReader:
-        """The reader as it was behind so many output tokens and injections: read on from the last copy
-        before."""
-        copy = next(one for one in reversed(self._copies) if one.fed <= index and one.injected <= injected)
+    def reader_at(self, tokens: Sequence[int], index: int, injected: int) -> SpanReader:
+        """The reader as it was behind so many output tokens, and tokens that were injected."""
+        return self._read_until(tokens, index, _first_of(self._injected, injected))
+
+    def before_call(self, tokens: Sequence[int], call: Call) -> tuple[SpanReader, int, int]:
+        """The reader as it was before a call, in the turn of which it is; and how many injections stand
+        before, and tokens behind the prompt."""
+        here = range(
+            *(bisect(self._injected, call.index, key=_INDEX) for bisect in (bisect_left, bisect_right))
+        )
+        before = max((at + 1 for at in here if self._injected[at].new_turn), default=here.start)
+        injected = self._injected[:before]
+        behind = call.index + sum(len(one.tokens) for one in injected)
+        return self._read_until(tokens, call.index, injected), before, behind
+
+    def cut_injected(self, count: int) -> None:
+        """Of what was injected only the first so many tokens stand: `rewound` reads again."""
+        self._read_all()
+        self._injected, before = _first_of(self._injected, count), self._injected
+        self._injected_tokens = count
+        whole = _in_common(self._injected, before)
+        while self._copies[-1].injected > whole:
+            self._copied_bytes -= self._copies.pop().bytes
+
+    def _read_until(self, tokens: Sequence[int], index: int, injected: Sequence[Injected]) -> SpanReader:
+        """The reader as it was behind so many output tokens, and these injections, of which the last may be a
+        part of what it was: read on from the last copy before."""
+        self._read_all()
+        whole = _in_common(injected, self._injected)
+        copy = next(one for one in reversed(self._copies) if one.fed <= index and one.injected <= whole)
         reader, next_injected = copy.reader.copy(), copy.injected
         for at in range(copy.fed, index + 1):
-            while next_injected < injected and self._injected[next_injected].index == at:
-                _inject(reader, self._injected[next_injected])
+            while next_injected < len(injected) and injected[next_injected].index == at:
+                _inject(reader, injected[next_injected])
                 next_injected += 1
             if at < index:
                 reader.feed(tokens[at], at)
@@ -328,7 +369,8 @@ class SpannedText:
 
     def _begin_call(self, begin: int, name: str) -> None:
         self._told_calls += 1
-        call = Call(_call_id(f"{self._request_id}:{self._told_calls}"), begin, name, [])
+        call_id = self._amended or _call_id(f"{self._request_id}:{self._told_calls}")
+        call, self._amended = Call(call_id, begin, name, []), None
         self.calls.append(call)
         self._tell(ToolCall(request_id=self._request_id, index=begin, call_id=call.call_id, name=name))
 
@@ -358,3 +400,19 @@ def _inject(reader: SpanReader, injected: Injected) -> list[Part]:
     if injected.new_turn:
         return reader.begin_turn(injected.tokens, injected.index)
     return reader.inject(injected.tokens, injected.index)
+
+
+def _first_of(injections: Sequence[Injected], count: int) -> list[Injected]:
+    """Those of the first so many tokens; of the last perhaps a part."""
+    kept = list[Injected]()
+    for one in injections:
+        if count <= 0:
+            break
+        kept.append(one if len(one.tokens) <= count else replace(one, tokens=one.tokens[:count]))
+        count -= len(one.tokens)
+    return kept
+
+
+def _in_common(some: Sequence[Injected], others: Sequence[Injected]) -> int:
+    """How many of them are the same ones, from the first."""
+    return len(some) - bool(some and some[-1] is not others[len(some) - 1])

@@ -13,7 +13,7 @@ it is its own record: prompt, output, and the commands that had no reply.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -22,6 +22,7 @@ from midstream import protocol
 from midstream.protocol import FinishReason, Params, PauseReason, Usage
 from realtime.refusal import Refusal
 from realtime.stream.accumulated_output import Output
+from realtime.stream.amendment import amendment, checked
 from realtime.stream.context import Context
 from realtime.stream.credit import Credit
 from realtime.stream.engine_commands import (
@@ -40,8 +41,8 @@ from realtime.stream.memory import (
 )
 from realtime.stream.outbox import Outbox, OutgoingEvent, PendingToken
 from realtime.stream.params import merged, stops
-from realtime.stream.pending_commands import Owe, PendingCommand, PendingCommands, Reply, SendReply
-from realtime.stream.span_events import tell_lengths
+from realtime.stream.pending_commands import CallFrame, Owe, PendingCommand, PendingCommands, Reply, SendReply
+from realtime.stream.span_events import Beside, tell_lengths
 from realtime.stream.states import State, check_transition
 from realtime.stream.stopwatch import Stopwatch
 from realtime.stream.tool_loop import ToolLoop
@@ -93,7 +94,7 @@ class Stream:
         self._priority = start.priority
         self._tenant = tenant
         self._requested_params = context.params  # when everything that was requested has taken effect
-        self._tools = ToolLoop(start.on_tool_call, context.output.spans)
+        self._tools = ToolLoop(start, context.output.spans)
         self._commands = PendingCommands(send)
         self._cancel: PendingCommand | None = None
         self._cancel_end: End = ("cancelled", None)  # how a cancel ends it
@@ -251,10 +252,11 @@ class Stream:
         """Whether somebody asks, or has asked for it to be so."""
         return self.output.spans is not None and self._requested_params.reasoning_tokens is not None
 
-    def _hold_for(self, frame: SteeringFrame, params: Params | None) -> None:
+    def _hold_for(self, frame: SteeringFrame | protocol.Amend, params: Params | None) -> None:
         """What takes it back, or asks for less reasoning, is answered before more is decoded: only then it is
         known how much that may be."""
-        turns_back = isinstance(frame, protocol.Rewind) or getattr(frame, "at", None) is not None
+        at_once = isinstance(frame, protocol.Adjust | protocol.Inject) and frame.at is None
+        turns_back = not (at_once or isinstance(frame, protocol.Pause | protocol.Resume))
         if self._counts_reasoning and (turns_back or params is not None):
             self.credit.granted = 0
             self._commands.send(api.Grant(self.number, 0))
@@ -321,6 +323,16 @@ class Stream:
 
     # -- frames ----------------------------------------------------------------------------------
 
+    def _check_steerable(self, *, adds: bool = True) -> None:
+        """`adds`: whether it is for more to be held."""
+        if self.concluded:
+            raise Refusal(
+                "request_finished", f"Request {self.request_id} has ended: there is nothing to steer."
+            )
+        self._check_unread()
+        if adds:
+            self._memory.account.check()
+
     def steer(
         self,
         frame: SteeringFrame,
@@ -331,14 +343,8 @@ class Stream:
     ) -> None:
         """Ask for something that takes effect at a token. `Inject` comes as tokens; `send_reply` is for
         whoever steers and does not listen, `owe` for whoever steers."""
-        if self.concluded:
-            raise Refusal(
-                "request_finished", f"Request {self.request_id} has ended: there is nothing to steer."
-            )
+        self._check_steerable(adds=not isinstance(frame, protocol.Pause | protocol.Resume))
         check_index(frame, self.outbox.sent)
-        self._check_unread()
-        if not isinstance(frame, protocol.Pause | protocol.Resume):
-            self._memory.account.check()
         params = self._checked_params(frame)
         match frame:
             case protocol.Pause():
@@ -374,14 +380,49 @@ class Stream:
             self._commands.request(PendingCommand(api.Resume(self.number), None, step))
         self._update_memory()
 
+    def steer_call(
+        self,
+        frame: CallFrame,
+        step: int,
+        now: float,
+        send_reply: SendReply | None = None,
+        owe: Owe | None = None,
+    ) -> None:
+        """Approve a call, or amend it: as it stands when all that was asked before has taken effect."""
+        self._check_steerable()
+        if isinstance(frame, protocol.Amend):
+            frame = checked(frame)
+        asked = PendingCommand(None, frame, step, received_s=now, send_reply=send_reply, owe=owe)
+        self._commands.request(asked)
+        self._act_on_calls()
+        self._update_memory()
+
+    def _act_on_calls(self) -> None:
+        while (asked := self._commands.to_make) is not None:
+            try:
+                if isinstance(asked.frame, protocol.Amend):
+                    self._commands.make(self._amend(asked.frame))
+                    return
+                assert isinstance(asked.frame, protocol.Approve), "all others are commands"
+                call = self._tools.approve(asked.frame.call_id)
+                event: Reply = protocol.Approved(
+                    request_id=self.request_id, ref=asked.ref, index=call.index, call_id=call.call_id
+                )
+            except Refusal as refusal:
+                event = refusal.event(self.request_id, asked.ref)
+            self._emit(event, asked)
+            self._commands.drop_first()
+
+    def _amend(self, frame: protocol.Amend) -> api.Append:
+        call = self._tools.find(frame.call_id)
+        change = amendment(self.output, call, self.outbox.sent, frame, self._model.tokenizer)
+        if change.behind is not None:
+            self._hold_for(frame, None)
+        return api.Append(self.number, change.tokens, behind=change.behind)
+
     def take_result(self, frame: protocol.ToolResult) -> protocol.Inject:
         """What a call's result has put into the stream: nothing, while results of other calls are to come."""
-        if self.concluded:
-            raise Refusal(
-                "request_finished", f"Request {self.request_id} has ended: there is nothing to steer."
-            )
-        self._check_unread()
-        self._memory.account.check()
+        self._check_steerable()
         messages = self._tools.take(frame)
         self._update_memory()
         going_on = self._paused == "tool_call" and not self._pause_requested
@@ -440,7 +481,7 @@ class Stream:
         if self._conclusion or not self._commands.has_engine:
             self._finish(api.Finish("cancelled"), now)
         else:
-            self._commands.send(self._cancel.command)
+            self._commands.send(api.Cancel(self.number))
 
     def time_out(self, now: float, step: int) -> None:
         if not self._cancel:
@@ -529,6 +570,7 @@ class Stream:
         lengths, snapshot.reasoning, snapshot.tool_calls = spans.snapshot(
             self.output.tokens, count, injected=not self.outbox.holds_injected
         )
+        self._tools.tell_approvals(snapshot.tool_calls)
         return snapshot, lengths
 
     # -- engines ---------------------------------------------------------------------------------
@@ -569,6 +611,7 @@ class Stream:
     def receive_news(self, news: api.News, now: float) -> list[PendingCommand]:
         """Take in a step's news; returns the commands that took effect in it."""
         effective = self._receive_news(news, now)
+        self._act_on_calls()
         self._close_reasoning()
         self._update_memory()
         return effective
@@ -624,9 +667,7 @@ class Stream:
         index = len(self.output)
         delta = self.output.add(token)
         told = None if logprob is None else protocol.TokenLogprob(token, logprob.logprob, logprob.top)
-        spans = self.output.spans
-        beside = () if spans is None else spans.take_beside()
-        self.outbox.put(PendingToken(index, delta, token, told, beside))
+        self.outbox.put(PendingToken(index, delta, token, told, self._take_beside()))
         self._stopwatch.token(now)
 
     def _receive_memory_change(self, change: api.AnyChange, now: float) -> None:
@@ -648,11 +689,13 @@ class Stream:
                 self._conclude("length", None, now)  # no room is left for the end of reasoning
                 return pending
             case api.Append(), api.Refused(reason="grammar"):
-                event = does_not_fit(index).event(request_id, ref)
+                event = does_not_fit(pending.frame, index).event(request_id, ref)
             case api.Append(tokens=tokens), api.Refused(known=known, context=context):
                 # It fitted when it came; the tokens that were under way took the room.
                 event = too_long(known, len(tokens), context).event(request_id, ref)
             case api.Append() as command, api.Appended(count=count):
+                if command.behind is not None:
+                    self._truncate_behind(command.behind)
                 self._inject(command, pending.frame)
                 event = protocol.Injected(request_id=request_id, ref=ref, index=index, count=count)
                 event.reason = None if pending.frame else "reasoning_tokens"
@@ -662,15 +705,26 @@ class Stream:
                 event = protocol.Adjusted(request_id=request_id, ref=ref, index=index, params=pending.params)
             case api.Truncate(), api.Truncated():
                 self._truncate(index)
-                length = self.output.text_length
-                event = protocol.Rewound(request_id=request_id, ref=ref, index=index, text_length=length)
-                if self.output.spans is not None:
-                    tell_lengths(event, self.output.spans.lengths)
+                event = self._rewound(index, ref)
             case unexpected:
                 raise AssertionError(f"not a reply: {unexpected}")
         self._emit(event, pending)
         self._put_beside(index, "")
+        if isinstance(pending.frame, protocol.Amend) and isinstance(change, api.Appended):
+            self._go_on_with_call()
         return pending
+
+    def _go_on_with_call(self) -> None:
+        """One was amended: where it waits for results the model closes it first."""
+        if self._paused == "tool_call" and not self._pause_requested:
+            self._commands.request(PendingCommand(api.Resume(self.number), None, 0))
+
+    def _rewound(self, index: int, ref: str | None = None) -> protocol.Rewound:
+        length = self.output.text_length
+        event = protocol.Rewound(request_id=self.request_id, ref=ref, index=index, text_length=length)
+        if self.output.spans is not None:
+            tell_lengths(event, self.output.spans.lengths)
+        return event
 
     def _receive_pause_or_resume(
         self, change: api.Paused | api.Resumed, pending: PendingCommand, now: float
@@ -694,12 +748,19 @@ class Stream:
 
     def _put_beside(self, index: int, text: str) -> None:
         """What is told without a token: held back until the end, or part of a call by an injection."""
-        beside = () if self.output.spans is None else self.output.spans.take_beside()
+        beside = self._take_beside()
         if text or beside:
             self.outbox.put(PendingToken(index, text, None, beside=beside))
 
+    def _take_beside(self) -> Sequence[Beside]:
+        if self.output.spans is None:
+            return ()
+        beside = self.output.spans.take_beside()
+        self._tools.tell_approvals(beside)
+        return beside
+
     def _inject(self, command: api.Append, frame: protocol.StreamFrame | None) -> None:
-        self.context.inject(command, frame.messages if isinstance(frame, protocol.Inject) else None)
+        self.context.inject(command, frame)
         if self._tools.settle():
             self._go_on_behind_results()
 
@@ -714,6 +775,14 @@ class Stream:
         self.outbox.drop_from(index)
         self.discarded += self.context.cut(index, ends=ends)
         self._tools.settle()
+
+    def _truncate_behind(self, behind: int) -> None:
+        """Of the tokens behind the prompt only so many stand."""
+        index, void = self.context.cut_behind(behind)
+        self.outbox.drop_from(index)
+        self.discarded += void
+        self._tools.settle()
+        self._emit(self._rewound(index))
 
     # -- events ----------------------------------------------------------------------------------
 
@@ -823,4 +892,5 @@ class Stream:
             discarded_tokens=self.discarded,
             forced_tokens=self._forced_tokens,
             inherited_tokens=self.context.inherited,
+            reasoning_tokens=0 if self.output.spans is None else self.output.spans.reasoning_tokens,
         )

@@ -1,35 +1,37 @@
-"""The loop of tools in one stream: the calls that wait for their results, and results that wait for others.
+"""The loop of tools in one stream: the calls that wait for an approval, and for their results, and results
+that wait for others.
 
 Where a stream pauses at its calls, a turn's results go into it together, in the order of the calls and when
 the turn has ended: so a model is told. Where it goes on meanwhile, each goes in by itself. It knows calls and
-messages, and neither tokens nor the engine.
+messages, and neither tokens nor the engine. An approval is of a call as it stands: one that is changed waits
+for another.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
 from midstream import protocol
-from midstream.protocol import Message
+from midstream.protocol import Message, SnapshotCall, ToolCallDone
 from realtime.refusal import Refusal
 from realtime.stream.memory import CHARACTER_BYTES, TOKEN_ID_BYTES
+from realtime.stream.span_events import Beside
 from realtime.stream.spanned_text import Call, SpannedText
 
 RESULT_BYTES, PART_BYTES = 200, 50  # each, beside its text
 
 
 class ToolLoop:
-    def __init__(
-        self, on_tool_call: Literal["finish", "pause", "continue"], spans: SpannedText | None
-    ) -> None:
+    def __init__(self, start: protocol.Start, spans: SpannedText | None) -> None:
         """`spans`: the reader of the stream's calls, if it may have any."""
-        self._together = on_tool_call == "pause"
-        self.holds_at_eos = on_tool_call != "finish" and spans is not None  # its end may not be the end
+        self._together = start.on_tool_call == "pause"
+        self.holds_at_eos = start.on_tool_call != "finish" and spans is not None  # its end may not be the end
         self._spans = spans
+        self._approvals = start.approvals
+        self._approved = set[str]()  # calls
         self._results: dict[str, protocol.ToolResult] = {}  # that wait, by call
         self._results_bytes = 0  # counted when they change: a result may have very many parts
         self._due: protocol.Inject | None = None  # results that are all there before the turn has ended
@@ -42,8 +44,41 @@ class ToolLoop:
     @property
     def missing(self) -> list[Call]:
         """The calls that have no result in the stream."""
-        calls = [] if self._spans is None else self._spans.calls
-        return [call for call in calls if call.end is not None and call.answered is None]
+        return [call for call in self._calls if call.end is not None and call.answered is None]
+
+    @property
+    def _calls(self) -> list[Call]:
+        return [] if self._spans is None else self._spans.calls
+
+    def find(self, call_id: str) -> Call:
+        """A call that has no result."""
+        call = next((call for call in self._calls if call.call_id == call_id), None)
+        if call is None:
+            raise Refusal("invalid_params", f'There is no call "{call_id}" in this stream.')
+        if call.answered is not None:
+            raise Refusal("invalid_params", f'Call "{call_id}" has its result: rewind to before that.')
+        return call
+
+    def approve(self, call_id: str) -> Call:
+        call = self.find(call_id)
+        if call.end is None:
+            raise Refusal("invalid_params", f'Call "{call_id}" is not whole: it cannot be approved yet.')
+        self._approved.add(call_id)
+        return call
+
+    def waits_for_approval(self, call: Call) -> bool:
+        approvals = self._approvals
+        asked = approvals if isinstance(approvals, bool) else call.name in approvals
+        return asked and call.end is not None and call.call_id not in self._approved
+
+    def tell_approvals(self, events: Iterable[Beside | SnapshotCall]) -> None:
+        """Which of the calls that these tell of wait for one."""
+        if not self._approvals:
+            return
+        waiting = {call.call_id for call in self._calls if self.waits_for_approval(call)}
+        for event in events:
+            if isinstance(event, ToolCallDone | SnapshotCall):
+                event.approval = event.end is not None and event.call_id in waiting
 
     def take(self, result: protocol.ToolResult) -> list[Message]:
         """Take a result in; returns what is to be told to the model now. Another result for the same call
@@ -57,6 +92,11 @@ class ToolLoop:
                 "invalid_params",
                 f'Request {result.request_id} waits for no result of a call "{result.call_id}"'
                 + (f": it does for {_listed(missing)}." if missing else "."),
+            )
+        if result.content is not None and self.waits_for_approval(asked):
+            raise Refusal(
+                "invalid_params",
+                f'Call "{asked.call_id}" waits for an approve, or an `error`.',
             )
         self._drop(result.call_id)
         self._results[result.call_id] = result
@@ -86,8 +126,11 @@ class ToolLoop:
         return bool(told) and told == missing and self._results.keys() >= set(missing)
 
     def settle(self) -> bool:
-        """Calls have been answered, or are no more: their results wait no longer. Whether any did."""
-        settled = self._results.keys() - {call.call_id for call in self.missing}
+        """Calls have been answered, or are no more what they were: nothing of theirs waits any longer.
+        Whether any result did."""
+        missing = {call.call_id for call in self.missing}
+        self._approved &= missing
+        settled = self._results.keys() - missing
         for call_id in settled:
             self._drop(call_id)
         return bool(settled)

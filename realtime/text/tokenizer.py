@@ -78,7 +78,7 @@ class Tokenizer:
             special=self.special,
             leading_spaces=self.pieces.leading_spaces,
         )
-        self.reasoning_end = self._encode_marked(self.spelling.reasoning_end)
+        self.reasoning_end = self.encode_marked(self.spelling.delimiters.mark(self.spelling.reasoning_end))
 
     @classmethod
     def load(cls, folder: Path, tool_format: str = AUTO) -> Tokenizer:
@@ -152,11 +152,10 @@ class Tokenizer:
         """What a token adds to the output: nothing if it is special, or unknown."""
         return self.pieces.bytes.get(token, b"")
 
-    def _encode_marked(self, text: str) -> list[int]:
-        """A text of the model's own, of whose delimiters some are tokens."""
-        delimiters = self.spelling.delimiters
+    def encode_marked(self, marked: str) -> list[int]:
+        """What goes on in the model's own turn, with marks for delimiters that are tokens."""
         tokens: list[int] = []
-        for part in delimiters.parts(delimiters.mark(text)):
+        for part in self.spelling.delimiters.parts(marked):
             tokens += [part] if isinstance(part, int) else self._encode_behind_text(part, None)
         return tokens
 

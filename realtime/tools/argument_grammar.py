@@ -12,15 +12,12 @@ from typing import Any, Literal
 
 from realtime.tools.formats import ToolFormat
 from realtime.tools.lark import ANY, Lark, one_of, quoted, slashed
-from realtime.tools.offered import is_text
+from realtime.tools.offered import SAYS_NOTHING, is_text, is_word
 
 Schema = Mapping[str, Any]
 
 _KEY = "/[a-zA-Z_][a-zA-Z0-9_]{0,63}/"  # of an argument that no schema names
-# What is said of a value without narrowing it, and what is read here of an object that is written in parts.
-_SAYS_NOTHING = frozenset(
-    {"title", "description", "default", "examples", "$schema", "$id", "$comment", "deprecated", "format"}
-)
+# What is read here of an object that is written in parts.
 _OF_OBJECTS = frozenset(
     {"type", "properties", "required", "additionalProperties", "$defs", "definitions", "x-guidance"}
 )
@@ -129,11 +126,8 @@ class ArgumentGrammar:
 
     def _python(self, schema: Any) -> str:
         """Words as Python has them, and all else as JSON, which Python reads."""
-        if isinstance(schema, Mapping) and not schema.keys() - {"type"} - _SAYS_NOTHING:
-            if schema.get("type") == "boolean":
-                return '("True" | "False")'
-            if schema.get("type") == "null":
-                return '"None"'
+        if is_word(schema):
+            return '("True" | "False")' if schema["type"] == "boolean" else '"None"'
         return self._json(schema)
 
     def _text(self, schema: Any, end: str) -> str:
@@ -230,7 +224,7 @@ class ArgumentGrammar:
         return self._json({"const": value})
 
     def _check(self, schema: Schema, known: frozenset[str] | set[str]) -> None:
-        unknown = sorted(schema.keys() - known - _SAYS_NOTHING)
+        unknown = sorted(schema.keys() - known - SAYS_NOTHING)
         if unknown:
             raise UnspellableError(f"this model's way of writing them cannot be held to `{unknown[0]}`")
 

@@ -25,6 +25,10 @@ class BracedCall:
         self._open = ""  # brackets
         self._in_string = self._in_key = self._key_due = False
 
+    @property
+    def in_arguments(self) -> int | None:
+        return None if self.name is None else 1
+
     def take_plain(self, text: str, at: int) -> int:
         if not self._in_string or self._held:
             return at

@@ -24,6 +24,11 @@ class CallReader(Protocol):
     name: str | None
     told: str
 
+    @property
+    def in_arguments(self) -> int | None:
+        """How many characters of its arguments were read when the last one told that they have begun. Asked
+        behind each character, until they have."""
+
     def step(self, char: str) -> Step: ...
     def take_plain(self, text: str, at: int) -> int:
         """Take what stands from `at` on, as far as it is plain text of an argument; returns how far that

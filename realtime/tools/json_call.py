@@ -30,6 +30,15 @@ class JsonCall:
         self._scanner = JsonScanner()
         self._has_arguments = False
 
+    @property
+    def in_arguments(self) -> int | None:
+        return 1 if self._has_arguments else None
+
+    @property
+    def quoted(self) -> bool:
+        """Whether its arguments are text within a string."""
+        return self._quoted
+
     def take_plain(self, text: str, at: int) -> int:
         if self._phase != "value" or self._key not in ARGUMENTS or self._quoted:
             return at

@@ -21,6 +21,10 @@ class NamedCall:
         self._read = ""  # of the header, or between it and the arguments
         self._scanner: JsonScanner | None = None  # of the arguments, once they have begun
 
+    @property
+    def in_arguments(self) -> int | None:
+        return None if self._scanner is None else 1
+
     def take_plain(self, text: str, at: int) -> int:
         if self._scanner is None:
             return at

@@ -3,8 +3,8 @@ text."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,26 +18,57 @@ def as_told(tool: Tool) -> dict[str, Any]:
     return {"type": tool.type, "function": function}
 
 
+# What is said of a value without narrowing it.
+SAYS_NOTHING = frozenset(
+    {"title", "description", "default", "examples", "$schema", "$id", "$comment", "deprecated", "format"}
+)
 NAME_BYTES = 120  # a name, as an object in a table
 
 
-def offered_bytes(tools: Mapping[str, Collection[str]]) -> int:
-    """About how much memory they take, as `offered` has them."""
+Kind = Literal["text", "word", "json"]  # a word: true, false, null, which Python spells otherwise
+Kinds = Mapping[str, Mapping[str, Kind]]  # of the arguments of each tool, in its schema's order
+
+
+def kinds_bytes(tools: Kinds) -> int:
+    """About how much memory they take."""
     return sum(
         NAME_BYTES + len(name) + sum(NAME_BYTES + len(key) for key in keys) for name, keys in tools.items()
     )
 
 
-def offered(tools: Sequence[Tool]) -> dict[str, frozenset[str]]:
-    """Of each tool the arguments that are no text. One that no schema speaks of is."""
-    return {tool.function.name: _other_kinds(tool.function.parameters) for tool in tools}
+def argument_kinds(tools: Sequence[Tool]) -> dict[str, dict[str, Kind]]:
+    """Of each tool. An argument that no schema speaks of is text."""
+    return {tool.function.name: _kinds(tool.function.parameters) for tool in tools}
 
 
-def _other_kinds(parameters: Mapping[str, Any] | None) -> frozenset[str]:
+def no_texts(kinds: Kinds) -> dict[str, frozenset[str]]:
+    """Of each tool the arguments that are no text."""
+    return {
+        name: frozenset(key for key, kind in of_tool.items() if kind != "text")
+        for name, of_tool in kinds.items()
+    }
+
+
+def _kinds(parameters: Mapping[str, Any] | None) -> dict[str, Kind]:
     properties = (parameters or {}).get("properties")
     if not isinstance(properties, dict):
-        return frozenset()
-    return frozenset(key for key, schema in properties.items() if not is_text(schema))
+        return {}
+    return {key: _kind(schema) for key, schema in properties.items()}
+
+
+def _kind(schema: object) -> Kind:
+    if is_text(schema):
+        return "text"
+    return "word" if is_word(schema) else "json"
+
+
+def is_word(schema: object) -> bool:
+    """Whether it is a word that Python spells otherwise, and nothing else is asked of it."""
+    return (
+        isinstance(schema, Mapping)
+        and schema.get("type") in ("boolean", "null")
+        and not schema.keys() - {"type"} - SAYS_NOTHING
+    )
 
 
 def is_text(schema: object) -> bool:

@@ -28,6 +28,10 @@ class PythonicCall:
         self._quote = ""
         self._escaped = False
 
+    @property
+    def in_arguments(self) -> int | None:
+        return None if self.name is None else 0
+
     def take_plain(self, text: str, at: int) -> int:
         if not self._quote or self._escaped:
             return at
@@ -103,6 +107,19 @@ class PythonicCall:
     def _close(self) -> Step:
         self.told += "}" if self._arguments else "{}"
         return Step.WHOLE
+
+
+def values_of(written: str, delimiters: Delimiters) -> dict[str, tuple[str, Any]]:
+    """How each argument that is whole is written, and what that says, behind the bracket of a call."""
+    call, values = PythonicCall(delimiters), dict[str, tuple[str, Any]]()
+    for char in f"f({written}":
+        key, spelt, arguments = call._key, call._read, call._arguments
+        step = call.step(char)
+        if call._arguments > arguments and key is not None:
+            values[key] = spelt, _value(delimiters.spelt(spelt.strip()))
+        if step is not Step.MORE:
+            break
+    return values
 
 
 def is_of_name(char: str) -> bool:

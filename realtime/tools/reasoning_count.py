@@ -27,6 +27,11 @@ class ReasoningCount(NamedTuple):
     def closed(self) -> ReasoningCount:
         return self if self.now is None else ReasoningCount(self.spans + 1, self.before + self.now)
 
+    @property
+    def tokens(self) -> int:
+        """All of them, with their ends."""
+        return self.before + (self.now or 0)
+
     def room(self, limit: int) -> int:
         """Tokens that may come before the span that is open, or would be opened by the next, has all of
         them."""

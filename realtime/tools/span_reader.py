@@ -45,6 +45,7 @@ class SpanReader:
         self._text = TokenText(spelling.leading_spaces)
         self._parts = Parts()
         self._next_index = 0
+        self._reasoned_before = 0  # tokens, in earlier turns
         self._begin(prompt)
 
     def _begin(self, prompt: Sequence[int]) -> None:
@@ -72,6 +73,11 @@ class SpanReader:
         """How much was said."""
         return self._parts.lengths
 
+    @property
+    def reasoning_tokens(self) -> int:
+        """Of the output."""
+        return self._reasoned_before + self._reasoned.tokens
+
     def reasoning_room(self, limit: int) -> int:
         """How many tokens may come before its reasoning, if it reasons then, has as many as it may. It is not
         closed in the middle of a character."""
@@ -84,6 +90,11 @@ class SpanReader:
         of_call = () if self._call is None else vars(self._call).values()
         texts = (self._raw, self._held, self._blanks, *of_call)
         return sum(len(text) for text in texts if isinstance(text, str))
+
+    @property
+    def call(self) -> CallReader | None:
+        """What reads the call that is open."""
+        return self._call
 
     def copy(self) -> SpanReader:
         again = copy.copy(self)
@@ -105,6 +116,11 @@ class SpanReader:
             self._read_text(self._text.add(b"", ends=True) + mark, index)
         return self._parts.take()
 
+    def feed_text(self, text: str, index: int) -> list[Part]:
+        """As `feed`, of what is a token's text already, with marks in it."""
+        self._read_text(text, index)
+        return self._parts.take()
+
     def inject(self, tokens: Sequence[int], index: int) -> list[Part]:
         """Context before output token `index`, in the model's own turn: it is part of calls alone."""
         marks, run = self._spelling.delimiters.by_token, bytearray()
@@ -121,6 +137,7 @@ class SpanReader:
         """The model's turn was closed, and another opened: a call that was open stays so."""
         self._next_index = index
         parts = self.flush()
+        self._reasoned_before += self._reasoned.tokens
         self._begin(prompt)
         return parts
 

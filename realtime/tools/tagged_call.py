@@ -49,6 +49,14 @@ class TaggedCall:
         self._is_text = True
         self._value = ""  # where it is no text
 
+    @property
+    def in_arguments(self) -> int | None:
+        """A name may end where the first argument, or the call's end, begins."""
+        if self.name is None:
+            return None
+        begun = {"key": self._key_open, "end": self._call_end}
+        return len(begun.get(self._phase, ""))
+
     def take_plain(self, text: str, at: int) -> int:
         if self._phase != "value" or not self._begun or self._read:
             return at

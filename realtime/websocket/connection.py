@@ -42,6 +42,8 @@ STEERS_ENGINE = (
     | protocol.Adjust
     | protocol.Inject
     | protocol.ToolResult
+    | protocol.Approve
+    | protocol.Amend
     | protocol.Rewind
 )
 

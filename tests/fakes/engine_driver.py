@@ -268,10 +268,23 @@ class Told:
                 self.voided.append((list(self.tokens), list(self.injections)))
                 del self.tokens[index:], self.logprobs[index:]
                 self.injections = [(before, put) for before, put in self.injections if before <= index]
-            case api.Append(tokens=tokens), api.Appended(count=count):
+            case api.Append(tokens=tokens, behind=behind), api.Appended(count=count):
                 assert count == len(tokens)
-                self.injections.append((len(self.tokens), tokens))
+                if behind is not None:
+                    self._cut(behind)
+                if tokens:
+                    self.injections.append((len(self.tokens), tokens))
         self._changed(change)
+
+    def _cut(self, left: int) -> None:
+        """Of the tokens behind the prompt so many stand."""
+        self.voided.append((list(self.tokens), list(self.injections)))
+        injections, self.injections = self.injections, []
+        for before, put in injections:
+            stays = max(0, min(len(put), left - before))
+            self.injections += [(before, put[:stays])] if stays else []
+            left -= stays
+        del self.tokens[left:], self.logprobs[left:]
 
     def _changed(self, change: api.AnyChange) -> None:
         assert change.index == len(self.tokens)

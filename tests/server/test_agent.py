@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 import midstream
-from midstream import Agent, ToolOutcome, ToolProgress
-from midstream.protocol import Injected, Token, ToolCall, ToolCallDone
+from midstream import Agent, Call, ToolOutcome, ToolProgress
+from midstream.protocol import Injected, Rewound, Token, ToolCall, ToolCallDone
 from tests.server.server_process import Metrics, Served
 from tests.server.test_tools import spelt
 
@@ -268,6 +268,64 @@ async def test_a_call_is_answered_by_hand_or_refused(client: midstream.Client) -
     ]
     assert not gate.begun.is_set() or gate.cancelled.is_set()
     assert await run.answer() == "Thanks."
+
+
+async def test_a_call_waits_for_a_yes_or_a_no(client: midstream.Client) -> None:
+    made: list[str] = []
+
+    def weather(city: str) -> str:
+        made.append(city)
+        return f"mild in {city}"
+
+    def approve(call: Call) -> Any:
+        return {"Paris": True, "Rome": "not that one"}[call.parsed["city"]]
+
+    agent = Agent(tools=[weather], approve=approve)
+    run = await client.run(agent, saying(PARIS + ROME, PARIS, "Thanks."))
+    assert await run.answer() == "Thanks."
+    assert made == ["Paris", "Paris"]
+    assert [one.error for one in run.outcomes] == [None, "not that one", None]
+
+
+async def test_a_call_that_is_amended_is_made_as_amended(client: midstream.Client) -> None:
+    asked: list[str] = []
+
+    async def approve(call: Call) -> Any:
+        asked.append(call.parsed["city"])
+        return {"city": "Rom"}
+
+    def weather(city: str) -> str:
+        return f"mild in {city}"
+
+    call = spelt({"city": "Rome"})
+    run = await client.run(
+        Agent(tools=[weather], approve=approve), saying(call, '"}}\n</tool_call>', "Thanks.")
+    )
+    kinds = [type(event) for event in [one async for one in run]]
+    assert Rewound in kinds
+    assert asked == ["Rome"]
+    assert run.outcomes[0].content == "mild in Rom"
+
+
+async def test_without_somebody_to_ask_the_events_are_answered(client: midstream.Client) -> None:
+    run = await client.run(Agent(tools=[weather], approvals=True), saying(PARIS, "Thanks."))
+    async for event in run:
+        if isinstance(event, ToolCallDone):
+            assert event.approval
+            await run.approve(run.stream.calls[0])
+    assert run.outcomes[0].content == "mild in Paris"
+
+
+async def test_what_the_one_who_is_asked_raises_ends_the_run(
+    client: midstream.Client, scripted: Served
+) -> None:
+    def approve(call: Call) -> bool:
+        raise KeyError(call.name)
+
+    run = await client.run(Agent(tools=[weather], approve=approve), saying(PARIS, "Never."))
+    with pytest.raises(KeyError, match="weather"):
+        await run.answer()
+    await scripted.until_idle()
 
 
 async def test_the_model_writes_on_while_a_tool_runs(client: midstream.Client) -> None:

@@ -135,6 +135,46 @@ async def test_an_agent_answers_and_its_tools_go_with_it(opened: Open, tmp_path:
         toy.end()
 
 
+ASKING = """
+import midstream
+
+def weather(city: str) -> str:
+    return f"mild in {city}"
+
+agent = midstream.Agent(tools=[weather], approvals=True, system="Say ⟦CALLCALL⏭CALL⏭Thanks.⟧")
+"""
+
+
+async def test_a_call_is_asked_about_and_may_be_edited(opened: Open, tmp_path: Path) -> None:
+    file = tmp_path / "asking.py"
+    called = json.dumps({"name": "weather", "arguments": {"city": "Rome"}})
+    call = f"<tool_call>\\n{called}\\n</tool_call>".replace('"', '\\"')
+    file.write_text(ASKING.replace("CALL", call))
+    toy = Served(scripted=True)
+    try:
+        terminal = await opened(toy.http, "--agent", str(file))
+        terminal.type("Hello" + ENTER)
+        await terminal.until("weather: y runs it, n does not, e edits ▸")
+        terminal.type("n" + ENTER)
+        await terminal.until_so(lambda seen: seen.count('⚙ weather {"city": "Rome"}') == 2)
+        terminal.type("y" + ENTER)
+        seen = await terminal.until(
+            "⚙ weather → error: the user said no", "⚙ weather → mild in Rome", "‖ paused"
+        )
+        await terminal.until("weather: y runs it, n does not, e edits ▸")
+        terminal.type("e" + ENTER)
+        await terminal.until('weather ▸ {"city": "Rome"}')
+        terminal.type(ESCAPE)
+        await terminal.until("weather: y runs it, n does not, e edits ▸")
+        terminal.type("y" + ENTER)
+        seen = await terminal.until_so(lambda seen: seen.count("▸") == 2, "the next prompt")
+        assert "Thanks." in seen
+        terminal.type(CTRL_D)
+        assert await terminal.ended() == 0
+    finally:
+        toy.end()
+
+
 def test_what_defines_no_agent_is_said(tmp_path: Path) -> None:
     (tmp_path / "tools.py").write_text(TOOLS)
     for place, words in (("tools.py", "has no attribute 'agent'"), ("tools.py:number", "no midstream.Agent")):

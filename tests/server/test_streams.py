@@ -40,6 +40,7 @@ async def test_a_whole_exchange(client: Client) -> None:
         "injected_tokens": 0,
         "discarded_tokens": 0,
         "forced_tokens": 0,
+        "reasoning_tokens": 0,
         "inherited_tokens": 0,
     }
     assert set(final["timing"]) == {"queue_ms", "ttft_ms", "total_ms", "paused_ms", "tokens_per_s"}

@@ -430,6 +430,8 @@ ABOUT: dict[type[protocol.Frame], StreamFrame] = {
     protocol.Adjust: protocol.Adjust(request_id="x", params=Params(temperature=0)),
     protocol.Inject: protocol.Inject(request_id="x", text="hello"),
     protocol.ToolResult: protocol.ToolResult(request_id="x", call_id="y", content="hello"),
+    protocol.Approve: protocol.Approve(request_id="x", call_id="y"),
+    protocol.Amend: protocol.Amend(request_id="x", call_id="y", arguments={}),
     protocol.Rewind: protocol.Rewind(request_id="x", to=0),
     protocol.Cancel: protocol.Cancel(request_id="x"),
     protocol.Attach: protocol.Attach(request_id="x", after=-1),

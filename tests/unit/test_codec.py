@@ -165,7 +165,7 @@ def test_a_bias_out_of_range_is_named_with_its_range(codec: Codec, bad: Any) -> 
             start(messages=[{"role": "user", "content": [{"type": "image"}]}]),
             '`messages[0].content[0].type` of the start frame must be one of "text"',
         ),
-        ({"type": "sing"}, 'Unknown frame type "sing"; known are adjust, attach, cancel'),
+        ({"type": "sing"}, 'Unknown frame type "sing"; known are adjust, amend, approve'),
         ({"type": 5}, "Unknown frame type (no string)"),
         ({}, "Unknown frame type (none given)"),
         ([], "object with a `type`"),

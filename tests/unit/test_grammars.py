@@ -141,6 +141,38 @@ def test_an_injection_fits_or_is_refused_or_begins_it_anew(overlap: bool) -> Non
     assert driver.told[1].finish == api.Finish("eos")
 
 
+@OVERLAPS
+def test_what_takes_the_place_of_tokens_fits_or_nothing_changes(overlap: bool) -> None:
+    driver, whole = new(overlap), new(overlap)
+    for one in (driver, whole):
+        one.settle(api.Submit(1, PROMPT, regex("ab[cd]{3}ef[gh]*"), 5))
+    before = text_of(driver)
+    driver.settle(api.Append(1, [122], behind=3), api.Append(1, [97], behind=0))
+    refused, began = driver.told[1].changes
+    assert isinstance(refused, api.Refused)
+    assert (refused.reason, refused.index) == ("grammar", 5)
+    assert began == api.Appended(0, 1)
+    driver.settle(api.Append(1, [99, 99, 100, 101], behind=2))  # behind what was put there, and one sampled
+    assert driver.told[1].injections == [(0, [97]), (1, [99, 99, 100, 101])]
+    driver.settle(api.Append(1, [], behind=3), api.Append(1, [100], behind=3))  # in the midst of that
+    assert driver.told[1].injections == [(0, [97]), (1, [99]), (1, [100])]
+    driver.settle(api.Grant(1, 9))
+    assert text_of(driver)[0] == "b"
+    assert text_of(driver)[2:4] == "ef"
+    whole.settle(api.Append(1, [122], behind=3), api.Grant(1, 9))
+    assert text_of(whole)[:5] == before
+    assert text_of(whole)[5:7] == "ef", "it goes on as if nothing had been asked"
+
+
+def test_nothing_takes_the_place_of_what_stands_before_the_grammar() -> None:
+    driver = new()
+    driver.settle(api.Submit(1, PROMPT, greedy(60), 10))
+    driver.settle(api.Adjust(1, replace(greedy(60), grammar=told(Grammar(regex="xyz")))))
+    driver.settle(api.Append(1, [ord("x")], behind=4))
+    assert isinstance(driver.told[1].changes[-1], api.Refused)
+    assert len(driver.told[1].tokens) == 10
+
+
 def test_a_rewind_to_before_a_second_beginning_is_in_the_first() -> None:
     driver = new()
     driver.settle(api.Submit(1, PROMPT, regex("ab[cd]{6}ef"), 4))

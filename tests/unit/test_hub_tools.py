@@ -25,7 +25,7 @@ from realtime.hub.hub import LONG_TEXT
 from realtime.text.chat_template import TextError
 from realtime.text.tokenizer import Tokenizer
 from realtime.tools.fallback import without_tools
-from realtime.tools.offered import offered
+from realtime.tools.offered import argument_kinds, no_texts
 from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import SIZE, settled, start
 from tests.fakes.simulated_server import SimulatedServer, toy_tokenizer
@@ -201,5 +201,6 @@ def test_a_result_is_put_in_behind_an_answer() -> None:
 )
 def test_which_arguments_are_text(schema: Any, text: bool) -> None:
     tool = Tool(function=Function(name="f", parameters={"properties": {"q": schema}}))
-    assert offered([tool]) == {"f": frozenset() if text else frozenset("q")}
-    assert offered([Tool(function=Function(name="f", parameters={"properties": []}))]) == {"f": frozenset()}
+    assert no_texts(argument_kinds([tool])) == {"f": frozenset() if text else frozenset("q")}
+    broken = Tool(function=Function(name="f", parameters={"properties": []}))
+    assert no_texts(argument_kinds([broken])) == {"f": frozenset()}

@@ -154,6 +154,7 @@ async def test_whole_and_in_chunks_is_the_same_text(dialect: Dialect) -> None:
         "completion_tokens": 12,
         "total_tokens": prompt + 12,
         "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 

@@ -12,6 +12,7 @@ import pytest
 from midstream.protocol import Message, Params
 from midstream.record_format import (
     Adjust,
+    Amend,
     Final,
     Inject,
     Line,
@@ -50,6 +51,7 @@ LINES: list[Line] = [
     Pause(stream=1, index=3, kv="release"),
     ToolResult(stream=1, index=3, call=1, content="20 degrees"),
     ToolResult(stream=1, index=3, call=0, error="no such place"),
+    Amend(stream=1, index=3, call=1, arguments='{"city":"Par', partial=True),
     Waits(stream=1, index=3),
     Rewind(stream=1, index=1),
     Resume(stream=1, index=1),

@@ -130,6 +130,23 @@ def test_truncation_keeps_the_context_of_the_next_token(
     assert seq.num_outputs == index == len(seq.output_tokens())
 
 
+def test_a_cut_may_lie_within_an_injection() -> None:
+    everything = steered().tokens
+    for position in range(len(PROMPT), len(everything) + 1):
+        seq = steered()
+        seq.cut(position)
+        assert seq.tokens == everything[:position]
+        assert seq.output_tokens() == [token for token in seq.tokens if 10 <= token < 70]
+        assert [count for _, count in seq.injections] == [
+            count
+            for count in (
+                sum(70 <= token < 80 for token in seq.tokens),
+                sum(token == 80 for token in seq.tokens),
+            )
+            if count
+        ]
+
+
 def test_after_truncation_the_last_token_is_to_be_computed_again() -> None:
     seq = holding(steered(), steered().num_tokens)
     seq.truncate(1)

@@ -222,7 +222,7 @@ def test_a_fork_knows_which_calls_have_their_results_and_so_does_a_rewind() -> N
     put_in(one, one.stream.take_result(result(find)))
     one.write("So.")
     one.take()
-    fork = ToolLoop("pause", one.stream.fork("b", None, Params()).output.spans)
+    fork = ToolLoop(protocol.Start(request_id="b"), one.stream.fork("b", None, Params()).output.spans)
     assert not fork.missing
     one.write(STOP)
     end(one)

@@ -25,7 +25,7 @@ from midstream.protocol import (
 from realtime.stream.spanned_text import COPY_EVERY
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
-from realtime.tools.offered import offered
+from realtime.tools.offered import argument_kinds, no_texts
 from realtime.tools.span_reader import SpanReader
 from tests.fakes.folded_spans import FoldedSpans
 from tests.fakes.lone_stream import CANCELLED, LoneStream, kinds
@@ -88,6 +88,7 @@ def test_what_is_told_of_all_of_it() -> None:
         assert (index, end) == (begin, begin + len(spelt.encode()) - len("</tool_call>"))
     assert client.final is not None
     assert (client.final.finish_reason, client.final.stop_reason) == ("tool_calls", "eos")
+    assert client.final.usage.reasoning_tokens == len("Hm</think>")
     assert len({call["id"] for call in client.calls}) == 2
 
 
@@ -483,7 +484,7 @@ class Wanderer:
         self.one.admit()
 
     def expected(self) -> Any:
-        reader = SpanReader(MODEL.tokenizer.spelling, offered(TOOLS), [])
+        reader = SpanReader(MODEL.tokenizer.spelling, no_texts(argument_kinds(TOOLS)), [])
         told, injected, content = Told(), list(self.injected), ""
         for index in range(len(self.tokens) + 1):
             while injected and injected[0][0] == index:

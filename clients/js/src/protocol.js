@@ -10,7 +10,7 @@ export const VERSION = 1;
 export const SUBPROTOCOL = "midstream.v1.json";
 export const MAX_INDEX = 2 ** 31 - 1;
 
-/** The event that answers each frame. A frame with `at` is first answered by the `rewound` that it causes. */
+/** The event that answers each frame. One with `at`, and an `amend`, is first answered by the `rewound` that it causes. */
 export const ANSWERS = /** @type {const} */ ({
   start: "started",
   pause: "paused",
@@ -18,6 +18,8 @@ export const ANSWERS = /** @type {const} */ ({
   adjust: "adjusted",
   inject: "injected",
   tool_result: "injected",
+  approve: "approved",
+  amend: "injected",
   rewind: "rewound",
   cancel: "final",
   attach: "attached",
@@ -43,7 +45,7 @@ export const PARAMS = [
 export const START_FIELDS = [
   "request_id", "messages", "prompt", "model", "stream_interval", "priority", "timeout_ms", "on_disconnect",
   "grace_ms", "return_tokens", "tools", "tool_choice", "parallel_tool_calls", "fork", "on_tool_call",
-  "tool_hold_ms",
+  "tool_hold_ms", "approvals",
 ];
 
 /** WebSocket close codes after which a new connection is worth a try. */
@@ -118,6 +120,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @property {"finish" | "pause" | "continue"} [on_tool_call] whether it ends with its calls, waits for their results, or
  *   goes on meanwhile
  * @property {number} [tool_hold_ms] how long its memory is held while it waits for results
+ * @property {boolean | string[]} [approvals] the tools whose calls wait for an `approve`, or true for all
  */
 
 /** @typedef {{limit?: number, prefetch?: number}} Credit */
@@ -140,6 +143,8 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  *   | {type: "adjust", request_id: string, params: Params, at?: number}
  *   | ({type: "inject", request_id: string} & Injection)
  *   | {type: "tool_result", request_id: string, call_id: string, content?: string, error?: string}
+ *   | {type: "approve", request_id: string, call_id: string}
+ *   | {type: "amend", request_id: string, call_id: string, arguments: string | object, partial?: boolean}
  *   | {type: "rewind", request_id: string, to: number}} Steering
  */
 /** @typedef {{type: "attach", request_id: string, after: number}} Attach */
@@ -160,6 +165,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @property {number} discarded_tokens decoded, then rewound or never delivered
  * @property {number} forced_tokens to which a grammar left no choice
  * @property {number} inherited_tokens of the output, with which a fork began
+ * @property {number} reasoning_tokens of the output, that the model said to itself
  */
 
 /**
@@ -196,7 +202,11 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @typedef {StreamEventFields & {type: "tool_arguments", index: number, count: number, call_id: string,
  *   delta: string}} ToolArguments
  */
-/** @typedef {StreamEventFields & {type: "tool_call_done", index: number, end: number, call_id: string}} ToolCallDone */
+/**
+ * @typedef {StreamEventFields & {type: "tool_call_done", index: number, end: number, call_id: string,
+ *   approval?: boolean}} ToolCallDone
+ */
+/** @typedef {StreamEventFields & {type: "approved", index: number, call_id: string}} Approved */
 /**
  * @typedef {StreamEventFields & {type: "rewound", index: number, text_length: number, reasoning_length?: number,
  *   tool_calls?: number, arguments_length?: number}} Rewound
@@ -208,6 +218,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @property {string} arguments
  * @property {number} index its first token
  * @property {number} [end] the index behind its last token
+ * @property {boolean} [approval] whether it waits for one
  */
 /**
  * @typedef {StreamEventFields & {type: "snapshot", index: number, text: string, tokens?: number[], model: string,
@@ -219,8 +230,8 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  *   usage: Usage, timing: Timing}} Final
  */
 /**
- * @typedef {Started | Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | Paused | Resumed | Adjusted | Injected | Rewound | Snapshot
- *   | Final} StreamEvent
+ * @typedef {Started | Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | Approved | Paused | Resumed | Adjusted | Injected
+ *   | Rewound | Snapshot | Final} StreamEvent
  */
 
 /**

@@ -1,7 +1,7 @@
 /**
  * What a stream has beside its text: reasoning, and calls of tools. Events in, what stands out; it knows no text.
  * @module
- * @import { Call, Reasoning, Rewound, Snapshot, ToolArguments, ToolCall, ToolCallDone } from "./protocol.js"
+ * @import { Approved, Call, Reasoning, Rewound, Snapshot, ToolArguments, ToolCall, ToolCallDone } from "./protocol.js"
  */
 
 import { utf16Length } from "./utf16-length.js";
@@ -12,7 +12,7 @@ export class Spans {
   /** @type {Call[]} whole ones, and perhaps one that is being written */
   calls = [];
 
-  /** @param {Reasoning | ToolCall | ToolArguments | ToolCallDone} event */
+  /** @param {Reasoning | ToolCall | ToolArguments | ToolCallDone | Approved} event */
   receive(event) {
     switch (event.type) {
       case "reasoning": this.reasoning += event.delta; break;
@@ -22,7 +22,12 @@ export class Spans {
         break;
       }
       case "tool_arguments": this.#change(event.call_id, (last) => ({ arguments: last.arguments + event.delta })); break;
-      case "tool_call_done": this.#change(event.call_id, () => ({ end: event.end }));
+      case "tool_call_done": {
+        const { end, approval } = event;
+        this.#change(event.call_id, () => (approval ? { end, approval } : { end }));
+        break;
+      }
+      case "approved": this.calls = this.calls.map((call) => (call.call_id === event.call_id ? approved(call) : call));
     }
   }
 
@@ -32,10 +37,10 @@ export class Spans {
     this.calls = this.calls.slice(0, tool_calls);
     const last = this.calls.at(-1);
     if (!last) return;
-    const { end, ...open } = last;
+    const { end, approval, ...open } = last;
     const kept = last.arguments.slice(0, utf16Length(last.arguments, arguments_length) ?? undefined);
-    const whole = end !== undefined && end <= index ? { end } : {};
-    this.calls = [...this.calls.slice(0, -1), { ...open, arguments: kept, ...whole }];
+    const whole = end !== undefined && end <= index && kept === last.arguments;
+    this.calls = [...this.calls.slice(0, -1), whole ? last : { ...open, arguments: kept }];
   }
 
   /** @param {Snapshot} event */
@@ -53,8 +58,19 @@ export class Spans {
   }
 }
 
+/** @param {Call} call */
+function approved({ approval, ...call }) {
+  return call;
+}
+
 /** @param {Call} one @param {Call} other */
 function same(one, other) {
-  const { call_id, index, end } = one;
-  return call_id === other.call_id && index === other.index && end === other.end && one.arguments === other.arguments;
+  const { call_id, index, end, approval } = one;
+  return (
+    call_id === other.call_id &&
+    index === other.index &&
+    end === other.end &&
+    approval === other.approval &&
+    one.arguments === other.arguments
+  );
 }

@@ -133,7 +133,8 @@ export class StreamCore {
       case "reasoning":
       case "tool_call":
       case "tool_arguments":
-      case "tool_call_done": this.spans.receive(event); break;
+      case "tool_call_done":
+      case "approved": this.spans.receive(event); break;
       case "rewound": this.#receiveRewound(event); break;
       case "snapshot": this.#receiveSnapshot(event); break;
       case "started": this.#receiveStarted(event); break;

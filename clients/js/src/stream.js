@@ -295,6 +295,28 @@ export class Stream {
   }
 
   /**
+   * Say yes to a call that waits for it (`approvals` of the start). A no is a `toolError`.
+   * @param {Call | string} call
+   */
+  approve(call) {
+    const call_id = typeof call === "string" ? call : call.call_id;
+    return this.#steer({ type: "approve", request_id: this.requestId, call_id });
+  }
+
+  /**
+   * Change a call's arguments: from the first token that changes on they are written anew, and the model closes the
+   * call. With `partial` they are the beginning of their JSON, and the model writes on from there. What was approved of
+   * it is not any more.
+   * @param {Call | string} call
+   * @param {string | object} args
+   * @param {{partial?: boolean}} [options]
+   */
+  amend(call, args, { partial } = {}) {
+    const call_id = typeof call === "string" ? call : call.call_id;
+    return this.#steer({ type: "amend", request_id: this.requestId, call_id, arguments: args, partial });
+  }
+
+  /**
    * Forget the output from token `to` on, and go on from there. `text` and `tokens` follow.
    * @param {number} to
    */

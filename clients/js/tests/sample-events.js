@@ -34,7 +34,7 @@ export const final = (reason, why) => ({
     cached_tokens: 0,
     injected_tokens: 0,
     discarded_tokens: 0,
-    forced_tokens: 0, inherited_tokens: 0,
+    forced_tokens: 0, inherited_tokens: 0, reasoning_tokens: 0,
   },
   timing: { queue_ms: 0, ttft_ms: null, total_ms: 1, paused_ms: 0, tokens_per_s: null },
 });

@@ -5,7 +5,7 @@ A run reads its stream. What is done about calls is `tool_tasks`'s; how a stream
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -24,13 +24,19 @@ if TYPE_CHECKING:
     from midstream.client import Client
 
 
+Verdict = bool | str | Mapping[str, Any]
+Approve = Callable[[Call], Verdict | Awaitable[Verdict]]
+
+
 class Agent:
     """Tools, and how a model is to use them: what is the same in every run. It knows no server.
 
     `tools` are functions, which are run as the model calls them: async ones as they are, others in threads,
     several at once. One of which only a schema is given waits for `Run.give`. What a tool raises the model
     is told. With on_tool_call="continue" it writes on while tools run. `system` is what the model is told
-    first, `output` the type that the answer is to have. A run that makes more than `max_calls` calls raises
+    first, `output` the type that the answer is to have. `approve` is asked for each call that waits for a
+    yes, of the tools that `approvals` names, or of all: it returns True, False or a text that says why not,
+    or other arguments, with which the call is made. A run that makes more than `max_calls` calls raises
     LimitReached, and a tool may take `tool_timeout_s`. `options` are as those of `Client.start`; the
     `timeout_ms` among them is that of a whole run.
     """
@@ -39,17 +45,20 @@ class Agent:
         self,
         *,
         system: str | None = None,
+        approve: Approve | None = None,
         max_calls: int | None = None,
         tool_timeout_s: float | None = None,
         output: type | None = None,
         **options: Unpack[StartOptions],
     ) -> None:
         self.system = system
+        self.approve = approve
         self.max_calls = max_calls
         self.tool_timeout_s = tool_timeout_s
         self.output = output
         self.tools = options.pop("tools", ())
         self.on_tool_call = options.pop("on_tool_call", "pause")
+        self.approvals = options.pop("approvals", approve is not None)
         self._options = options
 
     def messages(self, question: str | Sequence[MessageLike]) -> list[Message]:
@@ -70,7 +79,9 @@ class Agent:
 
     def fork_options(self, given: StartOptions) -> StartOptions:
         """What a fork is started with, which has the other's tools and parameters."""
-        return {**given, "on_tool_call": self.on_tool_call} if self.tools else given
+        if not self.tools:
+            return given
+        return {**given, "on_tool_call": self.on_tool_call, "approvals": self.approvals}
 
 
 class Run:
@@ -84,8 +95,8 @@ class Run:
     """
 
     def __init__(self, client: Client, agent: Agent, stream: Stream, question: list[Message]) -> None:
+        self.agent = agent
         self._client = client
-        self._agent = agent
         self._stream = stream
         self._question = question
         self._tasks = ToolTasks(stream.channel, agent)
@@ -134,8 +145,8 @@ class Run:
             self._tasks.receive(event)
         if self._tasks.failure is not None:
             raise self._tasks.failure
-        if self._agent.max_calls is not None and self._tasks.begun > self._agent.max_calls:
-            raise LimitReached(f"the model made more than {self._agent.max_calls} calls")
+        if self.agent.max_calls is not None and len(self._tasks.made) > self.agent.max_calls:
+            raise LimitReached(f"the model made more than {self.agent.max_calls} calls")
         return event
 
     async def answer(self) -> Any:
@@ -145,12 +156,21 @@ class Run:
         """
         async for _ in self:
             pass
-        turns, final, output = self._turns(), self._stream.final, self._agent.output
+        turns, final, output = self._turns(), self._stream.final, self.agent.output
         assert final is not None, "it was read to its end"
         text = self._stream.text[turns[-1][0].text_length if turns else 0 :]
         return text if output is None else answer_of(text, output, final.finish_reason)
 
     # -- steering --------------------------------------------------------------------------------------
+
+    async def approve(self, call: Call) -> None:
+        """A call that waits for a yes is made."""
+        await self._stream.approve(call)
+
+    async def amend(self, call: Call, arguments: Mapping[str, Any] | str, *, partial: bool = False) -> None:
+        """A call has other arguments, or, where `partial`, begins with this text, and the model writes on. It
+        waits for its yes anew."""
+        await self._stream.amend(call, arguments, partial=partial)
 
     async def give(self, call: Call, content: object) -> None:
         """Answer a call by hand, whatever runs for it."""
@@ -164,8 +184,8 @@ class Run:
         """Another run, which begins as this one stands before output token `at`, or behind all that was
         read. What came of calls that stand there it knows; the other notices nothing."""
         at = self._stream.consumed if at is None else at
-        stream = await self._client.fork(self._stream, at=at, **self._agent.fork_options(options))
-        run = Run(self._client, self._agent, stream, self._question)
+        stream = await self._client.fork(self._stream, at=at, **self.agent.fork_options(options))
+        run = Run(self._client, self.agent, stream, self._question)
         run._tasks.inherit(self._tasks, at)
         return run
 

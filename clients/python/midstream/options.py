@@ -80,7 +80,8 @@ class StartOptions(ParamOptions, total=False):
     `tools`: what the model may call: Python functions, types whose fields are the arguments, or what OpenAI's
     API has. `tool_choice`: "auto", "none", "required", or the one that is to be called, by its name or
     itself. `on_tool_call`: whether it ends with its calls, waits for their results (`Stream.tool_result`), or
-    goes on meanwhile. `fork`: in place of a prompt, the stream as which it begins; `Client.fork` is shorter.
+    goes on meanwhile. `approvals`: the tools whose calls wait for `Stream.approve`, or True for all.
+    `fork`: in place of a prompt, the stream as which it begins; `Client.fork` is shorter.
     """
 
     request_id: str
@@ -98,6 +99,7 @@ class StartOptions(ParamOptions, total=False):
     parallel_tool_calls: bool
     on_tool_call: Literal["finish", "pause", "continue"]
     tool_hold_ms: int | None
+    approvals: bool | Sequence[str]
     fork: ForkOptions | Fork
 
 

@@ -154,6 +154,7 @@ class NamedTool(Struct, omit_defaults=True, kw_only=True):
 
 
 Tools = Annotated[list[Tool], Meta(max_length=MAX_TOOLS)]
+Approvals = bool | Annotated[list[ToolName], Meta(max_length=MAX_TOOLS)]
 ToolChoice = Literal["auto", "none", "required"] | NamedTool
 
 
@@ -192,6 +193,7 @@ class Start(Frame, kw_only=True):
     parallel_tool_calls: bool = True
     on_tool_call: Literal["finish", "pause", "continue"] = "finish"
     tool_hold_ms: Milliseconds | None = None
+    approvals: Approvals = False
 
 
 class Grant(Frame, kw_only=True, tag="credit"):
@@ -233,6 +235,23 @@ class ToolResult(Frame, kw_only=True, tag="tool_result"):
     error: str | None = None
 
 
+class Approve(Frame, kw_only=True):
+    """A call may be run: whoever runs it waited for this."""
+
+    request_id: RequestId
+    call_id: CallId
+
+
+class Amend(Frame, kw_only=True):
+    """A call has these arguments: an object, or the text of one. `partial`: the text of its beginning, behind
+    which the model writes on."""
+
+    request_id: RequestId
+    call_id: CallId
+    arguments: str | dict[str, Any]
+    partial: bool = False
+
+
 class Rewind(Frame, kw_only=True):
     request_id: RequestId
     to: Index
@@ -258,7 +277,9 @@ class Ping(Frame, kw_only=True):
     pass
 
 
-StreamFrame = Start | Grant | Pause | Resume | Adjust | Inject | ToolResult | Rewind | Cancel | Attach
+StreamFrame = (
+    Start | Grant | Pause | Resume | Adjust | Inject | ToolResult | Approve | Amend | Rewind | Cancel | Attach
+)
 ClientFrame = StreamFrame | Replace | Ping
 
 
@@ -282,6 +303,7 @@ class Usage(Struct, kw_only=True):
     discarded_tokens: int
     forced_tokens: int = 0
     inherited_tokens: int = 0
+    reasoning_tokens: int = 0
 
 
 class Timing(Struct, kw_only=True):
@@ -356,10 +378,19 @@ class ToolArguments(StreamEvent, kw_only=True, tag="tool_arguments"):
 
 
 class ToolCallDone(StreamEvent, kw_only=True, tag="tool_call_done"):
-    """The call is whole: it stands in the tokens from `index` to before `end`."""
+    """The call is whole: it stands in the tokens from `index` to before `end`. `approval`: it waits for
+    one."""
 
     index: int
     end: int
+    call_id: str
+    approval: bool = False
+
+
+class Approved(StreamEvent, kw_only=True):
+    """Somebody has approved the call that begins at `index`."""
+
+    index: int
     call_id: str
 
 
@@ -393,7 +424,7 @@ class Injected(StreamEvent, kw_only=True):
 class Rewound(StreamEvent, kw_only=True):
     """`text_length` code points of the stream's text stand. Where it has reasoning or calls, so many code
     points of reasoning stand too, the first `tool_calls` calls, and so much of the last one's arguments; that
-    is whole only if its `end` is at most `index`."""
+    is whole only if it had no more of them, and its `end` is at most `index`."""
 
     index: int
     text_length: int
@@ -403,13 +434,14 @@ class Rewound(StreamEvent, kw_only=True):
 
 
 class SnapshotCall(Struct, omit_defaults=True, kw_only=True):
-    """A call as far as it has come; one with an `end` is whole."""
+    """A call as far as it has come; one with an `end` is whole, and may wait for an approval."""
 
     index: int
     call_id: str
     name: str
     arguments: str
     end: int | None = None
+    approval: bool = False
 
 
 class Snapshot(StreamEvent, kw_only=True):
@@ -476,6 +508,7 @@ ServerEvent = (
     | ToolCall
     | ToolArguments
     | ToolCallDone
+    | Approved
     | Paused
     | Resumed
     | Adjusted

@@ -104,6 +104,16 @@ class ToolResult(RecordLine, kw_only=True, tag="tool_result"):
     error: str | None = None
 
 
+class Amend(RecordLine, kw_only=True):
+    """A call has these arguments, or begins with this text of them, from the output token at `index` on,
+    behind the rewind to there; `call` as in a `tool_result`."""
+
+    index: Index
+    call: Annotated[int, Meta(ge=0)]
+    arguments: str | dict[str, Any]
+    partial: bool = False
+
+
 class Waits(RecordLine, kw_only=True):
     """The model's turn ended before this token, and results were to come."""
 
@@ -136,7 +146,7 @@ class Final(RecordLine, kw_only=True):
     stop_reason: str | None = None
 
 
-Control = Pause | Resume | Adjust | Inject | ToolResult | Rewind
+Control = Pause | Resume | Adjust | Inject | ToolResult | Amend | Rewind
 Line = Start | Tokens | Control | Waits | Moved | Lost | Final
 _decode_line = msgspec.json.Decoder(Line).decode
 _encode_line = msgspec.json.Encoder().encode

@@ -179,6 +179,9 @@ class StreamRecorder:
         if isinstance(frame, protocol.ToolResult):
             self._write_result(event.index, frame)
             return
+        if isinstance(frame, protocol.Amend):
+            self._write_amendment(event, frame)
+            return
         if not isinstance(frame, protocol.Inject):
             if event.ref is not None or self._paused != "tool_call":  # else results that waited for that
                 self._lose(ELSEWHERE)
@@ -204,6 +207,18 @@ class StreamRecorder:
                 error=frame.error,
             )
         )
+
+    def _write_amendment(self, event: protocol.Injected, frame: protocol.Amend) -> None:
+        if event.count:  # else nothing differed
+            self._write(
+                record_format.Amend(
+                    stream=self._number,
+                    index=event.index,
+                    call=self._calls.index(frame.call_id),
+                    arguments=frame.arguments,
+                    partial=frame.partial,
+                )
+            )
 
     def _write_pause(self, event: protocol.Paused, frame: Frame | None) -> None:
         self._paused = event.reason

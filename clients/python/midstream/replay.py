@@ -19,6 +19,7 @@ from midstream.errors import MidstreamError, RequestFinished
 from midstream.protocol import MAX_INDEX, Params
 from midstream.record_format import (
     Adjust,
+    Amend,
     Control,
     Final,
     Inject,
@@ -134,7 +135,7 @@ def _steps(lines: Iterable[Line]) -> list[_Step]:
             case Rewind(index=index):
                 steps.append(_Step(line, begin, output, begin + len(output)))
                 begin, output = index, []
-            case Pause() | Resume() | Adjust() | Inject() | ToolResult() | Waits():
+            case Pause() | Resume() | Adjust() | Inject() | ToolResult() | Amend() | Waits():
                 steps.append(_Step(line, begin, output, line.index))
             case Final():
                 final = line
@@ -256,7 +257,7 @@ class _Player:
         if effective != self._stream.consumed:
             name = type(control).__name__.lower()
             raise ReplayError(f"the {name} at token {control.index} took effect at token {effective} here")
-        if isinstance(control, Adjust | Inject | ToolResult):
+        if isinstance(control, Adjust | Inject | ToolResult | Amend):
             self._floor = effective
 
     async def _steer(self, control: Control) -> int:
@@ -278,6 +279,8 @@ class _Player:
                 return await stream.inject(text=text, messages=messages, tokens=tokens, grammar=grammar)
             case ToolResult(content=content, error=error):
                 return await stream.tool_result(stream.calls[control.call], content, error=error)
+            case Amend(arguments=arguments, partial=partial):
+                return await stream.amend(stream.calls[control.call], arguments, partial=partial)
             case Rewind(index=index):
                 self._floor = index
                 if index < self._granted:

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from midstream.errors import ProtocolError
 from midstream.protocol import (
+    Approved,
     CalledFunction,
     Message,
     MessageToolCall,
@@ -27,13 +28,14 @@ from midstream.schemas import to_json
 
 class Call(Struct, frozen=True, kw_only=True):
     """A call of a tool as far as it has come. `arguments` are JSON once it is whole: when it has an `end`,
-    the index behind its last token; `index` is its first."""
+    the index behind its last token; `index` is its first. `approval`: it waits for one."""
 
     call_id: str
     name: str
     arguments: str
     index: int
     end: int | None = None
+    approval: bool = False
 
     @property
     def whole(self) -> bool:
@@ -81,7 +83,14 @@ class Spans:
     def calls(self) -> list[Call]:
         """Whole ones, and perhaps one that is being written."""
         return [
-            Call(call_id=c.call_id, name=c.name, arguments=c.arguments, index=c.index, end=c.end)
+            Call(
+                call_id=c.call_id,
+                name=c.name,
+                arguments=c.arguments,
+                index=c.index,
+                end=c.end,
+                approval=c.approval,
+            )
             for c in self._calls
         ]
 
@@ -93,17 +102,22 @@ class Spans:
                 self._calls.append(SnapshotCall(index=index, call_id=call_id, name=name, arguments=""))
             case ToolArguments(call_id=call_id, delta=delta):
                 self._open(call_id).arguments += delta
-            case ToolCallDone(call_id=call_id, end=end):
-                self._open(call_id).end = end
+            case ToolCallDone(call_id=call_id, end=end, approval=approval):
+                call = self._open(call_id)
+                call.end, call.approval = end, approval
+            case Approved(call_id=call_id):
+                for call in self._calls:
+                    call.approval = call.approval and call.call_id != call_id
 
     def rewind(self, event: Rewound) -> None:
         self._forget(event.index, event.reasoning_length)
         del self._calls[event.tool_calls :]
         if self._calls:
             last = self._calls[-1]
+            shortened = len(last.arguments) > event.arguments_length
             last.arguments = last.arguments[: event.arguments_length]
-            if last.end is not None and last.end > event.index:
-                last.end = None
+            if shortened or (last.end is not None and last.end > event.index):
+                last.end, last.approval = None, False
 
     def receive_snapshot(self, event: Snapshot) -> None:
         self.thoughts = [Thought(0, event.index, event.reasoning)] if event.reasoning else []

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Generic, Literal, Self, TypeVar, Unpack, cast
+from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast
 
 from midstream.errors import ConnectionLost, StreamFailed
 from midstream.options import MessageLike, ParamOptions, check_names, frame, plain_params
 from midstream.protocol import (
     Adjust,
     Adjusted,
+    Amend,
+    Approve,
+    Approved,
     Cancel,
     Event,
     Final,
@@ -286,9 +289,26 @@ class Stream:
         together: the stream goes on with the last of them.
         """
         said = content if isinstance(content, str) else None if error is not None else to_json(content)
-        call_id = call if isinstance(call, str) else call.call_id
+        call_id = _id_of(call)
         result = frame(ToolResult, request_id=self.request_id, call_id=call_id, content=said, error=error)
         return (await self.channel.request(result, Injected)).index
+
+    async def approve(self, call: Call | str) -> int:
+        """Say yes to a call that waits for it (`approvals` of the start), and return its first token's index.
+        A no is a `tool_result` with an `error`."""
+        yes = frame(Approve, request_id=self.request_id, call_id=_id_of(call))
+        return (await self.channel.request(yes, Approved)).index
+
+    async def amend(
+        self, call: Call | str, arguments: Mapping[str, Any] | str, *, partial: bool = False
+    ) -> int:
+        """Change a call's arguments: from the first token that changes on they are written anew, and the
+        model closes the call. `partial`: `arguments` is the beginning of their JSON, and the model writes on
+        from there. What was approved of it is not any more."""
+        said = arguments if isinstance(arguments, str) else to_json(arguments)
+        call_id = _id_of(call)
+        change = frame(Amend, request_id=self.request_id, call_id=call_id, arguments=said, partial=partial)
+        return (await self.channel.request(change, Injected)).index
 
     async def rewind(self, to: int) -> int:
         """Forget the output from token `to` on, and go on from there. `text` and `tokens` follow."""
@@ -310,6 +330,10 @@ class Stream:
             return
         with suppress(ConnectionLost):  # then nothing is left to cancel: the server saw the connection go
             await self.cancel()
+
+
+def _id_of(call: Call | str) -> str:
+    return call if isinstance(call, str) else call.call_id
 
 
 class Reading(Generic[T]):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from ssl import SSLContext
@@ -227,6 +227,14 @@ class Stream:
         """Tell the model what came of a call: see `midstream.Stream.tool_result`."""
         return self._thread.run(self._stream.tool_result(call, content, error=error))
 
+    def approve(self, call: Call | str) -> int:
+        """Say yes to a call that waits for it: see `midstream.Stream.approve`."""
+        return self._thread.run(self._stream.approve(call))
+
+    def amend(self, call: Call | str, arguments: Mapping[str, Any] | str, *, partial: bool = False) -> int:
+        """Change a call's arguments: see `midstream.Stream.amend`."""
+        return self._thread.run(self._stream.amend(call, arguments, partial=partial))
+
     def rewind(self, to: int) -> int:
         """Forget the output from token `to` on, and go on from there. `text` and `tokens` follow."""
         return self._thread.run(self._stream.rewind(to))
@@ -273,6 +281,14 @@ class Run:
     def answer(self) -> Any:
         """Read it to its end: see `midstream.Run.answer`."""
         return self._thread.run(self._run.answer())
+
+    def approve(self, call: Call) -> None:
+        """A call that waits for a yes is made."""
+        self._thread.run(self._run.approve(call))
+
+    def amend(self, call: Call, arguments: Mapping[str, Any] | str, *, partial: bool = False) -> None:
+        """A call has other arguments: see `midstream.Run.amend`."""
+        self._thread.run(self._run.amend(call, arguments, partial=partial))
 
     def give(self, call: Call, content: object) -> None:
         """Answer a call by hand, whatever runs for it."""

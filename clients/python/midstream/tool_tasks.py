@@ -18,9 +18,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from midstream.daemon_thread import in_thread
-from midstream.errors import ConnectionLost, InvalidParams, MidstreamError, RequestError, RequestFinished
-from midstream.protocol import Event, Injected, Message, Rewound, Tool, ToolResult
-from midstream.schemas import to_json
+from midstream.errors import ConnectionLost, InvalidParams, RequestError, RequestFinished
+from midstream.protocol import Amend, Approve, Approved, Event, Injected, Message, Rewound, Tool, ToolResult
+from midstream.schemas import from_json, to_json
 from midstream.spans import Call
 from midstream.stream_channel import Channel
 from midstream.stream_core import Noted
@@ -73,18 +73,20 @@ class _Work(Struct):
 
     call: Call
     task: asyncio.Task[None] | None = None
+    begun: bool = False  # whether its function is what the task runs
     outcome: ToolOutcome | None = None
 
 
 class ToolTasks:
     def __init__(self, channel: Channel, agent: Agent) -> None:
-        self.begun = 0  # calls that were made, also those that were taken back
-        self.failure: MidstreamError | None = None  # why the stream was cancelled, where it was from here
+        self.made: set[str] = set()  # calls, also those that were taken back
+        self.failure: Exception | None = None  # why the stream was cancelled, where it was from here
         self._channel = channel
         self._agent = agent
         self._functions = [tool for tool in agent.tools if not isinstance(tool, Tool | Mapping)]
         self._by_hand = {_told_name(tool) for tool in agent.tools if isinstance(tool, Tool | Mapping)}
         self._work: dict[str, _Work] = {}  # by the id of the call
+        self._agreed: dict[str, Any] = {}  # the arguments with which a call may be made, where it was changed
         self._keeper: asyncio.Task[None] | None = None
 
     # -- what came of it -------------------------------------------------------------------------------
@@ -133,14 +135,24 @@ class ToolTasks:
                 del self._work[call_id]
                 if work.task is not None:
                     work.task.cancel()
-        if self._channel.ended:
-            return
-        for call in standing.values():
-            if call.call_id not in self._work:
-                self.begun += 1
-                self._work[call.call_id] = work = _Work(call)
-                if call.name not in self._by_hand:
-                    work.task = self._spawn(self._serve(work))
+        for call in standing.values() if not self._channel.ended else ():
+            self.made.add(call.call_id)
+            work = self._work.setdefault(call.call_id, _Work(call))
+            if work.outcome is None and call.approval:
+                self._have_approved(work)
+            elif work.outcome is None and not work.begun and call.name not in self._by_hand:
+                self._begin(work)
+
+    def _begin(self, work: _Work) -> None:
+        if work.task is not None:  # it asks for a yes, and somebody else has said it
+            work.task.cancel()
+        work.begun = True
+        work.task = self._spawn(self._serve(work))
+
+    def _have_approved(self, work: _Work) -> None:
+        """Where nobody is to be asked it is waited for."""
+        if self._agent.approve is not None and work.task is None:
+            work.task = self._spawn(self._ask(work, self._agent.approve))
 
     def _spawn(self, work: Any) -> asyncio.Task[None]:
         if self._keeper is None:
@@ -156,6 +168,41 @@ class ToolTasks:
                 work.task.cancel()
 
     # -- a call ----------------------------------------------------------------------------------------
+
+    async def _ask(self, work: _Work, approve: Callable[[Call], Any]) -> None:
+        """Have it approved, refused, or changed; then it comes again, and has been approved."""
+        try:
+            await self._judge(work, await self._verdict(work.call, approve))
+        except RequestFinished:
+            pass
+        except Exception as error:  # noqa: BLE001 - whoever reads the run is told
+            self._fail(error)
+
+    async def _verdict(self, call: Call, approve: Callable[[Call], Any]) -> Any:
+        if call.call_id in self._agreed and self._agreed[call.call_id] == call.parsed:
+            return True
+        waits = inspect.iscoroutinefunction(approve)
+        verdict = approve(call) if waits else await in_thread(partial(approve, call))
+        return await verdict if inspect.isawaitable(verdict) else verdict
+
+    async def _judge(self, work: _Work, verdict: Any) -> None:
+        request_id, call = self._channel.request_id, work.call
+        if isinstance(verdict, Mapping):
+            arguments = to_json(verdict)
+            self._agreed[call.call_id] = from_json(arguments, dict)
+            amend = Amend(request_id=request_id, call_id=call.call_id, arguments=arguments)
+            if (await self._channel.request(amend, Injected)).count:
+                return
+            verdict = True  # nothing differs
+        if verdict is True:
+            await self._channel.request(Approve(request_id=request_id, call_id=call.call_id), Approved)
+        else:
+            why = REFUSED if verdict is False else str(verdict)
+            await self._settle(work, ToolOutcome(call=call, error=why))
+
+    def _fail(self, error: Exception) -> None:
+        self.failure = error
+        self._channel.abandon()
 
     async def _serve(self, work: _Work) -> None:
         await self._settle(work, await self._outcome(work.call))
@@ -217,8 +264,7 @@ class ToolTasks:
                 continue
             except RequestError as refusal:
                 if outcome.content is None:
-                    self.failure = refusal
-                    self._channel.abandon()
+                    self._fail(refusal)
                     return
                 work.outcome = outcome = ToolOutcome(
                     call=work.call, error=f"the result cannot be told: {refusal}"

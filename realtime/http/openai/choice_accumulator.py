@@ -83,8 +83,9 @@ class Choice:
         del self.calls[event.tool_calls :]
         if self.calls:
             last = self.calls[-1]
+            shortened = len(last.arguments) > event.arguments_length
             last.arguments = last.arguments[: event.arguments_length]
-            if last.end is not None and last.end > event.index:
+            if shortened or (last.end is not None and last.end > event.index):
                 last.end = None
 
     def _begin_anew(self, text: str, tokens: int) -> None:

@@ -24,7 +24,13 @@ from realtime.http.openai.choice_accumulator import Choice
 from realtime.http.openai.errors import error_object
 from realtime.http.openai.logprobs import EncodedLogprob
 from realtime.http.openai.requests import Body
-from realtime.http.openai.response_types import AnyChoice, CompletionObject, PromptDetails, Usage
+from realtime.http.openai.response_types import (
+    AnyChoice,
+    CompletionDetails,
+    CompletionObject,
+    PromptDetails,
+    Usage,
+)
 from realtime.http.request_work import CallerWork
 from realtime.http.sse import TOO_SLOW, format_event
 from realtime.hub.frame_tokenizing import text_length
@@ -302,7 +308,8 @@ class CompletionSource(ListenerSource):
         prompt = sum(final.usage.prompt_tokens for final in firsts if final)
         cached = sum(final.usage.cached_tokens for final in firsts if final)
         output = sum(final.usage.completion_tokens for final in finals.values() if final)
-        return Usage(prompt, output, prompt + output, PromptDetails(cached))
+        reasoned = sum(final.usage.reasoning_tokens for final in finals.values() if final)
+        return Usage(prompt, output, prompt + output, PromptDetails(cached), CompletionDetails(reasoned))
 
 
 def _reason(choice: Choice) -> str:

@@ -69,6 +69,7 @@ _STEERED = [
     protocol.Resumed,
     protocol.Adjusted,
     protocol.Injected,
+    protocol.Approved,
     protocol.Rewound,
     protocol.Final,
 ]

@@ -176,6 +176,8 @@ class Chat:
         )
         controller = AnswerController(run, view, screen.prompt, screen.redraw)
         async with screen.running() as drawing:
-            await first_of(controller.read(), controller.steer(intents), also=(leaving, drawing))
+            await first_of(
+                controller.read(), controller.steer(intents), controller.approve(), also=(leaving, drawing)
+            )
         if leaving.done():
             raise Quit(EXIT_STATUS[leaving.result()])

@@ -1,0 +1,185 @@
+"""An amendment: other arguments for a call, as tokens that stand in the place of some that do.
+
+All up to the token in which the arguments begin to differ stays, and what stands behind that is written anew,
+in the model's own spelling. What was made is read again before anything is done, so that a call never says
+anything else than what was asked for. It knows one stream's output, and no engine.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from midstream import protocol
+from realtime.refusal import Refusal
+from realtime.stream.accumulated_output import Output
+from realtime.stream.spanned_text import Call, SpannedText
+from realtime.text.tokenizer import Tokenizer
+from realtime.tools.argument_text import continued, pieces_of, within_string
+from realtime.tools.call_reader import CallReader
+from realtime.tools.json_call import JsonCall
+from realtime.tools.parts import Arguments
+from realtime.tools.span_reader import SpanReader
+from realtime.tools.token_text import TokenText
+
+LONGEST = 16 << 10  # characters of arguments: some 10 ms
+
+
+class Amendment(NamedTuple):
+    """`behind`: of the tokens behind the prompt so many stay; None where nothing changes."""
+
+    behind: int | None
+    tokens: list[int]
+
+
+class _Written(NamedTuple):
+    """A call as it stands: its text, where in that its arguments begin, and how far each token goes which
+    ends with a character, as tokens behind the prompt and characters."""
+
+    text: str
+    begin: int
+    ends: list[tuple[int, int]]
+    reader: CallReader
+
+
+def amendment(
+    output: Output, call: Call, sent: int, frame: protocol.Amend, tokenizer: Tokenizer
+) -> Amendment:
+    """`sent`: the output tokens that whoever amends may know of. Raises Refusal."""
+    spans = output.spans
+    assert spans is not None, "it has calls"
+    asked = frame.arguments
+    assert isinstance(asked, str), "it was checked"
+    written = _written(output, spans, call, sent)
+    kinds = spans.kinds.get(call.name, {})
+    first = _keys("".join(call.arguments))
+    begun = written.text[written.begin :]
+    try:
+        pieces = pieces_of(tokenizer.spelling, kinds, asked, first, begun, partial=frame.partial)
+    except (ValueError, IndexError):
+        raise _no_json(frame) from None
+    if isinstance(written.reader, JsonCall) and written.reader.quoted:
+        pieces = within_string(pieces, partial=frame.partial)
+    same, rest = continued(begun, pieces)
+    stands = written.begin + same
+    behind, length = next(end for end in reversed(written.ends) if end[1] <= stands)
+    text = written.text[length:stands] + rest
+    if not rest and (not frame.partial or stands == len(written.text)):
+        return Amendment(None, [])
+    tokens = tokenizer.encode_marked(text) if text else []
+    _check_read_again(output, spans, call, behind, tokens, frame, asked)
+    return Amendment(behind, tokens)
+
+
+def checked(frame: protocol.Amend) -> protocol.Amend:
+    """With its arguments as text. Raises Refusal where nothing could be made of them."""
+    given = frame.arguments
+    try:
+        text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, allow_nan=False)
+        text.encode()
+        if not (frame.partial or isinstance(json.loads(text, parse_constant=_refuse), dict)):
+            raise ValueError(text)
+    except (TypeError, ValueError, RecursionError):
+        raise _no_json(frame) from None
+    if len(text) > LONGEST:
+        raise Refusal(
+            "invalid_params",
+            f"`arguments` are {len(text)} characters; an amend may have {LONGEST}: rewind, and inject them.",
+        )
+    return replace(frame, arguments=text)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
+
+
+def _no_json(frame: protocol.Amend) -> Refusal:
+    what = "the beginning of a JSON object" if frame.partial else "a JSON object, or the text of one"
+    return Refusal("invalid_params", f"`arguments` of an amend are {what}.")
+
+
+def _keys(arguments: str) -> list[str]:
+    """Those that the model has written, as far as they are known."""
+    try:
+        return list(json.loads(arguments))
+    except (ValueError, RecursionError):
+        return []
+
+
+def _written(output: Output, spans: SpannedText, call: Call, sent: int) -> _Written:
+    """Read again from its beginning, character by character until its arguments have begun."""
+    reader, injections, behind = spans.before_call(output.tokens, call)
+    search = _Search(reader)
+    until = sent if call.end is None else min(sent, call.end)
+    by_token, pieces = spans.spelling.delimiters.by_token, spans.spelling.pieces
+    characters, text, ends = TokenText(0), "", [(behind, 0)]
+    for behind, token in enumerate(output.known_from(call.index, injections, until), behind + 1):  # noqa: B020
+        mark = by_token.get(token)
+        more = characters.add(b"", ends=True) + mark if mark else characters.add(pieces.get(token, b""))
+        for char in more:
+            search.read(char)
+        text += more
+        if not characters.within_character:
+            ends.append((behind, len(text)))
+    if search.begin is None or search.call is None:
+        raise Refusal("invalid_params", f'The arguments of call "{call.call_id}" have not begun.')
+    return _Written(text, search.begin, ends, search.call)
+
+
+class _Search:
+    """For where a call's arguments begin, in a text that it is shown character by character: `begin`. What
+    reads a call before it may be reading still."""
+
+    def __init__(self, reader: SpanReader) -> None:
+        self._reader = reader
+        self._before, self._ordinal = reader.call, reader.lengths.calls
+        self._at = 0
+        self.call: CallReader | None = None
+        self.begin: int | None = None
+
+    def read(self, char: str) -> None:
+        if self.begin is not None and self._reader.lengths.calls > self._ordinal:
+            return
+        last = self._reader.call
+        self._reader.feed_text(char, 0)
+        self._at += 1
+        candidate = self._reader.call or last  # its last character may have been that
+        if candidate is None or candidate is self._before:
+            return
+        if candidate is not self.call:
+            self.call, self.begin = candidate, None
+        read = candidate.in_arguments
+        if self.begin is None and read is not None:
+            self.begin = self._at - read
+
+
+def _check_read_again(
+    output: Output,
+    spans: SpannedText,
+    call: Call,
+    behind: int,
+    tokens: list[int],
+    frame: protocol.Amend,
+    asked: str,
+) -> None:
+    reader = spans.reader_at(output.tokens, *output.place(behind))
+    begun = reader.lengths.calls > spans.calls.index(call)
+    told = "".join(call.arguments)[: reader.lengths.arguments] if begun else ""
+    parts = reader.inject(tokens, call.index)
+    told += "".join(part.text for part in parts if isinstance(part, Arguments))
+    is_open = reader.call is not None and reader.lengths.open
+    if not (is_open if frame.partial else _same_json(told, asked)):
+        raise Refusal(
+            "invalid_params",
+            "This model's way of writing calls cannot say these `arguments`: nothing was changed.",
+        )
+
+
+def _same_json(one: str, other: str) -> bool:
+    try:
+        return bool(msgspec.json.decode(one) == msgspec.json.decode(other))
+    except (msgspec.DecodeError, RecursionError):
+        return False

@@ -1,0 +1,215 @@
+"""Calls that wait for a yes, and calls that are amended, in one stream: each rule by an example."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from engine import api
+from midstream import protocol
+from midstream.protocol import Amend, Approve, Approved, Injected, Params, Rewound, ToolCallDone
+from realtime.refusal import Refusal
+from tests.fakes.folded_spans import FoldedSpans
+from tests.fakes.lone_stream import LoneStream, kinds
+from tests.unit.test_stream_results import called, end, put_in, result
+from tests.unit.test_stream_tools import FIND, STOP, lone
+
+CALL = '<tool_call>{"name": "find", "arguments": {"q": "Paris", "n": 1}}</tool_call>'
+LONDON = {"q": "London", "n": 1}
+
+
+def approve(one: LoneStream, call_id: str, ref: str | None = None) -> None:
+    one.stream.steer_call(Approve(request_id="a", ref=ref, call_id=call_id), 0, one.now)
+
+
+def amend(one: LoneStream, call_id: str, arguments: Any, **fields: Any) -> None:
+    one.stream.steer_call(Amend(request_id="a", call_id=call_id, arguments=arguments, **fields), 0, one.now)
+
+
+def refused(one: LoneStream) -> str:
+    (error,) = one.take()
+    assert isinstance(error, protocol.Error)
+    return error.message
+
+
+def appended(one: LoneStream) -> api.Append:
+    """The amendment that the engine was sent, and its answer."""
+    command = next(one for one in reversed(one.commands) if isinstance(one, api.Append))
+    assert command.behind is not None
+    index, _ = one.stream.output.place(command.behind)
+    one.answer(api.Appended(index, len(command.tokens)))
+    return command
+
+
+def test_a_call_that_waits_for_a_yes_takes_no_content_before_it() -> None:
+    one, (find,) = called(FIND, approvals=["find"])
+    with pytest.raises(Refusal, match="waits for an approve"):
+        one.stream.take_result(result(find))
+    approve(one, find, ref="yes")
+    (approved,) = one.take()
+    assert isinstance(approved, Approved)
+    assert (approved.ref, approved.call_id, approved.index) == ("yes", find, 0)
+    assert one.stream.take_result(result(find)).messages
+
+
+def test_a_no_needs_no_yes() -> None:
+    one, (find,) = called(FIND, approvals=True)
+    assert one.stream.take_result(result(find, error="the user said no")).messages
+
+
+def test_which_calls_wait_is_told_with_them_and_in_a_snapshot() -> None:
+    one = lone(approvals=["find"], on_tool_call="pause")
+    one.write(FIND + STOP)
+    end(one)
+    done = [event for event in one.take() if isinstance(event, ToolCallDone)]
+    assert [event.approval for event in done] == [True, False]
+    one.stream.outbox.acknowledge(100)
+    for waits in (True, False):
+        snapshot = one.attach(-1)[0]
+        assert isinstance(snapshot, protocol.Snapshot)
+        assert [call.approval for call in snapshot.tool_calls] == [waits, False]
+        approve(one, done[0].call_id)
+        one.take()
+        one.stream.outbox.acknowledge(100)
+
+
+@pytest.mark.parametrize(("call_id", "why"), [("nonsense", "no call"), (None, "not whole")])
+def test_what_is_no_whole_call_cannot_be_approved(call_id: str | None, why: str) -> None:
+    one = lone(approvals=True)
+    one.write(FIND[:-15])
+    begun = next(event.call_id for event in one.take() if isinstance(event, protocol.ToolCall))
+    approve(one, call_id or begun)
+    assert why in refused(one)
+
+
+def test_a_call_that_has_its_result_is_past_both() -> None:
+    one, (find,) = called(FIND)
+    put_in(one, one.stream.take_result(result(find)))
+    one.take()
+    approve(one, find)
+    assert "has its result" in refused(one)
+    amend(one, find, {})
+    assert "has its result" in refused(one)
+
+
+def test_an_amended_call_says_so_under_its_own_id_and_the_model_closes_it() -> None:
+    one = lone(on_tool_call="pause", approvals=True)
+    client = FoldedSpans()
+    one.write(CALL)
+    end(one)
+    client.read(one.take())
+    (call,) = client.calls
+    call_id = call["id"]
+    approve(one, call_id)
+    client.read(one.take())
+    amend(one, call_id, LONDON, ref="r")
+    command = appended(one)
+    assert bytes(command.tokens).decode() == 'London", "n": 1}'
+    assert one.commands[-1] == api.Resume(7), "the model closes it"
+    told = one.take()
+    assert kinds(told) == ["Rewound", "Injected", "ToolArguments"]
+    rewound, injected = told[0], told[1]
+    assert isinstance(rewound, Rewound)
+    assert isinstance(injected, Injected)
+    assert (rewound.index, rewound.arguments_length, injected.ref) == (CALL.index("Paris"), 7, "r")
+    client.read(told)
+    one.answer(api.Resumed(one.index))
+    one.write("}</tool_call>")
+    end(one)
+    told = one.take()
+    (done,) = [event for event in told if isinstance(event, ToolCallDone)]
+    assert done.approval, "what was approved was another"
+    client.read(told)
+    assert (call["id"], json.loads(call["arguments"])) == (call_id, LONDON)
+    assert one.stream.paused == "tool_call"
+    with pytest.raises(Refusal, match="waits for an approve"):
+        one.stream.take_result(result(call_id))
+
+
+@pytest.mark.parametrize("written", range(CALL.index("{") + 38, len(CALL) + 1))
+def test_while_it_is_written_too(written: int) -> None:
+    one, client = lone(), FoldedSpans()
+    one.write(CALL[:written])
+    client.read(one.take())
+    call_id = client.calls[0]["id"]
+    amend(one, call_id, LONDON)
+    appended(one)
+    one.write("}</tool_call>")
+    client.read(one.take())
+    assert json.loads(client.calls[0]["arguments"]) == LONDON
+    assert (client.calls[0]["id"], len(client.calls)) == (call_id, 1)
+    assert client.calls[0]["end"] == one.index - len("</tool_call>")
+
+
+def test_one_that_fits_no_grammar_is_refused_and_nothing_has_changed() -> None:
+    one, (find,) = called(CALL)
+    before = list(one.stream.output.tokens)
+    amend(one, find, LONDON)
+    one.answer(api.Refused(one.index, reason="grammar"))
+    assert "do not fit the tool of call" in refused(one)
+    assert list(one.stream.output.tokens) == before
+    assert one.stream.take_result(result(find)).messages
+
+
+def test_what_says_the_same_changes_nothing() -> None:
+    one, (find,) = called(CALL)
+    amend(one, find, {"q": "Paris", "n": 1}, ref="r")
+    assert one.commands[-1] == api.Append(7, [])
+    one.answer(api.Appended(one.index))
+    (injected,) = one.take()
+    assert isinstance(injected, Injected)
+    assert (injected.count, injected.ref) == (0, "r")
+
+
+def test_what_is_asked_of_calls_waits_for_what_was_asked_before_and_what_follows_for_it() -> None:
+    one, (find,) = called(CALL)
+    one.steer(protocol.Rewind(request_id="a", ref="1", to=CALL.index("Paris")))
+    sent = len(one.commands)
+    amend(one, find, LONDON, ref="2")
+    approve(one, find, ref="3")
+    one.steer(protocol.Pause(request_id="a", ref="4"))
+    assert len(one.commands) == sent, "what it comes to is not known yet"
+    one.answer(api.Truncated(CALL.index("Paris")))
+    assert isinstance(one.commands[-1], api.Append)
+    appended(one)
+    assert one.commands[-1] == api.Pause(7)
+    one.answer(api.Paused(one.index))
+    told = one.take()
+    refs = [event.ref for event in told if getattr(event, "ref", None)]
+    assert refs == ["1", "2", "3", "4"]
+    error = next(event for event in told if isinstance(event, protocol.Error))
+    assert "not whole" in error.message, "it was amended, and its end is not there"
+
+
+def test_an_engine_that_dies_meanwhile_is_told_again_and_the_next_does_it() -> None:
+    one, (find,) = called(CALL)
+    amend(one, find, LONDON)
+    asked = one.commands[-1]
+    one.lose_engine()
+    submit = one.new_engine()
+    assert one.commands == [asked]
+    assert bytes(submit.tokens[3:]).decode() == CALL
+    appended(one)
+    one.lose_engine()
+    submit = one.new_engine()
+    assert bytes(submit.tokens[3:]).decode() == CALL[: CALL.index("Paris")] + 'London", "n": 1}'
+    one.answer(api.Resumed(one.index))
+    amend(one, find, {"q": "Lon", "n": 1})
+    command = appended(one)
+    assert bytes(command.tokens).decode() == '", "n": 1}', "within what was injected"
+    one.lose_engine()
+    submit = one.new_engine()
+    assert bytes(submit.tokens[3:]).decode() == CALL[: CALL.index("Paris")] + 'Lon", "n": 1}'
+    assert submit.injections == [(CALL.index("Paris"), 3), (CALL.index("Paris"), 10)]
+
+
+def test_a_fork_asks_for_approvals_of_its_own() -> None:
+    one, (find,) = called(FIND, approvals=True)
+    approve(one, find)
+    one.take()
+    context = one.stream.fork("b", None, Params())
+    fork = LoneStream(context=context, asked={"fork": protocol.Fork(request_id="a"), "approvals": True})
+    with pytest.raises(Refusal, match="waits for an approve"):
+        fork.stream.take_result(result(find))
