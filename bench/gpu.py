@@ -24,6 +24,7 @@ from bench.roofline import Shape, fraction_of_memory
 from engine import api, toy_model
 from engine.build.build import build_around
 
+ALONE = 8  # streams that are computed alone as well
 NO_DEVICE = "make bench-gpu needs a CUDA device, and torch sees none here; --dry runs it on the CPU, for show"
 
 
@@ -68,15 +69,22 @@ def _speed(
     model = random_model(name, plan.device, plan.dtype)
     shape = shape_of(model)
     bench = _bench(model, plan, shape.facts.vocab)
+    rates: dict[int, float | None] = {}
     for rows in batches:
         of = f"{name}, {rows} streams"
-        figures = _decoding(bench, plan, limits, shape, of, rows, peers.get(rows))
-        yield from _if_it_fits(of, "tok/s", figures)
+        figures = [
+            *_if_it_fits(of, "tok/s", _decoding(bench, plan, limits, shape, of, rows, peers.get(rows)))
+        ]
+        rates[rows] = figures[0].value
+        yield from figures
     if whole:
         yield from _steering(bench, plan, limits, shape)
+    del bench  # and what it takes of the device
+    bench = _bench(model, plan, shape.facts.vocab, exact="on")
+    yield from _if_it_fits(f"{name}, exact", "tok/s", _exact(bench, plan, name, rates))
 
 
-def _bench(model: PreTrainedModel, plan: Plan, vocab: int) -> EngineBench:
+def _bench(model: PreTrainedModel, plan: Plan, vocab: int, exact: str = "auto") -> EngineBench:
     gpu_peers.release(plan.device)
     tokens = max(plan.context * max(plan.batches), plan.prompt) + 64 * sum(plan.running_and_paused)
     options = api.EngineOptions(
@@ -84,6 +92,7 @@ def _bench(model: PreTrainedModel, plan: Plan, vocab: int) -> EngineBench:
         kv_tokens=plan.kv_tokens or (4 * tokens if plan.device.type == "cpu" else 0),
         max_streams=2 * sum(plan.running_and_paused),
         context=2 * plan.prompt,
+        exact=exact,
     )
     engine, _ = build_around(model, toy_model.FOLDER, options)
     return EngineBench(engine, vocab, plan.device)
@@ -120,6 +129,26 @@ def _decoding(
     gap = bench.gap_s(rows, plan.context)
     if gap is not None:
         yield Figure(f"{name}: no kernel runs", gap * 1e6, "us a step")
+
+
+def _exact(bench: EngineBench, plan: Plan, name: str, rates: dict[int, float | None]) -> Iterator[Figure]:
+    """What exactness costs, and whether it is."""
+    for rows, rate in rates.items():
+        if rate is not None:
+            exact = rows / bench.decode_s(rows, plan.context)
+            yield Figure(
+                f"{name}, {rows} streams, exact", exact, "tok/s", ">= 0.67 x", exact / rate, "not exact"
+            )
+    count = max((rows for rows, rate in rates.items() if rate is not None), default=1)
+    prompts = [bench.prompt(plan.context + 7 * at, salt=at) for at in range(count)]
+    sampling = api.Sampling(seed=1, ignore_eos=True, max_tokens=plan.peer_tokens)
+    alone = [bench.outputs([prompt], sampling)[0] for prompt in prompts[:ALONE]]
+    crowd = bench.outputs(prompts, sampling)[:ALONE]
+    differ = sum(
+        a != b for one, other in zip(alone, crowd, strict=True) for a, b in zip(one, other, strict=True)
+    )
+    total = sum(map(len, alone))
+    yield Figure(f"{name}: tokens of {total} that differ among {count} streams, exact", differ, "", "0")
 
 
 def _steering(bench: EngineBench, plan: Plan, limits: HardwareLimits, shape: Shape) -> Iterator[Figure]:
@@ -174,10 +203,7 @@ def _exactness(plan: Plan) -> Iterator[Figure]:
     expected = gpu_peers.greedy(model, prompt, plan.peer_tokens)
     bench = _bench(model, plan, vocab)
     sampling = api.Sampling(temperature=0, ignore_eos=True, max_tokens=plan.peer_tokens)
-    bench.engine.send([api.Submit(0, prompt, sampling, plan.peer_tokens)])
-    output: list[int] = []
-    while len(output) < plan.peer_tokens:
-        output += [token for news in bench.engine.step().news for token in news.tokens]
+    (output,) = bench.outputs([prompt], sampling)
     same = sum(a == b for a, b in zip(output, expected, strict=True)) / len(expected)
     yield Figure("greedy tokens in float32 that are transformers'", 100 * same, "%", "100")
     draws = gpu_peers.draws_agree(plan.device, vocab, 64)

@@ -51,6 +51,20 @@ class EngineBench:
                 waiting -= {news.stream} if news.tokens else set()
         return streams
 
+    def outputs(self, prompts: list[list[int]], sampling: api.Sampling) -> list[list[int]]:
+        """All that streams of these prompts say, which begin together."""
+        said: dict[int, list[int]] = {next(self.numbers): [] for _ in prompts}
+        self.engine.send(
+            [
+                api.Submit(stream, prompt, sampling, sampling.max_tokens)
+                for stream, prompt in zip(said, prompts, strict=True)
+            ]
+        )
+        while any(len(tokens) < sampling.max_tokens for tokens in said.values()):
+            for news in self.engine.step().news:
+                said[news.stream] += news.tokens
+        return list(said.values())
+
     def require_room(self, *groups: tuple[int, int], steps: int = WARM + 2 * STEPS) -> None:
         """Raise unless so many streams of so many tokens each have room, with what they output in so many
         steps and, while the others begin, before."""

@@ -92,6 +92,7 @@ class Submit(Command, frozen=True):
     ] = []  # (output index, tokens) of what stands among the output but is none
     paused: bool = False
     grammar_starts: tuple[int, ...] = (0,)  # tokens behind the prompt before each beginning of the grammar
+    bans: list[tuple[int, int]] = []  # (output index, token that may not stand there)
 
 
 class Grant(Command, frozen=True):
@@ -114,9 +115,11 @@ class Adjust(Command, frozen=True):
 
 
 class Truncate(Command, frozen=True):
-    """Forget output from `index` on, and any injection that stands after it."""
+    """Forget output from `index` on, any injection that stands after it, and any ban. `ban`: the token that
+    may not stand at `index` from now on."""
 
     index: int
+    ban: int | None = None
 
 
 class Append(Command, frozen=True):

@@ -82,7 +82,7 @@ class Options:
     )
     exact: Exactness = option(
         "auto",
-        "whether a stream's tokens are the same in any company; auto tries it on a CPU, on insists",
+        "whether a stream's tokens are the same in any company; auto tries it on a CPU, on insists, anywhere",
     )
     engine: EnginePlace = option(
         "process", "where the engine runs: in a child process, or in a thread of the server"

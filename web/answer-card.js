@@ -12,6 +12,7 @@ import { announce } from "./screen-reader.js";
 
 const REASONS = /** @type {Record<string, string>} */ ({
   stop: "finished", tool_calls: "waits for results", length: "reached its limit", cancelled: "stopped", error: "broken off",
+  guard: "stopped by a guard",
 });
 
 export class AnswerCard {

@@ -28,6 +28,19 @@ def schema(seed: int) -> Frame:
     return {"type": "object", "properties": dict.fromkeys(names[:4], inner)}
 
 
+def guards(seed: int) -> list[Frame]:
+    """As many as may be, dear to read, and each another: what was read lately is known."""
+    chance = random.Random(seed)
+    return [
+        {
+            "name": f"{at}",
+            "do": "tell",
+            "regex": "".join(chance.choices("ab", k=9)) + r"(?:\b[ab]|\Bb){55}c",
+        }
+        for at in range(16)
+    ]
+
+
 PARAMS: Frame = {
     "stop": stops(0),
     "logit_bias": {str(token): 0.5 for token in range(256, 460)},
@@ -58,6 +71,8 @@ KINDS: dict[str, Frame] = {
     "adjust a grammar in": {"type": "adjust", "params": {"grammar": {"json_schema": schema(0)}}},
     "adjust another in": {"type": "adjust", "params": {"grammar": {"json_schema": schema(1)}}},
     "adjust it away": {"type": "adjust", "params": {"grammar": None}},
+    "adjust guards in": {"type": "adjust", "params": {"guards": guards(0)}},
+    "adjust others in": {"type": "adjust", "params": {"guards": guards(1)}},
     "adjust the reasoning": {"type": "adjust", "params": {"reasoning_tokens": 0}},
     "adjust at a token": {"type": "adjust", "params": {}, "at": 1},
     "inject tokens": {"type": "inject", "tokens": [65]},

@@ -17,7 +17,9 @@ from engine import api
 from engine.build.budgets import affordable_tokens, decoding_rows, shortage, step_tokens, whole_blocks
 from engine.build.exactness import (
     NOT_EXACT,
+    device_trial_tokens,
     find_row_multiple,
+    is_exact,
     least_row_multiple,
     may_be_exact,
     trial_tokens,
@@ -63,6 +65,7 @@ class Components:
         self._rows = decoding_rows(options.batch_rows, options.max_streams)
         self.facts = describe(model.config, model.generation_config)
         self.weights_bytes = sum(weight.nbytes for weight in model.parameters())
+        self._may_be_exact = may_be_exact(options, self.device)
         self._prepare(model)
         if not self._on_cuda:
             _let_go_of_what_was_needed_once()
@@ -70,7 +73,13 @@ class Components:
             from engine.model import tensor_parallel
 
             self.facts = tensor_parallel.rank_facts(self.facts, model.config, ranks.size)
-        required = backends.Requirements(model.device, model.dtype, self.facts.head_dim, options.block_size)
+        required = backends.Requirements(
+            model.device,
+            model.dtype,
+            self.facts.head_dim,
+            options.block_size,
+            exact=self._on_cuda and self._may_be_exact,
+        )
         self.attention_name = backends.choose(options.attention, required)
         self.sampler = Sampler(
             options.max_streams,
@@ -92,6 +101,8 @@ class Components:
             self._warm_up()
         if ranks is None:
             backends.capture_decode(self.runner, backend, self._rows)
+        if self._on_cuda and self.exact:
+            self._try_on_device()
 
     def _prepare(self, model: ServedModel) -> None:
         if isinstance(model, GgmlModel):
@@ -99,7 +110,13 @@ class Components:
             return
         model.set_attn_implementation(NAME)
         self.library, self.width = "torch", str(model.dtype).removeprefix("torch.")
-        self.products = str(pack(model))
+        if self._on_cuda and self._may_be_exact:
+            from engine.forward.batch_invariant import make_batch_invariant  # brings Triton with it
+
+            make_batch_invariant(model)
+            self.products = "products and means by our kernels, the same for any number of rows"
+        else:
+            self.products = str(pack(model))
 
     def host_pool(self) -> HostPool | None:
         """The host's memory for the blocks of paused streams."""
@@ -151,8 +168,10 @@ class Components:
         return self._row_multiple is not None
 
     def _exact_row_multiple(self) -> int | None:
-        if not may_be_exact(self._options, self.device):
+        if not self._may_be_exact:
             return None
+        if self._on_cuda:
+            return 1
         began = time.perf_counter()
         fill_lone_rows(self._model)
         multiple = find_row_multiple(
@@ -173,6 +192,21 @@ class Components:
             log.warning("%s", NOT_EXACT)
         return multiple
 
+    def _try_on_device(self) -> None:
+        from engine.forward.batch_invariant import BatchInvariant
+
+        began, block_size, groups = time.perf_counter(), self._options.block_size, len(self._groups)
+        tokens = device_trial_tokens(block_size, self.kv_tokens, self._chunk)
+        with BatchInvariant():
+            least = least_row_multiple(self._model, self._model.dtype, self.device)
+        passes = least == 1 and is_exact(
+            self.runner, self.facts.vocab, block_size, groups=groups, tokens=tokens
+        )
+        if not passes:
+            raise ModelError(NOT_EXACT + ": --exact off serves it all the same")
+        self.runner.pool.zero(slice(0, groups * trial_tokens(block_size, tokens)))
+        log.info("exact, which was tried in %.2f s on %d tokens", time.perf_counter() - began, tokens)
+
     def _trial_runner(self, row_multiple: int) -> ModelRunner:
         self._row_multiple = row_multiple
         return self._runner(trial_tokens(self._options.block_size))[0]
@@ -191,7 +225,7 @@ class Components:
             groups=self._groups,
         )
         context = min(self._context, self._kept.longest(tokens // block_size))
-        slots = self._options.max_streams
+        slots = max(2, self._options.max_streams)  # the trial has one beside others
         backend = backends.make(
             self.attention_name,
             pool,

@@ -48,15 +48,18 @@ def product_shapes(model: nn.Module) -> set[ProductShape]:
 
 @torch.inference_mode()
 def least_multiple(
-    shapes: Iterable[ProductShape], dtype: torch.dtype, multiples: Iterable[int]
+    shapes: Iterable[ProductShape],
+    dtype: torch.dtype,
+    multiples: Iterable[int],
+    device: str | torch.device = "cpu",
 ) -> int | None:
     """The least of these in whose multiples a row is the same in all products; None where none is."""
-    trials = [_Trial(shape, dtype) for shape in sorted(shapes)]
+    trials = [_Trial(shape, dtype, device) for shape in sorted(shapes)]
     return next((multiple for multiple in multiples if all(one.same(multiple) for one in trials)), None)
 
 
 class _Trial:
-    def __init__(self, shape: ProductShape, dtype: torch.dtype) -> None:
+    def __init__(self, shape: ProductShape, dtype: torch.dtype, device: str | torch.device) -> None:
         generator = torch.Generator().manual_seed(0)
         outs, half = min(shape.outs, MOST_OUTS), shape.ins // 2
         order = torch.randperm(shape.ins, generator=generator)
@@ -65,9 +68,9 @@ class _Trial:
         rows *= 2.0 ** torch.randint(-MAGNITUDES, MAGNITUDES + 1, (shape.ins,), generator=generator)
         columns = torch.randn(COLUMNS, shape.ins, generator=generator)
         rows[:, other], columns[:, other] = rows[:, one], -columns[:, one]
-        self._rows = rows.to(dtype)
-        self._weight = columns.to(dtype).repeat(-(-outs // COLUMNS), 1)[:outs]
-        self._bias = torch.zeros(outs, dtype=dtype) if shape.biased else None
+        self._rows = rows.to(device, dtype)
+        self._weight = columns.to(device, dtype).repeat(-(-outs // COLUMNS), 1)[:outs]
+        self._bias = torch.zeros(outs, dtype=dtype, device=device) if shape.biased else None
         self._expected = self._product(self._rows)
 
     def _product(self, rows: Tensor) -> Tensor:

@@ -107,7 +107,7 @@ def attend(
     kept, seen = pool.groups[group].window, params.window
     assert kept is None or (seen is not None and seen <= kept), "it reads what is gone"
     plan = plans[group]
-    count = len(plan.pool_indices)
+    count = plan.pool_indices.shape[0]
     own = (own[0][:, :count], own[1][:, :count])
     pool.write(layer, plan.pool_indices, *own)
     return plan.attend(pool.keys[layer], pool.values[layer], query[:, :count], own, params)

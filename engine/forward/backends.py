@@ -35,20 +35,26 @@ class Requirements:
     dtype: torch.dtype
     head_dim: int
     block_size: int
+    exact: bool = False  # on a CUDA device
 
 
 def choose(name: str, required: Requirements) -> str:
     """The backend to use; raises `ModelError` where the one that was asked for cannot be."""
     if name == "auto":
-        return "sdpa" if _why_not("triton", required) else "triton"
+        if not required.exact:
+            return "sdpa" if _why_not("triton", required) else "triton"
+        name = "triton"
     if name not in NAMES:
         raise ModelError(f"no attention backend {name}: auto, {', '.join(NAMES)} are known")
     if why_not := _why_not(name, required):
-        raise ModelError(f"the attention backend {name} cannot be used: {why_not}; sdpa runs anywhere")
+        way_out = "--exact off reads otherwise" if required.exact else "sdpa runs anywhere"
+        raise ModelError(f"the attention backend {name} cannot be used: {why_not}; {way_out}")
     return name
 
 
 def _why_not(name: str, required: Requirements) -> str | None:
+    if required.exact and name != "triton":
+        return "with --exact on triton reads, the same for any company"
     if name == "sdpa":
         return None
     if required.device.type != "cuda":
@@ -106,7 +112,7 @@ def make(
     from engine.forward.by_triton import TritonBackend, launch_config
 
     launch = launch_config(pool.dtype, pool.keys[0].shape[-1])
-    return TritonBackend(tables, facts.heads, facts.kv_heads, launch)
+    return TritonBackend(tables, facts.heads, facts.kv_heads, launch, exact=exact)
 
 
 def warm_up_batches(chunk: int, rows: int) -> list[list[int]]:

@@ -45,6 +45,7 @@ class BlockTables:
         groups: int = 1,
     ) -> None:
         self.block_size = block_size
+        self.tokens = blocks * block_size  # of the longest context
         self._tensor = torch.zeros(groups, slots + 1, blocks, dtype=torch.int32, device=device)
         self._tensor[:, slots] = padding_block
         self.groups = [GroupTables(tensor, block_size) for tensor in self._tensor]

@@ -138,9 +138,11 @@ class LayerAttention:
         tokens, heads, groups, _ = q.shape
         filled = self._filled(q)
         more = filled.shape[2] - groups
-        queries_of = torch.split(filled[section.rows], section.counts)
+        if section.rows is not None:
+            filled = filled[section.rows]
         found = []
-        for call, queries in zip(section.calls, queries_of, strict=True):
+        for call, results in zip(section.calls, section.results, strict=True):
+            queries = filled[results]
             if call.together:
                 out, lse = self._together(call, queries[:, :, :groups], unseen_as_zeros)
                 found.append((functional.pad(out[0], (0, 0, 0, more)), functional.pad(lse[0], (0, more))))
@@ -149,9 +151,12 @@ class LayerAttention:
         if not section.complete:  # what a token has no part in weighs nothing
             out, lse = found[0]
             found.append((torch.zeros_like(out[:1]), torch.full_like(lse[:1], -torch.inf)))
-        outs, lses = (torch.cat(column)[:, :, :groups][section.places] for column in zip(*found, strict=True))
+        outs, lses = found[0] if len(found) == 1 else map(torch.cat, zip(*found, strict=True))
+        outs, lses = outs[:, :, :groups], lses[:, :, :groups]
+        if section.places is not None:
+            outs, lses = outs[section.places], lses[section.places]
         shape = (section.parts, tokens, heads, groups)
-        return outs.view(*shape, -1), lses.view(shape)
+        return outs.reshape(*shape, -1), lses.reshape(shape)
 
     def _each_of_chunk(self, section: Chunk, q: Tensor, unseen_as_zeros: bool) -> Partial:
         found = [self._together(call, q[tokens], unseen_as_zeros) for tokens, _, call in section.calls]
@@ -208,6 +213,7 @@ def _added(parts: Tensor) -> Tensor:
 Attention = Callable[[Tensor, Tensor, Tensor, Tensor | None], Partial]
 
 
+@cache
 def attention_of(
     device: torch.device,
     sizes: tuple[int, int],

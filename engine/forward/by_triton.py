@@ -3,12 +3,17 @@
 A plan is a few numbers a row, made without looking at a single block: none depends on where blocks lie, so a
 step over them can be captured and replayed. It knows rows, tables and the shape of a launch; the
 arithmetic is in `triton_kernels.py`.
+
+Where it is to be exact, one shape of program reads for whoever decodes and for chunks, and contexts are cut
+at fixed positions. How many programs share the parts follows from the batch as ever, and changes no bit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 import triton.language as tl
@@ -23,6 +28,9 @@ from engine.nonblocking_transfer import upload
 from engine.schedule.batch import Row
 
 MAX_SPLITS = 64
+SHARE = 1024  # tokens from cut to cut, where cuts are fixed
+EXACT_ROWS = 64  # of a program's queries then: what decodes fills few of them, and waits for memory anyway
+KEPT_PARTS = 4096  # at once, of all tokens: what they take is the same in every step, and so in those tried
 _SIZES = ((128, 64), (64, 64), (64, 32), (32, 32), (16, 16))  # query rows and keys, the largest first
 _NAMES = {torch.float32: tl.float32, torch.float64: tl.float64}
 
@@ -64,7 +72,8 @@ class Tiles:
     longest: int  # the most tokens of any tile
     first: int  # of the batch's tokens that the tiles hold
     tokens: int
-    splits: int
+    splits: int  # programs that share a tile's context
+    parts: int = 0  # that a context has where cuts are fixed, of the longest one
 
 
 @dataclass(slots=True)
@@ -72,6 +81,7 @@ class TritonPlan:
     """A batch read through block tables."""
 
     pool_indices: Tensor
+    positions: Tensor
     parts: list[Tiles]
     tables: GroupTables
     launch: LaunchConfig
@@ -88,15 +98,18 @@ class TritonPlan:
     def _read(
         self, tiles: Tiles, keys: Tensor, values: Tensor, query: Tensor, out: Tensor, params: AttentionParams
     ) -> None:
-        heads, tokens, size = query.shape
+        heads, _, size = query.shape
         kv_heads, value_size = keys.shape[0], values.shape[-1]
         groups, splits, count = heads // kv_heads, tiles.splits, tiles.numbers.shape[1]
         wide = torch.float64 if query.dtype == torch.float64 else torch.float32
         sinks = out if params.sinks is None else params.sinks
+        share = SHARE if tiles.parts else 0
+        in_parts = bool(share) or splits > 1
         parts, lses = out, out
-        if splits > 1:
-            parts = query.new_empty(splits, tokens, heads, value_size, dtype=wide)
-            lses = query.new_empty(splits, tokens, heads, dtype=wide)
+        if in_parts:
+            places = max(KEPT_PARTS, tiles.parts * tiles.tokens) if share else splits * tiles.tokens
+            parts = query.new_empty(places, heads, value_size, dtype=wide)
+            lses = query.new_empty(places, heads, dtype=wide)
         matrix = max(16, tiles.longest * _power(groups))
         read[(count, kv_heads, splits)](
             query,
@@ -109,8 +122,9 @@ class TritonPlan:
             lses,
             params.scale,
             params.softcap or 1.0,
-            count,
-            tokens,
+            tiles.numbers.stride(0),
+            tiles.first,
+            tiles.tokens,
             splits,
             query.stride(0),
             query.stride(1),
@@ -122,7 +136,8 @@ class TritonPlan:
             size=size,
             value_size=value_size,
             groups=groups,
-            SPLIT=splits > 1,
+            SPLIT=in_parts,
+            SHARE=share,
             CAPPED=params.softcap is not None,
             SINKS=params.sinks is not None,
             PRECISION="ieee",  # of float32, which tensor cores would otherwise round
@@ -136,17 +151,20 @@ class TritonPlan:
             num_warps=4 if matrix <= 64 else 8,
             num_stages=3,  # the table is read two turns ahead, so that keys are asked for one turn ahead
         )
-        if splits > 1:
+        if in_parts:
             join[(tiles.tokens * heads,)](
                 parts,
                 lses,
+                self.positions,
                 sinks,
                 out,
                 splits,
-                tiles.first * heads,
-                tokens * heads,
+                tiles.first,
+                tiles.tokens * heads,
                 heads,
                 value_size=value_size,
+                window=params.window or 0,
+                SHARE=share,
                 SINKS=params.sinks is not None,
                 WIDE=_NAMES[wide],
                 S=MAX_SPLITS,
@@ -154,14 +172,23 @@ class TritonPlan:
             )
 
 
+Numbers = tuple[int, int, int, int]  # of a tile
+
+
 class TritonBackend:
+    """`exact` where what is computed for a token is to follow from its own context alone."""
+
     name = "triton"
 
-    def __init__(self, tables: BlockTables, heads: int, kv_heads: int, launch: LaunchConfig) -> None:
+    def __init__(
+        self, tables: BlockTables, heads: int, kv_heads: int, launch: LaunchConfig, *, exact: bool = False
+    ) -> None:
         self.tables = tables
         self._kv_heads = kv_heads
         self.launch = launch
-        self._tile_tokens = max(1, launch.tile_rows // _power(heads // kv_heads))
+        self._exact = exact
+        rows = min(launch.tile_rows, EXACT_ROWS) if exact else launch.tile_rows
+        self._tile_tokens = max(1, rows // _power(heads // kv_heads))
 
     def plan(self, rows: Rows[Row]) -> tuple[list[int], list[TritonPlan]]:
         """Rows of one token first: their context is split among programs, a chunk has programs enough."""
@@ -169,8 +196,8 @@ class TritonBackend:
         self.tables.update(rows)
         owners: list[int] = []
         positions: list[int] = []
-        single: list[tuple[int, int, int, int]] = []
-        chunks: list[tuple[int, int, int, int]] = []
+        single: list[Numbers] = []
+        chunks: list[Numbers] = []
         for row in (rows[at] for at in order):
             slot, first = row.sequence.slot, len(owners)
             for begin in range(0, row.count, self._tile_tokens):
@@ -180,30 +207,69 @@ class TritonBackend:
             owners += [slot] * row.count
             positions += range(row.start, row.start + row.count)
         slots, at = upload([owners, positions], self.tables.device)
-        parts = [self.tiles(self._uploaded(single), 0, len(single))] if single else []
-        if chunks:
-            parts.append(self.tiles(self._uploaded(chunks), len(single), len(owners), self._tile_tokens))
-        return order, self.plans_of(slots, at, parts)
+        if self._exact:
+            tiles = [
+                self._uploaded(some, self._tile_tokens, _parts(some)) for some in _pieces(single + chunks)
+            ]
+        else:
+            tiles = [self._uploaded(single, 1)] if single else []
+            tiles += [self._uploaded(chunks, self._tile_tokens)] if chunks else []
+        return order, self._plans(slots, at, tiles)
 
-    def plans_of(self, slots: Tensor, positions: Tensor, parts: list[Tiles]) -> list[TritonPlan]:
-        """For the tokens at these positions of these slots' sequences, which the tiles hold."""
+    def plan_decoding(self, slots: Tensor, positions: Tensor) -> list[TritonPlan]:
+        """For a token at each of these positions, which nobody has to know: a plan for any context."""
+        order = torch.arange(len(slots), device=slots.device)
+        numbers = torch.stack([slots, order, positions, torch.ones_like(slots)]).int()
+        if not self._exact:
+            return self._plans(slots, positions, [self._tiles(numbers, 0, len(slots), 1)])
+        parts = -(-self.tables.tokens // SHARE)
+        pieces = torch.split(numbers, max(1, KEPT_PARTS // parts), dim=1)
+        firsts = accumulate((piece.shape[1] for piece in pieces), initial=0)
+        tiles = [
+            self._tiles(piece, first, piece.shape[1], self._tile_tokens, parts)
+            for piece, first in zip(pieces, firsts, strict=False)
+        ]
+        return self._plans(slots, positions, tiles)
+
+    def _plans(self, slots: Tensor, positions: Tensor, parts: list[Tiles]) -> list[TritonPlan]:
         return [
-            self.plan_of(tables.pool_indices(slots, positions), parts, tables)
+            self.plan_of(tables.pool_indices(slots, positions), positions, parts, tables)
             for tables in self.tables.groups
         ]
 
-    def plan_of(self, pool_indices: Tensor, parts: list[Tiles], tables: GroupTables) -> TritonPlan:
-        return TritonPlan(pool_indices, parts, tables, self.launch)
+    def plan_of(
+        self, pool_indices: Tensor, positions: Tensor, parts: list[Tiles], tables: GroupTables
+    ) -> TritonPlan:
+        return TritonPlan(pool_indices, positions, parts, tables, self.launch)
 
-    def tiles(self, numbers: Tensor, first: int, end: int, longest: int = 1) -> Tiles:
-        """Tiles that hold the tokens from `first` to `end`."""
+    def _tiles(self, numbers: Tensor, first: int, tokens: int, longest: int, parts: int = 0) -> Tiles:
         programs = numbers.shape[1] * self._kv_heads
-        splits = max(1, min(MAX_SPLITS, self.launch.programs // programs))
-        return Tiles(numbers, longest, first, end - first, splits)
+        splits = max(1, min(parts or MAX_SPLITS, self.launch.programs // programs))
+        return Tiles(numbers, longest, first, tokens, splits, parts)
 
-    def _uploaded(self, tiles: list[tuple[int, int, int, int]]) -> Tensor:
+    def _uploaded(self, tiles: list[Numbers], longest: int, parts: int = 0) -> Tiles:
         columns = [list(column) for column in zip(*tiles, strict=True)]
-        return upload(columns, self.tables.device, torch.int32)
+        numbers = upload(columns, self.tables.device, torch.int32)
+        return self._tiles(numbers, tiles[0][1], sum(columns[3]), longest, parts)
+
+
+def _parts(tiles: list[Numbers]) -> int:
+    """Of the longest context, where cuts are fixed."""
+    return max(-(-(position + count) // SHARE) for _, _, position, count in tiles)
+
+
+def _pieces(tiles: list[Numbers]) -> Iterator[list[Numbers]]:
+    """As many tiles at once as their parts can be kept of."""
+    some: list[Numbers] = []
+    tokens, parts = 0, 0
+    for tile in tiles:
+        own = _parts([tile])
+        tokens, parts = tokens + tile[3], max(parts, own)
+        if some and tokens * parts > KEPT_PARTS:
+            yield some
+            some, tokens, parts = [], tile[3], own
+        some.append(tile)
+    yield some
 
 
 def _power(number: int) -> int:

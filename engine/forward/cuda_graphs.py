@@ -95,11 +95,7 @@ class DecodeGraphs:
     def _computed(self, size: int) -> Tensor:
         slots, positions, given = self._rows[:, :size].unbind()
         tokens = torch.where(given < 0, self._latest_tokens[slots], given)
-        order = torch.arange(size, device=slots.device)
-        tiles = torch.stack([slots, order, positions, torch.ones_like(slots)]).int()
-        attention = self._attention
-        plans = attention.plans_of(slots, positions, [attention.tiles(tiles, 0, size)])
-        return self._forward(tokens, positions, plans)
+        return self._forward(tokens, positions, self._attention.plan_decoding(slots, positions))
 
 
 class CudaGraphCapture:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -201,9 +202,11 @@ class Decoding:
     tokens: slice
     parts: int  # the most that any of them has
     calls: list[Call]
-    counts: list[int]  # of results that each call gives
-    rows: Tensor  # of each result: whose it is
-    places: Tensor  # of each row's first part, then of their second ...: which result it is
+    results: list[slice]  # of each call: which of all results it gives
+    rows: Tensor | None  # of each result: whose it is; None where each row has one, in their order
+    places: (
+        Tensor | None
+    )  # of each row's first part, then of their second ...: which result it is; None as above
     complete: bool  # whether each row has as many parts; else the place of those it lacks is behind the last
 
 
@@ -305,10 +308,14 @@ class RaggedBatch:
         places = [len(order)] * (parts * self.decoding)
         for place, (row, part) in enumerate(order):
             places[part.depth * self.decoding + row] = place
-        device, complete = self.pool_indices.device, len(order) == len(places)
-        rows = upload([row for row, _ in order], device)
-        tokens = slice(0, self.decoding)
-        return Decoding(tokens, parts, calls, counts, rows, upload(places, device), complete)
+        ends = list(accumulate(counts))
+        results = [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
+        tokens, complete = slice(0, self.decoding), len(order) == len(places)
+        rows, in_order = [row for row, _ in order], list(range(self.decoding))
+        if rows == places == in_order:
+            return Decoding(tokens, parts, calls, results, None, None, complete)
+        device = self.pool_indices.device
+        return Decoding(tokens, parts, calls, results, upload(rows, device), upload(places, device), complete)
 
     def _lines(self, placed: list[tuple[int, Part, int]]) -> list[_Line]:
         lines: list[_Line] = []

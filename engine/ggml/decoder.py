@@ -70,7 +70,7 @@ class GgmlModel(nn.Module):
             self._backend.compute(graph)
             query, key, value = batch.heads[layer]
             out = attend(layer, query, (key, value), self._params[layer], pool, plans)
-            batch.attended[: len(out)].copy_(out)
+            batch.attended[: out.shape[0]].copy_(out)
         self._backend.compute(batch.graphs[-1])
         logits = torch.empty(len(logits_to_keep), self._layers.facts.vocab)  # whoever asked keeps them
         self._backend.compute(batch.head(logits_to_keep, logits))

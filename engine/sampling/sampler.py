@@ -4,8 +4,8 @@ A stream's sampling parameters (temperature, penalties, seed) are a row of tenso
 sequence: to adjust a stream is to write a row, and a batch is never split by its parameters. Rows are written
 when they are next sampled with, all together, however often their streams were adjusted, and where whatever
 fails is tried again. What is sampled for a row depends on that row alone. In order: logprobs of the raw
-logits; logit_bias, repetition, presence and frequency penalty, min_tokens; temperature, top_k, top_p, min_p
-(the order of transformers' warpers); the race.
+logits; logit_bias, repetition, presence and frequency penalty, min_tokens, and what is banned at
+this index; temperature, top_k, top_p, min_p (the order of transformers' warpers); the race.
 
 It knows sequences and what was asked of them. It changes none, and decides neither which rows are sampled nor
 whether a token ends its stream: `ignore_eos` and `max_tokens` mean nothing here.
@@ -126,10 +126,11 @@ class Sampler:
         return row.index < row.seq.sampling.min_tokens
 
     def _is_edited(self, row: SampleRequest) -> bool:
-        return bool(self._bias[row.seq.slot]) or _penalised(row.seq.sampling) or self._eos_banned(row)
+        penalised = bool(self._bias[row.seq.slot]) or _penalised(row.seq.sampling)
+        return penalised or self._eos_banned(row) or bool(row.seq.banned_at(row.index))
 
     def _edited(self, raw: Tensor, rows: list[SampleRequest], parameters: Tensor) -> Tensor:
-        """The scores after bias, penalties and min_tokens."""
+        """The scores after bias, penalties, min_tokens and bans."""
         if not any(self._is_edited(row) for row in rows):
             return raw
         scores = raw.clone()
@@ -144,6 +145,10 @@ class Sampler:
         early = [at for at, row in enumerate(rows) if self._eos_banned(row)]
         if early:
             scores[self._integers(early)[:, None], self._eos] = -torch.inf
+        banned = [(at, token) for at, row in enumerate(rows) for token in row.seq.banned_at(row.index)]
+        if banned:
+            places, ids = zip(*banned, strict=True)
+            scores[self._integers(places), self._integers(ids)] = -torch.inf
         return scores
 
     def _asked(self, rows: list[SampleRequest], slots: Tensor, parameters: Tensor) -> Asked:

@@ -22,7 +22,8 @@ p: prompt, o: output, i: injected, ?: sampled by steps in flight, and not known 
   may find. Where it is not so, or not known to be, no more than `next_position`.
 
 A sequence whose output has a grammar holds its constraint, and tells it of every change of the tokens. One
-that waits for what the constraint has to say samples nothing meanwhile, as if it had no credit.
+that waits for what the constraint has to say samples nothing meanwhile, as if it had no credit. A token that
+is banned at an output index is not chosen there; bans stay with the tokens before them, and go with those.
 
 Prefill, decode, resumption after an eviction, injection and rewind are one thing then: `num_computed` catches
 up with `num_tokens`.
@@ -59,11 +60,13 @@ class Sequence:
         tenant: int = 0,
         num_prompt: int | None = None,
         injections: list[tuple[int, int]] | None = None,
+        bans: list[tuple[int, int]] | None = None,
     ) -> None:
         self.stream = stream
         self.tokens = list(tokens)
         self.num_prompt = len(tokens) if num_prompt is None else num_prompt
         self.injections = list(injections or [])  # (output index, how many tokens)
+        self.bans = list(bans or [])  # (output index, token)
         self.num_outputs = len(tokens) - self.num_prompt - sum(count for _, count in self.injections)
         self.sampling = sampling
         self.credit = credit
@@ -259,10 +262,15 @@ class Sequence:
             self.injections, self.num_outputs = kept, left
             del self.tokens[position:]
             self.token_hashes.clear()
+        self.bans = [(at, token) for at, token in self.bans if at <= self.num_outputs]
         self.num_computed = min(self.num_computed, self.num_tokens - 1)
         self.num_writable = 0
         self.give_up_in_flight(self.num_tokens - 1)
         return self.num_tokens
+
+    def banned_at(self, index: int) -> list[int]:
+        """Tokens that may not stand there."""
+        return [token for at, token in self.bans if at == index] if self.bans else []
 
     def take_back_end(self) -> None:
         """Remove the end token, which is the last. All before it stays computed, though nothing could be

@@ -11,7 +11,7 @@ where a sequence stands that has less to compute than before, to `moved`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Several
 from concurrent.futures import Future, wait
 from functools import partial
@@ -184,11 +184,15 @@ class Constraining:
             return mask
         if _ANY not in mask:
             return GrammarError("The grammar leaves nothing that could come next.")
+        if banned := row.sequence.banned_at(row.index):
+            mask = _without(mask, banned)
+            if _ANY not in mask:
+                return GrammarError(
+                    f"The grammar leaves nothing but what a guard has banned at token {row.index}."
+                )
         if row.index < row.sequence.sampling.min_tokens:
-            allowed = bytearray(mask)
-            for token in self._vocabulary.ends:
-                allowed[token] = 0
-            if _ANY not in allowed:
+            mask = _without(mask, self._vocabulary.ends)
+            if _ANY not in mask:
                 least = row.sequence.sampling.min_tokens
                 return GrammarError(
                     f"The grammar leaves nothing but an end at token {row.index}, "
@@ -209,11 +213,21 @@ class Constraining:
         if tokens[0] in self._vocabulary.ends and sequence.num_outputs < sampling.min_tokens:
             return []
         most = min(sequence.credit, sampling.max_tokens) - sequence.num_outputs
-        return tokens[: max(0, min(most, sequence.context - sequence.num_tokens))]
+        tokens = tokens[: max(0, min(most, sequence.context - sequence.num_tokens))]
+        index = sequence.num_outputs
+        banned = (at for at, token in enumerate(tokens) if (index + at, token) in sequence.bans)
+        return tokens[: next(banned, len(tokens))]
 
 
 def _sources(grammar: api.Grammar | None) -> tuple[str | None, str | None]:
     return (None, None) if grammar is None else (grammar.source, grammar.later)
+
+
+def _without(mask: bytes, tokens: Iterable[int]) -> bytes:
+    allowed = bytearray(mask)
+    for token in tokens:
+        allowed[token] = 0
+    return bytes(allowed)
 
 
 def _constraint(sequence: Sequence) -> Constraint:

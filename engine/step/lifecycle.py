@@ -49,6 +49,7 @@ class Lifecycle:
             tenant=command.tenant,
             num_prompt=command.prompt,
             injections=command.injections,
+            bans=command.bans,
         )
         sequence.paused = command.paused
         sequence.slot = self._free_slots.pop()

@@ -57,8 +57,8 @@ class Steering:
                 self._resume(sequence)
             case api.Adjust(sampling=sampling):
                 self._adjust(sequence, sampling)
-            case api.Truncate(index=index):
-                self._truncate(sequence, index)
+            case api.Truncate(index=index, ban=ban):
+                self._truncate(sequence, index, ban)
             case api.Append():
                 self._inject(sequence, command)
         self._lifecycle.update(sequence)
@@ -110,8 +110,10 @@ class Steering:
             sequence.give_up_in_flight()
         self._lifecycle.answer(sequence, api.Adjusted)
 
-    def _truncate(self, sequence: Sequence, index: int) -> None:
+    def _truncate(self, sequence: Sequence, index: int, ban: int | None) -> None:
         self._cut(sequence, sequence.output_position(min(index, sequence.num_outputs)))
+        if ban is not None and index == sequence.num_outputs:
+            sequence.bans.append((index, ban))
         self._lifecycle.answer(sequence, api.Truncated)
 
     def _cut(self, sequence: Sequence, position: int) -> None:

@@ -14,7 +14,8 @@ from sys import getsizeof
 import msgspec
 
 from midstream import protocol
-from midstream.protocol import Message, NamedTool, Params, StreamFrame, Tool
+from midstream.protocol import Guard, Message, NamedTool, Params, StreamFrame, Tool
+from realtime.guards import check as guards
 from realtime.hub.output_rules import output_rules
 from realtime.refusal import Refusal
 from realtime.stream.memory import TOKEN_ID_BYTES, grammar_length, params_bytes
@@ -27,6 +28,7 @@ from realtime.text.tokenizer import TooManyTokensError
 CHARACTERS_A_TOKEN = 4  # about, where a text's tokens were not counted
 # What it takes to compile a grammar, and one with a character more, in characters of other text.
 GRAMMAR, GRAMMAR_CHARACTER = 20_000, 100
+GUARD_CHARACTER = 500  # and so guards, each character of their expressions; fewer where there are few
 FRAME_BYTES, MESSAGE_BYTES, PART_BYTES, CALL_BYTES = 200, 50, 50, 400  # of what is no text
 TOOL_CHARACTER_BYTES = 8  # a tool in memory, for each character of it as JSON
 TOOLS_LIMIT = 128 << 10  # characters of all of a stream's tools, as JSON
@@ -44,9 +46,11 @@ def start_digest(frame: protocol.Start) -> bytes:
 
 
 def text_length(frame: StreamFrame) -> int:
-    """In characters; a grammar's are worth more of them."""
+    """In characters; a grammar's are worth more of them, and those of guards."""
     asked = _grammar(frame)
     compiled = 0 if asked is None else GRAMMAR + GRAMMAR_CHARACTER * grammar_length(asked)
+    expressions = guards.length(_guards(frame))
+    compiled += expressions * min(expressions, GUARD_CHARACTER)
     if isinstance(frame, protocol.Start) and frame.tools and frame.tool_choice != "none":
         compiled += GRAMMAR + GRAMMAR_CHARACTER * tools_length(frame.tools)
     return compiled + _written(frame)
@@ -54,6 +58,11 @@ def text_length(frame: StreamFrame) -> int:
 
 def _grammar(frame: StreamFrame) -> protocol.Grammar | None:
     return frame.params.grammar or None if isinstance(frame, protocol.Start | protocol.Adjust) else None
+
+
+def _guards(frame: StreamFrame) -> list[Guard]:
+    asked = frame.params.guards if isinstance(frame, protocol.Start | protocol.Adjust) else None
+    return asked or []
 
 
 def _written(frame: StreamFrame) -> int:
@@ -91,7 +100,7 @@ def brings_text(frame: StreamFrame) -> bool:
             return True
         case protocol.Inject(text=str()) | protocol.Inject(messages=list()):
             return True
-    return _grammar(frame) is not None
+    return _grammar(frame) is not None or bool(_guards(frame))
 
 
 def stops(frame: StreamFrame) -> bool:
@@ -127,7 +136,8 @@ def _message_bytes(message: Message) -> int:
 def estimated_tokens(frame: StreamFrame) -> int:
     """What a text is charged as that was worked at in vain."""
     asked = _grammar(frame)
-    return 1 + (_written(frame) + (0 if asked is None else grammar_length(asked))) // CHARACTERS_A_TOKEN
+    ruled = guards.length(_guards(frame)) + (0 if asked is None else grammar_length(asked))
+    return 1 + (_written(frame) + ruled) // CHARACTERS_A_TOKEN
 
 
 def check_length(frame: StreamFrame, model: ServedModel) -> None:
@@ -142,8 +152,9 @@ def check_length(frame: StreamFrame, model: ServedModel) -> None:
 
 
 def tokenize(frame: StreamFrame, model: ServedModel, *, brief: bool = False) -> list[int] | None:
-    """The tokens of whatever text a frame brings, and its grammar tried. `brief`: raise `NotBriefError` where
-    a chat takes long."""
+    """The tokens of whatever text a frame brings, and its grammar and guards tried. `brief`: raise
+    `NotBriefError` where a chat takes long."""
+    guards.check(_guards(frame))
     asked = _grammar(frame)
     if asked is not None:
         _check_grammar(asked, model)

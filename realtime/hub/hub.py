@@ -275,6 +275,8 @@ class Hub:
             _charge(effective, time.thread_time() - began_s)
         for pending in effective:
             self._observer.steered(stream, pending.kind, output.step - pending.step, now - pending.received_s)
+        for action in stream.take_acted():
+            self._observer.guarded(stream, action)
         self._time_hold(entry)
         if stream.reading:
             self._news.first(StreamNews(output, api.News(stream.number), now))

@@ -12,6 +12,7 @@ from typing import Literal
 from msgspec import Struct
 
 from engine import api
+from midstream.protocol import GuardAction
 from realtime.stream.stream import Stream
 
 Route = Literal["websocket", "http"]
@@ -70,6 +71,9 @@ class Observer:
     def steered(self, stream: Stream, kind: str, steps: int, seconds: float) -> None:
         """A frame took effect, so long after it came."""
 
+    def guarded(self, stream: Stream, action: GuardAction) -> None:
+        """A guard of its has acted."""
+
     def granted(self, stream: Stream) -> None:
         """It had used up its credit, and has been given more."""
 
@@ -116,6 +120,10 @@ class Observers(Observer):
     def steered(self, stream: Stream, kind: str, steps: int, seconds: float) -> None:
         for observer in self._observers:
             observer.steered(stream, kind, steps, seconds)
+
+    def guarded(self, stream: Stream, action: GuardAction) -> None:
+        for observer in self._observers:
+            observer.guarded(stream, action)
 
     def granted(self, stream: Stream) -> None:
         for observer in self._observers:

@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from engine import api
-from midstream.protocol import FinishReason
+from midstream.protocol import FinishReason, GuardAction
 from realtime.hub.observers import (
     DISCONNECT_CAUSES,
     RETRY_REASONS,
@@ -72,6 +72,7 @@ class Metrics(Observer):
         self.connections = 0
         self._discarded = 0
         self._finished = Counter[str](dict.fromkeys(get_args(FinishReason), 0))
+        self._guarded = Counter[str](dict.fromkeys(get_args(GuardAction), 0))
         self._left = Counter[str](dict.fromkeys(DISCONNECT_CAUSES, 0))
         self._refused = Counter[tuple[str, str]]()  # by code and endpoint
         self._retried = Counter[str](dict.fromkeys(RETRY_REASONS, 0))
@@ -101,6 +102,9 @@ class Metrics(Observer):
     def steered(self, stream: Stream, kind: str, steps: int, seconds: float) -> None:
         self._steps.of(kind).observe(steps)
         self._seconds.of(kind).observe(seconds)
+
+    def guarded(self, stream: Stream, action: GuardAction) -> None:
+        self._guarded[action] += 1
 
     def granted(self, stream: Stream) -> None:
         self._times.granted(stream.number)
@@ -154,6 +158,7 @@ class Metrics(Observer):
         yield GaugeMetricFamily("midstream_tasks", "Tasks of the gateway's event loop", value=self.tasks)
         yield GaugeMetricFamily("midstream_connections", "Open WebSocket connections", value=self.connections)
         yield _counter("midstream_streams_finished", "Streams that ended", "finish_reason", self._finished)
+        yield _counter("midstream_guard_acts", "What guards did", "action", self._guarded)
         yield self._refusals()
         yield _counter("stream_disconnects", "Streams whose listener went", "cause", self._left)
         yield _counter(

@@ -7,10 +7,12 @@ tokenizer and stop strings, and nothing of events, credit or the engine.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Collection, Iterator
 from copy import copy
+from itertools import accumulate
 
-from realtime.stream.spanned_text import SpannedText
+from realtime.stream.spanned_text import Call, SpannedText
 from realtime.text.detokenizer import TextStream
 from realtime.text.tokenizer import Tokenizer
 
@@ -33,6 +35,7 @@ class Output:
         self._min_tokens = min_tokens
         self.spans = spans
         self._text: TextStream | SpannedText = spans or TextStream(tokenizer, stop, min_tokens)
+        self._pieces = tokenizer.pieces.bytes
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -92,6 +95,34 @@ class Output:
     def text(self, count: int, *, flushed: bool) -> str:
         """What was released with the first `count` tokens; `flushed`: and with the stream's end."""
         return self._text.text if flushed else self._text.text[: self._end(count)]
+
+    def content(self) -> str:
+        """All that was released."""
+        return self._text.text
+
+    def reasoning(self) -> str:
+        return "" if self.spans is None else "".join(self.spans.reasoning)
+
+    @property
+    def calls(self) -> list[Call]:
+        return [] if self.spans is None else self.spans.calls
+
+    def token_with(self, character: int) -> int:
+        """With which this character of the content was released."""
+        return bisect_right(self._ends, character)
+
+    def token_that_spells(self, text: str, since: int) -> int:
+        """In which the text begins last, of what the tokens from this one on say; or that one."""
+        pieces = [self._pieces.get(token, b"") for token in self.tokens[since:]]
+        begin = b"".join(pieces).rfind(text.encode())
+        if begin < 0:
+            return since
+        return since + bisect_right(list(accumulate(map(len, pieces))), begin)
+
+    def flushed(self, stop: tuple[str, ...]) -> tuple[Output, str]:
+        """As it will be when nothing follows, and what is said then. This one stays as it is."""
+        again = self.forked("", len(self), stop, self._min_tokens)
+        return again, again.flush()
 
     def context(self) -> list[int]:
         """All that stands behind the prompt, in the model's order: the output, and injections among it."""

@@ -9,10 +9,13 @@ events, credit and listeners, nor of what was asked and has not taken effect.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
 from engine import api
 from midstream import protocol
 from midstream.protocol import Params
+from realtime.guards.acts import Acts
+from realtime.guards.guards import Beside, Guards, Verdict
 from realtime.refusal import Refusal
 from realtime.stream.accumulated_output import Output
 from realtime.stream.engine_commands import too_long
@@ -34,14 +37,19 @@ class Context:
         output: Output,
         rules: OutputRules | None,
         grammar_starts: tuple[int, ...] = (0,),
+        acts: Acts | None = None,
+        guards: Guards | None = None,
     ) -> None:
         """`output` that stands already is another stream's. `grammar_starts`: tokens behind the prompt before
-        each beginning of the grammar, if it has one."""
+        each beginning of the grammar, if it has one. `guards` have read what stands; without, those of the
+        parameters begin here."""
         self.prompt = prompt
         self.params = params
         self.output = output
         self.rules = rules
         self.inherited = len(output)  # tokens of the output that another made
+        self.acts = acts or Acts()
+        self.guards = guards or _guards(params, output)
         self._grammar_starts = grammar_starts
 
     def __len__(self) -> int:
@@ -57,6 +65,7 @@ class Context:
         tokens = PROMPT_TOKEN_BYTES * len(self.prompt) + OUTPUT_TOKEN_BYTES * len(self.output)
         rules = 0 if self.rules is None else self.rules.length
         beside = 0 if self.output.spans is None else self.output.spans.bytes
+        beside += self.acts.bytes + (0 if self.guards is None else self.guards.bytes)
         return tokens + params_bytes(self.params) + self.output.injection_bytes + rules + beside
 
     def check_room(self, at: int | None, more: int, limit: int) -> None:
@@ -83,27 +92,46 @@ class Context:
     def adjust(self, params: Params) -> None:
         if not same_grammar(params, self.params):
             self._grammar_starts = (self._behind_prompt,)
+        if params.guards != self.params.guards:
+            self.guards = _guards(params, self.output)
         self.params = params
         self.output.set_stop(stops(params), params.min_tokens or 0)
 
-    def cut(self, index: int, *, ends: bool = False) -> int:
-        """Output from `index` on is void. Returns how many tokens that was. `ends`: nothing will follow, and
-        no stop string is looked for any more."""
-        void = len(self.output) - index
+    def cut(self, index: int, *, ends: bool = False, by_guard: bool = False) -> None:
+        """Output from `index` on is void. `ends`: nothing will follow, and no stop string is looked for any
+        more. `by_guard`: what guards have done stands."""
+        if not by_guard:
+            self.acts.cut(index)
         self._cut(index, None, () if ends else stops(self.params))
-        return void
 
-    def cut_behind(self, behind: int) -> tuple[int, int]:
-        """Of the tokens behind the prompt only so many stand. Returns how many of those are output, and how
-        many tokens of the output are void."""
+    def cut_behind(self, behind: int) -> int:
+        """Of the tokens behind the prompt only so many stand. Returns how many of those are output."""
         index, injected = self.output.place(behind)
-        void = len(self.output) - index
+        self.acts.cut(index)
         self._cut(index, injected, stops(self.params))
-        return index, void
+        return index
 
     def _cut(self, index: int, injected: int | None, stop: tuple[str, ...]) -> None:
         self.output.cut(index, stop, injected)
         self._grammar_starts = _starts_until(self._behind_prompt, self._grammar_starts)
+        if self.guards is not None:
+            self.guards.cut(self.output)
+
+    # -- what guards have to say -----------------------------------------------------------------
+
+    def judge(self, content: str, beside: Sequence[Beside], seconds: float) -> list[Verdict]:
+        """Of the last token, and what it says."""
+        if self.guards is None:
+            return []
+        return self.guards.judge(content, beside, self.output, seconds, self.acts)
+
+    def judge_end(self) -> list[Verdict]:
+        """Of the output, if it ends here."""
+        if self.guards is None or not len(self.output):
+            return []
+        whole, rest = self.output.flushed(stops(self.params))
+        beside = () if whole.spans is None else whole.spans.take_beside()
+        return self.guards.judge_end(rest, beside, whole, self.acts)
 
     # -- what is made of it ----------------------------------------------------------------------
 
@@ -121,6 +149,7 @@ class Context:
             injections=[(index, len(tokens)) for index, tokens in self.output.injections],
             paused=paused,
             grammar_starts=self._grammar_starts,
+            bans=self.acts.bans,
         )
 
     def fork(self, request_id: str, index: int, asked: Params, model: ServedModel) -> Context:
@@ -137,7 +166,8 @@ class Context:
         behind = index + output.injected()
         same = same_grammar(params, self.params)
         starts = _starts_until(behind, self._grammar_starts) if same else (behind,)
-        fork = Context(self.prompt, params, output, self.rules, starts)
+        guards = self.guards and self.guards.forked(output) if params.guards == self.params.guards else None
+        fork = Context(self.prompt, params, output, self.rules, starts, self.acts.until(index), guards)
         if len(fork) >= model.context:
             raise Refusal(
                 "context_too_long",
@@ -153,6 +183,10 @@ def of_prompt(
     spans = _spans(start, prompt, params, model)
     output = Output(model.tokenizer, stops(params), params.min_tokens or 0, spans)
     return Context(array("i", prompt), params, output, rules)
+
+
+def _guards(params: Params, output: Output) -> Guards | None:
+    return Guards(params.guards, output) if params.guards else None
 
 
 def _spans(

@@ -14,6 +14,7 @@ from midstream.protocol import (
     Attached,
     Error,
     Grammar,
+    Guard,
     Params,
     Reasoning,
     Snapshot,
@@ -27,6 +28,7 @@ from realtime.refusal import Refusal
 EVENT_BYTES, LOGPROB_BYTES = 300, 130  # what one costs, as measured
 TOKEN_BYTES, BIAS_BYTES, CHARACTER_BYTES, TOKEN_ID_BYTES, REFERENCE_BYTES = 150, 120, 2, 36, 8
 STOP_BYTES = 40  # a character of a stop string, with its state in a matcher
+GUARD_BYTES = 400
 GRAMMAR_BYTES = 12  # a character of a grammar, as an object and as the engine is told of it
 COMMAND_BYTES = 300
 CANCEL_REPLY_BYTES = 380  # of what one from elsewhere waits for
@@ -113,7 +115,13 @@ def params_bytes(params: Params) -> int:
     stops = [params.stop] if isinstance(params.stop, str) else params.stop or []
     bias = params.logit_bias or {}
     grammar = grammar_length(params.grammar) if params.grammar else 0
-    return BIAS_BYTES * len(bias) + STOP_BYTES * sum(map(len, stops)) + GRAMMAR_BYTES * grammar
+    guards = sum(map(_guard_bytes, params.guards or ()))
+    return guards + BIAS_BYTES * len(bias) + STOP_BYTES * sum(map(len, stops)) + GRAMMAR_BYTES * grammar
+
+
+def _guard_bytes(guard: Guard) -> int:
+    texts = (guard.name, guard.regex, guard.path, guard.forbid, guard.require)
+    return GUARD_BYTES + CHARACTER_BYTES * sum(len(text) for text in texts if isinstance(text, str))
 
 
 def grammar_length(grammar: Grammar) -> int:

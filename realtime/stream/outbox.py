@@ -88,6 +88,11 @@ class Outbox:
         return bool(self._waiting or self._replay)
 
     @property
+    def known(self) -> int:
+        """Output tokens that were given out, or wait for it."""
+        return self.sent + self._waiting_tokens
+
+    @property
     def unsent(self) -> list[PendingToken]:
         return [item for item in self._waiting if isinstance(item, PendingToken)]
 

@@ -14,6 +14,7 @@ from msgspec.structs import asdict, replace
 from engine import api
 from engine.api import Sampling
 from midstream.protocol import Grammar, Params
+from realtime.guards.check import check as check_guards
 from realtime.refusal import Refusal
 from realtime.text.grammar import OutputRules, source_of, source_of_lark, source_with
 
@@ -43,6 +44,7 @@ def resolved(asked: Params, *, context_left: int, vocab: int) -> Params:
         min_tokens=0,
         grammar=None,
         reasoning_tokens=None,
+        guards=None,
     )
     return merged(defaults, asked, vocab=vocab)
 
@@ -50,6 +52,8 @@ def resolved(asked: Params, *, context_left: int, vocab: int) -> Params:
 def merged(standing: Params, asked: Params, *, vocab: int) -> Params:
     """The standing parameters with those that were asked for in their place."""
     values = {name: value for name, value in asdict(asked).items() if not isinstance(value, UnsetType)}
+    if asked.guards:
+        check_guards(asked.guards)
     params = Params(**(asdict(standing) | values))
     if isinstance(params.stop, str):
         params.stop = [params.stop]

@@ -16,6 +16,7 @@ from msgspec import Struct
 from engine import api
 from midstream import protocol
 from midstream.protocol import Params
+from realtime.guards.guards import Verdict
 from realtime.stream.engine_commands import SteeringFrame
 from realtime.stream.memory import CHARACTER_BYTES, command_bytes
 from realtime.text.stop_strings import StopMatcher
@@ -38,6 +39,8 @@ class PendingCommand(Struct):
     preliminary: bool = False  # the rewind that `at` asks for: the frame itself has its reply by what follows
     send_reply: SendReply | None = None  # to whoever steers a stream that another listens to
     owe: Owe | None = None  # whoever steers, and pays for it
+    verdict: Verdict | None = None  # of a guard, whose doing it is
+    silent: bool = False  # nobody is told that it took effect
 
     @property
     def kind(self) -> str:
@@ -76,10 +79,13 @@ class PendingCommands:
         self._send_made(self._pending)
 
     def request(self, pending: PendingCommand) -> None:
-        unmade = any(before.command is None for before in self._pending)
-        self._pending.append(pending)
+        """Behind all others; what guards have asked for, before what is no command yet, which will be made of
+        what stands then."""
+        unmade = [at for at, before in enumerate(self._pending) if before.command is None]
+        first = pending.verdict is not None or pending.silent
+        self._pending.insert(unmade[0] if unmade and first else len(self._pending), pending)
         self.bytes += _bytes(pending)
-        if not unmade:
+        if first or not unmade:
             self._send_made([pending])
 
     @property
@@ -117,6 +123,19 @@ class PendingCommands:
         """A command that has no reply. Without an engine there is nobody who need hear it."""
         if self.has_engine:
             self._send(command)
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether what is decoded until all is replied will be void."""
+        return any(
+            isinstance(pending.command, api.Truncate)
+            or (isinstance(pending.command, api.Append) and pending.command.behind is not None)
+            for pending in self._pending
+        )
+
+    @property
+    def has_verdict(self) -> bool:
+        return any(pending.verdict is not None for pending in self._pending)
 
     def clear(self) -> list[PendingCommand]:
         """The stream has ended: the commands that will have no reply any more."""

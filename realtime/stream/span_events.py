@@ -1,4 +1,4 @@
-"""The events of reasoning and calls, which go beside those of tokens. Pure functions of events."""
+"""The events of reasoning and calls, which go beside those of tokens, and of guards. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from midstream.protocol import Reasoning, Rewound, ToolArguments, ToolCall, ToolCallDone
+from midstream.protocol import Guarded, Reasoning, Rewound, ToolArguments, ToolCall, ToolCallDone
+from realtime.guards.guards import Verdict
 from realtime.tools.parts import Lengths
 
 Beside = Reasoning | ToolCall | ToolArguments | ToolCallDone
@@ -34,6 +35,18 @@ E = TypeVar("E", Reasoning, ToolArguments)
 def _both(first: E, second: E) -> E:
     count = second.index + second.count - first.index
     return replace(first, count=count, delta=first.delta + second.delta)
+
+
+def guarded(request_id: str, verdict: Verdict) -> Guarded:
+    return Guarded(
+        request_id=request_id,
+        index=verdict.index,
+        name=verdict.guard.name,
+        do=verdict.do,
+        times=verdict.times,
+        token=verdict.token,
+        detail=verdict.detail,
+    )
 
 
 def tell_lengths(event: Rewound, lengths: Lengths) -> None:

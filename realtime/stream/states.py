@@ -23,7 +23,7 @@ TRANSITIONS = (
     Transition("queued", "paused", "pause"),
     Transition("queued", "finished", "cancel, timeout"),
     Transition("running", "stalled", "credit is used up"),
-    Transition("running", "paused", "pause, no memory, nobody listens, no engine"),
+    Transition("running", "paused", "pause, a guard, no memory, nobody listens, no engine"),
     Transition("running", "finished", "its own end, cancel, timeout"),
     Transition("stalled", "running", "credit"),
     Transition("stalled", "paused", "pause, nobody listens"),

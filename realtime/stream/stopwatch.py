@@ -39,6 +39,10 @@ class Stopwatch:
             self._first = now
             self._paused_at_first_s = self._paused_s
 
+    def running_s(self, now: float) -> float:
+        """Since the start, without pauses."""
+        return (self._paused_since or now) - self._started - self._paused_s
+
     @property
     def ttft_s(self) -> float | None:
         return None if self._first is None else self._first - self._started

@@ -19,7 +19,9 @@ from msgspec.structs import replace
 
 from engine import api
 from midstream import protocol
-from midstream.protocol import FinishReason, Params, PauseReason, Usage
+from midstream.protocol import FinishReason, GuardAction, Params, PauseReason, Usage
+from realtime.guards.acts import Act
+from realtime.guards.guards import Verdict
 from realtime.refusal import Refusal
 from realtime.stream.accumulated_output import Output
 from realtime.stream.amendment import amendment, checked
@@ -42,7 +44,7 @@ from realtime.stream.memory import (
 from realtime.stream.outbox import Outbox, OutgoingEvent, PendingToken
 from realtime.stream.params import merged, stops
 from realtime.stream.pending_commands import CallFrame, Owe, PendingCommand, PendingCommands, Reply, SendReply
-from realtime.stream.span_events import Beside, tell_lengths
+from realtime.stream.span_events import Beside, guarded, tell_lengths
 from realtime.stream.states import State, check_transition
 from realtime.stream.stopwatch import Stopwatch
 from realtime.stream.tool_loop import ToolLoop
@@ -54,7 +56,7 @@ GRACE_MS = 30_000  # that a stream waits for somebody to attach
 STREAM_BYTES = 4096  # as measured
 LEAST_HISTORY_BYTES = 4 << 10  # of events that nobody is known to have read, where the account is full
 UNREAD_LIMIT = 512 << 10  # bytes that may wait to be given out before nothing more may be asked for
-HOLDING: tuple[PauseReason, ...] = ("client", "detached", "tool_call")  # what does not pass by itself
+HOLDING: tuple[PauseReason, ...] = ("client", "detached", "tool_call", "guard")  # does not pass by itself
 End = tuple[FinishReason, str | None]  # why it ended, and what exactly ended it
 
 
@@ -78,7 +80,7 @@ class Stream:
         self.grace_s = (GRACE_MS if start.grace_ms is None else start.grace_ms) / 1000
         self.tool_hold_s = None if start.tool_hold_ms is None else start.tool_hold_ms / 1000
         self.final: protocol.Final | None = None  # there is one once it has ended
-        self.discarded = 0
+        self.decoded = 0  # output tokens that were made for it, whatever became of them
         self.context = context
         self.credit = Credit(start.credit, window=window)
         self.credit.acknowledge(context.inherited)
@@ -100,6 +102,8 @@ class Stream:
         self._cancel_end: End = ("cancelled", None)  # how a cancel ends it
         self._cancel_replies: list[tuple[str, SendReply]] = []  # who else cancelled, each with a ref
         self._paused: PauseReason | None = None  # in force
+        self._held_by: Verdict | None = None  # a guard's, that it is paused for
+        self._acted: list[GuardAction] = []  # what guards did, and nobody has counted
         self._pause_requested = False  # what the client asked for last: pause, or resume
         self._detached = False  # paused by us, until somebody attaches
         self._conclusion: End | None = None  # how it ended, while tokens wait for credit
@@ -179,9 +183,9 @@ class Stream:
         return self.ended or self._conclusion is not None
 
     @property
-    def decoded(self) -> int:
-        """Output tokens that were made for it, whatever became of them."""
-        return len(self.output) - self.context.inherited + self.discarded
+    def discarded(self) -> int:
+        """Tokens that were made for it, or that it began with, and that do not stand."""
+        return self.decoded + self.context.inherited - len(self.output)
 
     @property
     def bytes(self) -> int:
@@ -257,7 +261,11 @@ class Stream:
         known how much that may be."""
         at_once = isinstance(frame, protocol.Adjust | protocol.Inject) and frame.at is None
         turns_back = not (at_once or isinstance(frame, protocol.Pause | protocol.Resume))
-        if self._counts_reasoning and (turns_back or params is not None):
+        if turns_back or params is not None:
+            self._hold_grants()
+
+    def _hold_grants(self) -> None:
+        if self._counts_reasoning:
             self.credit.granted = 0
             self._commands.send(api.Grant(self.number, 0))
 
@@ -351,6 +359,7 @@ class Stream:
                 self._pause_requested, self._detached = True, False
             case protocol.Resume():
                 self._pause_requested = self._detached = False
+                self._let_through()
             case protocol.Adjust():
                 assert params is not None
                 self._requested_params = params
@@ -510,7 +519,10 @@ class Stream:
         if self.on_disconnect == "cancel":
             self.abandon(now, step)
         elif self.on_disconnect == "pause" and not (
-            self._pause_requested or self._detached or self.concluded or self._paused == "tool_call"
+            self._pause_requested
+            or self._detached
+            or self.concluded
+            or self._paused in ("tool_call", "guard")
         ):
             self._detached = True
             self._commands.request(PendingCommand(api.Pause(self.number), None, step))
@@ -543,7 +555,8 @@ class Stream:
         self.outbox.replay([*missed, attached])
         if self._detached:
             self._detached = False
-            self._commands.request(PendingCommand(api.Resume(self.number), None, step))
+            if self._paused != "guard":
+                self._commands.request(PendingCommand(api.Resume(self.number), None, step))
         self._update_memory()
 
     def _pending_refs(self) -> list[str]:
@@ -618,8 +631,8 @@ class Stream:
 
     def _receive_news(self, news: api.News, now: float) -> list[PendingCommand]:
         self._read_on()
-        if self.concluded:
-            self.discarded += len(news.tokens)  # decoded before the engine heard that a stop string was met
+        self.decoded += len(news.tokens)
+        if self.concluded:  # before the engine heard that a stop string was met
             return []
         if news.admitted is not None:
             self._receive_admission(news.admitted, now)
@@ -628,7 +641,8 @@ class Stream:
             self._receive_memory_change(change, now)
         if self._receive_tokens(news, now):
             return []
-        held = news.finish is not None and news.finish.held and bool(self._tools.missing)
+        withheld = self._withholds
+        held = news.finish is not None and news.finish.held and bool(self._tools.missing) and not withheld
         if held:
             self._truncate(len(self.output) - 1)  # the end token: the turn is open yet
         replied = [self._receive_reply(change, now) for change in news.changes]
@@ -637,6 +651,8 @@ class Stream:
             if self._paused is None:
                 self._pause("tool_call", len(self.output), now)
             self._put_in_due()
+        elif news.finish is not None and withheld and news.finish.reason in ("eos", "length"):
+            self._go_on_behind(news.finish, now)
         elif news.finish is not None:
             self._finish(news.finish, now)
             effective += [self._cancel] if self._cancel else []
@@ -646,13 +662,21 @@ class Stream:
     def _receive_tokens(self, news: api.News, now: float) -> bool:
         """Returns whether the stream has come to its end with one of them."""
         for at, token in enumerate(news.tokens):
+            if self._withholds:
+                return False
             self._receive_token(token, news.logprobs[at] if news.logprobs else None, now)
             if self.output.stopped is not None:
-                self.discarded += len(news.tokens) - at - 1
-                self._commands.send(api.Cancel(self.number))
-                self._conclude("stop", self.output.stopped or None, now)
+                self._stop(now)
+            if self.concluded:
                 return True
         return False
+
+    def _stop(self, now: float) -> None:
+        """A stop string was met; it ends nothing that will be void."""
+        why = self.output.stopped
+        if not (self._withholds or self.concluded or self._guard_acts_at_end(now)):
+            self._commands.send(api.Cancel(self.number))
+            self._conclude("stop", why or None, now)
 
     def _receive_admission(self, found: int, now: float) -> None:
         """It runs for the first time: in its life, or in this engine, which found so much computed."""
@@ -667,8 +691,12 @@ class Stream:
         index = len(self.output)
         delta = self.output.add(token)
         told = None if logprob is None else protocol.TokenLogprob(token, logprob.logprob, logprob.top)
-        self.outbox.put(PendingToken(index, delta, token, told, self._take_beside()))
+        beside = self._take_beside()
         self._stopwatch.token(now)
+        verdicts = self.context.judge(delta, beside, self._stopwatch.running_s(now))
+        if not verdicts or verdicts[-1].do == "tell":
+            self.outbox.put(PendingToken(index, delta, token, told, beside))
+        self._act(verdicts, now)
 
     def _receive_memory_change(self, change: api.AnyChange, now: float) -> None:
         if isinstance(change, api.Paused):
@@ -680,6 +708,9 @@ class Stream:
         pending = self._commands.pop_replied()
         if isinstance(change, api.Paused | api.Resumed):
             self._receive_pause_or_resume(change, pending, now)
+            return pending
+        if pending.verdict is not None:
+            self._go_back(pending.verdict, change.index)
             return pending
         ref, request_id, index = pending.ref, self.request_id, change.index
         event: Reply
@@ -694,9 +725,7 @@ class Stream:
                 # It fitted when it came; the tokens that were under way took the room.
                 event = too_long(known, len(tokens), context).event(request_id, ref)
             case api.Append() as command, api.Appended(count=count):
-                if command.behind is not None:
-                    self._truncate_behind(command.behind)
-                self._inject(command, pending.frame)
+                self._inject(command, pending.frame, index)
                 event = protocol.Injected(request_id=request_id, ref=ref, index=index, count=count)
                 event.reason = None if pending.frame else "reasoning_tokens"
             case api.Adjust(), api.Adjusted():
@@ -730,10 +759,14 @@ class Stream:
         self, change: api.Paused | api.Resumed, pending: PendingCommand, now: float
     ) -> None:
         if isinstance(change, api.Resumed):
-            self._resume(change.index, change.recomputed, now, pending)
+            if not pending.silent:
+                self._resume(change.index, change.recomputed, now, pending)
+        elif pending.verdict is not None:
+            self._held_by = pending.verdict
+            self._pause("guard", change.index, now)
         elif pending.frame is not None:
             self._pause("client", change.index, now, pending)
-        elif self._paused != "tool_call":  # else its memory alone has gone, while it waits
+        elif self._paused not in ("tool_call", "guard"):  # else its memory alone has gone, while it waits
             self._pause("detached", change.index, now, pending)
 
     @property
@@ -749,7 +782,9 @@ class Stream:
     def _put_beside(self, index: int, text: str) -> None:
         """What is told without a token: held back until the end, or part of a call by an injection."""
         beside = self._take_beside()
-        if text or beside:
+        if self.context.guards is not None:
+            self.context.guards.read(text, beside)
+        if (text or beside) and not self._withholds:
             self.outbox.put(PendingToken(index, text, None, beside=beside))
 
     def _take_beside(self) -> Sequence[Beside]:
@@ -759,7 +794,11 @@ class Stream:
         self._tools.tell_approvals(beside)
         return beside
 
-    def _inject(self, command: api.Append, frame: protocol.StreamFrame | None) -> None:
+    def _inject(self, command: api.Append, frame: protocol.StreamFrame | None, index: int) -> None:
+        if command.behind is not None:
+            self._truncate_behind(command.behind)
+        elif index > len(self.output):
+            return  # it stands behind what is withheld, and will be void
         self.context.inject(command, frame)
         if self._tools.settle():
             self._go_on_behind_results()
@@ -770,19 +809,93 @@ class Stream:
         if waits and not any(isinstance(asked.command, api.Resume) for asked in self._commands):
             self._commands.request(PendingCommand(api.Resume(self.number), None, 0))
 
-    def _truncate(self, index: int, *, ends: bool = False) -> None:
+    def _truncate(self, index: int, *, ends: bool = False, by_guard: bool = False) -> None:
         """Output from `index` on is void."""
         self.outbox.drop_from(index)
-        self.discarded += self.context.cut(index, ends=ends)
+        self.context.cut(index, ends=ends, by_guard=by_guard)
         self._tools.settle()
 
     def _truncate_behind(self, behind: int) -> None:
         """Of the tokens behind the prompt only so many stand."""
-        index, void = self.context.cut_behind(behind)
+        index = self.context.cut_behind(behind)
         self.outbox.drop_from(index)
-        self.discarded += void
         self._tools.settle()
         self._emit(self._rewound(index))
+
+    # -- guards ----------------------------------------------------------------------------------
+
+    @property
+    def _withholds(self) -> bool:
+        """Whether what is decoded is told to nobody, and counts for nothing: it will be void. Who has guards
+        hears of nothing that they would take back."""
+        return self._commands.goes_back and (self.context.guards is not None or self._commands.has_verdict)
+
+    def _act(self, verdicts: list[Verdict], now: float) -> None:
+        """Do what guards say; what they only tell counts for nothing where it does not stand."""
+        if verdicts and verdicts[-1].do != "tell":
+            verdicts = verdicts[-1:]
+        for verdict in verdicts:
+            self._acted.append(verdict.do)
+            self._emit(guarded(self.request_id, verdict))
+            self._carry_out(verdict, now)
+
+    def _carry_out(self, verdict: Verdict, now: float) -> None:
+        if verdict.do == "tell":
+            if verdict.guard.budget:
+                self.context.acts.add(Act(verdict.guard, verdict.index))
+        elif verdict.do == "finish":
+            self._truncate(verdict.index, by_guard=True)
+            self._emit(self._rewound(verdict.index))
+            self._commands.send(api.Cancel(self.number))
+            self._conclude("guard", verdict.guard.name, now)
+        else:
+            self._hold_grants()
+            back = api.Truncate(self.number, verdict.index, verdict.token)
+            self._commands.request(PendingCommand(back, None, 0, verdict=verdict))
+            if verdict.do == "pause":
+                self._commands.request(PendingCommand(api.Pause(self.number), None, 0, verdict=verdict))
+
+    def _guard_acts_at_end(self, now: float, finish: api.Finish | None = None) -> bool:
+        """What is known of the text's end, before that is the stream's. `finish`: the engine's."""
+        verdicts = [] if self._cancel else self.context.judge_end()
+        if finish is not None and verdicts and verdicts[-1].do in ("rewind", "pause"):
+            self._go_on_behind(finish, now)
+        self._act(verdicts, now)
+        return bool(verdicts) and verdicts[-1].do != "tell"
+
+    def _go_on_behind(self, finish: api.Finish, now: float) -> None:
+        """The engine has come to an end that will be void: it goes on before."""
+        if finish.held:
+            if not any(isinstance(pending.command, api.Pause) for pending in self._commands):
+                self._commands.request(PendingCommand(api.Resume(self.number), None, 0, silent=True))
+            return
+        self._take_back(min(self.outbox.known, len(self.output) - 1))
+        self.submit(self._fingerprint, now)
+
+    def _go_back(self, verdict: Verdict, index: int) -> None:
+        """The engine has."""
+        if verdict.token is None:
+            self._take_back(index)
+            return
+        self._truncate(index, by_guard=True)
+        self.context.acts.add(Act(verdict.guard, index, verdict.token))
+        self._emit(self._rewound(index))
+
+    def _take_back(self, index: int) -> None:
+        """Nobody need be told, but who was told of it."""
+        told = self.outbox.sent > index
+        self._truncate(index, by_guard=True)
+        if told:
+            self._emit(self._rewound(index))
+
+    def _let_through(self) -> None:
+        """Who goes on from where a guard has paused means what was found."""
+        if self._paused == "guard" and self._held_by is not None and not self._commands.waiting:
+            self.context.acts.add(Act(self._held_by.guard, self._held_by.index))
+
+    def take_acted(self) -> list[GuardAction]:
+        acted, self._acted = self._acted, []
+        return acted
 
     # -- events ----------------------------------------------------------------------------------
 
@@ -824,6 +937,8 @@ class Stream:
 
     def _finish(self, finish: api.Finish, now: float) -> None:
         match finish.reason:
+            case "eos" | "length" if self._guard_acts_at_end(now, finish):
+                return
             case "eos":
                 if finish.held:
                     self._commands.send(api.Cancel(self.number))
@@ -849,6 +964,8 @@ class Stream:
     def _end(self, reason: FinishReason, why: str | None, now: float) -> None:
         """Exactly one `final`, behind everything that the client still gets."""
         undeliverable = self.outbox.undeliverable
+        if self.outbox.known < len(self.output):  # what a guard has found
+            self.context.cut(self.outbox.known, ends=True)
         if undeliverable:
             # Nothing that was sent can be taken back any more.
             self._truncate(undeliverable[0].index, ends=True)

@@ -1,6 +1,6 @@
 """Our Triton kernels compiled for a device that is not there: `python -m tests.fakes.absent_device` reads
 from its standard input what to compile of those of attention, and says what each takes of the device. That of
-the draw is compiled by `absent_device_draw.py`.
+the draw is compiled by `absent_device_draw.py`, those of products and means by `absent_device_products.py`.
 
 All but the launch is the engine's own: plans, arguments, and what of them Triton specializes for. A process
 of its own, for tests run in Triton's interpreter, and Triton decides between the two when it is imported.
@@ -44,6 +44,7 @@ class Case(msgspec.Struct, frozen=True):
     window: int | None = None
     softcap: float | None = None
     sinks: bool = False
+    exact: bool = False
 
 
 class Kernel(msgspec.Struct, frozen=True):
@@ -79,7 +80,8 @@ def compiled(case: Case, batches: list[list[tuple[int, int]]]) -> list[list[Kern
     pool = KvPool(1, case.kv_heads, case.size, tokens=BLOCK * BLOCKS, dtype=dtype, device="cpu")
     heads = case.kv_heads * case.groups
     tables = BlockTables(max(map(len, batches)), BLOCKS, BLOCK, BLOCKS - 1, torch.device("cpu"))
-    backend = TritonBackend(tables, heads, case.kv_heads, launch_config(dtype, case.size))
+    launch = launch_config(dtype, case.size)
+    backend = TritonBackend(tables, heads, case.kv_heads, launch, exact=case.exact)
     sinks = torch.zeros(heads, dtype=dtype) if case.sinks else None
     params = AttentionParams(case.size**-0.5, case.window, case.softcap, sinks)
     known: set[str] = set()

@@ -12,7 +12,8 @@ from collections import deque
 from msgspec.structs import replace
 
 from midstream import protocol
-from midstream.protocol import Event, Frame, Params, StreamFrame
+from midstream.protocol import Event, Frame, Guard, Params, StreamFrame
+from realtime.guards.acts import Act, Acts
 from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
 from realtime.stream.outbox import OutgoingEvent
@@ -61,6 +62,9 @@ class Account:
         self.params: list[tuple[int, Params]] = []  # each with the index of the first token chosen by it
         self.injections: list[tuple[int, list[int]]] = []
         self.paused = False
+        self.guarded = False  # whether a guard has paused it
+        self.acts = Acts()  # of guards
+        self._acting: protocol.Guarded | None = None  # one that goes back, and has not yet
         self.voided = 0  # tokens that were received and rewound
         self.began_with = 0  # tokens, as another's fork
         self.inherited: list[int] = []  # those of them that still stand
@@ -110,12 +114,10 @@ class Account:
                 self._inherit(event)
             case protocol.Token():
                 self._token(event)
-            case protocol.Paused():
+            case protocol.Paused() | protocol.Resumed():
                 assert event.index == len(self.tokens)
-                self.paused = True
-            case protocol.Resumed():
-                assert event.index == len(self.tokens)
-                self.paused = False
+                self.paused = isinstance(event, protocol.Paused)
+                self.guarded = isinstance(event, protocol.Paused) and event.reason == "guard"
             case protocol.Adjusted():
                 assert event.index >= len(self.tokens), "an acknowledgement speaks of tokens to come"
                 self.params.append((event.index, event.params))
@@ -126,6 +128,8 @@ class Account:
                 self.injections.append((event.index, injected))
             case protocol.Rewound():
                 self._rewound(event)
+            case protocol.Guarded():
+                self._guarded(event)
             case protocol.Final():
                 self._finish(event)
             case _:
@@ -200,6 +204,24 @@ class Account:
         assert spelled(self.tokens).startswith(self.text)
         self.params = [(min(index, event.index), params) for index, params in self.params]
         self.injections = [entry for entry in self.injections if entry[0] <= event.index]
+
+        if self._acting is not None and self._acting.index == event.index and event.ref is None:
+            self.acts.add(Act(self._guard(self._acting.name), event.index, self._acting.token))
+            self._acting = None
+        else:
+            self.acts.cut(event.index)
+
+    def _guarded(self, event: protocol.Guarded) -> None:
+        assert self._guard(event.name).do in (event.do, "rewind")
+        assert event.do == "tell" or event.index <= len(self.tokens), "what it acts on is not told"
+        assert (event.token is None) == (event.times is None) == (event.do != "rewind")
+        if event.do == "rewind":
+            self._acting = event
+
+    def _guard(self, name: str) -> Guard:
+        """Which has this name, now or since its last word was asked for."""
+        asked = [guard for _, params in reversed(self.params) for guard in params.guards or ()]
+        return next(guard for guard in asked if guard.name == name)
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -297,7 +319,8 @@ class Reader:
             isinstance(frame, protocol.Inject) and frame.request_id == parent.request_id
             for frame in self.server.frames.values()
         )
-        account.whole = parent.whole and not injected  # where it is not sure what stood there already
+        guarded = any(params.guards for _, params in parent.params)
+        account.whole = parent.whole and not injected and not guarded  # else it is not sure what stood there
         return account
 
     def _adopt(self, account: Account) -> None:
@@ -350,6 +373,13 @@ class Reader:
             read = len(account.tokens)
             if account.live and not account.automatic and read >= account.limit:
                 self.send(protocol.Grant(request_id=account.request_id, limit=read + AHEAD))
+
+    def let_through(self) -> None:
+        """What guards have paused for."""
+        for account in self.accounts:
+            if account.live and account.paused and account.guarded:
+                account.guarded = False
+                self.send(protocol.Resume(request_id=account.request_id))
 
     def leave(self) -> None:
         """With all that is under way to it."""

@@ -14,8 +14,10 @@ from engine.forward.by_triton import Tiles, TritonBackend, TritonPlan
 
 
 class GatherBackend(TritonBackend):
-    def plan_of(self, pool_indices: Tensor, parts: list[Tiles], tables: GroupTables) -> TritonPlan:
-        return GatherPlan(pool_indices, parts, tables, self.launch)
+    def plan_of(
+        self, pool_indices: Tensor, positions: Tensor, parts: list[Tiles], tables: GroupTables
+    ) -> TritonPlan:
+        return GatherPlan(pool_indices, positions, parts, tables, self.launch)
 
 
 @dataclass(slots=True)

@@ -26,7 +26,9 @@ def retold(account: Account) -> list[int]:
         index for index, _ in (*account.params, *account.injections) if begun <= index < length
     }
     first, prompt = sampling(account.params[0][1], None), account.prompt
-    engine.send([api.Submit(0, prompt + tokens, first, credit=begun, prompt=len(prompt))])
+    engine.send(
+        [api.Submit(0, prompt + tokens, first, credit=begun, prompt=len(prompt), bans=account.acts.bans)]
+    )
     for begin, end in zip(sorted(steering), sorted(steering)[1:], strict=False):
         adjusts = [api.Adjust(0, sampling(asked, None)) for index, asked in account.params if index == begin]
         appends = [api.Append(0, injected) for index, injected in account.injections if index == begin]

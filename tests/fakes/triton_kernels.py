@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from engine.forward.block_tables import BlockTables
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="triton is made for Linux only")
 
 
-def triton_backend(pool: KvPool, block_size: int, heads: int, slots: int) -> TritonBackend:
+def triton_backend(
+    pool: KvPool, block_size: int, heads: int, slots: int, *, exact: bool = False
+) -> TritonBackend:
     """The pool's last block is for padding rows."""
     from engine.forward.by_triton import LaunchConfig, TritonBackend
 
@@ -24,7 +27,7 @@ def triton_backend(pool: KvPool, block_size: int, heads: int, slots: int) -> Tri
     tables = BlockTables(slots, blocks, block_size, blocks - 1, pool.keys[0].device, len(pool.groups))
     # Small, so that small contexts are read in several turns, by several programs, in several tiles.
     launch = LaunchConfig(tile_rows=16, keys=16, programs=24)
-    return TritonBackend(tables, heads, pool.keys[0].shape[0], launch)
+    return TritonBackend(tables, heads, pool.keys[0].shape[0], launch, exact=exact)
 
 
 def gather_backend(pool: KvPool, block_size: int, heads: int, slots: int) -> TritonBackend:
@@ -33,3 +36,23 @@ def gather_backend(pool: KvPool, block_size: int, heads: int, slots: int) -> Tri
 
     kernels = triton_backend(pool, block_size, heads, slots)
     return GatherBackend(kernels.tables, heads, pool.keys[0].shape[0], kernels.launch)
+
+
+def add_term_by_term(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter multiplies by numpy, where a row's bits hang on its place in the matrix. A device's
+    units do not look at it."""
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    def create_dot(self: Any, a: Any, b: Any, d: Any, *_: object) -> Any:
+        terms = a.data[..., None].astype(d.data.dtype) * b.data[None]
+        return TensorHandle(np.add.reduce(terms, 1) + d.data, d.dtype.scalar)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_dot", create_dot)
+
+
+def small_product_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that small products are computed in several, in Triton's interpreter."""
+    from engine.forward import batch_invariant
+
+    monkeypatch.setattr(batch_invariant, "_product_tile", lambda *_: batch_invariant.Tile(16, 16, 16))
+    add_term_by_term(monkeypatch)

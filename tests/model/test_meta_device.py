@@ -101,8 +101,10 @@ def unread(pool: KvPool, facts: ModelFacts, block_size: int, context: int, slots
             return query.new_empty(tokens, heads, values.shape[-1])
 
     class Kernels(TritonBackend):
-        def plan_of(self, pool_indices: Tensor, parts: list[Tiles], tables: GroupTables) -> TritonPlan:
-            return Unread(pool_indices, parts, tables, self.launch)
+        def plan_of(
+            self, pool_indices: Tensor, positions: Tensor, parts: list[Tiles], tables: GroupTables
+        ) -> TritonPlan:
+            return Unread(pool_indices, positions, parts, tables, self.launch)
 
     blocks, padding = -(-context // block_size), pool.tokens // block_size - 1
     tables = BlockTables(slots, blocks, block_size, padding, pool.keys[0].device, len(pool.groups))

@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from msgspec.structs import replace
 
 from midstream import protocol
-from midstream.protocol import Credit, Message, Params
+from midstream.protocol import Budget, Credit, Guard, Message, Params
 from tests.fakes.checking_client import Account, Reader
 from tests.fakes.replayed_stream import retold
 from tests.fakes.simulated_server import EngineSize, SimulatedServer
@@ -45,6 +45,15 @@ PICK = st.integers(0, 11)
 STOPS = ["e t", "s ", "ing", " a", "d w", "th", "🙂", "n", "re the"]
 PROMPTS: list[str | list[int]] = ["Once", "Once upon a time there was", [7], list(range(60, 100))]
 # Byte tokens among the words, so that characters come in pieces and break: E2 82 AC is a euro sign, 41 an A.
+GUARDS = [
+    Guard(name="one", do="rewind", regex="th"),
+    Guard(name="two", do="rewind", times=1, then="pause", regex=r"\b[a-m]\w*\b"),
+    Guard(name="three", do="pause", regex="(?i)[r-t]"),
+    Guard(name="four", do="finish", regex="o.{4,}o"),
+    Guard(name="five", do="tell", regex=" "),
+    Guard(name="six", do="pause", budget=Budget(tokens=5)),
+    Guard(name="seven", do="rewind", times=16, regex="[aeiou]$"),
+]
 BYTES = dict.fromkeys((0xE2, 0x82, 0xAC, 0x41), 37.0)
 
 
@@ -61,6 +70,7 @@ def params() -> st.SearchStrategy[Params]:
         "min_tokens": st.integers(0, 6),
         "ignore_eos": st.booleans(),
         "logprobs": st.sampled_from([None, 0, 2]),
+        "guards": st.lists(st.sampled_from(GUARDS), max_size=3, unique_by=lambda guard: guard.name),
     }
     return st.fixed_dictionaries({}, optional=choices).map(lambda values: Params(**values))
 
@@ -401,6 +411,7 @@ class Everything(RuleBasedStateMachine):
                 return
             for reader in readers:
                 reader.grant_all()
+                reader.let_through()
             self.server.tick()
         live = [account for reader in readers for account in reader.accounts if account.live]
         raise AssertionError(f"streams that lack nothing do not end: {live}")

@@ -27,6 +27,7 @@ SAID = {
         r"\[[1-3] corrections, [1-9]\d* tokens were discarded\]\n.+\n"
     ),
     "forks": r"12 tokens in common: .+\n(-\d+\.\d\d, 12 tokens inherited: ['\"].*['\"]\n){4}",
+    "moderate": r"(\['\w+ing' is taken back, to token \d+\]\n)+\[[1-9]\d* tokens were discarded\]\n.+\n",
     "notebook": (
         r"models: toy\n.+ \| length \| 8 tokens\n"
         r".+\nleft after 20 tokens\n"

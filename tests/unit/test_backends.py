@@ -16,9 +16,14 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 
 def need(
-    device: torch.device = GPU, dtype: torch.dtype = torch.bfloat16, head_dim: int = 64, block: int = 16
+    device: torch.device = GPU,
+    dtype: torch.dtype = torch.bfloat16,
+    head_dim: int = 64,
+    block: int = 16,
+    *,
+    exact: bool = False,
 ) -> Requirements:
-    return Requirements(device, dtype, head_dim, block)
+    return Requirements(device, dtype, head_dim, block, exact)
 
 
 @pytest.mark.parametrize(
@@ -34,6 +39,11 @@ def test_auto_takes_our_kernels_where_they_can_run(
     device: torch.device, dtype: torch.dtype, name: str
 ) -> None:
     assert choose("auto", need(device, dtype)) == name
+
+
+@pytest.mark.parametrize("name", ["auto", "triton"])
+def test_what_is_to_be_exact_is_read_by_our_kernels(name: str) -> None:
+    assert choose(name, need(exact=True)) == "triton"
 
 
 @pytest.mark.parametrize("device", [CPU, GPU])
@@ -54,6 +64,16 @@ REFUSED = {
         "flashinfer",
         need(head_dim=80),
         "reads heads of 64, 128, 256 numbers, not of 80",
+    ),
+    "sdpa where it is to be exact": (
+        "sdpa",
+        need(exact=True),
+        "sdpa cannot be used: with --exact on triton reads, .*; --exact off",
+    ),
+    "float64 where it is to be exact": (
+        "auto",
+        need(dtype=torch.float64, exact=True),
+        "triton cannot be used: its kernels multiply no float64; --exact off",
     ),
     "what is no backend": ("magic", need(), "magic: auto, sdpa, triton, flash_attn, flashinfer are known"),
 }

@@ -3,6 +3,7 @@ lies, in whatever chunk it comes, and whoever is computed beside it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -13,12 +14,13 @@ from torch import Tensor, nn
 
 from engine.api import Sampling
 from engine.forward import tiling
-from engine.forward.attention import paged_attention
+from engine.forward.attention import AttentionBackend, paged_attention
 from engine.forward.by_sdpa import SdpaBackend, tiling_of_kind
 from engine.forward.kv_pool import KvPool
 from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
 from tests.fakes.attention_kinds import Kind, kinds
+from tests.fakes.triton_kernels import add_term_by_term, needs_triton, triton_backend
 
 BLOCK, BLOCKS = 16, 160
 IN_TILE = 4  # blocks of a small one
@@ -26,6 +28,10 @@ KV_HEADS, GROUP, SIZE = 2, 3, 16
 
 
 KINDS = kinds(window=40)
+BACKENDS: dict[str, Callable[[KvPool], AttentionBackend]] = {
+    "sdpa": lambda pool: SdpaBackend(pool, BLOCK),
+    "triton": lambda pool: triton_backend(pool, BLOCK, KV_HEADS * GROUP, slots=8, exact=True),
+}
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 
 
@@ -61,12 +67,14 @@ class Context:
         return Row(sequence, self.tokens - self.count, self.count, samples=True)
 
 
-def computed(contexts: list[Context], kind: Kind, dtype: torch.dtype, elsewhere: float = 1e3) -> list[Tensor]:
+def computed(
+    contexts: list[Context], kind: Kind, dtype: torch.dtype, elsewhere: float = 1e3, backend: str = "sdpa"
+) -> list[Tensor]:
     """For each context [count, H, D]; whoever reads what is not its own will be seen."""
     pool = KvPool(1, KV_HEADS, SIZE, tokens=BLOCKS * BLOCK, dtype=dtype, device="cpu")
     pool.keys[0].fill_(elsewhere)
     pool.values[0].fill_(elsewhere)
-    order, plans = SdpaBackend(pool, BLOCK).plan([context.row(slot) for slot, context in enumerate(contexts)])
+    order, plans = BACKENDS[backend](pool).plan([context.row(slot) for slot, context in enumerate(contexts)])
     batch = []
     for context in (contexts[at] for at in order):
         query, keys, values = context.numbers(dtype)
@@ -138,13 +146,13 @@ def test_a_token_comes_to_the_same_bits(dtype: torch.dtype, kind: Kind) -> None:
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> list[Context]:
+def batches(draw: st.DrawFn, longest: int = 260) -> list[Context]:
     """Sequences in blocks as a cache may give them: tiles one behind the other or anywhere, each in one piece
     or in several."""
     free = draw(st.permutations(range(0, BLOCKS, IN_TILE)))
     contexts: list[Context] = []
     for seed in range(draw(st.integers(1, 6))):
-        tokens = draw(st.integers(1, 260))
+        tokens = draw(st.integers(1, longest))
         needed = -(-tokens // BLOCK)
         tiles, free = free[: -(-needed // IN_TILE)], free[-(-needed // IN_TILE) :]
         blocks: list[int] = []
@@ -187,3 +195,48 @@ def test_what_is_no_number_is_not_carried_along(kind: Kind, count: int) -> None:
     sound = Context(1, [3, 4], 20, count=count)
     expected = computed([sound], kind, torch.float32)
     assert torch.equal(computed([sound], kind, torch.float32, elsewhere=torch.nan)[0], expected[0])
+
+
+# -- our kernels, which Triton's interpreter reads slowly ------------------------------------------
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.forward.by_triton.SHARE", 16)
+    monkeypatch.setattr("engine.forward.by_triton.KEPT_PARTS", 20)
+    add_term_by_term(monkeypatch)
+
+
+def by_kernels(contexts: list[Context], kind: Kind, dtype: torch.dtype) -> list[Tensor]:
+    return computed(contexts, kind, dtype, backend="triton")
+
+
+NEAR = list(range(BLOCKS))
+COMPANY = [Context(2, [100], 7), Context(3, [101, 103, 102], 41), Context(4, [110, 90], 21, count=9)]
+
+
+@needs_triton
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [(torch.float32, "plain"), (torch.float32, "all"), (torch.bfloat16, "window")], ids=str
+)
+def test_by_kernels_too(dtype: torch.dtype, kind: str) -> None:
+    """One by one, in chunks, in other blocks, and beside others."""
+    tokens = 44
+    (whole,) = by_kernels([Context(1, NEAR, tokens, count=tokens)], KINDS[kind], dtype)
+    for end in (1, 16, 17, 33, tokens):
+        (found,) = by_kernels([Context(1, NEAR, end)], KINDS[kind], dtype)
+        assert torch.equal(found, whole[end - 1 : end]), end
+    for count in (1, 6):
+        found, *_ = by_kernels([Context(1, [7, 3, 12], tokens, count), *COMPANY], KINDS[kind], dtype)
+        assert torch.equal(found, whole[-count:]), count
+
+
+@needs_triton
+@pytest.mark.usefixtures("small_parts")
+@settings(max_examples=3)
+@given(contexts=batches(longest=50), kind=st.sampled_from(list(KINDS.values())))
+def test_by_kernels_in_any_batch(contexts: list[Context], kind: Kind) -> None:
+    for context, found in zip(contexts, by_kernels(contexts, kind, torch.float32), strict=True):
+        last = Context(context.seed, NEAR, context.tokens)
+        assert torch.equal(found[-1:], by_kernels([last], kind, torch.float32)[0])

@@ -10,7 +10,13 @@ from torch import Tensor, nn
 
 from engine import api
 from engine.build.build import build
-from engine.build.exactness import find_row_multiple, may_be_exact, trial_tokens
+from engine.build.exactness import (
+    device_trial_tokens,
+    find_row_multiple,
+    is_exact,
+    may_be_exact,
+    trial_tokens,
+)
 from engine.forward.filled_experts import fill_experts
 from engine.model.preflight import ModelError
 from engine.schedule.batch import Row
@@ -22,6 +28,7 @@ class Machine:
     """A runner whose logits say what they were computed from, and what else `shows`."""
 
     context, eos = 100, frozenset[int]()
+    logits: Tensor
 
     def __init__(self, multiple: int, shows: str) -> None:
         self.multiple, self.shows = multiple, shows
@@ -77,6 +84,34 @@ def test_its_blocks_fit_into_what_it_asks_for(block_size: int) -> None:
     assert find_row_multiple(lambda tried: Watching(tried, "nothing"), VOCAB, block_size) == 1
 
 
+@pytest.mark.parametrize("shows", ["nothing", "the company", "chunks", "blocks"])
+def test_a_runner_is_tried_as_it_stands(shows: str) -> None:
+    assert is_exact(Machine(1, shows), VOCAB, BLOCK, groups=2, tokens=50) == (shows == "nothing")
+
+
+def test_a_captured_step_may_write_to_the_same_place() -> None:
+    class Captured(Machine):
+        def forward(self, rows: Rows[Row]) -> Tensor:
+            self.logits[: len(rows)] = super().forward(rows)
+            return self.logits[: len(rows)]
+
+    machine = Captured(1, "nothing")
+    machine.logits = torch.zeros(100, 1)
+    assert is_exact(machine, VOCAB, BLOCK, groups=1, tokens=50)
+
+
+@pytest.mark.parametrize(
+    ("held", "longest", "tokens"), [(100_000, 9000, 1500), (100_000, 512, 512), (160, 512, 48), (47, 512, 0)]
+)
+def test_a_device_is_tried_on_as_long_a_sequence_as_it_holds(held: int, longest: int, tokens: int) -> None:
+    assert device_trial_tokens(16, held, longest) == tokens
+    assert trial_tokens(16, tokens) <= held
+
+
+def test_too_little_memory_is_no_proof() -> None:
+    assert not is_exact(Machine(1, "nothing"), VOCAB, BLOCK, groups=1, tokens=0)
+
+
 # -- experts -----------------------------------------------------------------------------------------
 
 
@@ -116,7 +151,7 @@ def test_every_expert_computes_a_multiple_and_gives_the_same(tokens: int, each: 
 # -- the option --------------------------------------------------------------------------------------
 
 
-def test_it_is_a_matter_of_the_cpu() -> None:
+def test_where_it_is_tried() -> None:
     def tried(exact: str, device: str, devices: int = 1) -> bool:
         return may_be_exact(api.EngineOptions(model="m", exact=exact, devices=devices), device)
 
@@ -124,10 +159,9 @@ def test_it_is_a_matter_of_the_cpu() -> None:
     assert tried("on", "cpu")
     assert not tried("off", "cpu")
     assert not tried("auto", "cuda:0")
+    assert tried("on", "cuda:0")
     assert not tried("auto", "cpu", 2)
-    with pytest.raises(ModelError, match=r"--exact on is not to be had on cuda:0 yet"):
-        tried("on", "cuda:0")
-    with pytest.raises(ModelError, match=r"--exact on is not to be had on 2 devices yet"):
+    with pytest.raises(ModelError, match=r"--exact on is not to be had on 2 devices: it is on one CPU"):
         tried("on", "cuda", 2)
 
 

@@ -18,6 +18,7 @@ KINDS = [*get_args(protocol.ClientFrame), *get_args(protocol.ServerEvent)]
 PARTS = [
     protocol.Params,
     protocol.Grammar,
+    protocol.Budget,
     protocol.Credit,
     protocol.Message,
     protocol.TokenLogprob,

@@ -25,6 +25,7 @@ FIRST: list[list[tuple[int, int]]] = [
 ]
 LATER: list[list[tuple[int, int]]] = [
     [(0, 1), (300, 1), (7, 1), (0, 16)],
+    [(3000, 1)],
     *([(99, 1)] * rows for rows in (1, 2, 5, 16, 31, 64, 150)),
     *([(16, 1), (33, count)] for count in (2, 16, 100, 333, 1024)),
 ]
@@ -33,12 +34,14 @@ AMPERE, ADA, HOPPER, BLACKWELL = 163 * KIB, 99 * KIB, 227 * KIB, 99 * KIB  # the
 SPILLED = 512  # bytes, for each of a program's threads
 
 
-def compiled(cache: Path, case: dict[str, object]) -> list[list[dict[str, Any]]]:
+def compiled(
+    cache: Path, case: dict[str, object], batches: list[Any], by: str = "absent_device"
+) -> list[list[dict[str, Any]]]:
     """For each batch the kernels that have to be compiled for it."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.fakes.absent_device"],
-        input=msgspec.json.encode([case, FIRST + LATER]),
+        [sys.executable, "-m", f"tests.fakes.{by}"],
+        input=msgspec.json.encode([case, batches]),
         env=environment | {"TRITON_CACHE_DIR": str(cache)},
         capture_output=True,
         check=False,
@@ -48,24 +51,43 @@ def compiled(cache: Path, case: dict[str, object]) -> list[list[dict[str, Any]]]
     return found
 
 
-@needs_triton
-@pytest.mark.parametrize(
-    "case",
-    [
-        {"capability": 80, "shared": AMPERE, "dtype": "float16", "size": 128, "groups": 4},
-        {"capability": 89, "shared": ADA, "dtype": "bfloat16", "size": 256, "groups": 2, "softcap": 50.0},
-        {"capability": 90, "shared": HOPPER, "dtype": "bfloat16", "size": 64, "groups": 8, "sinks": True},
-        {"capability": 120, "shared": BLACKWELL, "dtype": "float32", "size": 128, "groups": 1, "window": 64},
-    ],
-    ids=lambda case: f"{case['capability']}-{case['dtype']}-{case['size']}",
+CASES = [
+    {"capability": 80, "shared": AMPERE, "dtype": "float16", "size": 128, "groups": 4},
+    {"capability": 89, "shared": ADA, "dtype": "bfloat16", "size": 256, "groups": 2, "softcap": 50.0},
+    {"capability": 90, "shared": HOPPER, "dtype": "bfloat16", "size": 64, "groups": 8, "sinks": True},
+    {"capability": 120, "shared": BLACKWELL, "dtype": "float32", "size": 128, "groups": 1, "window": 64},
+]
+every_device = pytest.mark.parametrize(
+    "case", CASES, ids=lambda case: f"{case['capability']}-{case['dtype']}-{case['size']}"
 )
-def test_they_fit_and_a_few_serve_all_batches(case: dict[str, Any], tmp_path: Path) -> None:
-    found = compiled(tmp_path, case)
-    kernels = [kernel for batch in found for kernel in batch]
-    assert sorted(kernel["name"] for kernel in kernels) == ["join"] + ["read"] * 4
-    assert not any(found[len(FIRST) :]), "what is compiled when an engine starts serves whatever comes"
+
+
+def check(case: dict[str, Any], kernels: list[dict[str, Any]]) -> None:
     assert all(kernel["shared"] <= case["shared"] for kernel in kernels)
     assert all(kernel["stack"] <= SPILLED for kernel in kernels)
+
+
+@needs_triton
+@pytest.mark.parametrize(("exact", "reading"), [(False, 4), (True, 1)], ids=["fast", "exact"])
+@every_device
+def test_they_fit_and_a_few_serve_all_batches(
+    case: dict[str, Any], exact: bool, reading: int, tmp_path: Path
+) -> None:
+    found = compiled(tmp_path, case | {"exact": exact}, FIRST + LATER)
+    kernels = [kernel for batch in found for kernel in batch]
+    assert sorted(kernel["name"] for kernel in kernels) == ["join"] + ["read"] * reading
+    assert not any(found[len(FIRST) :]), "what is compiled when an engine starts serves whatever comes"
+    check(case, kernels)
+
+
+@needs_triton
+@every_device
+def test_products_and_means_fit_and_one_of_each_serves_all_rows(case: dict[str, Any], tmp_path: Path) -> None:
+    found = compiled(tmp_path, case, [1, 2, 7, 64, 2048], by="absent_device_products")
+    names = sorted(kernel["name"] for kernel in found[0])
+    assert names == ["average"] + ["multiply"] * 3
+    assert not any(found[1:]), "how many rows there are asks for no other kernel"
+    check(case, found[0])
 
 
 @needs_triton

@@ -38,7 +38,7 @@ export function mayAnswer(event) {
 export const PARAMS = [
   "temperature", "top_p", "top_k", "min_p", "max_tokens", "stop", "seed", "repetition_penalty",
   "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "ignore_eos", "min_tokens",
-  "grammar", "reasoning_tokens",
+  "grammar", "reasoning_tokens", "guards",
 ];
 
 /** The fields of `start` that are no sampling parameters, and that a caller gives. */
@@ -69,6 +69,23 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @property {number} [min_tokens]
  * @property {number | null} [reasoning_tokens]
  * @property {Grammar | null} [grammar] what output must be; in an adjust, null takes it away
+ * @property {Guard[] | null} [guards] what output is held to, and what becomes of what breaks it
+ */
+
+/** @typedef {"rewind" | "pause" | "finish" | "tell"} GuardAction */
+/**
+ * @typedef {object} Guard A rule. It has one of `regex`, `tool` and `budget`.
+ * @property {string} name
+ * @property {GuardAction} do
+ * @property {number} [times] how often it rewinds, before it does `then`
+ * @property {"pause" | "finish"} [then]
+ * @property {string} [regex] must not be found
+ * @property {("content" | "reasoning" | "arguments")[]} [in] where; everywhere by default
+ * @property {string} [tool] may not be called, "*" is any; with `path`, see `forbid` and `require`
+ * @property {string} [path] of a value in the arguments
+ * @property {string} [forbid] must not be found in that value
+ * @property {string} [require] must be found in that value
+ * @property {{tokens?: number, calls?: number, reasoning_tokens?: number, seconds?: number}} [budget]
  */
 
 /**
@@ -177,8 +194,8 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @property {number | null} tokens_per_s
  */
 
-/** @typedef {"stop" | "length" | "cancelled" | "error" | "tool_calls" | "content_filter"} FinishReason */
-/** @typedef {"client" | "memory" | "detached" | "engine" | "tool_call"} PauseReason */
+/** @typedef {"stop" | "length" | "cancelled" | "error" | "tool_calls" | "guard"} FinishReason */
+/** @typedef {"client" | "memory" | "detached" | "engine" | "tool_call" | "guard"} PauseReason */
 /** @typedef {{request_id: string, seq: number, ref?: string}} StreamEventFields What every event of a stream has. */
 
 /**
@@ -212,6 +229,10 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  *   tool_calls?: number, arguments_length?: number}} Rewound
  */
 /**
+ * @typedef {StreamEventFields & {type: "guard", index: number, name: string, do: GuardAction, times?: number,
+ *   token?: number, detail?: string}} GuardEvent A guard acts.
+ */
+/**
  * @typedef {object} Call A call of a tool as far as it has come; one with an `end` is whole, and its `arguments` are JSON.
  * @property {string} call_id
  * @property {string} name
@@ -231,7 +252,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  */
 /**
  * @typedef {Started | Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | Approved | Paused | Resumed | Adjusted | Injected
- *   | Rewound | Snapshot | Final} StreamEvent
+ *   | Rewound | GuardEvent | Snapshot | Final} StreamEvent
  */
 
 /**
@@ -255,4 +276,4 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
 /** @typedef {{type: "pong", ref?: string}} Pong */
 /** @typedef {{type: "going_away", deadline_ms: number}} GoingAway */
 /** @typedef {StreamEvent | Ready | Attached | ErrorEvent | Pong | GoingAway} ServerEvent */
-/** @typedef {Exclude<StreamEvent, Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | Snapshot> | Attached | Pong} Answer */
+/** @typedef {Exclude<StreamEvent, Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | GuardEvent | Snapshot> | Attached | Pong} Answer */

@@ -11,6 +11,7 @@
 import { RECORD_VERSION } from "./record-format.js";
 
 const SNAPSHOT = "the connection was lost, and the server had forgotten what happened meanwhile";
+const GUARD = "a guard acted here, which a stream that is played cannot be held to at the same token";
 const ELSEWHERE = "another connection injected something here";
 
 /** Records one stream: `client.start({ prompt, recorder: new Recorder() })`. */
@@ -81,9 +82,8 @@ export class Recorder {
         if (event.reason === "client") this.#add({ type: "pause", stream, index: event.index }, event.seq);
         return;
       case "resumed": return this.#receiveResumed(event.index, event.fingerprint);
-      case "snapshot":
-        this.#lost = true;
-        return void this.#lines.push(this.#lostLine(this.#end, SNAPSHOT));
+      case "guard": return event.do === "tell" ? undefined : this.#lose(GUARD);
+      case "snapshot": return this.#lose(SNAPSHOT);
       case "final": {
         const { index, finish_reason, stop_reason } = event;
         this.#lines.push({ type: "final", stream, index, finish_reason, ...(stop_reason && { stop_reason }) });
@@ -111,6 +111,12 @@ export class Recorder {
   #add(line, seq) {
     this.#lines.push(line);
     this.#answers.set(seq, line);
+  }
+
+  /** @param {string} why */
+  #lose(why) {
+    this.#lost = true;
+    this.#lines.push(this.#lostLine(this.#end, why));
   }
 
   /** @param {number} index @param {string} why @returns {Line} */

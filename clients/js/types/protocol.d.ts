@@ -1,5 +1,5 @@
 /** @param {StreamEvent} event @returns {event is Exclude<Answer, Attached | Pong>} */
-export function mayAnswer(event: StreamEvent): event is Started | Paused | Resumed | Adjusted | Injected | Rewound | Final;
+export function mayAnswer(event: StreamEvent): event is Started | Approved | Paused | Resumed | Adjusted | Injected | Rewound | Final;
 /**
  * The Midstream protocol, as types: every frame a client may send and every event a server may answer with.
  *
@@ -17,6 +17,8 @@ export namespace ANSWERS {
     let adjust: "adjusted";
     let inject: "injected";
     let tool_result: "injected";
+    let approve: "approved";
+    let amend: "injected";
     let rewind: "rewound";
     let cancel: "final";
     let attach: "attached";
@@ -54,6 +56,53 @@ export type Params = {
      * what output must be; in an adjust, null takes it away
      */
     grammar?: Grammar | null | undefined;
+    /**
+     * what output is held to, and what becomes of what breaks it
+     */
+    guards?: Guard[] | null | undefined;
+};
+export type GuardAction = "rewind" | "pause" | "finish" | "tell";
+/**
+ * A rule. It has one of `regex`, `tool` and `budget`.
+ */
+export type Guard = {
+    name: string;
+    do: GuardAction;
+    /**
+     * how often it rewinds, before it does `then`
+     */
+    times?: number | undefined;
+    then?: "pause" | "finish" | undefined;
+    /**
+     * must not be found
+     */
+    regex?: string | undefined;
+    /**
+     * where; everywhere by default
+     */
+    in?: ("content" | "reasoning" | "arguments")[] | undefined;
+    /**
+     * may not be called, "*" is any; with `path`, see `forbid` and `require`
+     */
+    tool?: string | undefined;
+    /**
+     * of a value in the arguments
+     */
+    path?: string | undefined;
+    /**
+     * must not be found in that value
+     */
+    forbid?: string | undefined;
+    /**
+     * must be found in that value
+     */
+    require?: string | undefined;
+    budget?: {
+        tokens?: number;
+        calls?: number;
+        reasoning_tokens?: number;
+        seconds?: number;
+    } | undefined;
 };
 /**
  * One of the first four, and how it is held to.
@@ -192,6 +241,10 @@ export type StartFields = {
      * how long its memory is held while it waits for results
      */
     tool_hold_ms?: number | undefined;
+    /**
+     * the tools whose calls wait for an `approve`, or true for all
+     */
+    approvals?: boolean | string[] | undefined;
 };
 export type Credit = {
     limit?: number;
@@ -260,6 +313,16 @@ export type Steering = Cancel | {
     content?: string;
     error?: string;
 } | {
+    type: "approve";
+    request_id: string;
+    call_id: string;
+} | {
+    type: "amend";
+    request_id: string;
+    call_id: string;
+    arguments: string | object;
+    partial?: boolean;
+} | {
     type: "rewind";
     request_id: string;
     to: number;
@@ -312,6 +375,10 @@ export type Usage = {
      * of the output, with which a fork began
      */
     inherited_tokens: number;
+    /**
+     * of the output, that the model said to itself
+     */
+    reasoning_tokens: number;
 };
 export type Timing = {
     queue_ms: number;
@@ -323,8 +390,8 @@ export type Timing = {
     paused_ms: number;
     tokens_per_s: number | null;
 };
-export type FinishReason = "stop" | "length" | "cancelled" | "error" | "tool_calls" | "content_filter";
-export type PauseReason = "client" | "memory" | "detached" | "engine" | "tool_call";
+export type FinishReason = "stop" | "length" | "cancelled" | "error" | "tool_calls" | "guard";
+export type PauseReason = "client" | "memory" | "detached" | "engine" | "tool_call" | "guard";
 /**
  * What every event of a stream has.
  */
@@ -395,6 +462,12 @@ export type ToolCallDone = StreamEventFields & {
     index: number;
     end: number;
     call_id: string;
+    approval?: boolean;
+};
+export type Approved = StreamEventFields & {
+    type: "approved";
+    index: number;
+    call_id: string;
 };
 export type Rewound = StreamEventFields & {
     type: "rewound";
@@ -403,6 +476,18 @@ export type Rewound = StreamEventFields & {
     reasoning_length?: number;
     tool_calls?: number;
     arguments_length?: number;
+};
+/**
+ * A guard acts.
+ */
+export type GuardEvent = StreamEventFields & {
+    type: "guard";
+    index: number;
+    name: string;
+    do: GuardAction;
+    times?: number;
+    token?: number;
+    detail?: string;
 };
 /**
  * A call of a tool as far as it has come; one with an `end` is whole, and its `arguments` are JSON.
@@ -419,6 +504,10 @@ export type Call = {
      * the index behind its last token
      */
     end?: number | undefined;
+    /**
+     * whether it waits for one
+     */
+    approval?: boolean | undefined;
 };
 export type Snapshot = StreamEventFields & {
     type: "snapshot";
@@ -441,7 +530,7 @@ export type Final = StreamEventFields & {
     usage: Usage;
     timing: Timing;
 };
-export type StreamEvent = Started | Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | Paused | Resumed | Adjusted | Injected | Rewound | Snapshot | Final;
+export type StreamEvent = Started | Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | Approved | Paused | Resumed | Adjusted | Injected | Rewound | GuardEvent | Snapshot | Final;
 /**
  * What a connection may ask for, and the model's context.
  */
@@ -488,4 +577,4 @@ export type GoingAway = {
     deadline_ms: number;
 };
 export type ServerEvent = StreamEvent | Ready | Attached | ErrorEvent | Pong | GoingAway;
-export type Answer = Exclude<StreamEvent, Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | Snapshot> | Attached | Pong;
+export type Answer = Exclude<StreamEvent, Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | GuardEvent | Snapshot> | Attached | Pong;

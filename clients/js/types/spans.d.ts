@@ -3,8 +3,8 @@ export class Spans {
     reasoning: string;
     /** @type {Call[]} whole ones, and perhaps one that is being written */
     calls: Call[];
-    /** @param {Reasoning | ToolCall | ToolArguments | ToolCallDone} event */
-    receive(event: Reasoning | ToolCall | ToolArguments | ToolCallDone): void;
+    /** @param {Reasoning | ToolCall | ToolArguments | ToolCallDone | Approved} event */
+    receive(event: Reasoning | ToolCall | ToolArguments | ToolCallDone | Approved): void;
     /** @param {Rewound} event */
     rewind({ index, reasoning_length, tool_calls, arguments_length }: Rewound): void;
     /** @param {Snapshot} event */
@@ -16,5 +16,6 @@ import type { Reasoning } from "./protocol.js";
 import type { ToolCall } from "./protocol.js";
 import type { ToolArguments } from "./protocol.js";
 import type { ToolCallDone } from "./protocol.js";
+import type { Approved } from "./protocol.js";
 import type { Rewound } from "./protocol.js";
 import type { Snapshot } from "./protocol.js";

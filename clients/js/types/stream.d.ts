@@ -112,6 +112,22 @@ export class Stream {
      */
     toolError(call: Call | string, error: string): Promise<number>;
     /**
+     * Say yes to a call that waits for it (`approvals` of the start). A no is a `toolError`.
+     * @param {Call | string} call
+     */
+    approve(call: Call | string): Promise<number>;
+    /**
+     * Change a call's arguments: from the first token that changes on they are written anew, and the model closes the
+     * call. With `partial` they are the beginning of their JSON, and the model writes on from there. What was approved of
+     * it is not any more.
+     * @param {Call | string} call
+     * @param {string | object} args
+     * @param {{partial?: boolean}} [options]
+     */
+    amend(call: Call | string, args: string | object, { partial }?: {
+        partial?: boolean;
+    }): Promise<number>;
+    /**
      * Forget the output from token `to` on, and go on from there. `text` and `tokens` follow.
      * @param {number} to
      */

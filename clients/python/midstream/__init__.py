@@ -38,6 +38,7 @@ from midstream.errors import (
     UnknownRequest,
     Unsupported,
 )
+from midstream.protocol import Budget, Guard
 from midstream.record_format import Record, RecordError
 from midstream.recording import Recording, read_records
 from midstream.replay import Difference, Replay, ReplayError
@@ -50,6 +51,7 @@ from midstream.tools import BadCall, JsonTool, run_call, tool_of
 __all__ = [
     "Agent",
     "BadCall",
+    "Budget",
     "Call",
     "Chunk",
     "Client",
@@ -60,6 +62,7 @@ __all__ = [
     "Draining",
     "EngineError",
     "Forbidden",
+    "Guard",
     "InvalidFrame",
     "InvalidParams",
     "JsonTool",

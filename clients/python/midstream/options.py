@@ -14,7 +14,7 @@ from typing import Any, Literal, Required, TypedDict, TypeVar, cast
 import msgspec
 
 from midstream.errors import from_code
-from midstream.protocol import Credit, Fork, Frame, Grammar, Message, Params, Start
+from midstream.protocol import Credit, Fork, Frame, Grammar, Guard, Message, Params, Start
 from midstream.schemas import json_schema
 from midstream.tools import ToolChoiceLike, ToolLike, tool_choice_of, tool_of
 
@@ -37,13 +37,14 @@ class GrammarOptions(TypedDict, total=False):
     force: bool
 
 
+GuardLike = Guard | Mapping[str, Any]
 GrammarLike = GrammarOptions | Grammar | type
 
 
 class ParamOptions(TypedDict, total=False):
     """Sampling parameters. `temperature=0` is greedy; `logprobs`: how many alternatives to report a token.
     `grammar`: what output must be, a Python type standing for its JSON schema; in an adjust, None takes it
-    away."""
+    away. `guards`: what output is held to, and what becomes of what breaks it."""
 
     temperature: float
     top_p: float
@@ -61,6 +62,7 @@ class ParamOptions(TypedDict, total=False):
     min_tokens: int
     reasoning_tokens: int | None
     grammar: GrammarLike | None
+    guards: Sequence[GuardLike] | None
 
 
 class ForkOptions(TypedDict, total=False):

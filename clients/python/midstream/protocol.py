@@ -25,6 +25,7 @@ MAX_CHOICES = 1000
 MAX_TOOLS = 128
 MAX_TOOL_NAME = 64  # characters
 MAX_TOOL_CALLS = 128  # of one message
+MAX_GUARDS = 16
 
 RequestId = Annotated[str, Meta(min_length=1, max_length=128)]
 Ref = Annotated[str, Meta(max_length=64)]
@@ -50,6 +51,41 @@ class Grammar(Struct, omit_defaults=True, kw_only=True, forbid_unknown_fields=Tr
     force: bool = True
 
 
+class Budget(Struct, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
+    """What a stream may come to: output tokens, calls, tokens of reasoning, and seconds without its
+    pauses."""
+
+    tokens: Annotated[int, Meta(ge=1, le=MAX_INDEX)] | UnsetType = UNSET
+    calls: Annotated[int, Meta(ge=0, le=MAX_INDEX)] | UnsetType = UNSET
+    reasoning_tokens: Annotated[int, Meta(ge=0, le=MAX_INDEX)] | UnsetType = UNSET
+    seconds: Annotated[float, Meta(gt=0, le=MAX_MILLISECONDS / 1000)] | UnsetType = UNSET
+
+
+GuardAction = Literal["rewind", "pause", "finish", "tell"]
+Channel = Literal["content", "reasoning", "arguments"]
+
+
+class Guard(Struct, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
+    """A rule that output is held to, and what becomes of what breaks it. It has one of `regex` (which must
+    not be found, in some channels or all), `tool` (which may not be called; with `path`, of whose arguments
+    the value there must not match `forbid`, or must match `require`; "*" is any tool), and `budget`.
+    `times`: how often it rewinds, before it does `then`."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    do: GuardAction
+    times: Annotated[int, Meta(ge=1, le=16)] = 3
+    then: Literal["pause", "finish"] = "finish"
+    regex: str | UnsetType = UNSET
+    in_: Annotated[list[Channel], Meta(min_length=1, max_length=3)] | UnsetType = msgspec.field(
+        default=UNSET, name="in"
+    )
+    tool: Annotated[str, Meta(max_length=64, pattern=r"^([a-zA-Z0-9_.-]+|\*)$")] | UnsetType = UNSET
+    path: str | UnsetType = UNSET
+    forbid: str | UnsetType = UNSET
+    require: str | UnsetType = UNSET
+    budget: Budget | UnsetType = UNSET
+
+
 class Params(Struct, omit_defaults=True, kw_only=True):
     """Sampling parameters. A field left out of a `start` has its default, of an `adjust` stays as it is."""
 
@@ -71,6 +107,7 @@ class Params(Struct, omit_defaults=True, kw_only=True):
     min_tokens: Annotated[int, Meta(ge=0, le=MAX_INDEX)] | UnsetType = UNSET
     grammar: Grammar | UnsetType | None = UNSET
     reasoning_tokens: Annotated[int, Meta(ge=0, le=MAX_INDEX)] | UnsetType | None = UNSET
+    guards: Annotated[list[Guard], Meta(max_length=MAX_GUARDS)] | UnsetType | None = UNSET
 
 
 class TextPart(Struct, tag_field="type", tag="text", omit_defaults=True):
@@ -394,7 +431,7 @@ class Approved(StreamEvent, kw_only=True):
     call_id: str
 
 
-PauseReason = Literal["client", "memory", "detached", "engine", "tool_call"]
+PauseReason = Literal["client", "memory", "detached", "engine", "tool_call", "guard"]
 
 
 class Paused(StreamEvent, kw_only=True):
@@ -433,6 +470,19 @@ class Rewound(StreamEvent, kw_only=True):
     arguments_length: int = 0
 
 
+class Guarded(StreamEvent, kw_only=True, tag="guard"):
+    """A guard acts: `do` is what it does now. `index`: the token that it goes back to, pauses before, or was
+    found with where it only tells. `times`: how often it has rewound, `token`: what is banned at `index`;
+    `detail`: what was found."""
+
+    index: int
+    name: str
+    do: GuardAction
+    times: int | None = None
+    token: int | None = None
+    detail: str | None = None
+
+
 class SnapshotCall(Struct, omit_defaults=True, kw_only=True):
     """A call as far as it has come; one with an `end` is whole, and may wait for an approval."""
 
@@ -459,7 +509,7 @@ class Snapshot(StreamEvent, kw_only=True):
     tool_calls: list[SnapshotCall] = []
 
 
-FinishReason = Literal["stop", "length", "cancelled", "error", "tool_calls", "content_filter"]
+FinishReason = Literal["stop", "length", "cancelled", "error", "tool_calls", "guard"]
 
 
 class Final(StreamEvent, kw_only=True):
@@ -514,6 +564,7 @@ ServerEvent = (
     | Adjusted
     | Injected
     | Rewound
+    | Guarded
     | Snapshot
     | Final
     | Attached

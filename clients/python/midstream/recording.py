@@ -20,6 +20,7 @@ from midstream.told import Told
 SNAPSHOT = "the connection was lost, and the server had forgotten what happened meanwhile"
 ELSEWHERE = "another connection injected something here"
 FORK = "the stream is a fork, which cannot be played without the one that it forks"
+GUARD = "a guard acted here, which a stream that is played cannot be held to at the same token"
 
 
 def read_records(file: str | Path) -> list[Record]:
@@ -115,8 +116,8 @@ class StreamRecorder:
                 self._write_tokens(event)
             case protocol.ToolCall(call_id=call_id):
                 self._calls.append(call_id)
-            case protocol.Snapshot():
-                self._lose(SNAPSHOT if self._start.fork is None else FORK)
+            case protocol.Snapshot() | protocol.Guarded():
+                self._lose_behind(event)
             case protocol.Final(index=index, finish_reason=reason, stop_reason=stop):
                 self._write(
                     record_format.Final(stream=number, index=index, finish_reason=reason, stop_reason=stop)
@@ -235,6 +236,12 @@ class StreamRecorder:
         if self._paused == "client" or frame is not None:
             self._write(record_format.Resume(stream=self._number, index=event.index))
         self._paused = None
+
+    def _lose_behind(self, event: protocol.Snapshot | protocol.Guarded) -> None:
+        if isinstance(event, protocol.Snapshot):
+            self._lose(SNAPSHOT if self._start.fork is None else FORK)
+        elif event.do != "tell":
+            self._lose(GUARD)
 
     def _lose(self, why: str) -> None:
         self._lost = True

@@ -313,7 +313,9 @@ class CompletionSource(ListenerSource):
 
 
 def _reason(choice: Choice) -> str:
-    return choice.final.finish_reason if choice.final else ""
+    if choice.final is None:
+        return ""
+    return "content_filter" if choice.final.finish_reason == "guard" else choice.final.finish_reason
 
 
 def _error(refusal: Refusal) -> bytes:

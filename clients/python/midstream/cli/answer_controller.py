@@ -112,8 +112,12 @@ class AnswerController:
         self._view.ended = self._stream.final is not None
         self._redraw()
 
+    @property
+    def _waits_for_us(self) -> bool:
+        return self._stream.pause_reason in ("client", "guard")
+
     async def _toggle_pause(self) -> None:
-        await (self._stream.resume() if self._stream.pause_reason == "client" else self._stream.pause())
+        await (self._stream.resume() if self._waits_for_us else self._stream.pause())
 
     async def _change_temperature(self, by: float) -> None:
         wanted = self._view.change_temperature(by)
@@ -126,7 +130,7 @@ class AnswerController:
 
     async def _interject(self) -> None:
         """Pause, ask, put it where the person has read to, and go on: also if nothing was said after all."""
-        was_paused = self._stream.pause_reason == "client"
+        was_paused = self._waits_for_us
         if not was_paused:
             await self._stream.pause()
             self._update_view()

@@ -1,0 +1,64 @@
+"""What guards have done to a stream, in order: which token was banned where, and what was let through.
+
+It is part of what a stream knows: another engine, and a fork, go on by it. A rewind by a client takes back
+what was done behind it, as if it had not come so far; one by a guard is itself an act. It knows no text.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from midstream.protocol import Guard
+
+ACT_BYTES = 100
+
+
+class Act(Struct, frozen=True):
+    """`token`: what is banned at `index`; None where a guard let it pass there, or has had its say."""
+
+    guard: Guard
+    index: int
+    token: int | None = None
+
+
+class Acts:
+    def __init__(self, acts: list[Act] | None = None) -> None:
+        self._acts = acts or []
+
+    @property
+    def bytes(self) -> int:
+        return ACT_BYTES * len(self._acts)
+
+    @property
+    def bans(self) -> list[tuple[int, int]]:
+        """Tokens that may not stand at an index. Whoever went back to before one has taken it back."""
+        bans, least = list[tuple[int, int]](), None
+        for act in reversed(self._acts):
+            if least is None or act.index <= least:
+                least = act.index
+                bans += [] if act.token is None else [(act.index, act.token)]
+        return bans[::-1]
+
+    def add(self, act: Act) -> None:
+        self._acts.append(act)
+
+    def times(self, name: str) -> int:
+        """How often the guard of this name has rewound."""
+        return sum(act.token is not None and act.guard.name == name for act in self._acts)
+
+    def passed(self, guard: Guard, index: int | None = None) -> bool:
+        """Whether this very guard has had its say, at this index or anywhere."""
+        return any(
+            act.token is None and act.guard == guard and index in (None, act.index) for act in self._acts
+        )
+
+    def cut(self, index: int) -> None:
+        """All that was done since the stream stood before this output token is taken back."""
+        while self._acts and self._acts[-1].index > index:
+            self._acts.pop()
+
+    def until(self, index: int) -> Acts:
+        """Of another that goes on as this one stood there."""
+        again = Acts(self._acts[:])
+        again.cut(index)
+        return again

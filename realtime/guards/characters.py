@@ -1,0 +1,77 @@
+"""Characters as regular expressions know them: sets of them, and the kinds that assertions look at.
+
+Sets are written as Python's own parser reads them. What is a letter of a word, a digit or a space is what
+Python says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from re import _constants as sre
+from typing import Any
+
+NONE, OTHER, WORD, NEWLINE = range(4)  # what stands beside a gap; none at the ends of a text
+Item = tuple[Any, Any]  # of a set, as the parser writes it
+Charset = tuple[bool, bool, tuple[Item, ...]]  # negated, whatever the case, items
+
+
+def kind_of(char: str, ascii_only: bool) -> int:
+    if char == "\n":
+        return NEWLINE
+    return WORD if _is_of_word(char, ascii_only) else OTHER
+
+
+def charset(items: Iterable[Item], flags: int) -> Charset:
+    items = tuple(items)
+    negated = bool(items) and items[0][0] is sre.NEGATE
+    return negated, bool(flags & re.IGNORECASE), tuple(map(_plain, items[negated:], [flags] * len(items)))
+
+
+def _plain(item: Item, flags: int) -> Item:
+    """A category with what it means by these flags."""
+    return (item[0], (item[1], bool(flags & re.ASCII))) if item[0] is sre.CATEGORY else item
+
+
+def is_in(char: str, among: Charset) -> bool:
+    negated, folded, items = among
+    spellings = _spellings(char) if folded else (char,)
+    return negated != any(_fits(one, item, folded) for one in spellings for item in items)
+
+
+def _fits(char: str, item: Item, folded: bool) -> bool:
+    kind, value = item
+    if kind is sre.LITERAL:
+        return ord(char) == value or (folded and char in _spellings(chr(value)))
+    if kind is sre.RANGE:
+        return bool(value[0] <= ord(char) <= value[1])
+    category, ascii_only = value
+    return _CATEGORIES[category](char, ascii_only)
+
+
+def _spellings(char: str) -> set[str]:
+    """A character in either case."""
+    once = {char, char.lower(), char.upper()}
+    return {again for one in once for again in (one, one.lower(), one.upper()) if len(again) == 1}
+
+
+def _is_of_word(char: str, ascii_only: bool) -> bool:
+    return (char.isalnum() or char == "_") and (char.isascii() or not ascii_only)
+
+
+def _is_digit(char: str, ascii_only: bool) -> bool:
+    return char.isdecimal() and (char.isascii() or not ascii_only)
+
+
+def _is_space(char: str, ascii_only: bool) -> bool:
+    return char in " \t\n\r\f\v" if ascii_only else char.isspace()
+
+
+_CATEGORIES: dict[Any, Callable[[str, bool], bool]] = {
+    sre.CATEGORY_WORD: _is_of_word,
+    sre.CATEGORY_NOT_WORD: lambda char, ascii_only: not _is_of_word(char, ascii_only),
+    sre.CATEGORY_DIGIT: _is_digit,
+    sre.CATEGORY_NOT_DIGIT: lambda char, ascii_only: not _is_digit(char, ascii_only),
+    sre.CATEGORY_SPACE: _is_space,
+    sre.CATEGORY_NOT_SPACE: lambda char, ascii_only: not _is_space(char, ascii_only),
+}

@@ -1,0 +1,149 @@
+"""A pattern: a regular expression that is looked for in a text which comes in pieces.
+
+Where it stands in the text is one number, so that to go back is to remember it. Every character costs a
+bounded number of operations on sets of bits, and mostly one look into a table, which is limited. What ends
+first is found, with the earliest character that tells, and of what ends there the shortest is meant: where
+that begins is looked for backwards.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from realtime.guards.arrows import Arrows
+from realtime.guards.automaton import ALWAYS, GAPS, KINDS, Automaton, Bits, RegexError, gap
+from realtime.guards.characters import NONE, Charset, is_in, kind_of
+
+LONGEST = 512  # characters of an expression
+MOST_STEPS = 64  # that one character may cost
+MOST_REMEMBERED = 4096  # steps, of one pattern; the table is begun anew then
+MOST_BACK = 4096  # characters that are looked back through
+START = 0
+
+_SHIFT = KINDS.bit_length() - 1  # of a state: its positions stand before the kind of the last character
+_KIND = KINDS - 1
+
+
+class Pattern:
+    def __init__(self, source: str) -> None:
+        if len(source) > LONGEST:
+            raise RegexError(f"has {len(source)} characters; it may have {LONGEST}")
+        automaton = Automaton(source)
+        self.positions = len(automaton.charsets)
+        self._ascii = bool(automaton.flags & re.ASCII)
+        members = dict[Charset, int]()
+        for at, one in enumerate(automaton.charsets):
+            members[one] = members.get(one, 0) | 1 << at
+        self._members = list(members.items())
+        self._empty = automaton.empty
+        self._whole = 0  # positions at which it is found, whatever follows
+        if ALWAYS in automaton.last:
+            self._whole = automaton.last[ALWAYS]
+        self._first = [_at(automaton.first, number) for number in range(GAPS)]
+        self._last = [_at(automaton.last, number) for number in range(GAPS)]
+        self._arrows = _arrows(automaton.follow)
+        steps = max(map(len, self._arrows))
+        if steps > MOST_STEPS:
+            raise RegexError(
+                f"is too tangled: a character would cost {steps} steps, and may cost {MOST_STEPS}"
+            )
+        self._masks: dict[str, int] = {}
+        self._steps: dict[tuple[int, str], tuple[int, int]] = {}
+
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether it is found where nothing stands."""
+        return self._empty != 0
+
+    def find(self, state: int, text: str) -> tuple[int, int]:
+        """The state behind the text; and before which of its characters ends what is found first, or -1."""
+        steps, found = self._steps, -1
+        for at, char in enumerate(text):
+            step = steps.get((state, char))
+            if step is None:
+                step = self._remembered(state, char)
+            state, end = step
+            if end >= 0 and found < 0:
+                found = at + end
+        return state, found
+
+    def found_at_end(self, state: int) -> bool:
+        """Whether it is found where the text ends."""
+        between = gap(state & _KIND, NONE)
+        return bool(state >> _SHIFT & self._last[between] or self._empty >> between & 1)
+
+    def begin(self, text: str, end: int, most: int = MOST_BACK) -> int:
+        """Where the shortest begins that ends there; of one of more characters, so many before its end."""
+        between = self._gap(text, end)
+        positions = self._mask(text[end - 1]) & self._last[between]
+        for at in range(end - 1, max(0, end - most), -1):
+            between = self._gap(text, at)
+            if positions & self._first[between]:
+                return at
+            positions = self._arrows[between].gone_back(positions) & self._mask(text[at - 1])
+        return max(0, end - most)
+
+    def _gap(self, text: str, at: int) -> int:
+        return gap(self._kind(text, at - 1), self._kind(text, at))
+
+    def _kind(self, text: str, at: int) -> int:
+        return kind_of(text[at], self._ascii) if 0 <= at < len(text) else NONE
+
+    def _remembered(self, state: int, char: str) -> tuple[int, int]:
+        if len(self._steps) >= MOST_REMEMBERED:
+            self._steps.clear()
+        step = self._steps[state, char] = self._step(state, char)
+        return step
+
+    def _step(self, state: int, char: str) -> tuple[int, int]:
+        """The next state; and whether something ends before the character (0), behind it (1), or not (-1).
+        Behind what is found the search begins anew."""
+        kind = kind_of(char, self._ascii)
+        between, positions = gap(state & _KIND, kind), state >> _SHIFT
+        ends = bool(positions & self._last[between]) or bool(self._empty >> between & 1)
+        come = self._first[between] if ends else self._first[between] | self._arrows[between].gone(positions)
+        positions = come & self._mask(char)
+        if ends:
+            return positions << _SHIFT | kind, 0
+        if positions & self._whole:
+            return kind, 1
+        return positions << _SHIFT | kind, -1
+
+    def _mask(self, char: str) -> int:
+        """The positions at which it may be read."""
+        mask = self._masks.get(char)
+        if mask is None:
+            if len(self._masks) >= MOST_REMEMBERED:
+                self._masks.clear()
+            mask = sum(members for among, members in self._members if is_in(char, among))
+            self._masks[char] = mask
+        return mask
+
+
+@lru_cache(maxsize=1024)
+def pattern_of(source: str) -> Pattern:
+    """All that look for the same share it. Raises `RegexError`."""
+    return Pattern(source)
+
+
+def _at(bits: Bits, number: int) -> int:
+    """The positions that count in the gap of this number."""
+    found = 0
+    for gaps, positions in bits.items():
+        if gaps >> number & 1:
+            found |= positions
+    return found
+
+
+def _arrows(follow: list[Bits]) -> list[Arrows]:
+    """Of each gap. Those in which the same arrows may be gone share them."""
+    asked = {gaps for one in follow for gaps in one}
+    made = dict[frozenset[int], Arrows]()
+    of_gaps = list[Arrows]()
+    for number in range(GAPS):
+        holding = frozenset(gaps for gaps in asked if gaps >> number & 1)
+        if holding not in made:
+            made[holding] = Arrows([_at(one, number) for one in follow])
+        of_gaps.append(made[holding])
+    return of_gaps

@@ -1,0 +1,99 @@
+"""What a guard's expression costs: so many steps for a character at most, whatever it is and whatever is
+read, and no more memory for a longer text."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from realtime.guards import pattern as patterns
+from realtime.guards.arrows import Arrows
+from realtime.guards.automaton import MOST_POSITIONS, RegexError
+from realtime.guards.pattern import MOST_BACK, MOST_REMEMBERED, MOST_STEPS, START, Pattern
+
+HOSTILE = [
+    "(a|b)*a(a|b){250}",  # as many states as there are sets of positions
+    "(?:a|b|ab|ba){80}",
+    "(?s)a.{400}b",
+    "(a+)+b",
+    "((a|b)?){60}c",
+    r"(?i)\b(?:" + "|".join(f"w{at}d" for at in range(90)) + r")\b",
+    "[ab]{1,200}c",
+    r"(?:\ba|\Bb)*c",
+]
+
+
+@pytest.fixture
+def gone(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The steps of each time that arrows are gone."""
+    steps, goes, back = list[int](), Arrows.gone, Arrows.gone_back
+
+    def counted(self: Arrows, positions: int) -> int:
+        steps.append(len(self))
+        return goes(self, positions)
+
+    def counted_back(self: Arrows, positions: int) -> int:
+        steps.append(len(self))
+        return back(self, positions)
+
+    monkeypatch.setattr(Arrows, "gone", counted)
+    monkeypatch.setattr(Arrows, "gone_back", counted_back)
+    return steps
+
+
+@pytest.mark.parametrize("source", HOSTILE)
+def test_work_grows_with_the_text_and_with_nothing_else(source: str, gone: list[int]) -> None:
+    chance = random.Random(1)
+    work = dict[int, int]()
+    for length in (2_000, 4_000, 8_000):
+        pattern, text = Pattern(source), "".join(chance.choice("ab") for _ in range(length))
+        gone.clear()
+        pattern.find(START, text)
+        work[length] = sum(gone)
+        assert len(gone) <= length
+        assert max(gone, default=0) <= MOST_STEPS
+        assert len(pattern._steps) <= MOST_REMEMBERED
+    assert work[8_000] <= 2.5 * work[4_000] + 1000
+
+
+def test_a_text_that_says_little_new_is_looked_up(gone: list[int]) -> None:
+    pattern = Pattern(r"(?i)\b(?:secret|password)\b")
+    pattern.find(START, "nothing of the kind is said here. " * 3_000)
+    assert len(gone) < 200, "of a hundred thousand characters"
+
+
+def test_its_state_is_a_number_however_much_was_read() -> None:
+    pattern = Pattern("(a|b)*a(a|b){250}c")
+    state = START
+    for _ in range(100):
+        state, _ = pattern.find(state, "ab" * 500)
+    assert state.bit_length() <= MOST_POSITIONS + 2
+
+
+def test_a_match_is_looked_for_backwards_so_far_and_no_further(gone: list[int]) -> None:
+    pattern = Pattern("(?s)a.*b")
+    text = "a" + "." * 10_000 + "b"
+    gone.clear()
+    assert pattern.begin(text, len(text)) == len(text) - MOST_BACK
+    assert len(gone) <= MOST_BACK
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "(?:a?){300}b",
+        "((a{50}){50}){50}",
+        "(((a{1,99}){1,99}){1,99}){1,99}",
+        "(" * 5000,
+        "a{99999}",
+        "(x?){400}(y?){100}z",
+    ],
+)
+def test_what_would_cost_more_is_refused_before_it_costs_anything(source: str) -> None:
+    with pytest.raises(RegexError):
+        Pattern(source)
+
+
+def test_patterns_are_read_once() -> None:
+    assert patterns.pattern_of("ab+c") is patterns.pattern_of("ab+c")

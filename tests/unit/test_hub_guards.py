@@ -1,0 +1,147 @@
+"""Guards on a whole server: a stream is the same however its engine overlaps, is lost, or is forked."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from midstream import protocol
+from midstream.protocol import Fork, Guard, Params
+from tests.fakes.checking_client import Account, Reader
+from tests.fakes.simulated_client import rest, run_out, start
+from tests.fakes.simulated_server import EngineSize, SimulatedServer
+
+ROOM = EngineSize(kv_tokens=4096, block=16, step_tokens=4096, slots=12)
+OVERLAPS = pytest.mark.parametrize("overlap", [False, True], ids=["", "overlap"])
+VOWELS = Guard(name="vowels", do="rewind", times=16, then="pause", regex="[aeiou]{2}")
+WORDS = Guard(name="words", do="rewind", times=9, regex=r"\bt\w*\b")
+
+
+def asked(*guards: Guard, **params: Any) -> Params:
+    defaults: dict[str, Any] = {"seed": 5, "temperature": 1.0, "max_tokens": 60, "ignore_eos": True}
+    return Params(guards=list(guards), **(defaults | params))
+
+
+def opened(*, overlap: bool = False) -> tuple[SimulatedServer, Reader]:
+    server = SimulatedServer(dataclasses.replace(ROOM, overlap=overlap))
+    reader = Reader(server)
+    reader.prompt = True
+    return server, reader
+
+
+def told(*guards: Guard, overlap: bool = False, **params: Any) -> tuple[SimulatedServer, Account]:
+    server, reader = opened(overlap=overlap)
+    reader.send(start(params=asked(*guards, **params)))
+    run_out(server, reader.accounts[0])
+    return server, reader.accounts[0]
+
+
+@OVERLAPS
+def test_what_may_not_be_found_is_not_there_and_the_rest_is_the_same(overlap: bool) -> None:
+    _, free = told(overlap=overlap)
+    forbidden = free.text[20:24]
+    guard = Guard(name="g", do="rewind", times=16, regex=f"(?s:{forbidden})")
+    server, account = told(guard, overlap=overlap)
+    assert forbidden not in account.text
+    first = account.acts.bans[0][0]
+    assert account.tokens[:first] == free.tokens[:first]
+    assert account.tokens[first] != free.tokens[first]
+    assert told(guard, overlap=not overlap)[1].tokens == account.tokens
+    assert account.final is not None
+    assert account.final.usage.discarded_tokens >= len(account.acts.bans)
+    assert not server.engine.scheduler.sequences
+
+
+@pytest.mark.parametrize("guards", [[VOWELS], [WORDS], [VOWELS, WORDS]], ids=["vowels", "words", "both"])
+def test_with_an_engine_lost_at_any_step_it_is_the_same(guards: list[Guard]) -> None:
+    _, whole = told(*guards)
+    assert whole.acts.bans
+    for lost in range(1, 90, 7):
+        server, reader = opened(overlap=lost % 2 == 0)
+        reader.send(start(params=asked(*guards)))
+        account = reader.accounts[0]
+        for _ in range(lost):
+            server.tick() if lost % 3 else server.step()
+        server.kill_engine()
+        server.revive_engine()
+        run_out(server, account)
+        assert account.tokens == whole.tokens
+        assert account.final == dataclass_free(whole.final, account.final)
+
+
+def dataclass_free(one: protocol.Final | None, other: protocol.Final | None) -> protocol.Final | None:
+    """The one, with what is measured and not decided as in the other."""
+    assert one is not None
+    assert other is not None
+    usage = protocol.Usage(**{name: getattr(one.usage, name) for name in one.usage.__struct_fields__})
+    usage.discarded_tokens, usage.cached_tokens = other.usage.discarded_tokens, other.usage.cached_tokens
+    return protocol.Final(
+        request_id=one.request_id,
+        seq=other.seq,
+        index=one.index,
+        finish_reason=one.finish_reason,
+        stop_reason=one.stop_reason,
+        usage=usage,
+        timing=other.timing,
+    )
+
+
+def test_a_fork_with_its_parents_guards_is_its_parent_wherever_it_begins() -> None:
+    _, whole = told(VOWELS, WORDS)
+    for at in range(0, len(whole.tokens), 3):
+        server, reader = opened()
+        reader.send(start(params=asked(VOWELS, WORDS)))
+        run_out(server, reader.accounts[0])
+        fork = protocol.Start(
+            request_id="b", fork=Fork(request_id="a", at=at), params=Params(seed=5), return_tokens=True
+        )
+        reader.send(fork)
+        rest(server)
+        assert reader.accounts[1].tokens == whole.tokens
+
+
+def test_a_fork_may_be_free_of_them() -> None:
+    _, free = told()
+    server, reader = opened()
+    reader.send(start(params=asked(VOWELS)))
+    run_out(server, reader.accounts[0])
+    params = Params(seed=5, guards=None)
+    reader.send(
+        protocol.Start(request_id="b", fork=Fork(request_id="a", at=0), params=params, return_tokens=True)
+    )
+    run_out(server, reader.accounts[1])
+    assert reader.accounts[1].tokens == free.tokens
+
+
+@OVERLAPS
+def test_a_client_that_goes_back_has_the_same_again(overlap: bool) -> None:
+    server, reader = opened(overlap=overlap)
+    reader.send(start(params=asked(VOWELS, WORDS)))
+    account = reader.accounts[0]
+    _, whole = told(VOWELS, WORDS)
+    for read, to in ((20, 11), (30, 30), (40, 2)):
+        while len(account.tokens) < read and account.final is None:
+            server.tick()
+        reader.send(protocol.Rewind(request_id="a", to=min(to, len(account.tokens))))
+    run_out(server, account)
+    assert account.tokens == whole.tokens
+
+
+@OVERLAPS
+def test_forks_and_parent_go_on_alike_when_their_engine_is_lost(overlap: bool) -> None:
+    _, whole = told(VOWELS)
+    server, reader = opened(overlap=overlap)
+    reader.send(start(params=asked(VOWELS)))
+    while len(reader.accounts[0].tokens) < 25:
+        server.tick()
+    for name, at in (("b", 3), ("c", 20)):
+        fork = Fork(request_id="a", at=at)
+        reader.send(protocol.Start(request_id=name, fork=fork, params=Params(seed=5), return_tokens=True))
+    server.tick()
+    server.kill_engine()
+    server.revive_engine()
+    for account in reader.accounts:
+        run_out(server, account)
+        assert account.tokens == whole.tokens

@@ -1,0 +1,388 @@
+"""The guards of one stream, with the test as its engine: what they do, in which order it is told, and what
+nobody is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from engine import api, toy_model
+from midstream import protocol
+from midstream.protocol import Budget, Credit, Guard, Guarded, Params
+from realtime.refusal import Refusal
+from tests.fakes.lone_stream import CANCELLED, PROMPT, RUN_OUT, LoneStream, kinds, text
+from tests.unit.test_stream_results import HELD
+from tests.unit.test_stream_tools import STOP, lone
+
+SECRET = Guard(name="secret", do="rewind", regex="secret")
+EOS = api.Finish("eos")
+
+
+def begun(*guards: Guard, **asked: Any) -> LoneStream:
+    lone = LoneStream(guards=list(guards), credit=Credit(limit=100), **asked)
+    lone.admit()
+    lone.take()
+    lone.commands.clear()
+    return lone
+
+
+def act(lone: LoneStream) -> Guarded:
+    """The one that is to be told."""
+    [told] = [event for event in lone.take() if isinstance(event, Guarded)]
+    return told
+
+
+def test_what_is_found_goes_back_to_where_it_begins_and_its_last_token_is_told_to_nobody() -> None:
+    lone = begun(SECRET)
+    lone.write("a secret, and")
+    events = lone.take()
+    assert text(events) == "a secre"
+    assert events[-1] == Guarded(
+        request_id="a", seq=2, index=2, name="secret", do="rewind", times=1, token=ord("s"), detail="secret"
+    )
+    assert lone.commands == [api.Truncate(7, 2, ord("s"))]
+    lone.answer(api.Truncated(2))
+    [rewound] = lone.take()
+    assert rewound == protocol.Rewound(request_id="a", seq=3, index=2, text_length=2)
+    lone.write("dog", finish=EOS)
+    final = lone.final()
+    assert final.usage.completion_tokens == 5
+    assert final.usage.discarded_tokens == len("secret, and")
+
+
+def test_after_so_many_times_it_does_what_is_left() -> None:
+    lone = begun(Guard(name="secret", do="rewind", times=2, regex="secret"))
+    for times in (1, 2):
+        lone.write("secret")
+        assert act(lone).times == times
+        lone.answer(api.Truncated(0))
+        lone.take()
+    lone.commands.clear()
+    lone.write("my secret")
+    events = lone.take()
+    assert kinds(events[-3:]) == ["Guarded", "Rewound", "Final"]
+    told, _, final = events[-3:]
+    assert isinstance(told, Guarded)
+    assert isinstance(final, protocol.Final)
+    assert (told.index, told.do, told.times, told.token) == (3, "finish", None, None)
+    assert (final.index, final.finish_reason, final.stop_reason) == (3, "guard", "secret")
+    assert lone.commands == [api.Cancel(7)]
+
+
+def test_a_pause_stands_before_the_token_and_resume_lets_it_through() -> None:
+    lone = begun(Guard(name="ask", do="pause", regex="secret"))
+    lone.write("a secret")
+    assert act(lone).index == 7
+    assert lone.commands == [api.Truncate(7, 7), api.Pause(7)]
+    lone.answer(api.Truncated(7), api.Paused(7))
+    assert lone.take() == [protocol.Paused(request_id="a", seq=3, index=7, reason="guard")]
+    assert lone.stream.paused == "guard"
+    lone.steer(protocol.Resume(request_id="a"))
+    lone.answer(api.Resumed(7))
+    lone.take()
+    lone.write("t secret")
+    events = lone.take()
+    assert text(events) == "t secre", "that one alone"
+    assert [event.index for event in events if isinstance(event, Guarded)] == [14]
+
+
+def test_what_is_put_in_where_it_paused_lets_nothing_through() -> None:
+    lone = begun(Guard(name="ask", do="pause", regex="secret"))
+    lone.write("secret")
+    lone.answer(api.Truncated(5), api.Paused(5))
+    lone.take()
+    lone.steer(protocol.Rewind(request_id="a", to=3))
+    lone.steer(protocol.Resume(request_id="a"))
+    lone.answer(api.Truncated(3), api.Resumed(3))
+    lone.take()
+    lone.write("ret")
+    assert act(lone).index == 5
+
+
+def test_telling_changes_nothing() -> None:
+    lone = begun(Guard(name="note", do="tell", regex="secret"))
+    lone.write("a secret, a secret", finish=EOS)
+    events = lone.take()
+    assert text(events) == "a secret, a secret"
+    told = [event for event in events if isinstance(event, Guarded)]
+    assert [(event.index, event.detail) for event in told] == [(7, "secret"), (17, "secret")]
+    assert lone.commands == []
+
+
+def test_the_first_that_acts_acts_alone() -> None:
+    lone = begun(
+        Guard(name="note", do="tell", regex="cret"),
+        SECRET,
+        Guard(name="stop", do="finish", regex="secret"),
+    )
+    lone.write("secret")
+    assert act(lone).name == "secret"
+
+
+def test_tokens_that_were_on_their_way_are_counted_and_told_to_nobody() -> None:
+    lone = begun(SECRET, logprobs=0)
+    lone.write("secret", logprob=api.Logprob(-1.0))
+    lone.stream.receive_news(api.News(7, index=6, tokens=[65, 66, 67]), lone.now)
+    lone.answer(api.Truncated(0))
+    assert lone.stream.discarded == 9
+    lone.cancel()
+    lone.stream.receive_news(api.News(7, finish=CANCELLED), lone.now)
+    final = lone.final()
+    assert final.usage.completion_tokens == 0
+    assert final.usage.discarded_tokens == 9
+
+
+@pytest.mark.parametrize("finish", [EOS, RUN_OUT])
+def test_an_engine_that_has_come_to_the_end_meanwhile_is_told_to_begin_anew(finish: api.Finish) -> None:
+    lone = begun(SECRET)
+    lone.write("a secret")
+    lone.stream.receive_news(api.News(7, index=8, tokens=[65, 66], finish=finish), lone.now)
+    back, submit, again = lone.commands
+    assert back == again == api.Truncate(7, 2, ord("s"))
+    assert isinstance(submit, api.Submit)
+    assert bytes(submit.tokens[len(PROMPT) :]) == b"a secre"
+    lone.answer(api.Truncated(2))
+    assert kinds(lone.take())[-2:] == ["Guarded", "Rewound"]
+    lone.write("cat", finish=EOS)
+    final = lone.final()
+    assert (final.finish_reason, final.usage.completion_tokens) == ("stop", 5)
+    assert final.usage.discarded_tokens == len("secret") + 2
+
+
+def test_what_the_end_tells_is_found_before_it_is_the_streams_end() -> None:
+    lone = begun(Guard(name="end", do="rewind", regex=r"bye\b"))
+    lone.write("bye now")
+    assert act(lone).index == 0
+    lone.answer(api.Truncated(0))
+    lone.take()
+    lone.write("good bye", finish=EOS)
+    events = lone.take()
+    assert kinds(events)[-1] == "Guarded"
+    assert text(events) == "good by", "its last token is not told"
+    submit, back = lone.commands[-2:]
+    assert isinstance(submit, api.Submit)
+    assert submit.bans == [(0, ord("b"))]
+    assert back == api.Truncate(7, 5, ord("b"))
+    lone.answer(api.Truncated(5))
+    lone.write("day", finish=EOS)
+    assert lone.final().finish_reason == "stop"
+
+
+def test_text_that_a_stop_string_holds_back_is_looked_at_where_it_is_told() -> None:
+    lone = begun(SECRET, stop=["secret garden"])
+    lone.write("secret", finish=EOS)
+    events = lone.take()
+    assert text(events) == ""
+    assert kinds(events)[-1] == "Guarded"
+
+
+def test_a_stop_string_ends_nothing_that_will_be_void() -> None:
+    lone = begun(SECRET, stop=["X"])
+    lone.write("secretX")
+    lone.answer(api.Truncated(0))
+    lone.write("fineX")
+    assert text(lone.take()) == "fine"
+    assert lone.stream.ended
+
+
+def test_a_clients_rewind_takes_back_what_was_done_behind_it() -> None:
+    lone = begun(SECRET)
+    lone.write("a secret")
+    lone.answer(api.Truncated(2))
+    lone.write("dog")
+    assert lone.stream.context.acts.bans == [(2, ord("s"))]
+    lone.take()
+    lone.steer(protocol.Rewind(request_id="a", to=2))
+    lone.write("xx")
+    lone.answer(api.Truncated(2))
+    assert lone.stream.context.acts.bans == [(2, ord("s"))], "it stands before that"
+    assert text(lone.take()) == "", "what comes before it has taken effect is void"
+    lone.steer(protocol.Rewind(request_id="a", to=1))
+    lone.answer(api.Truncated(1))
+    assert lone.stream.context.acts.bans == []
+    lone.write(" secret")
+    assert act(lone).times == 1
+
+
+def test_another_engine_is_told_of_bans_and_of_what_waits() -> None:
+    lone = begun(SECRET)
+    lone.write("secret")
+    lone.answer(api.Truncated(0))
+    lone.write("a secret")
+    lone.lose_engine()
+    submit = lone.new_engine()
+    assert submit.bans == [(0, ord("s"))]
+    assert bytes(submit.tokens[len(PROMPT) :]) == b"a secret"
+    assert lone.commands == [api.Truncate(7, 2, ord("s"))]
+    lone.admit(4)
+    lone.answer(api.Truncated(2))
+    lone.take()
+    lone.lose_engine()
+    assert lone.new_engine().bans == [(0, ord("s")), (2, ord("s"))]
+
+
+def test_who_was_only_away_does_not_go_on_for_a_guard() -> None:
+    lone = begun(Guard(name="ask", do="pause", regex="secret"), on_disconnect="pause")
+    lone.write("secret")
+    lone.answer(api.Truncated(5), api.Paused(5))
+    lone.detach()
+    lone.commands.clear()
+    lone.attach()
+    assert lone.commands == []
+    assert lone.stream.paused == "guard"
+
+
+def test_guards_begin_where_they_are_put_in_and_the_same_ones_go_on() -> None:
+    lone = begun()
+    lone.write("sec")
+    asked = protocol.Adjust(request_id="a", params=Params(guards=[SECRET]))
+    lone.steer(asked)
+    lone.write("r")
+    lone.answer(api.Adjusted(4))
+    lone.write("et")
+    lone.steer(asked)
+    lone.write("sec")
+    lone.answer(api.Adjusted(9))
+    lone.write("ret")
+    assert act(lone).index == 6
+    lone.answer(api.Truncated(6))
+    lone.steer(protocol.Adjust(request_id="a", params=Params(guards=None)))
+    lone.answer(api.Adjusted(6))
+    lone.write("secret")
+    assert "Guarded" not in kinds(lone.take())
+
+
+@pytest.mark.parametrize(
+    ("budget", "written"),
+    [(Budget(tokens=4), "four"), (Budget(seconds=0.5), "any")],
+)
+def test_what_is_spent_is_spent_once(budget: Budget, written: str) -> None:
+    lone = begun(Guard(name="spent", do="pause", budget=budget))
+    lone.write(written)
+    assert kinds(lone.take()) == ["Token"]
+    lone.now += 1
+    lone.write("xy")
+    told = act(lone)
+    assert told.index == len(written)
+    assert told.detail in ("tokens", "seconds")
+    lone.answer(api.Truncated(told.index), api.Paused(told.index))
+    lone.steer(protocol.Resume(request_id="a"))
+    lone.answer(api.Resumed(told.index))
+    lone.take()
+    lone.write("and on and on")
+    assert kinds(lone.take()) == ["Token"]
+
+
+@pytest.mark.parametrize(
+    ("guard", "said"),
+    [
+        ({"regex": "a*"}, "found where nothing stands"),
+        ({"regex": "(?=a)b"}, "looks ahead"),
+        ({"regex": "(a"}, "no regular expression"),
+        ({"regex": "a{600}"}, "more than 512"),
+        ({"regex": "a" * 513}, "513 characters"),
+        ({"regex": "a", "tool": "b"}, "one of `regex`"),
+        ({}, "one of `regex`"),
+        ({"tool": "t", "path": "$.a"}, "`forbid` and `require`"),
+        ({"tool": "t", "path": "a", "forbid": "b"}, "does not begin with"),
+        ({"tool": "t", "in_": ["content"]}, "goes with `regex`"),
+        ({"budget": Budget()}, "without any limit"),
+        ({"budget": Budget(tokens=3)}, "cannot rewind"),
+    ],
+)
+def test_what_cannot_be_had_is_refused_by_one_sentence(guard: dict[str, Any], said: str) -> None:
+    lone = begun()
+    with pytest.raises(Refusal, match=said) as refused:
+        lone.steer(
+            protocol.Adjust(request_id="a", params=Params(guards=[Guard(name="g", do="rewind", **guard)]))
+        )
+    assert refused.value.code == "invalid_params"
+    assert lone.commands == []
+
+
+def test_guards_together_have_a_limit() -> None:
+    many = [Guard(name=f"g{at}", do="tell", regex="a{500}") for at in range(5)]
+    lone = begun()
+    with pytest.raises(Refusal, match="all of them may have 2048"):
+        lone.steer(protocol.Adjust(request_id="a", params=Params(guards=many)))
+    with pytest.raises(Refusal, match="the name of one before it"):
+        lone.steer(protocol.Adjust(request_id="a", params=Params(guards=many[:1] * 2)))
+
+
+# -- with tools --------------------------------------------------------------------------------------
+
+NEEDS = Guard(name="why", do="rewind", tool="stop", path="$.why", require=".")
+
+
+def calling(*guards: Guard) -> LoneStream:
+    """A stream that waits for the results of its calls."""
+    one = lone(on_tool_call="pause")
+    one.steer(protocol.Adjust(request_id="a", params=Params(guards=list(guards))))
+    one.answer(api.Adjusted(0))
+    one.take()
+    one.commands.clear()
+    return one
+
+
+def test_arguments_that_lack_what_they_must_have_are_wrong_where_they_end() -> None:
+    one = calling(NEEDS)
+    one.write(STOP)
+    told = act(one)
+    assert (told.index, told.detail) == (STOP.index("{}") + 1, "$.why")
+    assert one.commands == [api.Truncate(7, told.index, ord("}"))]
+
+
+def test_a_turn_that_ended_meanwhile_is_open_again() -> None:
+    one = calling(NEEDS)
+    one.write(STOP)
+    one.stream.receive_news(api.News(7, index=one.index, tokens=[toy_model.EOS], finish=HELD), one.now)
+    told = act(one)
+    assert one.commands == [api.Truncate(7, told.index, ord("}")), api.Resume(7)]
+    one.answer(api.Truncated(told.index), api.Resumed(told.index))
+    assert kinds(one.take()) == ["Rewound"]
+    assert one.stream.paused is None
+    one.write('"why": "so"}}</tool_call>')
+    one.stream.receive_news(api.News(7, index=one.index, tokens=[toy_model.EOS], finish=HELD), one.now)
+    assert one.stream.paused == "tool_call"
+    assert len([event for event in one.take() if isinstance(event, protocol.ToolCallDone)]) == 1
+
+
+def test_a_turn_that_ended_where_a_guard_pauses_stays_paused() -> None:
+    one = calling(replace(NEEDS, do="pause"))
+    one.write(STOP)
+    one.stream.receive_news(api.News(7, index=one.index, tokens=[toy_model.EOS], finish=HELD), one.now)
+    at = act(one).index
+    assert one.commands == [api.Truncate(7, at), api.Pause(7)]
+    one.answer(api.Truncated(at), api.Paused(at))
+    assert one.stream.paused == "guard"
+
+
+def test_what_is_amended_is_read_and_not_judged() -> None:
+    one = calling(Guard(name="q", do="rewind", tool="find", path="$.q", forbid="bad"))
+    one.write('<tool_call>{"name": "find", "arguments": {"q": "b')
+    one.steer(protocol.Inject(request_id="a", tokens=list(b"ad things")))
+    one.answer(api.Appended(one.index, 9))
+    one.write('", "bad": 1}}</tool_call>')
+    assert "Guarded" not in kinds(one.take())
+    one = calling(Guard(name="q", do="rewind", tool="find", path="$.q", forbid="bad"))
+    one.write('<tool_call>{"name": "find", "arguments": {"q": "')
+    one.steer(protocol.Inject(request_id="a", tokens=list(b"ba")))
+    one.answer(api.Appended(one.index, 2))
+    at = one.index
+    one.write("d")
+    assert act(one).index == at, "the model has completed it"
+
+
+def test_a_call_that_is_to_be_amended_waits_for_what_a_guard_takes_back() -> None:
+    one = calling(SECRET)
+    one.write(STOP)
+    call_id = next(event.call_id for event in one.take() if isinstance(event, protocol.ToolCall))
+    one.steer(protocol.Pause(request_id="a"))
+    one.stream.steer_call(protocol.Amend(request_id="a", call_id=call_id, arguments='{"a": 1}'), 0, one.now)
+    one.write(" secret")
+    assert act(one).index == len(STOP) + 1
+    assert one.commands == [api.Pause(7), api.Truncate(7, len(STOP) + 1, ord("s"))]
+    one.answer(api.Paused(one.index), api.Truncated(len(STOP) + 1))
+    assert isinstance(one.commands[-1], api.Append), "now it is known what stands"
