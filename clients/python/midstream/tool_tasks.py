@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -195,7 +196,8 @@ class ToolTasks:
                 return
             verdict = True  # nothing differs
         if verdict is True:
-            await self._channel.request(Approve(request_id=request_id, call_id=call.call_id), Approved)
+            with suppress(InvalidParams):  # it stands no more, or has its result from somebody else
+                await self._channel.request(Approve(request_id=request_id, call_id=call.call_id), Approved)
         else:
             why = REFUSED if verdict is False else str(verdict)
             await self._settle(work, ToolOutcome(call=call, error=why))
