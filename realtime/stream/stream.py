@@ -816,7 +816,14 @@ class Stream:
         elif index > len(self.output):
             return  # it stands behind what is withheld, and will be void
         self.context.inject(command, frame)
-        self._tools.settle()
+        if self._tools.settle():
+            self._go_on_behind_results()
+
+    def _go_on_behind_results(self) -> None:
+        """Also where it began to wait when they were on their way, and nobody knew that it would."""
+        waits = self._paused == "tool_call" and not self._pause_requested and not self._tools.missing
+        if waits and not any(isinstance(asked.command, api.Resume) for asked in self._commands):
+            self._commands.request(PendingCommand(api.Resume(self.number), None, 0))
 
     def _truncate(self, index: int, *, ends: bool = False, by_guard: bool = False) -> None:
         """Output from `index` on is void."""
