@@ -26,7 +26,7 @@ class Listener(Protocol):
     async def pay(self, work_s: float) -> None:
         """So much work was done for it behind a text that took long."""
 
-    def owe(self, work_s: float) -> None:
+    def owe(self, work_s: float) -> object:
         """So much work was done for it, when its frame took effect: it pays before it asks for more."""
 
     def wake(self, stream: Stream) -> None:

@@ -24,7 +24,7 @@ from realtime.text.stop_strings import StopMatcher
 Reply = protocol.StreamEvent | protocol.Error
 SendReply = Callable[[Reply], None]
 CallFrame = protocol.Approve | protocol.Amend  # of a call as it stands when they take effect
-Owe = Callable[[float], None]  # told how many seconds of work a frame made once it took effect
+Owe = Callable[[float], object]  # told how many seconds of work a frame made once it took effect
 
 
 class PendingCommand(Struct):

@@ -97,8 +97,8 @@ async def test_what_many_streams_have_to_say_is_written_in_pieces_and_all_of_it_
     server, client = SimulatedServer(SIZE), Client()
     connections: dict[str, Connection] = {}
     serving = asyncio.create_task(
-        serve(client, server.hub, CALLER, PayerWork(), LIMITS, connections, Observer())
-    )  # type: ignore[arg-type]
+        serve(client, server.hub, CALLER, PayerWork(), LIMITS, connections, Observer())  # type: ignore[arg-type]
+    )
     for name in "abc":
         client.say(start(name, params=Params(max_tokens=2, ignore_eos=True)))
         await client.started.get()
