@@ -13,7 +13,7 @@ SERVING := $(VENV)/.setup-serving-$(SUM)
 DEVELOPING := $(VENV)/.setup-developing-$(SUM)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve setup test check bench bench-gpu reliability compat
+.PHONY: help serve setup test check bench bench-gpu reliability compat pictures
 .NOTPARALLEL:  # two set-ups at once would write into one environment
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo "make bench   measure, and write the table to bench/results"
 	@echo "make bench-gpu     measure a CUDA device, beside its limits and transformers"
 	@echo "make compat        run tool loops and typed answers of OpenAI's clients by others, as they are, against the chat door"
+	@echo "make pictures      make the README's pictures of the page anew, with the default model"
 	@echo "make reliability   try every promise under faults, load and attack: about three hours"
 
 serve: $(SERVING)
@@ -50,6 +51,9 @@ bench: $(DEVELOPING)
 
 compat: $(DEVELOPING)
 	$(RUN)/python -m bench.compat
+
+pictures: $(DEVELOPING)
+	$(RUN)/python -m docs.pictures
 
 reliability: $(DEVELOPING)
 	$(RUN)/python -m bench.reliability

@@ -24,6 +24,7 @@ MEASUREMENTS = (
     "drafts",
     "perplexity",
     "structure",
+    "agents",
     "exact",
     "memory",
 )

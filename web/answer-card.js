@@ -9,25 +9,36 @@ import { ReasoningFold } from "./reasoning-fold.js";
 import { announce } from "./screen-reader.js";
 
 /** @typedef {import("./answer-state.js").Answer} Answer @typedef {import("./answer-state.js").Settings} Settings */
+/** @typedef {import("./answer-transcript.js").Position} Position */
 
 const REASONS = /** @type {Record<string, string>} */ ({
-  stop: "finished", tool_calls: "waits for results", length: "reached its limit", cancelled: "stopped", error: "broken off",
+  stop: "finished", tool_calls: "called tools", length: "reached its limit", cancelled: "stopped", error: "broken off",
   guard: "stopped by a guard",
 });
 
 export class AnswerCard {
-  /** Whether its calls have been answered. */ answered = false;
   #drawing = false;
   #resumeAfter = false;
 
-  /** Called with what its calls returned. @type {(results: string[]) => void} */ onresults = () => {};
+  /** Called where another is wanted, which begins as this one stands there. @type {(at: Position) => void} */ onfork = () => {};
 
   /** @param {Answer} answer @param {() => Settings} settings @param {() => void} onchange */
   constructor(answer, settings, onchange) {
     this.answer = answer;
     this.reasoning = new ReasoningFold();
-    this.calls = new CallCards((results) => this.onresults(results));
-    this.text = new AnswerText(answer.transcript, (word) => answer.goOnFrom(word, settings()), announce);
+    this.calls = new CallCards({
+      halt: () => answer.pause(),
+      resume: () => answer.resume(),
+      approve: (call) => answer.calls.approve(call),
+      refuse: (call, why) => answer.calls.refuse(call, why),
+      give: (call, content) => answer.calls.give(call, content),
+      amend: (call, given, partial) => answer.amend(call, given, partial),
+      rewind: (entry) => answer.goOnFrom(entry, settings()),
+      fork: (entry) => this.onfork(entry),
+    });
+    this.text = new AnswerText(
+      answer.transcript, (entry) => this.calls.element(entry), (word) => answer.goOnFrom(word, settings()), announce,
+    );
     this.state = element("span", "state");
     this.numbers = element("p", "numbers");
     this.problem = element("p", "problem");
@@ -35,17 +46,20 @@ export class AnswerCard {
     this.stop = button("Stop", () => answer.stop(), "stop");
     this.interject = button("Interject", () => this.open(), "interject");
     this.goOn = button("Go on", () => answer.write(settings()), "go-on");
+    this.fork = button("Fork", () => this.onfork(answer.end), "fork");
+    this.fork.title = "Another answer, which begins as this one stands here";
     this.save = button("Save", () => download(answer.record), "save");
     this.save.title = "Save a record of it: what was asked, how it was steered and what came, for a replay";
     this.interjection = this.#interjectionForm();
     this.element = element("article", "answer");
     this.element.setAttribute("aria-label", answer.label);
+    this.element.classList.toggle("forked", answer.origin !== null);
     const tools = element("div", "tools");
-    tools.append(this.pause, this.interject, this.stop, this.goOn, this.save);
+    tools.append(this.pause, this.interject, this.stop, this.goOn, this.fork, this.save);
     const head = element("header");
     head.append(element("h3", "", answer.label), this.state, tools);
     this.element.append(
-      head, this.reasoning.element, this.text.element, this.calls.element, this.interjection, this.problem, this.numbers,
+      head, this.reasoning.element, this.text.element, this.interjection, this.problem, this.numbers,
     );
     answer.onchange = (news) => {
       if (news) announce(`${answer.label}: ${news}`);
@@ -66,12 +80,6 @@ export class AnswerCard {
     });
   }
 
-  /** The conversation has gone on: nobody asks any more what its calls returned. */
-  settle() {
-    this.answered = true;
-    this.draw();
-  }
-
   toggle() {
     return this.answer.state === "paused" ? this.answer.resume() : this.answer.pause();
   }
@@ -90,13 +98,15 @@ export class AnswerCard {
     const { state, running, final } = answer;
     this.text.draw();
     this.reasoning.draw(answer.reasoning, answer.reasons);
-    this.calls.draw(answer.calls, answer.asksForResults && !this.answered);
+    this.calls.draw(answer.transcript.calls, !running ? "ended" : state === "paused" && !answer.awaitsTools ? "halted" : "live");
     this.element.dataset.state = state;
     this.text.element.setAttribute("aria-busy", String(state === "writing"));
     this.state.textContent = this.#state();
     this.pause.textContent = state === "paused" ? "Resume" : "Pause";
-    for (const tool of [this.pause, this.stop, this.interject]) tool.hidden = !running;
+    this.stop.hidden = !running;
+    this.pause.hidden = this.interject.hidden = !running || answer.awaitsTools;
     this.goOn.hidden = running || ["stop", "tool_calls"].includes(final?.finish_reason);
+    this.fork.hidden = !answer.transcript.pieces.length;
     this.save.hidden = running || !answer.record;
     this.problem.textContent = answer.problem;
     this.problem.hidden = !answer.problem;
@@ -104,9 +114,9 @@ export class AnswerCard {
   }
 
   #state() {
-    const { state, running, reasons, final, asksForResults } = this.answer;
+    const { state, running, reasons, final, awaitsTools } = this.answer;
+    if (running && state === "paused" && awaitsTools) return "waits for tools";
     if (running) return reasons && state === "writing" ? "reasoning" : state;
-    if (asksForResults && this.answered) return "called tools";
     return REASONS[final?.finish_reason] ?? "broken off";
   }
 

@@ -1,20 +1,26 @@
 /**
- * One answer and its state: read from a stream at the reader's pace, steered while it is written, and taken up again
- * after its end. Knows the SDK's stream and the transcript; knows no DOM. `onchange` tells of every change.
+ * One answer and its state: a run of an agent, whose tools are the page's, or which has none. It is read from its
+ * stream at the reader's pace, steered while it is written, forked, and taken up again after its end. Knows the SDK's
+ * run and the transcript; knows no DOM. `onchange` tells of every change.
  *
  * @typedef {import("./answer-transcript.js").Position} Position @typedef {import("/sdk/midstream.js").Message} Message
  * @typedef {import("./connection.js").Client} Client
  * @typedef {"waiting" | "writing" | "paused" | "ended"} State
- * @typedef {import("/sdk/midstream.js").Call} Call
- * @typedef {{ params: Record<string, any>, window: number, pace: number, model?: string, tools?: any[] }} Settings
+ * @typedef {import("/sdk/midstream.js").FunctionTool} FunctionTool @typedef {import("/sdk/midstream.js").Call} Call
+ * @typedef {import("/sdk/midstream.js").Run} Run
+ * @typedef {{ params: Record<string, any>, window: number, pace: number, model?: string, tools: FunctionTool[],
+ *   approvals: string[], toolChoice?: string }} Settings
  */
-import { Recorder, answerMessage, toolMessage } from "/sdk/midstream.js";
+import { Agent, Recorder } from "/sdk/midstream.js";
+import { AnswerCalls } from "./answer-calls.js";
 import { explain, explainSteering } from "./error-messages.js";
 import { RateMeter } from "./rate-meter.js";
 import { Transcript, injection } from "./answer-transcript.js";
 
 export class Answer {
+  /** What it is a fork of, and from where. @type {{ answer: Answer, at: Position } | null} */ origin = null;
   transcript = new Transcript();
+  calls = new AnswerCalls((asked) => this.#try(asked));
   meter = new RateMeter();
   /** @type {State} */ state = "waiting";
   /** @type {any} */ final = null;
@@ -24,12 +30,14 @@ export class Answer {
   reasoning = "";
   /** Whether that goes on. */
   reasons = false;
-  /** @type {Call[]} whole ones, and perhaps one that is being written */
-  calls = [];
+  /** Whether it waits for what its calls return. */
+  awaitsTools = false;
   /** @type {(news?: string) => void} */ onchange = () => {};
+  /** @type {(event: any) => void} */ onguard = () => {};
   /** @type {Recorder[]} of its runs since the page was loaded */ #recorders = [];
   #run = 0;
   #window = 0;
+  /** @type {Run | null} */ #agentRun = null;
   /** @type {any} */ #stream = null;
   /** @type {PromiseWithResolvers<void> | null} */ #gate = null;
   /** @type {any} taken from the stream, and not shown yet */ #pendingChunk = null;
@@ -45,46 +53,46 @@ export class Answer {
     this.label = label;
   }
 
+  /** Another, which goes on from `at` in its own way; this one notices nothing. @param {Position} at @param {string} label */
+  forked(at, label) {
+    const fork = new Answer(this.#client, this.question, label);
+    fork.origin = { answer: this, at };
+    fork.transcript = this.transcript.before(at);
+    fork.#run = at.run;
+    return fork;
+  }
+
   /** What is kept of it when the page is loaded anew. */
   toJSON() {
-    const { question, label, final, transcript, reasoning, calls } = this;
-    const { pieces, marks } = transcript;
+    const { question, label, final, transcript, reasoning } = this;
+    const { pieces, marks, calls } = transcript;
     return { question, label, final, pieces, marks, run: this.#run, reasoning, calls };
   }
 
   /** @param {() => Client | null} client @param {any} kept */
   static from(client, kept) {
     const answer = new Answer(client, kept.question, kept.label);
-    for (const piece of kept.pieces) answer.transcript.add(piece);
     answer.transcript.marks = kept.marks;
+    answer.transcript.calls = kept.calls;
+    for (const piece of kept.pieces) answer.transcript.add(piece);
     answer.#run = kept.run;
     const problem = kept.final ? "" : "This was broken off. \u201cGo on\u201d continues it.";
-    const { final, reasoning, calls } = kept;
-    return Object.assign(answer, { state: "ended", final, problem, reasoning, calls });
+    const { final, reasoning } = kept;
+    return Object.assign(answer, { state: "ended", final, problem, reasoning });
   }
 
   get running() {
     return this.state !== "ended";
   }
 
-  /** Whether it waits to be told what its calls returned. */
-  get asksForResults() {
-    return this.final?.finish_reason === "tool_calls";
+  /** As turns of a conversation. */
+  get messages() {
+    return this.transcript.messages();
   }
 
-  /**
-   * As turns of a conversation: with its calls where `results` say what they returned.
-   * @param {string[]} [results] @returns {Message[]}
-   */
-  messages(results) {
-    const messages = this.transcript.messages();
-    if (!results) return messages;
-    const said = messages.at(-1)?.role === "assistant" ? messages.pop()?.content : "";
-    return [
-      ...messages,
-      answerMessage(said ?? "", this.calls),
-      ...this.calls.map((call, at) => toolMessage(call, results[at] ?? "")),
-    ];
+  /** Where the reader is. @returns {Position} */
+  get end() {
+    return { run: this.#run, index: this.transcript.end(this.#run) };
   }
 
   get requestId() {
@@ -113,20 +121,23 @@ export class Answer {
   }
 
   /** @param {Settings} settings */
-  async #write({ params, window, pace, model, tools }) {
-    const parts = this.transcript.parts();
+  async #write({ params, window, pace, model, tools, approvals, toolChoice: tool_choice }) {
+    const { turns, parts } = this.transcript.standing();
     Object.assign(this, { state: "waiting", final: null, problem: "", pace, meter: new RateMeter(), reasons: false });
-    this.#run += parts.length ? 1 : 0;
     this.#window = window;
-    this.#stream = this.#cancelling = null;
+    this.#stream = this.#agentRun = this.#cancelling = null;
+    this.calls.follow(null);
     this.#stopped = false;
     this.onchange("The answer begins");
     try {
-      /** @type {Record<string, any> & { window: number }} */
-      const options = { messages: this.question, return_tokens: true, window, ...params, ...(model && { model }), tools };
-      if (parts.length) options.credit = { limit: 0 }; // not a token before the old ones stand
-      await this.#start(options);
-      for (const part of parts) await this.#stream.inject(injection(part));
+      if (!(await this.#fork(window))) {
+        this.#run += this.transcript.pieces.length ? 1 : 0;
+        const agent = new Agent({ tools, approvals: approvals.length ? approvals : undefined });
+        const options = { return_tokens: true, window, ...params, ...(model && { model }), ...(tool_choice && { tool_choice }) };
+        // Not a token before the old ones stand.
+        await this.#start(agent, [...this.question, ...turns], parts.length ? { ...options, credit: { limit: 0 } } : options);
+        for (const part of parts) await this.#stream.inject(injection(part));
+      }
       await this.#read(this.#run);
       this.#end(this.#stream.final, "");
     } catch (error) {
@@ -135,15 +146,42 @@ export class Answer {
     }
   }
 
-  /** @param {Record<string, any>} options */
-  async #start(options) {
+  /** @param {Agent} agent @param {Message[]} messages @param {Record<string, any>} options */
+  async #start(agent, messages, options) {
     const client = this.#client();
     if (!client) throw Object.assign(new Error("there is no connection"), { code: "connection_lost" });
-    const run = this.#run;
     const recorder = new Recorder(this.#recorders.length + 1);
     this.#recorders.push(recorder);
-    const onevent = (/** @type {any} */ event) => this.#receive(run, event);
-    this.#stream = await client.start({ ...options, onevent, recorder });
+    this.#take(await client.run(agent, messages, { ...options, onevent: this.#receiver(), recorder }));
+  }
+
+  /** The origin's stream is forked where the server has it; where not, what stands is all that is needed. @param {number} window */
+  async #fork(window) {
+    if (!this.origin || this.#recorders.length) return false;
+    const { answer, at } = this.origin;
+    if (!answer.#agentRun || at.run !== answer.#run) return false;
+    const recorder = answer.#recorders.at(-1)?.fork(at.index);
+    try {
+      this.#take(await answer.#agentRun.fork({ at: at.index, window, return_tokens: true, onevent: this.#receiver(), recorder }));
+    } catch (error) {
+      if (!FORGOTTEN.includes(/** @type {any} */ (error).code)) throw error;
+      return false;
+    }
+    this.#recorders = [...answer.#recorders.slice(0, -1), ...(recorder ? [recorder] : [])];
+    return true;
+  }
+
+  /** @param {Run} run */
+  #take(run) {
+    this.#agentRun = run;
+    this.calls.follow(run);
+    this.#stream = run.stream;
+    this.#showCalls(this.#run);
+  }
+
+  #receiver() {
+    const run = this.#run;
+    return (/** @type {any} */ event) => this.#receive(run, event);
   }
 
   /** @param {number} run */
@@ -151,8 +189,9 @@ export class Answer {
     while (!this.#stopped && (this.#pendingChunk = await this.#stream.next())) {
       await this.#gate?.promise;
       if (!this.#pendingChunk || this.#stopped) continue;
-      const { index, count, text, tokens } = this.#pendingChunk;
+      const { index, count, text, tokens, end } = this.#pendingChunk;
       this.#pendingChunk = null;
+      if (end <= this.transcript.end(run)) continue; // a fork begins with what stands
       this.meter.record(count);
       this.transcript.add({ run, index, count, text, tokens });
       if (this.state === "waiting") this.state = "writing";
@@ -173,21 +212,30 @@ export class Answer {
       this.#receiveSnapshot(run);
       this.state = event.paused ? "paused" : "writing";
     } else if (event.type === "paused" || event.type === "resumed") {
+      this.awaitsTools = event.reason === "tool_call";
       this.state = event.type === "paused" ? "paused" : "writing";
-    } else if (news === null) return;
-    this.onchange(news ?? undefined);
+    } else if (event.type === "guard") {
+      this.transcript.mark({ ...at, kind: "guard", name: event.name, does: event.do });
+      this.onguard(event);
+    }
+    if (event.type === "token") return;
+    this.#showCalls(run);
+    this.onchange(news);
   }
 
-  /** What stands beside the text: what there is to say of it, null for nothing. @param {any} event */
+  /** What stands beside the text: what there is to say of it. @param {any} event @returns {string | undefined} */
   #receiveSpan(event) {
     const began = event.type === "reasoning" && !this.reasons;
     if (event.type === "reasoning") this.reasons = true;
     else if (event.type === "tool_call" || (event.type === "token" && event.delta)) this.reasons = false;
-    if (!this.#stream || event.type === "token") return null;
-    ({ reasoning: this.reasoning, calls: this.calls } = this.#stream);
-    if (began) return "Reasoning";
-    if (event.type === "tool_call") return `Calls ${event.name}`;
-    return ["reasoning", "tool_arguments", "tool_call_done"].includes(event.type) ? "" : null;
+    if (this.#stream && event.type !== "token") this.reasoning = this.#stream.reasoning;
+    return began ? "Reasoning" : this.calls.news(event);
+  }
+
+  /** @param {number} run */
+  #showCalls(run) {
+    const entries = run === this.#run ? this.calls.entries(run) : null;
+    if (entries) this.transcript.show(run, entries);
   }
 
   /** Where less stands than is shown, the rest is read again. @param {number} run */
@@ -201,7 +249,7 @@ export class Answer {
   /** @param {any} final @param {string} problem */
   #end(final, problem) {
     Object.assign(this, { state: "ended", final, problem, reasons: false });
-    if (this.#stream) ({ reasoning: this.reasoning, calls: this.calls } = this.#stream);
+    if (this.#stream) this.reasoning = this.#stream.reasoning;
     this.#gate = null;
     this.onchange(problem || "The answer has ended");
   }
@@ -232,18 +280,19 @@ export class Answer {
     if (index !== null) this.onchange(`Going on from token ${index}`);
   }
 
-  /** @param {Record<string, number>} params */
+  /** @param {Record<string, any>} params */
   async adjust(params) {
     if (!this.#steerable) return;
     const run = this.#run;
     const index = await this.#try(this.#stream.adjust({ ...params, ...this.#atShown }));
-    if (index === null) return;
-    this.transcript.mark({ run, index, kind: "adjust", params });
-    const what = Object.entries(params).map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`);
+    const { guards, ...shown } = params;
+    if (index === null || guards) return; // guards are chips, and no mark in the text
+    this.transcript.mark({ run, index, kind: "adjust", params: shown });
+    const what = Object.entries(shown).map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`);
     this.onchange(`${what.join(", ")} from token ${index}`);
   }
 
-  /** @param {{ text: string } | { messages: import("./answer-transcript.js").Message[] }} what */
+  /** @param {{ text: string } | { messages: { role: string, content: string }[] }} what */
   async inject(what) {
     if (!this.#steerable) return;
     const run = this.#run;
@@ -251,6 +300,13 @@ export class Answer {
     if (index === null) return;
     this.transcript.mark({ run, index, kind: "inject", ...what });
     this.onchange(`Put in before token ${index}`);
+  }
+
+  /** A call, which goes on as it is changed; where the answer was stopped for that, it goes on too. @param {Call} call @param {string} given @param {boolean} partial */
+  async amend(call, given, partial) {
+    if ((await this.calls.amend(call, given, partial)) === null) return false;
+    await this.resume();
+    return true;
   }
 
   async stop() {
@@ -286,11 +342,11 @@ export class Answer {
     await this.write({ ...settings, params: { ...settings.params, seed: freshSeed() } });
   }
 
-  /** The index that a steering frame took effect at, or null if it did not. @param {Promise<number>} asked */
+  /** The index that a steering frame took effect at, or null if it did not. @param {Promise<number> | undefined} asked */
   async #try(asked) {
     try {
       this.problem = "";
-      return await asked;
+      return (await asked) ?? null;
     } catch (error) {
       if (this.running) this.problem = explainSteering(error);
       this.onchange();
@@ -298,5 +354,8 @@ export class Answer {
     }
   }
 }
+
+/** Of a stream that a server does not have, or had, any more. */
+const FORGOTTEN = ["unknown_request", "request_expired"];
 
 const freshSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];

@@ -1,11 +1,12 @@
 /**
- * The text of an answer on the page: each word can be clicked, or reached with the arrow keys, to go on from it.
- * Knows DOM and `Transcript`; knows no stream. Everything said by a model goes through `textContent`.
+ * The text of an answer on the page: each word can be clicked, or reached with the arrow keys, to go on from it; calls
+ * stand among the words. Knows DOM and `Transcript`; knows no stream. Everything said by a model goes through `textContent`.
  */
 import { sanitize } from "./sanitize.js";
 
 /** @typedef {import("./answer-transcript.js").Transcript} Transcript @typedef {import("./answer-transcript.js").Position} Position */
 /** @typedef {import("./answer-transcript.js").Word} Word @typedef {import("./answer-transcript.js").Mark} Mark */
+/** @typedef {import("./answer-transcript.js").CallEntry} CallEntry @typedef {Word | Mark | CallEntry} Item */
 
 const NAMES = /** @type {Record<string, string>} */ ({
   temperature: "temperature", top_p: "top-p", top_k: "top-k", min_p: "min-p", repetition_penalty: "repetition",
@@ -15,14 +16,19 @@ const NAMES = /** @type {Record<string, string>} */ ({
 const HOVER_MS = 1200;
 
 export class AnswerText {
-  /** @type {{ item: Word | Mark, text: string, nodes: ChildNode[] }[]} */ #drawn = [];
+  /** @type {{ item: Item, text: string, nodes: ChildNode[] }[]} */ #drawn = [];
   /** @type {WeakMap<Element, Word>} */ #words = new WeakMap();
   #cursor = -1;
   /** @type {ReturnType<typeof setTimeout> | undefined} */ #hoverTimer;
+  #card;
 
-  /** @param {Transcript} transcript @param {(word: Word) => void} onchoose @param {(text: string) => void} onpoint */
-  constructor(transcript, onchoose, onpoint) {
+  /**
+   * @param {Transcript} transcript @param {(entry: CallEntry) => HTMLElement} card of a call
+   * @param {(word: Word) => void} onchoose @param {(text: string) => void} onpoint
+   */
+  constructor(transcript, card, onchoose, onpoint) {
     this.transcript = transcript;
+    this.#card = card;
     this.element = document.createElement("div");
     this.element.className = "prose";
     this.element.tabIndex = 0;
@@ -43,15 +49,23 @@ export class AnswerText {
     while (same < this.#drawn.length && same < items.length && this.#isDrawn(this.#drawn[same], items[same])) same++;
     for (const { nodes } of this.#drawn.splice(same)) nodes.forEach((node) => node.remove());
     for (const item of items.slice(same)) {
-      const nodes = "kind" in item ? markNodes(item) : this.#wordNodes(item, this.#drawn.length === 0);
+      const before = this.#drawn.at(-1);
+      const nodes = this.#nodes(item, !before || "call" in before.item);
       this.text.append(...nodes);
       this.#drawn.push({ item, text: textOf(item), nodes });
     }
   }
 
-  /** @param {{ item: Word | Mark, text: string }} drawn @param {Word | Mark} item */
+  /** @param {{ item: Item, text: string }} drawn @param {Item} item */
   #isDrawn(drawn, item) {
+    if ("call" in item) return "call" in drawn.item && drawn.text === textOf(item); // its card draws itself
     return drawn.item === item && drawn.text === textOf(item);
+  }
+
+  /** @param {Item} item @param {boolean} first @returns {ChildNode[]} */
+  #nodes(item, first) {
+    if ("call" in item) return [this.#card(item)];
+    return "kind" in item ? markNodes(item) : this.#wordNodes(item, first);
   }
 
   /** @param {Word} word @param {boolean} first models begin with a space that nobody wants to see */
@@ -130,14 +144,16 @@ export class AnswerText {
   }
 }
 
-/** @param {Word | Mark} item */
+/** @param {Item} item */
 function textOf(item) {
+  if ("call" in item) return item.call.call_id;
   return "kind" in item ? describe(item) : item.text;
 }
 
 /** @param {Mark} mark */
 export function describe(mark) {
   if (mark.kind === "rewind") return "went on differently";
+  if (mark.kind === "guard") return `${mark.name}: ${mark.does}`;
   if (mark.kind === "inject") return mark.messages ? mark.messages[0].content : mark.text ?? "";
   return Object.entries(mark.params).map(([name, value]) => `${NAMES[name] ?? name} ${value}`).join(", ");
 }

@@ -1,18 +1,23 @@
 /**
- * The transcript of an answer: pieces of text at token indices, and marks of how it was steered.
- * Pure: no DOM, no stream. Every position is a `run` and an `index` in it. A run is one stream; an answer that is
- * taken up again after its end is written by several, one behind the other.
+ * The transcript of an answer: pieces of text at token indices, calls with what came of them, and marks of how it was
+ * steered. Pure: no DOM, no stream. Every position is a `run` and an `index` in it. A run is one stream; an answer that
+ * is taken up again after its end is written by several, one behind the other.
  *
  * @typedef {{ run: number, index: number }} Position
  * @typedef {Position & { count: number, text: string, tokens?: number[] | null }} Piece
  * @typedef {Position & { end: number, text: string }} Word
- * @typedef {{ role: string, content: string }} Message
+ * @typedef {import("/sdk/midstream.js").Message} Message @typedef {import("/sdk/midstream.js").Call} Call
+ * @typedef {import("/sdk/midstream.js").CallState} CallState
  * @typedef {Position & { kind: "adjust", params: Record<string, number> }} AdjustMark
- * @typedef {Position & { kind: "inject", text?: string, messages?: Message[] }} InjectMark
+ * @typedef {Position & { kind: "inject", text?: string, messages?: { role: string, content: string }[] }} InjectMark
  * @typedef {Position & { kind: "rewind" }} RewindMark
- * @typedef {AdjustMark | InjectMark | RewindMark} Mark
+ * @typedef {Position & { kind: "guard", name: string, does: string }} GuardMark
+ * @typedef {AdjustMark | InjectMark | RewindMark | GuardMark} Mark
+ * @typedef {Position & { call: Call, state: CallState, content?: string, error?: string, told: number | null, progress?: string }} CallEntry
+ *   `told`: the token before which the model is told what came of it
  * @typedef {{ text: string, tokens?: number[] } | { messages: Message[] }} Part
  */
+import { answerMessage } from "/sdk/midstream.js";
 
 /** @param {Position} one @param {Position} other */
 export const compare = (one, other) => one.run - other.run || one.index - other.index;
@@ -21,6 +26,7 @@ export class Transcript {
   constructor() {
     /** @type {Piece[]} */ this.pieces = [];
     /** @type {Mark[]} */ this.marks = [];
+    /** @type {CallEntry[]} */ this.calls = [];
     /** @type {Word[]} */ this.words = [];
   }
 
@@ -33,6 +39,20 @@ export class Transcript {
   add(piece) {
     this.pieces.push(piece);
     for (const part of piece.text.match(/\s*\S+|\s+/g) ?? []) this.#addWord(piece, part);
+  }
+
+  /** The calls of a run, as they stand now. @param {number} run @param {CallEntry[]} calls */
+  show(run, calls) {
+    this.calls = [...this.calls.filter((call) => call.run !== run), ...calls];
+  }
+
+  /** Another, of what stands before `position`. @param {Position} position */
+  before(position) {
+    const other = new Transcript();
+    other.marks = this.marks.filter((mark) => compare(mark, position) < 0);
+    other.calls = this.calls.filter((call) => compare(call, position) < 0);
+    for (const piece of this.#written(position)) other.add(piece);
+    return other;
   }
 
   /** Marks at one position stand in the order in which they were made. @param {Mark} mark */
@@ -54,9 +74,10 @@ export class Transcript {
    * @param {Position} position @param {number} [length]
    */
   cut(position, length) {
-    const kept = this.pieces.filter((piece) => compare(piece, position) < 0).map((piece) => pieceBefore(piece, position));
+    const kept = this.#written(position);
     const moved = this.marks.filter((mark) => compare(mark, position) > 0 && mark.kind === "adjust");
     this.marks = this.marks.filter((mark) => compare(mark, position) <= 0);
+    this.calls = this.calls.filter((call) => compare(call, position) < 0);
     this.pieces = [];
     this.words = [];
     for (const piece of length === undefined ? kept : truncateRun(kept, position.run, length)) this.add(piece);
@@ -69,22 +90,25 @@ export class Transcript {
     return last?.run === run ? last.index + last.count : 0;
   }
 
-  /** Words and marks in reading order: a mark stands before the first word that it had to do with. */
+  /** Words, marks and calls in reading order: what is no word stands before the first that it had to do with. */
   *items() {
+    const end = this.pieces.at(-1) ?? { run: 0, index: 0, count: 0 };
+    const reached = { run: end.run, index: end.index + end.count };
+    const calls = this.calls.filter((call) => compare(call, reached) <= 0); // others are ahead of what is read
+    const notes = [...this.marks, ...calls].sort(compare);
     let next = 0;
     for (const word of this.words) {
-      while (next < this.marks.length && compare(this.marks[next], word) <= 0) yield this.marks[next++];
+      while (next < notes.length && compare(notes[next], word) <= 0) yield notes[next++];
       yield word;
     }
-    yield* this.marks.slice(next);
+    yield* notes.slice(next);
   }
 
-  /** Output and injections in order, up to `position`: what a model must be given to go on from there. @returns {Part[]} */
-  parts(position = { run: Infinity, index: 0 }) {
-    const injected = this.marks.filter((mark) => mark.kind === "inject" && compare(mark, position) <= 0);
-    const written = this.pieces.filter((piece) => compare(piece, position) < 0).map((piece) => pieceBefore(piece, position));
+  /** Output and injections in order, from one position to another: what a model must be given to go on from there. @returns {Part[]} */
+  parts(from = { run: 0, index: 0 }, to = { run: Infinity, index: 0 }) {
+    const injected = this.marks.filter((mark) => mark.kind === "inject" && compare(mark, to) < 0 && compare(mark, from) >= 0);
     /** @type {Part[]} */ const parts = [];
-    for (const piece of written) {
+    for (const piece of this.#written(to).filter((piece) => compare(piece, from) >= 0)) {
       while (injected.length && compare(injected[0], piece) <= 0) append(parts, injected.shift());
       append(parts, piece);
     }
@@ -92,23 +116,50 @@ export class Transcript {
     return parts;
   }
 
+  /**
+   * The answer for a model that goes on with it: turns that are closed, for results were told behind them, and what
+   * was written since.
+   * @returns {{ turns: Message[], parts: Part[] }}
+   */
+  standing() {
+    /** @type {Message[]} */ const turns = [];
+    let from = { run: 0, index: 0 };
+    for (const told of this.#results()) {
+      turns.push(...said(this.parts(from, told[0]), told.map(({ call }) => call)), ...told.map(resultMessage));
+      from = told[0];
+    }
+    return { turns, parts: this.parts(from) };
+  }
+
   /** The answer as turns of a conversation. @returns {Message[]} */
   messages() {
-    /** @type {Message[]} */ const messages = [];
-    for (const part of this.parts()) {
-      const last = messages.at(-1);
-      if ("messages" in part) messages.push(...part.messages);
-      else if (last?.role === "assistant") last.content += part.text;
-      else messages.push({ role: "assistant", content: part.text });
-    }
-    return messages;
+    const { turns, parts } = this.standing();
+    return [...turns, ...said(parts, [])];
+  }
+
+  /** Calls of which the model was told what came of them, each with the position of that; those told together beside each other. */
+  #results() {
+    const told = this.calls.flatMap(({ run, told, ...rest }) => (told === null ? [] : [{ ...rest, run, index: told }]));
+    const places = told.filter((one, at) => told.findIndex((other) => compare(one, other) === 0) === at).sort(compare);
+    return places.map((place) => told.filter((one) => compare(one, place) === 0));
+  }
+
+  /** @param {Position} position */
+  #written(position) {
+    return this.pieces.filter((piece) => compare(piece, position) < 0).map((piece) => pieceBefore(piece, position));
+  }
+
+  /** Whether something that is no word stands between them. @param {Word} word @param {Piece} piece */
+  #parted({ run, end }, piece) {
+    const between = (/** @type {Position} */ place) => compare(place, { run, index: end }) >= 0 && compare(place, piece) <= 0;
+    return this.calls.some(between) || this.marks.some((mark) => mark.kind === "inject" && mark.messages && between(mark));
   }
 
   /** @param {Piece} piece @param {string} part */
   #addWord(piece, part) {
     const last = this.words.at(-1);
     const end = piece.index + piece.count;
-    if (!last || (last.text.trim() && /^\s/.test(part)) || last.run !== piece.run) {
+    if (!last || (last.text.trim() && /^\s/.test(part)) || last.run !== piece.run || this.#parted(last, piece)) {
       this.words.push({ run: piece.run, index: piece.index, end, text: part });
       return;
     }
@@ -116,6 +167,25 @@ export class Transcript {
     last.text += part;
     last.end = end;
   }
+}
+
+/** Parts as turns. @param {Part[]} parts @param {Call[]} calls that were made in the last of them @returns {Message[]} */
+function said(parts, calls) {
+  /** @type {Message[]} */ const messages = [];
+  let text = "";
+  for (const part of parts) {
+    if ("text" in part) text += part.text;
+    else {
+      messages.push(...(text ? [answerMessage(text, [])] : []), ...part.messages);
+      text = "";
+    }
+  }
+  return text || calls.length ? [...messages, answerMessage(text, calls)] : messages;
+}
+
+/** @param {{ call: Call, content?: string, error?: string }} outcome @returns {Message} */
+function resultMessage({ call, content, error }) {
+  return { role: "tool", name: call.name, tool_call_id: call.call_id, content: error === undefined ? content : JSON.stringify({ error }) };
 }
 
 /** Output goes back as the tokens that it was made of, where they are known. @param {Part[]} parts @param {any} piece */

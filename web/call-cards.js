@@ -1,46 +1,56 @@
 /**
- * The calls of an answer as cards: their arguments fill in while they come, and when all are whole the reader says
- * what they returned. Knows DOM and calls; does not know the answer that they stand in.
+ * The calls of an answer as cards: their arguments fill in while they come, and what may be done with each stands below
+ * it. Knows DOM and calls; what is done is passed to it.
  *
  * @typedef {import("/sdk/midstream.js").Call} Call
+ * @typedef {import("./answer-transcript.js").CallEntry} CallEntry
+ * @typedef {import("./call-editor.js").Mode} Mode
+ * @typedef {object} Actions
+ * @property {() => unknown} halt @property {() => unknown} resume
+ * @property {(call: Call) => unknown} approve @property {(call: Call, why: string) => unknown} refuse
+ * @property {(call: Call, content: string) => unknown} give
+ * @property {(call: Call, given: string, partial: boolean) => unknown} amend
+ * @property {(entry: CallEntry) => unknown} rewind @property {(entry: CallEntry) => unknown} fork
  */
-import { element } from "./dom.js";
+import { CallEditor } from "./call-editor.js";
+import { button, element } from "./dom.js";
 import { sanitize } from "./sanitize.js";
 
+const STATES = /** @type {Record<string, string>} */ ({
+  writing: "writing", asking: "waits for your yes", running: "runs", waiting: "waits for you", answered: "returned", failed: "failed",
+});
+
+/** What may be done with a call that is in each state, where its answer is being written. @type {Record<string, string[]>} */
+const ACTS = {
+  writing: ["halt"], halted: ["amend", "resume"], asking: ["approve", "amend", "refuse"], running: ["give", "amend", "rewind"],
+  waiting: ["amend", "refuse", "rewind"], answered: ["amend", "rewind", "fork"], failed: ["amend", "rewind", "fork"], ended: ["rewind", "fork"],
+};
+
 export class CallCards {
-  element = element("form", "calls");
   /** @type {Map<string, Card>} by the id of their call */ #cards = new Map();
-  #send = element("button", "", "Give results");
+  #actions;
 
-  /** @param {(results: string[]) => void} onresults one for each call, in their order */
-  constructor(onresults) {
-    this.element.append(this.#send);
-    this.element.addEventListener("submit", (event) => {
-      event.preventDefault();
-      onresults([...this.#cards.values()].map((card) => card.result));
-    });
+  /** @param {Actions} actions */
+  constructor(actions) {
+    this.#actions = actions;
   }
 
-  /** @param {Call[]} calls @param {boolean} wanted whether results are */
-  draw(calls, wanted) {
-    const ids = new Set(calls.map((call) => call.call_id));
-    for (const [id, card] of this.#cards) {
-      if (ids.has(id)) continue;
-      card.element.remove();
-      this.#cards.delete(id);
-    }
-    for (const call of calls) this.#card(call.call_id).draw(call, wanted);
-    this.element.hidden = !calls.length;
-    this.#send.hidden = !wanted;
+  /** @param {CallEntry} entry */
+  element({ call }) {
+    return this.#card(call).element;
   }
 
-  /** @param {string} id */
-  #card(id) {
-    let card = this.#cards.get(id);
-    if (!card) {
-      this.#cards.set(id, (card = new Card()));
-      this.#send.before(card.element);
-    }
+  /** @param {CallEntry[]} entries @param {"live" | "halted" | "ended"} answer */
+  draw(entries, answer) {
+    const ids = new Set(entries.map(({ call }) => call.call_id));
+    for (const id of this.#cards.keys()) if (!ids.has(id)) this.#cards.delete(id);
+    for (const entry of entries) this.#card(entry.call).draw(entry, answer);
+  }
+
+  /** @param {Call} call */
+  #card({ call_id }) {
+    const card = this.#cards.get(call_id) ?? new Card(this.#actions);
+    this.#cards.set(call_id, card);
     return card;
   }
 }
@@ -50,43 +60,70 @@ class Card {
   #name = element("h4");
   #progress = element("span", "progress");
   #given = element("pre");
-  #field = element("label", "field");
-  #result = element("textarea");
-  /** @type {Call | null} */ #drawn = null;
+  #result = element("pre", "result");
+  #acts = element("div", "acts");
+  #drawn = "";
+  /** @type {CallEntry | null} */ #entry = null;
+  #editor;
+  #buttons;
 
-  constructor() {
+  /** @param {Actions} actions */
+  constructor(actions) {
+    const entry = () => /** @type {CallEntry} */ (this.#entry);
+    const edit = (/** @type {Mode} */ mode) => () => this.#editor.open(mode, entry().call);
+    this.#editor = new CallEditor({ ...actions, onclose: () => this.#acts.querySelector("button")?.focus({ preventScroll: true }) });
+    this.#buttons = /** @type {Record<string, HTMLButtonElement>} */ ({
+      halt: button("Stop here", actions.halt),
+      resume: button("Go on", actions.resume),
+      approve: button("Approve", () => actions.approve(entry().call), "primary"),
+      amend: button("Change", edit("amend")),
+      refuse: button("Refuse", edit("refuse")),
+      give: button("Answer it myself", edit("give")),
+      rewind: button("Back to before it", () => actions.rewind(entry()), "plain"),
+      fork: button("Fork before it", () => actions.fork(entry()), "plain"),
+    });
     const head = element("header");
     head.append(this.#name, this.#progress);
-    this.#result.rows = 2;
-    this.#result.placeholder = "What it returned";
-    this.#field.append(this.#result);
-    this.element.append(head, this.#given, this.#field);
+    this.#acts.append(...Object.values(this.#buttons));
+    this.element.append(head, this.#given, this.#result, this.#editor.element, this.#acts);
   }
 
-  get result() {
-    return this.#result.value;
-  }
-
-  /** @param {Call} call @param {boolean} wanted */
-  draw(call, wanted) {
-    this.#field.hidden = !wanted;
-    if (call === this.#drawn) return;
-    this.#drawn = call;
+  /** @param {CallEntry} entry @param {"live" | "halted" | "ended"} answer */
+  draw(entry, answer) {
+    const { call, state, content, error, progress } = entry;
+    this.#entry = entry;
+    const shown = JSON.stringify([entry, answer]);
+    if (shown === this.#drawn) return;
+    this.#drawn = shown;
     const name = sanitize(call.name);
     const whole = call.end !== undefined;
+    const writing = answer !== "ended" && !whole;
+    const may = ACTS[answer === "ended" ? "ended" : writing && answer === "halted" ? "halted" : state];
     this.#name.textContent = name;
-    this.#progress.textContent = whole ? `tokens ${call.index} to ${call.end}` : "writing";
+    this.#progress.textContent = this.#said(entry, answer) + (progress && state === "running" ? `, ${sanitize(progress)}` : "");
     this.#given.textContent = sanitize(whole ? indented(call.arguments) : call.arguments);
+    this.#result.textContent = sanitize(error ?? indented(content ?? ""));
+    this.#result.hidden = content === undefined && error === undefined;
+    this.element.dataset.state = answer === "ended" && !["answered", "failed"].includes(state) ? "ended" : state;
     this.element.setAttribute("aria-label", `Call of ${name}`);
-    this.element.setAttribute("aria-busy", String(!whole));
-    this.#result.setAttribute("aria-label", `What ${name} returned`);
+    this.element.setAttribute("aria-busy", String(writing && answer === "live"));
+    for (const [act, made] of Object.entries(this.#buttons)) made.hidden = !may.includes(act);
+    this.#editor.follow(call, answer !== "ended" && state === "waiting" ? "give" : answer === "ended" ? "close" : null);
+  }
+
+  /** @param {CallEntry} entry @param {"live" | "halted" | "ended"} answer */
+  #said({ call, state }, answer) {
+    if (call.end === undefined) return answer === "live" ? "writing" : answer === "halted" ? "stopped here" : "broken off";
+    const open = answer !== "ended" || ["answered", "failed"].includes(state);
+    return `${open ? STATES[state] : "not run"}, tokens ${call.index} to ${call.end}`;
   }
 }
 
 /** @param {string} json */
 function indented(json) {
   try {
-    return JSON.stringify(JSON.parse(json), null, 2);
+    const value = JSON.parse(json);
+    return typeof value === "object" ? JSON.stringify(value, null, 2) : json;
   } catch {
     return json;
   }

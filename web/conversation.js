@@ -1,10 +1,10 @@
 /**
- * The conversation: questions, each with one answer or several beside each other, and which of them it goes on
- * with. Knows answers and where they stand on the page; knows no sockets.
+ * The conversation: questions, each with one answer or several beside each other, forks of those behind them, and
+ * which of all it goes on with. Knows answers and where they stand on the page; knows no sockets.
  *
  * @typedef {import("/sdk/midstream.js").Message} Message
- * @typedef {{ question: string, results?: string[], cards: AnswerCard[], chosen: number, element: HTMLElement }} Turn
- *   `results`: what the calls of the turn before returned, where that is what was said
+ * @typedef {import("./answer-transcript.js").Position} Position
+ * @typedef {{ question: string, cards: AnswerCard[], chosen: AnswerCard, element: HTMLElement }} Turn
  */
 import { AnswerCard } from "./answer-card.js";
 import { Answer } from "./answer-state.js";
@@ -18,6 +18,7 @@ const STORAGE_KEY = "midstream.conversation";
 export class Conversation {
   /** @type {Turn[]} */ turns = [];
   /** @type {() => void} */ onchange = () => {};
+  /** @type {(event: any) => void} */ onguard = () => {};
   #container;
   #client;
   #settings;
@@ -43,16 +44,7 @@ export class Conversation {
   ask(question, times) {
     const before = [...this.#history(), { role: "user", content: question }];
     const labels = times > 1 ? [..."ABCD"].slice(0, times).map((letter) => `Answer ${letter}`) : ["Answer"];
-    this.#answer(this.#add({ question }, labels.map((label) => new Answer(this.#client, before, label))));
-  }
-
-  /** What the calls of the last answer returned, for the model to go on. @param {string[]} results */
-  give(results) {
-    const last = this.turns[this.turns.length - 1];
-    const { calls } = last.cards[last.chosen].answer;
-    const question = calls.map(({ name }, at) => `${name}: ${results[at]}`).join("\n");
-    const before = this.#history(results);
-    this.#answer(this.#add({ question, results }, [new Answer(this.#client, before, "Answer")]));
+    this.#answer(this.#add(question, labels.map((label) => new Answer(this.#client, before, label))));
   }
 
   /** @param {Turn} turn */
@@ -75,7 +67,7 @@ export class Conversation {
     return Promise.all((writing.length ? writing : this.running).map((card) => card.toggle()));
   }
 
-  /** @param {Record<string, number>} params */
+  /** @param {Record<string, any>} params */
   adjust(params) {
     return Promise.all(this.running.map((card) => card.answer.adjust(params)));
   }
@@ -88,57 +80,85 @@ export class Conversation {
     this.onchange();
   }
 
-  /** With what the last answer's calls returned, if that is known. @param {string[]} [results] @returns {Message[]} */
-  #history(results) {
-    return this.turns.flatMap(({ question, results: had, cards, chosen }, at) => {
-      const next = this.turns[at + 1];
-      const said = cards[chosen].answer.messages(next ? next.results : results);
-      return had ? said : [{ role: "user", content: question }, ...said];
-    });
+  /** @returns {Message[]} */
+  #history() {
+    return this.turns.flatMap(({ question, chosen }) => [{ role: "user", content: question }, ...chosen.answer.messages]);
   }
 
-  /** @param {{ question: string, results?: string[] }} asked @param {Answer[]} answers @param {number} [chosen] */
-  #add({ question, results }, answers, chosen = 0) {
-    for (const card of this.turns.at(-1)?.cards ?? []) card.settle();
-    const section = element("section", answers.length > 1 ? "turn several" : "turn");
+  /** @param {string} question @param {Answer[]} answers @param {number} [chosen] */
+  #add(question, answers, chosen = 0) {
+    const section = element("section", "turn");
     const said = element("h2", "question");
     said.append(element("bdi", "", sanitize(question)));
     const beside = element("div", "answers");
-    beside.dataset.count = String(answers.length);
     section.append(said, beside);
-    const cards = answers.map((answer) => new AnswerCard(answer, this.#settings, () => this.onchange()));
-    beside.append(...cards.map((card) => card.element));
-    const turn = { question, results, cards, chosen, element: section };
-    cards.forEach((card, at) => {
-      card.onresults = (results) => {
-        turn.chosen = at; // the conversation goes on with the one that is answered
-        this.give(results);
-      };
-    });
-    if (cards.length > 1) cards.forEach((card, at) => this.#offer(turn, card, at));
+    const cards = answers.map((answer) => this.#card(answer));
+    const turn = { question, cards, chosen: cards[chosen], element: section };
+    for (const card of cards) this.#place(turn, card);
     this.turns.push(turn);
+    this.#show(turn);
     this.#container.append(section);
     return turn;
   }
 
-  /** Of several answers the conversation goes on with one. @param {Turn} turn @param {AnswerCard} card @param {number} at */
-  #offer(turn, card, at) {
-    const choose = button("Keep", () => {
-      turn.chosen = at;
-      turn.cards.forEach((other) => {
-        other.element.classList.toggle("chosen", other === card);
-        other.element.querySelector(".keep")?.setAttribute("aria-pressed", String(other === card));
-      });
-    }, "keep");
-    choose.title = "The conversation goes on with this answer";
-    choose.setAttribute("aria-pressed", String(at === turn.chosen));
-    card.element.classList.toggle("chosen", at === turn.chosen);
-    card.element.querySelector("header")?.append(choose);
+  /** @param {Answer} answer */
+  #card(answer) {
+    answer.onguard = (event) => this.onguard(event);
+    return new AnswerCard(answer, this.#settings, () => this.onchange());
+  }
+
+  /** Of several answers the conversation goes on with one. @param {Turn} turn @param {AnswerCard} card */
+  #place(turn, card) {
+    turn.element.querySelector(".answers")?.append(card.element);
+    card.onfork = (at) => this.fork(turn, card, at);
+    const keep = button("Keep", () => this.walk(card), "keep");
+    keep.title = "The conversation goes on with this answer";
+    card.element.querySelector("header")?.append(keep);
+  }
+
+  /** Another answer, which goes on from there in its own way. @param {Turn} turn @param {AnswerCard} card @param {Position} at */
+  fork(turn, card, at) {
+    const fork = this.#card(card.answer.forked(at, `Answer ${turn.cards.length + 1}`));
+    turn.cards.push(fork);
+    this.#place(turn, fork);
+    this.walk(fork);
+    fork.answer.write(this.#settings());
+    return fork;
+  }
+
+  /** Have this one seen, and the conversation go on with it. @param {AnswerCard} card */
+  walk(card) {
+    const turn = this.turns.find(({ cards }) => cards.includes(card));
+    if (!turn) return;
+    turn.chosen = card;
+    this.#show(turn);
+    this.onchange();
+    card.element.scrollIntoView({ block: "nearest" });
+  }
+
+  /** Answers stand beside each other, and of each one branch: the chosen one, or the one that was seen before. @param {Turn} turn */
+  #show(turn) {
+    const columns = Map.groupBy(turn.cards, (card) => rootOf(card.answer));
+    turn.element.classList.toggle("several", columns.size > 1);
+    const beside = /** @type {HTMLElement} */ (turn.element.querySelector(".answers"));
+    beside.dataset.count = String(columns.size);
+    for (const branches of columns.values()) {
+      const seen = branches.includes(turn.chosen) ? turn.chosen : branches.find(({ element }) => !element.hidden) ?? branches[0];
+      for (const card of branches) {
+        const chosen = card === turn.chosen;
+        card.element.hidden = card !== seen;
+        card.element.classList.toggle("chosen", chosen);
+        const keep = /** @type {HTMLButtonElement} */ (card.element.querySelector(".keep"));
+        keep.hidden = columns.size < 2;
+        keep.setAttribute("aria-pressed", String(chosen));
+      }
+    }
   }
 
   #keep() {
-    const kept = this.turns.map(({ question, results, cards, chosen }) => {
-      return { question, results, chosen, answers: cards.map((card) => card.answer) };
+    const kept = this.turns.map(({ question, cards, chosen }) => {
+      const answers = cards.map(({ answer }) => ({ ...answer.toJSON(), origin: originOf(answer, cards) }));
+      return { question, chosen: cards.indexOf(chosen), answers };
     });
     sessionStorage.setItem(STORAGE_KEY, JSON.stringify(kept));
   }
@@ -146,8 +166,24 @@ export class Conversation {
   #restore() {
     const kept = sessionStorage.getItem(STORAGE_KEY);
     sessionStorage.removeItem(STORAGE_KEY); // taken once: what cannot be read does not stand in the way for ever
-    for (const { question, results, answers, chosen } of kept ? JSON.parse(kept) : []) {
-      this.#add({ question, results }, answers.map((/** @type {any} */ one) => Answer.from(this.#client, one)), chosen);
+    for (const { question, answers: had, chosen } of kept ? JSON.parse(kept) : []) {
+      /** @type {Answer[]} */
+      const answers = had.map((/** @type {any} */ one) => Answer.from(this.#client, one));
+      answers.forEach((answer, at) => {
+        const { origin } = had[at];
+        if (origin) answer.origin = { answer: answers[origin.of], at: origin.at };
+      });
+      this.#add(question, answers, chosen);
     }
   }
+}
+
+/** The answer that it began with, fork by fork. @param {Answer} answer @returns {Answer} */
+export function rootOf(answer) {
+  return answer.origin ? rootOf(answer.origin.answer) : answer;
+}
+
+/** @param {Answer} answer @param {AnswerCard[]} cards */
+function originOf({ origin }, cards) {
+  return origin && { of: cards.findIndex((card) => card.answer === origin.answer), at: origin.at };
 }

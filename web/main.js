@@ -1,6 +1,8 @@
 /** The page's entry point: puts its parts together. Only this module knows all of them. */
 import { Autocomplete } from "./autocomplete.js";
 import { autoscroll } from "./autoscroll.js";
+import { Bench } from "./bench/bench.js";
+import { BranchTree } from "./branch-tree.js";
 import { Connection } from "./connection.js";
 import { Conversation } from "./conversation.js";
 import { byId } from "./dom.js";
@@ -20,8 +22,10 @@ const model = byId("model", HTMLSelectElement);
 const question = byId("question", HTMLTextAreaElement);
 const settingsForm = new SettingsForm(byId("steering", HTMLFormElement));
 const client = () => connection.client;
-const settings = () => ({ ...settingsForm.settings, model: model.value });
+const bench = new Bench();
+const settings = () => bench.settings({ ...settingsForm.settings, model: model.value });
 const conversation = new Conversation(byId("turns", HTMLElement), client, settings);
+const branchTree = new BranchTree(byId("branches", HTMLElement), (card) => conversation.walk(card));
 const replayDialog = new ReplayDialog(client);
 const autocomplete = new Autocomplete(client, () => model.value);
 const streamsPanel = new StreamsPanel(byId("streams", HTMLDetailsElement), {
@@ -89,12 +93,16 @@ function ask() {
   showRunning();
 }
 
-/** @param {boolean} typed */
-function show(typed) {
-  byId("conversation", HTMLElement).hidden = typed;
-  byId("typing", HTMLElement).hidden = !typed;
+/** The workbench is the conversation with tools beside it. */
+function show() {
+  const view = ["#typing", "#workbench"].includes(location.hash) ? location.hash : "#conversation";
+  byId("conversation", HTMLElement).hidden = view === "#typing";
+  byId("typing", HTMLElement).hidden = view !== "#typing";
+  bench.open = view === "#workbench";
+  document.body.classList.toggle("benched", bench.open);
+  branchTree.draw(conversation.turns);
   for (const link of document.querySelectorAll("nav a")) {
-    const here = link.getAttribute("href") === (typed ? "#typing" : "#conversation");
+    const here = link.getAttribute("href") === view;
     here ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
   }
   autocomplete.cancel();
@@ -111,7 +119,12 @@ bindShortcuts({
 });
 settingsForm.onadjust = (/** @type {Record<string, number>} */ params) => conversation.adjust(params);
 settingsForm.onpace = (/** @type {number} */ pace) => conversation.running.forEach((card) => (card.answer.pace = pace));
-conversation.onchange = showRunning;
+conversation.onchange = () => {
+  showRunning();
+  branchTree.draw(conversation.turns);
+};
+conversation.onguard = (/** @type {any} */ event) => bench.guards.receive(event);
+bench.guards.onchange = (/** @type {any[]} */ guards) => bench.open && conversation.adjust({ guards });
 connection.onchange = showConnection;
 
 byId("composer", HTMLFormElement).addEventListener("submit", (event) => {
@@ -142,15 +155,15 @@ keyPrompt.onkey = () => connection.open();
 addEventListener("online", () => connection.state === "waiting" && connection.open());
 // What is being written ends with the page. Some browsers drop what is said at the last moment, others know no earlier one.
 for (const leaving of ["beforeunload", "pagehide"]) addEventListener(leaving, () => connection.client?.close());
-addEventListener("hashchange", () => show(location.hash === "#typing"));
+addEventListener("hashchange", show);
 
 const wide = matchMedia("(min-width: 60rem)");
-const panel = byId("panel", HTMLDetailsElement);
-const unfold = () => (panel.open = wide.matches);
+const sides = [byId("panel", HTMLDetailsElement), byId("bench", HTMLDetailsElement)];
+const unfold = () => sides.forEach((side) => (side.open = wide.matches));
 wide.addEventListener("change", unfold);
 
 unfold();
-show(location.hash === "#typing");
+show();
 showRunning();
 autoscroll(byId("turns", HTMLElement));
 new ThroughputChart(byId("chart", HTMLElement), readRates);

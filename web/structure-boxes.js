@@ -24,13 +24,13 @@ export class StructureBoxes {
     const schema = read(this.#schema), tools = read(this.#tools);
     return {
       grammar: schema === undefined ? undefined : { json_schema: schema },
-      tools: tools?.length ? tools : undefined,
+      tools: (tools ?? []).map((/** @type {any} */ tool) => tool.function ?? tool),
     };
   }
 
   /** Whether all can be read; the first that cannot is shown. */
   report() {
-    const wrong = this.#boxes.find((box) => problem(box));
+    const wrong = this.#boxes.find((box) => problem(box) && !box.field.closest("[hidden]"));
     if (!wrong) return true;
     for (let fold = wrong.field.closest("details"); fold; fold = fold.parentElement?.closest("details") ?? null) fold.open = true;
     wrong.field.focus();

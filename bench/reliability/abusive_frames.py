@@ -117,7 +117,7 @@ ANEW = {kind for kind, frame in KINDS.items() if frame.get("fork")}
 
 def encoded(kind: str, name: str, number: int) -> bytes:
     """A frame about the stream of that name, or a start of another, of that number."""
-    frame = {"request_id": name} | KINDS[kind]
+    frame: Frame = {"request_id": name} | KINDS[kind]
     if kind in ANEW:
         at = {"at": frame.pop("at")} if "at" in frame else {}
         frame |= {"request_id": f"{name} {number}", "fork": {"request_id": name, **at}}

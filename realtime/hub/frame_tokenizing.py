@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
 from sys import getsizeof
+from typing import Any
 
 import msgspec
 
@@ -22,6 +23,7 @@ from realtime.stream.memory import TOKEN_ID_BYTES, grammar_length, params_bytes
 from realtime.stream.params import resolved
 from realtime.text import grammar
 from realtime.text.chat_template import NotBriefError, TextError
+from realtime.text.decoded_turn import Turns
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import TooManyTokensError
 
@@ -118,11 +120,20 @@ def weight(frame: StreamFrame) -> int:
             size += sum(map(_message_bytes, messages))
         case protocol.Start(prompt=str() as text) | protocol.Inject(text=str() as text):
             size += getsizeof(text)
+        case protocol.Amend(arguments=arguments):
+            size += getsizeof(arguments) if isinstance(arguments, str) else _object_bytes(arguments)
     if isinstance(frame, protocol.Start | protocol.Adjust):
         size += params_bytes(frame.params)
     if isinstance(frame, protocol.Start) and frame.tools:
         size += TOOL_CHARACTER_BYTES * tools_length(frame.tools)
     return size + getsizeof(frame.model) if isinstance(frame, protocol.Start) else size
+
+
+def _object_bytes(value: dict[str, Any]) -> int:
+    try:
+        return TOOL_CHARACTER_BYTES * len(msgspec.json.encode(value))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return 0  # it is refused at once
 
 
 def _message_bytes(message: Message) -> int:
@@ -151,9 +162,11 @@ def check_length(frame: StreamFrame, model: ServedModel) -> None:
                 model.tokenizer.check_length(text, below=model.context)
 
 
-def tokenize(frame: StreamFrame, model: ServedModel, *, brief: bool = False) -> list[int] | None:
-    """The tokens of whatever text a frame brings, and its grammar and guards tried. `brief`: raise
-    `NotBriefError` where a chat takes long."""
+def tokenize(
+    frame: StreamFrame, model: ServedModel, turns: Turns | None = None, *, brief: bool = False
+) -> list[int] | None:
+    """The tokens of whatever text a frame brings, and its grammar and guards tried. `turns`: of a
+    conversation, that were decoded here. `brief`: raise `NotBriefError` where a chat takes long."""
     guards.check(_guards(frame))
     asked = _grammar(frame)
     if asked is not None:
@@ -167,7 +180,9 @@ def tokenize(frame: StreamFrame, model: ServedModel, *, brief: bool = False) -> 
             case protocol.Start(messages=list() as messages):
                 check_contents(messages)
                 tools = frame.tools if frame.tool_choice != "none" else None
-                prompt = model.tokenizer.encode_chat(messages, tools, below=model.context, brief=brief)
+                prompt = model.tokenizer.encode_chat(
+                    messages, tools, below=model.context, brief=brief, turns=turns
+                )
                 output_rules(frame, prompt, model)
                 return prompt
             case protocol.Inject():

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from engine import api
 from midstream import protocol
 from midstream.protocol import MAX_MILLISECONDS, StreamFrame
+from realtime.hub.decoded_turns import DecodedTurns
 from realtime.hub.frame_tokenizing import brings_text, start_digest, text_length, tokenize
 from realtime.hub.listener import Listener
 from realtime.hub.long_texts import LongTexts, told
@@ -43,6 +44,7 @@ from realtime.stream.pending_commands import Owe, PendingCommand, Reply, SendRep
 from realtime.stream.stream import Stream
 from realtime.tenants.quota import Quotas, StreamQuota
 from realtime.text.chat_template import NotBriefError
+from realtime.text.decoded_turn import Turns
 from realtime.text.served_model import ServedModel
 
 log = logging.getLogger(__name__)
@@ -158,6 +160,7 @@ class Hub:
             max_grace_ms=max_grace_ms,
             max_timeout_ms=max_timeout_ms,
         )
+        self._turns = DecodedTurns()
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -307,6 +310,8 @@ class Hub:
             _charge(effective, time.thread_time() - began_s)
         for pending in effective:
             self._observer.steered(stream, pending.kind, output.step - pending.step, now - pending.received_s)
+        for turn in stream.take_decoded_turns():
+            self._turns.add(entry.key.tenant, turn, now)
         for action in stream.take_acted():
             self._observer.guarded(stream, action)
         self._time_hold(entry)
@@ -449,7 +454,8 @@ class Hub:
         parent = (
             self._registry.find(StreamKey(key.tenant, frame.fork.request_id), now) if frame.fork else None
         )
-        entry = self._starter.make(key, frame, tokens, model, listener.memory, now, parent)
+        turns = self.known_turns(key, frame) if tokens is None else {}
+        entry = self._starter.make(key, frame, tokens, model, listener.memory, now, parent, turns)
         stream = entry.stream
         entry.timeout = self._call_later(self._starter.timeout_s(frame), partial(self._time_out, stream))
         self._registry.add(entry)
@@ -618,6 +624,10 @@ class Hub:
         """By the streams that live, and by those whose start waits to be tokenized."""
         live = self._registry.keys
         return len(live) + sum(key not in live and key != besides for key in self._long_texts.keys)
+
+    def known_turns(self, key: StreamKey, frame: StreamFrame) -> Turns:
+        """Those of a start's conversation that were decoded here, for this tenant."""
+        return self._turns.told_in(key.tenant, frame, self._clock())
 
     def known_model(self) -> ServedModel:
         if self.model is None:

@@ -24,6 +24,7 @@ from realtime.hub.tokenizing_pool import TokenizingPool
 from realtime.hub.waiting_frames import WaitingFrames
 from realtime.refusal import Refusal
 from realtime.tenants.quota import Quotas
+from realtime.text.decoded_turn import Turns
 from realtime.text.served_model import ServedModel
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,9 @@ class Receiver(Protocol):
     """Who acts on frames."""
 
     def known_model(self) -> ServedModel: ...
+
+    def known_turns(self, key: StreamKey, frame: StreamFrame) -> Turns:
+        """Those of its conversation that were decoded here."""
 
     def needs_tokens(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
         """Or the refusal of what need not be tokenized to be refused."""
@@ -132,7 +136,8 @@ class LongTexts:
             if listener.gone or not self._receiver.needs_tokens(key, frame, listener):
                 return None
             try:
-                return await self._pool.run(tokenize, frame, self._receiver.known_model())
+                turns = self._receiver.known_turns(key, frame)
+                return await self._pool.run(tokenize, frame, self._receiver.known_model(), turns)
             except Refusal:
                 self._quotas.count(key.tenant, estimated_tokens(frame))
                 raise

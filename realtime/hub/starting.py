@@ -20,6 +20,7 @@ from realtime.stream.context import Context, of_prompt
 from realtime.stream.memory import MemoryAccount
 from realtime.stream.stream import Stream
 from realtime.tenants.quota import Quotas, StreamQuota
+from realtime.text.decoded_turn import Turns
 from realtime.text.served_model import ServedModel
 
 
@@ -78,13 +79,15 @@ class StreamStarter:
         memory: MemoryAccount,
         now: float,
         parent: Stream | None,
+        turns: Turns,
     ) -> LiveStream:
-        """`tokens` are the prompt, where that was tokenized before; `parent` is what it forks."""
+        """`tokens` are the prompt, where that was tokenized before, and `turns` those of it that were decoded
+        here; `parent` is what it forks."""
         if parent is not None and frame.fork is not None:
             context = parent.fork(frame.request_id, frame.fork.at, frame.params)
             quota = self._quotas.admit(key.tenant, frame, parent.prompt_tokens + len(context.output))
         else:
-            context, quota = self._of_prompt(key.tenant, frame, tokens, model)
+            context, quota = self._of_prompt(key.tenant, frame, tokens, model, turns)
         stream = Stream(
             next(self._numbers),
             frame,
@@ -99,9 +102,14 @@ class StreamStarter:
         return LiveStream(key, stream, start_digest(frame), quota)
 
     def _of_prompt(
-        self, tenant: str, frame: protocol.Start, tokens: list[int] | None, model: ServedModel
+        self,
+        tenant: str,
+        frame: protocol.Start,
+        tokens: list[int] | None,
+        model: ServedModel,
+        turns: Turns,
     ) -> tuple[Context, StreamQuota]:
-        prompt = tokens if tokens is not None else tokenize(frame, model, brief=True) or []
+        prompt = tokens if tokens is not None else tokenize(frame, model, turns, brief=True) or []
         try:
             params = checked_params(frame, prompt, model)
             rules = output_rules(frame, prompt, model)

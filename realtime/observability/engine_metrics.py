@@ -36,6 +36,7 @@ class EngineMetrics:
         self._hello: api.Hello | None = None
         self._steps = Histogram("midstream_step_seconds", "One step of the engine", _STEP)
         self._batches = Histogram("scheduler_batch_size", "Rows of a step", _ROWS, ("phase",))
+        self._computed = {"prefill": 0, "decode": 0}  # tokens that went through the model
         self._step = self._steps.of()
         self._decode, self._prefill = self._batches.of("decode"), self._batches.of("prefill")
 
@@ -44,6 +45,8 @@ class EngineMetrics:
 
     def stepped(self, stats: api.Stats) -> None:
         self._stats = stats
+        self._computed["prefill"] += stats.prefill_tokens
+        self._computed["decode"] += stats.decode_rows
         if stats.decode_rows:
             self._decode.observe(stats.decode_rows)
         if stats.prefill_rows:
@@ -60,6 +63,7 @@ class EngineMetrics:
     def families(self) -> Iterable[Metric]:
         yield self._steps.family()
         yield self._batches.family()
+        yield self._tokens()
         for field, (name, help_) in _TOTALS.items():
             total = self._before[field] + getattr(self._stats, field)
             yield CounterMetricFamily(name, help_, value=total)
@@ -77,6 +81,13 @@ class EngineMetrics:
             value=self._stats.lexer_states,
         )
         yield self._info()
+
+    def _tokens(self) -> Metric:
+        about = "Tokens that went through the model"
+        computed = CounterMetricFamily("midstream_tokens_computed", about, labels=["phase"])
+        for phase, count in self._computed.items():
+            computed.add_metric([phase], count)
+        return computed
 
     def _blocks(self) -> Metric:
         blocks = GaugeMetricFamily("midstream_kv_blocks", "Blocks of the KV cache", labels=["state"])

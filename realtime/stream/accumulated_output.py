@@ -152,6 +152,15 @@ class Output:
             index = before
         yield from self.tokens[index:until]
 
+    def turn(self, begin: int, end: int) -> array[int]:
+        """All that stands from output token `begin`, where a turn was opened, to before `end`."""
+        tokens, start = array("i"), begin
+        for index, injected in self.injections:
+            if begin < index <= end:
+                tokens += self.tokens[start:index] + injected
+                start = index
+        return tokens + self.tokens[start:end]
+
     def cut(self, index: int, stop: tuple[str, ...], injected: int | None = None) -> None:
         """Take back output from `index` on, and injections behind it. `injected`: so many of the tokens that
         were injected stay, where not all before `index` do.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from midstream import protocol
@@ -22,6 +21,7 @@ from realtime.tools.argument_text import continued, pieces_of, within_string
 from realtime.tools.call_reader import CallReader
 from realtime.tools.json_call import JsonCall
 from realtime.tools.parts import Arguments
+from realtime.tools.same_json import same_json
 from realtime.tools.span_reader import SpanReader
 from realtime.tools.token_text import TokenText
 
@@ -55,10 +55,10 @@ def amendment(
     assert isinstance(asked, str), "it was checked"
     written = _written(output, spans, call, sent)
     kinds = spans.kinds.get(call.name, {})
-    first = _keys("".join(call.arguments))
+    told = "".join(call.arguments)
     begun = written.text[written.begin :]
     try:
-        pieces = pieces_of(tokenizer.spelling, kinds, asked, first, begun, partial=frame.partial)
+        pieces = pieces_of(tokenizer.spelling, kinds, asked, told, begun, partial=frame.partial)
     except (ValueError, IndexError):
         raise _no_json(frame) from None
     if isinstance(written.reader, JsonCall) and written.reader.quoted:
@@ -77,6 +77,8 @@ def amendment(
 def checked(frame: protocol.Amend) -> protocol.Amend:
     """With its arguments as text. Raises Refusal where nothing could be made of them."""
     given = frame.arguments
+    if isinstance(given, str) and len(given) > LONGEST:
+        raise _too_long(given)
     try:
         text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, allow_nan=False)
         text.encode()
@@ -85,10 +87,7 @@ def checked(frame: protocol.Amend) -> protocol.Amend:
     except (TypeError, ValueError, RecursionError):
         raise _no_json(frame) from None
     if len(text) > LONGEST:
-        raise Refusal(
-            "invalid_params",
-            f"`arguments` are {len(text)} characters; an amend may have {LONGEST}: rewind, and inject them.",
-        )
+        raise _too_long(text)
     return replace(frame, arguments=text)
 
 
@@ -96,17 +95,16 @@ def _refuse(constant: str) -> None:
     raise ValueError(constant)
 
 
+def _too_long(text: str) -> Refusal:
+    return Refusal(
+        "invalid_params",
+        f"`arguments` are {len(text)} characters; an amend may have {LONGEST}: rewind, and inject them.",
+    )
+
+
 def _no_json(frame: protocol.Amend) -> Refusal:
     what = "the beginning of a JSON object" if frame.partial else "a JSON object, or the text of one"
     return Refusal("invalid_params", f"`arguments` of an amend are {what}.")
-
-
-def _keys(arguments: str) -> list[str]:
-    """Those that the model has written, as far as they are known."""
-    try:
-        return list(json.loads(arguments))
-    except (ValueError, RecursionError):
-        return []
 
 
 def _written(output: Output, spans: SpannedText, call: Call, sent: int) -> _Written:
@@ -171,15 +169,8 @@ def _check_read_again(
     parts = reader.inject(tokens, call.index)
     told += "".join(part.text for part in parts if isinstance(part, Arguments))
     is_open = reader.call is not None and reader.lengths.open
-    if not (is_open if frame.partial else _same_json(told, asked)):
+    if not (is_open if frame.partial else same_json(told, asked)):
         raise Refusal(
             "invalid_params",
             "This model's way of writing calls cannot say these `arguments`: nothing was changed.",
         )
-
-
-def _same_json(one: str, other: str) -> bool:
-    try:
-        return bool(msgspec.json.decode(one) == msgspec.json.decode(other))
-    except (msgspec.DecodeError, RecursionError):
-        return False

@@ -22,6 +22,7 @@ from realtime.stream.engine_commands import too_long
 from realtime.stream.memory import params_bytes
 from realtime.stream.params import forked, same_grammar, sampling, stops
 from realtime.stream.spanned_text import SpannedText
+from realtime.text.decoded_turn import DecodedCall, DecodedTurn
 from realtime.text.grammar import OutputRules
 from realtime.text.served_model import ServedModel
 from realtime.tools.offered import argument_kinds
@@ -132,6 +133,17 @@ class Context:
         whole, rest = self.output.flushed(stops(self.params))
         beside = () if whole.spans is None else whole.spans.take_beside()
         return self.guards.judge_end(rest, beside, whole, self.acts)
+
+    def decoded_turn(self) -> DecodedTurn | None:
+        """The model's turn, if it has calls. Its last token is the one that ended it."""
+        spans = self.output.spans
+        if spans is None or not spans.called:
+            return None
+        calls = tuple(DecodedCall(c.call_id, c.name, "".join(c.arguments)) for c in spans.turn_calls)
+        begin = spans.turn_begin
+        content, reasoning = spans.turn_texts(self.output.tokens)
+        tokens = self.output.turn(begin, len(self.output) - 1)
+        return DecodedTurn(tokens, content, reasoning, calls)
 
     # -- what is made of it ----------------------------------------------------------------------
 

@@ -145,8 +145,19 @@ class SpannedText:
     def turn_calls(self) -> list[Call]:
         """Those of the model's last turn."""
         self._read_all()
-        begin = self._turns[-1] if self._turns else 0
-        return [call for call in self.calls if call.index >= begin]
+        return [call for call in self.calls if call.index >= self.turn_begin]
+
+    @property
+    def turn_begin(self) -> int:
+        """The output token with which the model's last turn begins."""
+        return self._turns[-1] if self._turns else 0
+
+    def turn_texts(self, tokens: Sequence[int]) -> tuple[str, str]:
+        """The content of that turn, and its reasoning."""
+        self._read_all()
+        opened = bisect_right(self._injected, self.turn_begin, key=_INDEX) if self._turns else 0
+        before = self._read_until(tokens, self.turn_begin, self._injected[:opened]).lengths
+        return self._content.text[before.content :], "".join(self.reasoning)[before.reasoning :]
 
     @property
     def _texts(self) -> list[list[str]]:

@@ -48,6 +48,7 @@ from realtime.stream.span_events import Beside, guarded, tell_lengths
 from realtime.stream.states import State, check_transition
 from realtime.stream.stopwatch import Stopwatch
 from realtime.stream.tool_loop import ToolLoop
+from realtime.text.decoded_turn import DecodedTurn
 from realtime.text.served_model import ServedModel
 from realtime.text.stop_strings import matcher_for
 from realtime.tools.parts import Lengths
@@ -97,6 +98,7 @@ class Stream:
         self._tenant = tenant
         self._requested_params = context.params  # when everything that was requested has taken effect
         self._tools = ToolLoop(start, context.output.spans)
+        self._decoded_turns: list[DecodedTurn] = []
         self._commands = PendingCommands(send)
         self._cancel: PendingCommand | None = None
         self._cancel_end: End = ("cancelled", None)  # how a cancel ends it
@@ -642,6 +644,7 @@ class Stream:
         if self._receive_tokens(news, now):
             return []
         withheld = self._withholds
+        self._keep_turn(news.finish)
         held = news.finish is not None and news.finish.held and bool(self._tools.missing) and not withheld
         if held:
             self._truncate(len(self.output) - 1)  # the end token: the turn is open yet
@@ -658,6 +661,19 @@ class Stream:
             effective += [self._cancel] if self._cancel else []
         self._check_transition()
         return effective
+
+    def _keep_turn(self, finish: api.Finish | None) -> None:
+        """Where its model has ended a turn with calls: whoever tells it again may spell it otherwise."""
+        if finish is None or finish.reason != "eos" or self._withholds:
+            return
+        turn = self.context.decoded_turn()
+        if turn is not None:
+            self._decoded_turns.append(turn)
+
+    def take_decoded_turns(self) -> list[DecodedTurn]:
+        """The turns with calls that have ended since this was asked last."""
+        turns, self._decoded_turns = self._decoded_turns, []
+        return turns
 
     def _receive_tokens(self, news: api.News, now: float) -> bool:
         """Returns whether the stream has come to its end with one of them."""
@@ -800,7 +816,14 @@ class Stream:
         elif index > len(self.output):
             return  # it stands behind what is withheld, and will be void
         self.context.inject(command, frame)
-        self._tools.settle()
+        if self._tools.settle():
+            self._go_on_behind_results()
+
+    def _go_on_behind_results(self) -> None:
+        """Also where it began to wait when they were on their way, and nobody knew that it would."""
+        waits = self._paused == "tool_call" and not self._pause_requested and not self._tools.missing
+        if waits and not any(isinstance(asked.command, api.Resume) for asked in self._commands):
+            self._commands.request(PendingCommand(api.Resume(self.number), None, 0))
 
     def _truncate(self, index: int, *, ends: bool = False, by_guard: bool = False) -> None:
         """Output from `index` on is void."""

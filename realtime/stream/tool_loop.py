@@ -125,12 +125,15 @@ class ToolLoop:
         missing = [call.call_id for call in self.missing]
         return bool(told) and told == missing and self._results.keys() >= set(missing)
 
-    def settle(self) -> None:
-        """Calls have been answered, or are no more what they were: nothing of theirs waits any longer."""
+    def settle(self) -> bool:
+        """Calls have been answered, or are no more what they were: nothing of theirs waits any longer.
+        Whether any result did."""
         missing = {call.call_id for call in self.missing}
         self._approved &= missing
-        for call_id in self._results.keys() - missing:
+        settled = self._results.keys() - missing
+        for call_id in settled:
             self._drop(call_id)
+        return bool(settled)
 
     def _drop(self, call_id: str) -> None:
         result = self._results.pop(call_id, None)

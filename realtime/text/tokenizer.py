@@ -8,14 +8,18 @@ its folder. The other way, from tokens to text, is `detokenizer.py`, by the tabl
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import tokenizers
+from msgspec.structs import replace
 
-from midstream.protocol import Message, Tool
+from midstream.protocol import CalledFunction, Message, MessageToolCall, Tool
 from realtime.text.chat_template import ChatTemplate, NotBriefError, TextError, template_source
 from realtime.text.conversation import MOST_NESTED, NestedTooDeeplyError, tool_objects, turns
+from realtime.text.decoded_turn import DecodedTurn, Turns, known_turns
 from realtime.text.length_bound import LengthBound
 from realtime.text.special_tokens import SpecialTokens
 from realtime.text.token_bytes import TokenBytes
@@ -27,7 +31,13 @@ __all__ = ["NotBriefError", "TextError", "Tokenizer", "TooManyTokensError"]
 # What has so many characters for each token that it may have is looked at in pieces first: the library takes
 # hundreds of bytes for each character of what it is given, and most of that for tokens.
 CHARACTERS_A_TOKEN, PIECE = 4, 32 << 10
+NO_CALL = (
+    "unknown00"  # where a result does not say of which call it is: there are templates that want nine letters
+)
+MOST_RENDERED = 16_384  # messages, with those that are rendered anew for each turn that was decoded here
 CUT_TOKENS = 64  # that a piece may have more, since words were cut
+
+NO_CALL = "unknown00"  # of which a result is that does not say: there are templates that want nine letters
 
 # The roles of special tokens that chat templates know by name.
 _ROLES = [f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]
@@ -128,11 +138,67 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         below: int | None = None,
         brief: bool = False,
+        turns: Turns | None = None,
     ) -> list[int]:
         """A conversation by the model's template; the template writes its own first token. `brief`: raise
-        `NotBriefError` where the template takes long."""
+        `NotBriefError` where the template takes long. `turns`: those that stand in it as they were decoded,
+        where the template lets them."""
+        known = known_turns(messages, turns) if turns and add_generation_prompt else []
+        few = sum(at for at, _ in known) <= MOST_RENDERED
+        for marked in (_marked_content, _marked_call) if known and few else ():
+            restored = self._restored(messages, tools, known, marked, below, brief)
+            if restored is not None:
+                return restored
         rendered = self._render(messages, add_generation_prompt, brief, tools)
         return self.encode(rendered, special=False, below=below)
+
+    def _restored(
+        self,
+        messages: list[Message],
+        tools: list[Tool] | None,
+        known: list[tuple[int, DecodedTurn]],
+        marked: Callable[[Message, str], Message],
+        below: int | None,
+        brief: bool,
+    ) -> list[int] | None:
+        """Before each of those turns stands what opened it when it was decoded, and behind it what closes it.
+        A template that does not show a mark once has its own way."""
+        shown, tokens, mark = list(messages), list[int](), ""
+        for number, (at, turn) in enumerate([*known, (len(messages), None)]):
+            text = self._behind_turn(self._render(shown[:at], True, brief, tools), mark)
+            if text is None:
+                return None
+            tokens += (
+                self.encode(text, special=False, below=below)
+                if not mark
+                else self._encode_behind_text(text, below)
+            )
+            if turn is not None:
+                tokens += turn.tokens
+                mark = f"{self._specials.mark}{number}~"
+                shown[at] = marked(messages[at], mark)
+        if below is not None and len(tokens) >= below:
+            raise TooManyTokensError(len(tokens))
+        return tokens
+
+    def _behind_turn(self, rendered: str, mark: str) -> str | None:
+        """From what ends the turn that this mark stands in."""
+        if not mark:
+            return rendered
+        _, found, behind = rendered.partition(mark)
+        ended = behind.find(self._turn_end) if self._turn_end else -1
+        return behind[ended:] if found and mark not in behind and ended >= 0 else None
+
+    @cached_property
+    def _turn_end(self) -> str:
+        """With which special token the template ends a turn of the model's; nothing where it has none."""
+        mark, question = self._specials.mark, Message(role="user", content="?")
+        answer = Message(role="assistant", content=mark)
+        try:
+            _, _, behind = self._render([question, answer, question], True, False).partition(mark)
+        except TextError:
+            return ""
+        return next((name for name in self._specials.names.values() if behind.lstrip().startswith(name)), "")
 
     def encode_turns(
         self, messages: list[Message], *, below: int | None = None, brief: bool = False
@@ -143,10 +209,35 @@ class Tokenizer:
         """
         mark = self._specials.mark
         opened = [Message(role="user", content="?"), Message(role="assistant", content=mark)]
-        parts = self._render([*opened, *messages], True, brief).split(mark)
-        if len(parts) != 2:
+        try:
+            _, *behind = self._render([*opened, *messages], True, brief).split(mark)
+        except NotBriefError:
+            raise
+        except TextError:
+            behind = self._behind_calls(opened, messages, brief)
+            if not behind:
+                raise
+        if len(behind) != 1:
             raise TextError("The model's chat template cannot put messages behind an unfinished answer.")
-        return self._encode_behind_text(parts[1], below)
+        return self._encode_behind_text(behind[0], below)
+
+    def _behind_calls(self, opened: list[Message], messages: list[Message], brief: bool) -> list[str]:
+        """The same, of a template that takes results behind their calls alone."""
+        results = [message for message in messages if message.role == "tool"]
+        if not results:
+            return []
+        calls = [
+            MessageToolCall(
+                id=result.tool_call_id or NO_CALL,
+                function=CalledFunction(name=result.name or NO_CALL, arguments="{}"),
+            )
+            for result in results
+        ]
+        question, answer = opened
+        called = _marked_call(replace(answer, content="", tool_calls=calls), self._specials.mark)
+        shown = [question, called, *messages]
+        behind = self._behind_turn(self._render(shown, True, brief), self._specials.mark)
+        return [] if behind is None else [behind]
 
     def token_bytes(self, token: int) -> bytes:
         """What a token adds to the output: nothing if it is special, or unknown."""
@@ -195,6 +286,17 @@ class Tokenizer:
         except TextError as error:
             raise TextError(self._specials.quote(str(error))) from None
         return self._specials.name(rendered)
+
+
+def _marked_content(message: Message, mark: str) -> Message:
+    return replace(message, content=mark, reasoning_content=None)
+
+
+def _marked_call(message: Message, mark: str) -> Message:
+    """There are templates that show calls in place of a content."""
+    *calls, last = message.tool_calls or []
+    called = CalledFunction(name=mark, arguments="{}")
+    return replace(message, tool_calls=[*calls, replace(last, function=called)], reasoning_content=None)
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

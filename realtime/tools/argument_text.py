@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from realtime.tools.json_scanner import SPACE
 from realtime.tools.offered import Kind
 from realtime.tools.pythonic_call import values_of
+from realtime.tools.same_json import same_value
 from realtime.tools.spelling import Spelling
 
 _LEXEME = re.compile(r'[ \t\r\n]*("(?:[^"\\]|\\.)*"?\\?|[{}\[\],:]|[^\s"{}\[\],:]+)', re.DOTALL)
@@ -43,17 +44,17 @@ def pieces_of(
     spelling: Spelling,
     kinds: Mapping[str, Kind],
     arguments: str,
-    first: Sequence[str],
+    told: str,
     written: str,
     *,
     partial: bool,
 ) -> list[Piece]:
-    """Of JSON that is an object, or if `partial` of its beginning. Whole ones stand in an order: those that
-    the model has `written` come `first`, and others as `kinds` has them, which are of the tool's arguments.
-    Raises ValueError for what is no JSON."""
+    """Of JSON that is an object, or if `partial` of its beginning. Whole ones stand in an order: those come
+    first that the model has `written`, which was `told` as JSON, and others as `kinds` has them, which are of
+    the tool's arguments. Raises ValueError for what is no JSON."""
     found, end = _arguments(_lexemes(arguments))
     if not partial:
-        order = {key: at for at, key in enumerate(dict.fromkeys([*first, *kinds]))}
+        order = {key: at for at, key in enumerate(dict.fromkeys([*_keys(told), *kinds]))}
         found.sort(key=lambda argument: order.get(argument.key, len(order)))
     return [piece for piece in _pieces(found, end, spelling, kinds, written) if piece.text]
 
@@ -161,6 +162,13 @@ def _arguments(found: Sequence[str]) -> tuple[list[Argument], str]:
     return arguments, "}" if at < len(found) else "," if comma else ""
 
 
+def _keys(told: str) -> list[str]:
+    try:
+        return [argument.key for argument in _arguments(_lexemes(told))[0] if argument.named]
+    except ValueError:
+        return []
+
+
 def _value_end(found: Sequence[str], at: int) -> int:
     depth = 0
     while at < len(found) and (depth or found[at] not in (",", "}")):
@@ -208,7 +216,7 @@ def _python(
         yield Piece(key, " " if at else "")
         if named:
             yield Piece("=")
-        if ended and key in written and written[key][1] == json.loads("".join(value)):
+        if ended and key in written and same_value(written[key][1], json.loads("".join(value))):
             yield Piece(written[key][0])
             continue
         word = kinds.get(key) == "word"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.page_user import open_panel, state
+from tests.browser.page_user import open_panel, state, words_of
 from tests.server.server_process import Served
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
@@ -52,25 +52,27 @@ def spelt(*calls: Mapping[str, object]) -> str:
 
 
 def test_calls_fill_in_and_are_answered_by_hand(page: Page) -> None:
+    page.get_by_role("link", name="Workbench").click()
     fill(page, "tools", TOOLS)
-    say(page, f"Say ⟦I look.{spelt(FIRST, SECOND)}⟧")
+    say(page, f"Say ⟦I look.{spelt(FIRST, SECOND)}⏭Warm in both.⟧")
     answer = page.locator(".answer").first
     first = answer.locator(".call").first
     expect(first).to_have_attribute("aria-busy", "true")
-    assert not first.locator("pre").inner_text().endswith("}")
+    assert not first.locator("pre").first.inner_text().endswith("}")
     expect(first).to_have_attribute("aria-busy", "false")
-    state(answer, "waits for results")
-    assert [json.loads(one) for one in answer.locator(".call pre").all_inner_texts()] == [FIRST, SECOND]
-    expect(answer.locator(".prose")).to_have_text("I look.")
-    page.get_by_label("What weather returned").first.fill("30 degrees")
-    page.get_by_label("What weather returned").last.fill("20 ⟦Warm in both.⟧")
-    page.get_by_role("button", name="Give results").click()
-    expect(page.locator(".answer").last.locator(".prose")).to_have_text("Warm in both.")
-    expect(page.locator(".question").last).to_contain_text("weather: 30 degrees")
-    expect(page.get_by_role("button", name="Give results")).to_have_count(0)
-    state(answer, "called tools")
+    state(answer, "waits for tools")
+    given = answer.locator(".call pre:not(.result)").all_inner_texts()
+    assert [json.loads(one) for one in given] == [FIRST, SECOND]
+    assert words_of(answer) == ["I", "look."]
+    for degrees, call in zip(("30 degrees", "20"), answer.locator(".call").all(), strict=True):
+        call.get_by_label("What weather returned").fill(degrees)
+        call.get_by_role("button", name="Return this").click()
+        expect(call.locator(".result")).to_have_text(degrees)
+    state(answer, "finished")
+    assert words_of(answer) == ["I", "look.", "Warm", "in", "both."]
     page.reload()
-    expect(page.locator(".call")).to_have_count(2)
+    expect(page.locator(".call .result").last).to_have_text("20")
+    page.get_by_role("link", name="Conversation").click()
     say(page, "And ⟦so on.⟧")
     expect(page.locator(".answer").last.locator(".prose")).to_have_text("so on.")
 
@@ -92,6 +94,7 @@ def test_an_answer_that_fits_the_schema(page: Page) -> None:
 def test_what_cannot_be_read_is_said_and_nothing_is_asked(
     page: Page, box: str, text: str, words: str
 ) -> None:
+    page.get_by_role("link", name="Workbench").click()
     fill(page, box, text)
     expect(page.locator(f"#{box}-problem")).to_contain_text(words)
     page.locator(".box", has=page.locator(f"[name={box}]")).locator("summary").click()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from midstream.cli.tool_functions import NoTool, load_tool
+from midstream.cli.tool_functions import NoAgent, NoTool, load_agent, load_tool
 from midstream.protocol import Attach, Attached, Replace, Rewound, Start
 from tests.fakes.pseudo_terminal import CTRL_C, CTRL_D, DOWN, ENTER, ESCAPE, UP, Terminal
 from tests.fakes.scripted_server import FakeServer, Peer, final
@@ -73,7 +73,7 @@ async def paused(chat: Terminal) -> int:
 
 TOOLS = """
 def weather(city: str) -> str:
-    return f"warm in {city}, ⟦It is warm.⟧"
+    return f"warm in {city}"
 
 async def time(place: str) -> dict:
     raise RuntimeError("no clock")
@@ -92,7 +92,7 @@ async def test_tools_are_called_and_the_answer_goes_on(opened: Open, tmp_path: P
             for name, arguments in [("time", {"place": "Rome"}), ("weather", {"city": "Rome"})]
         )
         tools = ("--tool", f"{file}:weather", "--tool", f"{file}:time")
-        terminal = await opened(toy.http, *tools, "--system", f"Say ⟦Well.{calls}⟧")
+        terminal = await opened(toy.http, *tools, "--system", f"Say ⟦Well.{calls}⏭It is warm.⟧")
         terminal.type("Hello" + ENTER)
         seen = await terminal.until_so(lambda seen: seen.count("▸") == 2, "the next prompt")
         assert "\nIt is warm.\n" in seen
@@ -104,6 +104,82 @@ async def test_tools_are_called_and_the_answer_goes_on(opened: Open, tmp_path: P
         assert await terminal.ended() == 0
     finally:
         toy.end()
+
+
+AGENT = """
+import asyncio, midstream
+
+async def weather(city: str) -> str:
+    await asyncio.sleep(3600)
+
+agent = midstream.Agent(tools=[weather], system="Say ⟦Well.CALL⏭Never.⟧")
+"""
+
+
+async def test_an_agent_answers_and_its_tools_go_with_it(opened: Open, tmp_path: Path) -> None:
+    """A tool is waited for; who leaves takes it along."""
+    file = tmp_path / "meteo.py"
+    called = json.dumps({"name": "weather", "arguments": {"city": "Rome"}})
+    call = f"<tool_call>\\n{called}\\n</tool_call>".replace('"', '\\"')
+    file.write_text(AGENT.replace("CALL", call))
+    toy = Served(scripted=True)
+    try:
+        terminal = await opened(toy.http, "--agent", str(file))
+        terminal.type("Hello" + ENTER)
+        seen = await terminal.until("‖ paused (tool_call)")
+        assert 'Well.\n⚙ weather {"city": "Rome"}' in seen
+        terminal.type(CTRL_C)
+        assert await terminal.ended() == 130
+        await toy.until_idle()
+    finally:
+        toy.end()
+
+
+ASKING = """
+import midstream
+
+def weather(city: str) -> str:
+    return f"mild in {city}"
+
+agent = midstream.Agent(tools=[weather], approvals=True, system="Say ⟦CALLCALL⏭CALL⏭Thanks.⟧")
+"""
+
+
+async def test_a_call_is_asked_about_and_may_be_edited(opened: Open, tmp_path: Path) -> None:
+    file = tmp_path / "asking.py"
+    called = json.dumps({"name": "weather", "arguments": {"city": "Rome"}})
+    call = f"<tool_call>\\n{called}\\n</tool_call>".replace('"', '\\"')
+    file.write_text(ASKING.replace("CALL", call))
+    toy = Served(scripted=True)
+    try:
+        terminal = await opened(toy.http, "--agent", str(file))
+        terminal.type("Hello" + ENTER)
+        await terminal.until("weather: y runs it, n does not, e edits ▸")
+        terminal.type("n" + ENTER)
+        await terminal.until_so(lambda seen: seen.count('⚙ weather {"city": "Rome"}') == 2)
+        terminal.type("y" + ENTER)
+        seen = await terminal.until(
+            "⚙ weather → error: the user said no", "⚙ weather → mild in Rome", "‖ paused"
+        )
+        await terminal.until("weather: y runs it, n does not, e edits ▸")
+        terminal.type("e" + ENTER)
+        await terminal.until('weather ▸ {"city": "Rome"}')
+        terminal.type(ESCAPE)
+        await terminal.until("weather: y runs it, n does not, e edits ▸")
+        terminal.type("y" + ENTER)
+        seen = await terminal.until_so(lambda seen: seen.count("▸") == 2, "the next prompt")
+        assert "Thanks." in seen
+        terminal.type(CTRL_D)
+        assert await terminal.ended() == 0
+    finally:
+        toy.end()
+
+
+def test_what_defines_no_agent_is_said(tmp_path: Path) -> None:
+    (tmp_path / "tools.py").write_text(TOOLS)
+    for place, words in (("tools.py", "has no attribute 'agent'"), ("tools.py:number", "no midstream.Agent")):
+        with pytest.raises(NoAgent, match=words):
+            load_agent(str(tmp_path / place))
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,15 @@ FOLDER = Path(__file__).parents[2] / "docs/examples"
 
 # What each is to say, whatever the model says.
 SAID = {
+    "agent": (
+        r"(?s).*?\[(weather|hotel) (\{.*?\})\]\n\[\1 said: .+?\]\n"
+        r"\[\d+ tokens of results stand before token \d+\].*\n\d calls; again: equal\notherwise: .*\n"
+    ),
     "editor": (
         r"(\[taken back to token \d+: '.+'\]\n)+"
         r"\[[1-3] corrections, [1-9]\d* tokens were discarded\]\n.+\n"
     ),
+    "forks": r"12 tokens in common: .+\n(-\d+\.\d\d, 12 tokens inherited: ['\"].*['\"]\n){4}",
     "moderate": r"(\['\w{7,}' is taken back, to token \d+\]\n)+\[[1-9]\d* tokens were discarded\]\n.+\n",
     "notebook": (
         r"models: toy\n.+ \| length \| 8 tokens\n"

@@ -175,6 +175,90 @@ async def test_held_memory_stays(scripted: Served, client: Client) -> None:
     await until(client, "final")
 
 
+@pytest.mark.parametrize("dies", [False, True], ids=["", "and its engine dies"])
+async def test_a_call_is_amended_and_then_approved(scripted: Served, client: Client, dies: bool) -> None:
+    await ask(client, f"So.{PARIS}", "}\n</tool_call>", "Thanks.", approvals=["weather"])
+    events = await until(client, "paused")
+    (call_id,) = calls(events)
+    if dies:
+        os.kill(scripted.engine, signal.SIGKILL)
+    await client.send("amend", request_id="a", ref="change", call_id=call_id, arguments={"city": "Rome"})
+    events = await until(client, "paused")
+    assert [event["type"] for event in events[:3]] == ["rewound", "injected", "tool_arguments"]
+    assert (events[1]["ref"], events[2]["delta"]) == ("change", 'Rome"}')
+    assert events[0]["index"] == f"So.{PARIS}".index("Paris")
+    (done,) = [event for event in events if event["type"] == "tool_call_done"]
+    assert (done["call_id"], done["approval"]) == (call_id, True)
+    await answer(client, call_id, "early", content="mild")
+    error = await client.next("a")
+    assert (error["ref"], "waits for an approve" in error["message"]) == ("early", True)
+    await client.send("approve", request_id="a", ref="yes", call_id=call_id)
+    approved = await client.next("a")
+    assert (approved["type"], approved["ref"], approved["index"]) == ("approved", "yes", len("So."))
+    await answer(client, call_id, content="mild")
+    assert text(await until(client, "final")) == "Thanks."
+
+
+async def test_what_does_not_fit_the_tool_is_refused_and_the_call_stands(client: Client) -> None:
+    await ask(client, PARIS, "Thanks.")
+    (call_id,) = calls(await until(client, "paused"))
+    await client.send("amend", request_id="a", ref="no", call_id=call_id, arguments={"city": 3})
+    error = await client.next("a")
+    assert (error["ref"], error["code"]) == ("no", "invalid_params")
+    assert call_id in error["message"]
+    await answer(client, call_id, content="mild")
+    assert text(await until(client, "final")) == "Thanks."
+
+
+async def test_a_hundred_that_wait_give_their_memory_up_and_go_on_as_they_would_have(
+    scripted: Served, client: Client
+) -> None:
+    await scripted.until_idle()
+    names = [f"agent {number}" for number in range(100)]
+    for name in names:
+        await client.send(
+            "start",
+            request_id=name,
+            on_tool_call="pause",
+            tool_hold_ms=50,
+            tools=[WEATHER],
+            messages=asking(f"I am {name}.{spelt({'city': name})}⏭It is mild, says {name}."),
+        )
+    waiting = {name: [await client.next(name)] for name in names}
+    for name, events in waiting.items():
+        while events[-1]["type"] != "paused":
+            events.append(await client.next(name))
+    await scripted.until(lambda metrics: used(metrics) == 0)
+    for name, events in waiting.items():
+        (call_id,) = calls(events)
+        await client.send("tool_result", request_id=name, call_id=call_id, content="mild")
+    for name in names:
+        events = [await client.next(name)]
+        while events[-1]["type"] != "final":
+            events.append(await client.next(name))
+        assert text(waiting[name] + events) == f"I am {name}.It is mild, says {name}."
+
+
+async def test_the_python_client_amends_and_approves(scripted: Served) -> None:
+    async with await midstream.connect(scripted.url) as client:
+        script = f"{PARIS}⏭}}\n</tool_call>⏭Mild."
+        stream = await client.start(
+            messages=asking(script), tools=[WEATHER], on_tool_call="pause", approvals=True
+        )
+        cities = []
+        async for call in stream.tool_calls():
+            assert call.approval
+            cities.append(call.parsed["city"])
+            if len(cities) == 1:
+                await stream.amend(call, {"city": "Rome"})
+                continue
+            assert await stream.approve(call) == call.index
+            assert not stream.calls[0].approval
+            await stream.tool_result(call, "mild")
+        assert cities == ["Paris", "Rome"]
+        assert stream.text == "Mild."
+
+
 async def test_the_python_client_runs_the_loop(scripted: Served) -> None:
     async with await midstream.connect(scripted.url) as client:
         stream = await client.start(

@@ -242,6 +242,28 @@ async def test_a_whole_answer_with_calls(buyer: AsyncOpenAI) -> None:
     assert len({call.id for call in choice.message.tool_calls}) == 2
 
 
+async def test_a_history_that_is_spelt_otherwise_has_the_tokens_that_were_decoded(buyer: AsyncOpenAI) -> None:
+    """As langchain sends it: with other spaces. It is found computed as if it were verbatim."""
+    call = '<tool_call>{"name":"weather","arguments":{"city":"Paris","day":"to-day"}}</tool_call>'
+    asked = asking("I will see. " * 10 + call)
+    first = await buyer.chat.completions.create(model="toy", messages=asked, tools=[WEATHER])
+    assert first.usage is not None
+    message = first.choices[0].message.model_dump(exclude_none=True)
+    function = message["tool_calls"][0]["function"]
+    function["arguments"] = json.dumps(dict(reversed(json.loads(function["arguments"]).items())), indent=2)
+    message["content"] = message["content"].strip()
+    result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "mild"}
+    stood = first.usage.prompt_tokens + first.usage.completion_tokens - 1  # without its end token
+    for content, known in ((message["content"], True), ("I will not see.", False)):
+        messages = [*asked, message | {"content": content}, result]
+        again = await buyer.chat.completions.create(model="toy", messages=messages, tools=[WEATHER])
+        assert again.usage is not None
+        assert again.usage.prompt_tokens_details is not None
+        cached = again.usage.prompt_tokens_details.cached_tokens
+        assert cached is not None
+        assert (cached >= stood - 16) == known, "all of its full blocks"
+
+
 async def test_its_chunks_put_together_are_the_same(buyer: AsyncOpenAI) -> None:
     """By the package's own accumulation, which is what agents read."""
     asked: dict[str, Any] = {

@@ -208,8 +208,24 @@ def test_keys_come_as_they_were_written_and_others_in_the_schemas_order() -> Non
     output = written.output(len(written.tokens))
     written.amend(output, {"extra": 1, "deep": {}, "yes": True, "q": "x", "n": 1})
     assert list(said(output)) == ["n", "q", "yes", "deep", "extra"]
+    half = written.output(len(written.tokens) - 4)
+    assert half.spans is not None
+    assert half.spans.calls[-1].end is None
+    change = written.amend(half, {"q": "y", "n": 1})
+    assert list(said(half)) == ["n", "q"]
+    assert change.behind is not None
+    assert change.behind > len(written.tokens) // 2, "what stands of them stays"
 
 
 def test_an_answer_of_many_characters_is_refused_by_its_length() -> None:
     with pytest.raises(Refusal, match="may have 16384"):
         checked(protocol.Amend(request_id="a", call_id="x", arguments={"q": "x" * 20_000}))
+
+
+@pytest.mark.parametrize("name", ["hermes", "lfm2", "llama4_pythonic"])
+def test_true_is_not_one(name: str) -> None:
+    written = Written(name, [("find", {"yes": True, "n": 1})], single=True)
+    output = written.output(len(written.tokens))
+    written.amend(output, {"yes": 1, "n": True})
+    assert said(output)["n"] is True
+    assert said(output)["yes"] is not True

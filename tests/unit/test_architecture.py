@@ -112,6 +112,7 @@ OTHERS = {
     "midstream.cli.terminal.streams_screen": ["prompt_toolkit"],
     "midstream.cli.chat": ["prompt_toolkit"],
     "midstream.cli.terminal.answer_screen": ["prompt_toolkit"],
+    "midstream.mcp": ["mcp"],
     "midstream.protocol": ["msgspec"],
     "realtime": ["msgspec", "starlette", "uvicorn"],
     "realtime.tools": ["msgspec"],
@@ -154,7 +155,7 @@ OTHERS = {
         "transformers",
     ],
 }
-OPTIONAL = {"prompt_toolkit", "opentelemetry", "triton"}  # behind an extra, or brought by torch
+OPTIONAL = {"mcp", "prompt_toolkit", "opentelemetry", "triton"}  # behind an extra, or brought by torch
 # What happens is told to these, and when: they do no I/O and look at no clock. The hub hands work to threads,
 # and the gate has a bucket that leaks by itself.
 PURE = [

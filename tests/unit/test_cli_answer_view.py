@@ -23,9 +23,10 @@ from midstream.cli.key_bindings import (
 from midstream.cli.sanitize import sanitize
 from midstream.cli.summary import summary
 from midstream.cli.wrap import runs, wrap
-from midstream.protocol import Final, Message, Timing, Usage
+from midstream.protocol import Final, Timing, Usage
 from midstream.spans import Call, Thought
 from midstream.stream_core import Chunk
+from midstream.tool_tasks import ToolOutcome
 
 
 def view_of(*words: str) -> AnswerView:
@@ -38,10 +39,6 @@ def view_of(*words: str) -> AnswerView:
 
 def shown(view: AnswerView) -> str:
     return "".join(text for _, text in view.segments())
-
-
-def said(view: AnswerView) -> list[tuple[str, object]]:
-    return [(turn.role, turn.content) for turn in view.turns()]
 
 
 # -- keys ------------------------------------------------------------------------------------------
@@ -140,14 +137,24 @@ def test_reasoning_and_calls_stand_where_they_were_written() -> None:
         ("text", "So."),
         ("call", '\n⚙ weather {"city":'),
     ]
-    assert view.turns() == [Message(role="assistant", content="So.")], "a call that was cut off is none"
-    view.calls = [replace(call, arguments='{"city":"Rome"}', end=6)]
-    view.add_mark(2, "interjection", "Where?")
-    turn = view.turns()[-1]
-    assert turn.tool_calls is not None
-    assert (turn.content, turn.tool_calls[0].function.arguments) == ("So.", '{"city":"Rome"}')
-    view.add_mark(6, "interjection", "No!")
-    assert view.turns()[-1].tool_calls is None, "there is no result of it"
+    call = replace(call, arguments='{"city":"Rome"}', end=6)
+    view.calls, view.outcomes = [call], [ToolOutcome(call=call, content="warm\nthere")]
+    assert shown(view).endswith('⚙ weather {"city":"Rome"}\n')
+    view.outcomes = [
+        ToolOutcome(call=call, content="warm\n" + 600 * "x", index=6),
+        ToolOutcome(call=call, error="gone", index=6),
+    ]
+    assert shown(view).endswith(f"}}\n⚙ weather → warm {495 * 'x'}…\n⚙ weather → error: gone\n")
+
+
+def test_a_snapshot_goes_on_with_what_is_shown_or_stands_in_its_place() -> None:
+    view = view_of("Once", " upon")
+    view.replace(4, "Once upon a time")
+    assert (view.text, view.index) == ("Once upon a time", 4)
+    view.truncate(2)
+    assert view.text == "Once upon"
+    view.replace(1, "Twice")
+    assert (view.text, view.index) == ("Twice", 1)
 
 
 def test_the_status_says_that_it_reasons() -> None:
@@ -163,12 +170,6 @@ def test_an_interjection_at_the_index_rewound_to_stands() -> None:
     view.add_mark(1, "interjection", "Stop!")
     view.truncate(1)
     assert shown(view) == "Once\n\n▸ Stop!\n\n"
-
-
-def test_the_turns_are_those_that_the_model_has() -> None:
-    view = view_of("Once", " upon", " Yes.")
-    view.add_mark(2, "interjection", "Stop!")
-    assert said(view) == [("assistant", "Once upon"), ("user", "Stop!"), ("assistant", " Yes.")]
 
 
 def test_the_temperature_stays_in_its_range() -> None:
@@ -348,8 +349,7 @@ def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
     assert not {letter for letter in sanitize(text) if unicodedata.bidirectional(letter) in bidi}
 
 
-def test_the_view_shows_hostile_text_disarmed_and_remembers_it_as_it_was() -> None:
+def test_the_view_shows_hostile_text_disarmed() -> None:
     view = view_of("a\x1b[31m")
     view.add_mark(1, "interjection", "b\x1b[0m")
     assert shown(view) == "a␛[31m\n\n▸ b␛[0m\n\n"
-    assert said(view)[:2] == [("assistant", "a\x1b[31m"), ("user", "b\x1b[0m")]

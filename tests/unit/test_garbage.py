@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 
@@ -61,8 +62,8 @@ async def test_where_nothing_is_found_it_looks_more_and_more_rarely(monkeypatch:
         waits.append(delay_s)
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    monkeypatch.setattr(garbage.gc, "unfreeze", lambda: None)
-    monkeypatch.setattr(garbage.gc, "collect", lambda: next(found))
+    monkeypatch.setattr(gc, "unfreeze", lambda: None)
+    monkeypatch.setattr(gc, "collect", lambda: next(found))
     with pytest.raises(RuntimeError, match="StopIteration"):
         await garbage.look_at_all_again()
     assert [wait / ALL_AGAIN_S for wait in waits[:6]] == [1, 2, 4, 1, 2, 4]

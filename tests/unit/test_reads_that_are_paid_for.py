@@ -35,8 +35,9 @@ class Connection(SmallReads):
     buffer = new_buffer()
 
     def __init__(self, work: PayerWork) -> None:
-        self.transport: Any = Transport()
-        self.reading = HttpReading(self.transport)
+        socket: Any = Transport()
+        self.transport: Any = socket
+        self.reading = HttpReading(socket)
         self.work = work
         self.received: asyncio.Queue[bytes] = asyncio.Queue()
 

@@ -12,6 +12,7 @@ import pytest
 from midstream.protocol import Message, Params
 from midstream.record_format import (
     Adjust,
+    Amend,
     Final,
     Inject,
     Line,
@@ -24,6 +25,8 @@ from midstream.record_format import (
     Rewind,
     Start,
     Tokens,
+    ToolResult,
+    Waits,
     encode_line,
     parse_records,
 )
@@ -46,6 +49,10 @@ LINES: list[Line] = [
     Inject(stream=1, index=2, tokens=[1, 2]),
     Tokens(stream=1, index=2, text="", tokens=[240]),
     Pause(stream=1, index=3, kv="release"),
+    ToolResult(stream=1, index=3, call=1, content="20 degrees"),
+    ToolResult(stream=1, index=3, call=0, error="no such place"),
+    Amend(stream=1, index=3, call=1, arguments='{"city":"Par', partial=True),
+    Waits(stream=1, index=3),
     Rewind(stream=1, index=1),
     Resume(stream=1, index=1),
     Moved(stream=1, index=1, fingerprint="fp_2"),
@@ -64,7 +71,7 @@ def test_what_is_written_is_read_again() -> None:
 
 
 def test_a_line_says_first_what_it_is_and_of_which_stream() -> None:
-    assert text(LINES[7]) == '{"type":"rewind","stream":1,"index":1}\n'
+    assert text(Rewind(stream=1, index=1)) == '{"type":"rewind","stream":1,"index":1}\n'
 
 
 def test_streams_stand_beside_and_behind_each_other() -> None:
@@ -106,7 +113,7 @@ TOKENS: dict[str, Any] = {"type": "tokens", "stream": 1, "index": 0, "text": "a"
         ([start(record=2, type="unheard")], "line 1: it is a record of version 2"),
         ([start(prompt_tokens=...)], "line 1: Object missing required field `prompt_tokens`"),
         ([start(params={"temperature": 3})], "line 1: params.temperature: Expected `float` <= 2"),
-        ([start(prompt=...)], "line 1: a start has either `messages` or `prompt`"),
+        ([start(prompt=...)], "line 1: a start has one of `messages`, `prompt` and `fork`"),
         ([start(), TOKENS | {"token": 1}], "line 2: there is no field `token`"),
         ([start(), TOKENS | {"type": "talk"}], "line 2: type: Invalid value 'talk'"),
         ([start(), TOKENS | {"stream": 2}], "line 2: stream 2 has no `start` before it, or has ended"),

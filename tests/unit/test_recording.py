@@ -21,6 +21,8 @@ from midstream.record_format import (
     Rewind,
     Start,
     Tokens,
+    ToolResult,
+    Waits,
 )
 from midstream.recording import Recording, StreamRecorder, read_records
 
@@ -130,6 +132,55 @@ def test_what_was_refused_is_no_control() -> None:
     recorded.sent(protocol.Inject(request_id="r", text="short", ref="2"))
     recorded.receive(protocol.Injected(request_id="r", index=0, count=1, ref="2"))
     assert recorded.behind_the_start == [Inject(stream=1, index=0, text="short")]
+
+
+def called(*call_ids: str) -> list[StreamEvent]:
+    return [
+        event
+        for index, name in enumerate(call_ids)
+        for event in (
+            protocol.ToolCall(request_id="r", index=index, call_id=name, name="weather"),
+            protocol.ToolCallDone(request_id="r", index=index, end=index + 1, call_id=name),
+        )
+    ]
+
+
+def injected(count: int, ref: str | None = None) -> protocol.Injected:
+    return protocol.Injected(request_id="r", index=2, count=count, ref=ref)
+
+
+def test_results_are_controls_and_so_is_the_wait_for_them() -> None:
+    recorded = Recorded()
+    recorded.receive(*called("x", "y"))
+    recorded.sent(protocol.ToolResult(request_id="r", call_id="y", content="hot", ref="1"))
+    recorded.receive(injected(0, "1"), paused("tool_call"))
+    recorded.sent(protocol.ToolResult(request_id="r", call_id="x", error="gone", ref="2"))
+    recorded.receive(injected(9, "2"), resumed())
+    assert recorded.behind_the_start == [
+        ToolResult(stream=1, index=2, call=1, content="hot"),
+        Waits(stream=1, index=2),
+        ToolResult(stream=1, index=2, call=0, error="gone"),
+    ]
+
+
+def test_results_that_were_all_there_before_the_turns_end_are_waited_for_by_nobody() -> None:
+    recorded = Recorded()
+    recorded.receive(*called("x"))
+    recorded.sent(protocol.ToolResult(request_id="r", call_id="x", content="mild", ref="1"))
+    recorded.receive(injected(0, "1"), paused("tool_call"), injected(9), resumed())
+    assert recorded.behind_the_start == [ToolResult(stream=1, index=2, call=0, content="mild")]
+
+
+def test_a_result_that_was_taken_back_is_waited_for_again() -> None:
+    recorded = Recorded()
+    recorded.receive(*called("x"))
+    for ref in ("1", "2"):
+        recorded.receive(paused("tool_call"))
+        recorded.sent(protocol.ToolResult(request_id="r", call_id="x", content="mild", ref=ref))
+        recorded.receive(injected(9, ref), resumed())
+        recorded.receive(protocol.Rewound(request_id="r", index=1, text_length=1, tool_calls=1))
+    result = ToolResult(stream=1, index=2, call=0, content="mild")
+    assert recorded.behind_the_start == [Waits(stream=1, index=2), result, Rewind(stream=1, index=1)] * 2
 
 
 @pytest.mark.parametrize("reason", ["memory", "detached", "engine"])

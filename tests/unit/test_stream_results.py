@@ -99,6 +99,30 @@ def test_a_result_that_comes_before_the_turn_has_ended_waits_for_that() -> None:
     assert one.final().finish_reason == "stop"
 
 
+@pytest.mark.parametrize(
+    ("on_tool_call", "asked_first"), [("pause", False), ("continue", False), ("continue", True)]
+)
+def test_a_turn_that_ends_while_its_last_result_is_on_its_way_goes_on_behind_it(
+    on_tool_call: str, asked_first: bool
+) -> None:
+    one = lone(on_tool_call=on_tool_call)
+    one.write(FIND)
+    (find,) = [event.call_id for event in one.take() if isinstance(event, protocol.ToolCallDone)]
+    inject = one.stream.take_result(result(find))
+    put = protocol.Inject(request_id="a", messages=inject.messages, tokens=[5] * 9)
+    if asked_first:
+        one.steer(put)
+        end(one)
+    else:
+        end(one)
+        one.steer(put)
+    assert one.stream.paused == "tool_call"
+    one.answer(api.Appended(one.index, 9))
+    assert one.commands[-1] == api.Resume(7)
+    one.answer(api.Resumed(one.index))
+    assert kinds(one.take())[-3:] == ["Paused", "Injected", "Resumed"]
+
+
 def test_but_not_where_another_call_came_since() -> None:
     one = lone(on_tool_call="pause")
     one.write(FIND)

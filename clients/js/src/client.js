@@ -1,6 +1,7 @@
 /**
  * The client: connecting to a server, and starting streams there.
  * @module
+ * @import { Agent, RunOptions } from "./agent.js"
  * @import { Channel } from "./stream-channel.js"
  * @import { ApiKey, SocketClass } from "./dial.js"
  * @import { Close } from "./errors.js"
@@ -12,6 +13,7 @@
  */
 
 import { abortable } from "./abortable.js";
+import { Run } from "./agent-run.js";
 import { notify } from "./callbacks.js";
 import { openSession } from "./dial.js";
 import { ParseError } from "./errors.js";
@@ -138,6 +140,15 @@ export class Client {
   fork(stream, { at, ...options } = {}) {
     const of = typeof stream === "string" ? { request_id: stream, at } : { request_id: stream.requestId, at: at ?? stream.index };
     return this.start({ ...options, fork: of });
+  }
+
+  /**
+   * Run an agent: one stream from this question, or these messages, to its answer, and its tools run for it.
+   * @param {Agent} agent @param {string | Message[]} question
+   * @param {RunOptions} [options] what is different this time
+   */
+  run(agent, question, options = {}) {
+    return Run.start(this, agent, question, options);
   }
 
   /**

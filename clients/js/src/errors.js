@@ -71,6 +71,15 @@ export class ParseError extends MidstreamError {
   }
 }
 
+/** A run of an agent had more calls than that may make, and was cancelled. */
+export class LimitReached extends MidstreamError {
+  /** @param {string} message @param {string} requestId */
+  constructor(message, requestId) {
+    super(message, { code: "limit_reached", requestId });
+    this.name = "LimitReached";
+  }
+}
+
 /** The connection could not be made, or broke, or was closed: by either side. */
 export class ConnectionLost extends MidstreamError {
   /** @param {string} message @param {LossDetails} how */

@@ -9,8 +9,10 @@
  * @module
  */
 
+export { Agent } from "./agent.js";
+export { Run } from "./agent-run.js";
 export { Client, connect } from "./client.js";
-export { ConnectionLost, MidstreamError, ParseError, ProtocolError, StreamFailed } from "./errors.js";
+export { ConnectionLost, LimitReached, MidstreamError, ParseError, ProtocolError, StreamFailed } from "./errors.js";
 export { Recorder } from "./recorder.js";
 export { RecordError, parseRecords } from "./record-format.js";
 export { replay } from "./replay.js";
@@ -20,6 +22,12 @@ export { connectWorker } from "./worker-client.js";
 export { clientSecret } from "./client-secret.js";
 export { exposeInWorker } from "./worker.js";
 
+/** @typedef {import("./agent.js").AgentOptions} AgentOptions */
+/** @typedef {import("./agent.js").Verdict} Verdict */
+/** @typedef {import("./agent-run.js").RunEvent} RunEvent */
+/** @typedef {import("./stream-calls.js").CallState} CallState */
+/** @typedef {import("./stream-calls.js").Outcome} Outcome */
+/** @typedef {import("./tool-runs.js").ToolContext} ToolContext */
 /** @typedef {import("./client.js").Completion} Completion */
 /** @typedef {import("./client.js").ConnectOptions} ConnectOptions */
 /** @typedef {import("./errors.js").Close} Close */

@@ -12,7 +12,7 @@ export const RECORD_VERSION = 1;
 /**
  * @typedef {LineFields & {type: "start", record: number, request_id: string, model: string, fingerprint: string | null,
  *   prompt?: string | number[], messages?: Message[], tools?: Tool[], tool_choice?: ToolChoice,
- *   parallel_tool_calls?: boolean, prompt_tokens: number, params: Params}} StartLine
+ *   parallel_tool_calls?: boolean, on_tool_call?: "finish" | "pause" | "continue", prompt_tokens: number, params: Params}} StartLine
  */
 /** @typedef {LineFields & {type: "tokens", index: number, text: string, tokens: number[], logprobs?: number[]}} TokensLine */
 /** @typedef {LineFields & {type: "pause", index: number, kv?: "hold" | "release"}} PauseLine */
@@ -23,10 +23,18 @@ export const RECORD_VERSION = 1;
  *   tokens?: number[], grammar?: "fit" | "anew"}} InjectLine
  */
 /** @typedef {LineFields & {type: "rewind", index: number}} RewindLine */
+/** @typedef {LineFields & {type: "waits", index: number}} WaitsLine It waits for results of its calls. */
+/**
+ * @typedef {LineFields & {type: "tool_result", index: number, call: number, content?: string, error?: string}} ToolResultLine
+ *   `call`: its number among those that stood
+ */
+/**
+ * @typedef {LineFields & {type: "amend", index: number, call: number, arguments: string | object, partial?: boolean}} AmendLine
+ */
 /** @typedef {LineFields & {type: "moved", index: number, fingerprint: string}} MovedLine */
 /** @typedef {LineFields & {type: "lost", index: number, why: string}} LostLine */
 /** @typedef {LineFields & {type: "final", index: number, finish_reason: string, stop_reason?: string}} FinalLine */
-/** @typedef {PauseLine | ResumeLine | AdjustLine | InjectLine | RewindLine} ControlLine */
+/** @typedef {PauseLine | ResumeLine | AdjustLine | InjectLine | RewindLine | WaitsLine | ToolResultLine | AmendLine} ControlLine */
 /** @typedef {StartLine | TokensLine | ControlLine | MovedLine | LostLine | FinalLine} Line */
 
 /** @typedef {{start: StartLine, lines: Line[]}} StreamRecord One stream's lines, those behind the first in their order. */
@@ -40,6 +48,9 @@ const FIELDS = {
   adjust: { index: "number", params: "object" },
   inject: { index: "number" },
   rewind: { index: "number" },
+  waits: { index: "number" },
+  tool_result: { index: "number", call: "number" },
+  amend: { index: "number", call: "number" },
   moved: { index: "number", fingerprint: "string" },
   lost: { index: "number", why: "string" },
   final: { index: "number", finish_reason: "string" },
@@ -106,6 +117,9 @@ function checkContent(line, place) {
   }
   if (line.type === "inject" && given("text", "messages", "tokens") !== 1) {
     throw new RecordError(`${place}: an inject has one of \`text\`, \`messages\` and \`tokens\``);
+  }
+  if (line.type === "tool_result" && given("content", "error") !== 1) {
+    throw new RecordError(`${place}: a tool_result has either \`content\` or \`error\``);
   }
   const seed = line.params?.seed;
   if (seed !== undefined && !Number.isSafeInteger(seed)) {

@@ -4,7 +4,7 @@
  * It sees the stream's events, and each frame with the event that answered it. What is done with the lines is its
  * user's business.
  * @module
- * @import { Answer, RequestFrame, Start, StreamEvent } from "./protocol.js"
+ * @import { Answer, Params, RequestFrame, Start, StreamEvent } from "./protocol.js"
  * @import { Line } from "./record-format.js"
  */
 
@@ -17,9 +17,16 @@ const ELSEWHERE = "another connection injected something here";
 /** Records one stream: `client.start({ prompt, recorder: new Recorder() })`. */
 export class Recorder {
   /** @type {Line[]} */ #lines = [];
-  /** Lines whose content only the frame has that they answer, by the event's `seq`. @type {Map<number, any>} */
+  /**
+   * Lines whose content only the frame has that they answer, by the event's `seq`, and the calls that stood then.
+   * @type {Map<number, {line: any, calls: string[]}>}
+   */
   #answers = new Map();
+  /** @type {string[]} those that stand */ #calls = [];
+  /** @type {Set<string>} whose results were told */ #told = new Set();
+  #waiting = false; // for the end of the turn, or for others
   /** @type {Start | null} */ #start = null;
+  #forked = false;
   #paused = "";
   #lost = false;
   #end = 0;
@@ -45,15 +52,40 @@ export class Recorder {
     this.#start = frame;
   }
 
+  /**
+   * For a fork of this stream: as it was up to there, and then as the fork goes on. A fork is its stream, with other
+   * parameters from a token on.
+   * @param {number} at @param {number} [stream] its number in the file
+   */
+  fork(at, stream = this.#stream) {
+    const other = new Recorder(stream);
+    other.#lines = linesUntil(this.#lines, at).map((line) => ({ ...line, stream }));
+    const paused = other.#lines.filter(({ type }) => type === "pause" || type === "resume").at(-1)?.type === "pause";
+    if (paused) other.#lines.push({ type: "resume", stream, index: at }); // a fork runs, whatever its stream does
+    other.#forked = true;
+    other.#end = at;
+    return other;
+  }
+
   /** What was asked took effect. @param {RequestFrame} frame @param {Answer} answer */
   answered(frame, answer) {
-    const line = "seq" in answer ? this.#answers.get(answer.seq) : null;
+    const { line, calls = [] } = ("seq" in answer && this.#answers.get(answer.seq)) || {};
     if (!line) return;
     if (frame.type === "adjust") line.params = frame.params;
     if (frame.type === "pause" && frame.kv) line.kv = frame.kv;
     if (frame.type === "inject") {
       const { text, messages, tokens, grammar } = frame;
       Object.assign(line, { text, messages, tokens, grammar });
+    }
+    if (frame.type === "tool_result") {
+      const { content, error, call_id } = frame;
+      this.#told.add(call_id);
+      this.#waiting = "count" in answer && answer.count === 0;
+      Object.assign(line, { type: "tool_result", call: calls.indexOf(call_id), content, error });
+    }
+    if (frame.type === "amend") {
+      const { arguments: given, partial, call_id } = frame;
+      Object.assign(line, { type: "amend", call: calls.indexOf(call_id), arguments: given, partial });
     }
   }
 
@@ -72,18 +104,26 @@ export class Recorder {
       case "adjusted":
         return this.#add({ type: "adjust", stream, index: event.index, params: event.params }, event.seq);
       case "injected":
-        if (event.reason) return undefined;
+        if (event.reason || (!event.ref && this.#waiting)) return void (this.#waiting = false); // what was told goes in
         return this.#add({ type: "inject", stream, index: event.index }, event.seq);
+      case "tool_call": return void this.#calls.push(event.call_id);
       case "rewound":
         this.#end = event.index;
+        this.#calls.length = event.tool_calls ?? 0;
+        this.#waiting &&= this.#calls.some((call) => this.#told.has(call));
         return this.#add({ type: "rewind", stream, index: event.index }, event.seq);
       case "paused":
         this.#paused = event.reason;
         if (event.reason === "client") this.#add({ type: "pause", stream, index: event.index }, event.seq);
+        if (event.reason === "tool_call" && this.#calls.some((call) => !this.#told.has(call))) {
+          this.#lines.push({ type: "waits", stream, index: event.index });
+        }
         return;
       case "resumed": return this.#receiveResumed(event.index, event.fingerprint);
       case "guard": return event.do === "tell" ? undefined : this.#lose(GUARD);
-      case "snapshot": return this.#lose(SNAPSHOT);
+      case "snapshot":
+        this.#calls = (event.tool_calls ?? []).map(({ call_id }) => call_id);
+        return this.#forked && event.index === this.#end ? undefined : this.#lose(SNAPSHOT); // the first is what it begins with
       case "final": {
         const { index, finish_reason, stop_reason } = event;
         this.#lines.push({ type: "final", stream, index, finish_reason, ...(stop_reason && { stop_reason }) });
@@ -93,10 +133,20 @@ export class Recorder {
 
   /** @param {import("./protocol.js").Started} event */
   #receiveStart({ request_id, model, fingerprint, prompt_tokens, params }) {
-    const { prompt, messages } = /** @type {Start} */ (this.#start);
+    if (this.#forked) return this.#receiveFork(params);
+    const { prompt, messages, tools, tool_choice, parallel_tool_calls, on_tool_call } = /** @type {Start} */ (this.#start);
     const head = /** @type {const} */ ({ type: "start", stream: this.#stream, record: RECORD_VERSION });
     const told = { request_id, model, fingerprint: fingerprint ?? null };
-    this.#lines.push({ ...head, ...told, prompt, messages, prompt_tokens, params });
+    const offered = { tools, tool_choice, parallel_tool_calls, on_tool_call };
+    this.#lines.push({ ...head, ...told, prompt, messages, ...offered, prompt_tokens, params });
+  }
+
+  /** @param {Params} params */
+  #receiveFork(params) {
+    const standing = /** @type {any} */ ({});
+    for (const line of this.#lines) if (line.type === "start" || line.type === "adjust") Object.assign(standing, line.params);
+    const changed = Object.entries(params).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(standing[name]));
+    this.#lines.push({ type: "adjust", stream: this.#stream, index: this.#end, params: Object.fromEntries(changed) });
   }
 
   /** @param {number} index @param {string | undefined} fingerprint */
@@ -110,7 +160,7 @@ export class Recorder {
   /** @param {Line} line @param {number} seq */
   #add(line, seq) {
     this.#lines.push(line);
-    this.#answers.set(seq, line);
+    this.#answers.set(seq, { line, calls: [...this.#calls] });
   }
 
   /** @param {string} why */
@@ -136,4 +186,26 @@ function endOf(lines) {
     if (line.type === "rewind") end = line.index;
   }
   return end;
+}
+
+/**
+ * What it takes to stand before output token `at`: what came behind that, and was not taken back to before it, is left out.
+ * @param {Line[]} lines @param {number} at
+ */
+function linesUntil(lines, at) {
+  let behind = 0;
+  for (const [number, line] of lines.entries()) if (line.type === "rewind" && line.index < at) behind = number + 1;
+  const kept = lines.slice(0, behind);
+  for (const line of lines.slice(behind)) {
+    if (line.type === "tokens" && line.index + line.tokens.length > at) {
+      const count = at - line.index;
+      if (count <= 0) break;
+      kept.push({ ...line, text: "", tokens: line.tokens.slice(0, count), logprobs: line.logprobs?.slice(0, count) });
+      break;
+    }
+    if (line.type === "final" || line.type === "lost") break;
+    if (line.type === "rewind") continue; // to `at`, or behind it
+    kept.push(line);
+  }
+  return kept;
 }

@@ -58,17 +58,20 @@ class Ended extends Error {}
  * @returns {Promise<Replay>}
  */
 export async function replay(client, record, { signal, onchunk } = {}) {
-  const { prompt, messages, tools, tool_choice, parallel_tool_calls, params } = record.start;
-  const content = prompt === undefined ? { messages, tools, tool_choice, parallel_tool_calls } : { prompt };
+  const { prompt, messages, tools, tool_choice, parallel_tool_calls, on_tool_call, params } = record.start;
+  const content = prompt === undefined ? { messages, tools, tool_choice, parallel_tool_calls, on_tool_call } : { prompt };
   /** @type {string[]} */ const fingerprints = [];
+  /** @type {Player | null} */ let player = null;
   const onevent = (/** @type {any} */ { type, fingerprint }) => {
+    player?.receive();
     const told = ["started", "resumed", "snapshot"].includes(type) && fingerprint;
     if (told && !fingerprints.includes(fingerprint)) fingerprints.push(fingerprint);
   };
   const options = { ...content, ...params, logprobs: TOP, return_tokens: true, signal, onevent };
   const stream = await client.start({ ...options, window: 1, credit: { limit: 0 } });
   try {
-    return await new Player(stream, record, fingerprints, onchunk).play();
+    player = new Player(stream, record, fingerprints, onchunk);
+    return await player.play();
   } finally {
     stream.cancel().catch(() => {}); // where the connection is gone there is nothing to cancel
   }
@@ -115,6 +118,7 @@ class Player {
   #held = false; // by us
   #onward = false;
   #compared = 0;
+  #wake = () => {};
   /** @type {Difference | null} */ #difference = null;
 
   /**
@@ -127,6 +131,11 @@ class Player {
     this.#fingerprints = fingerprints;
     this.#onchunk = onchunk;
     this.#params = { ...record.start.params };
+  }
+
+  /** An event has come. */
+  receive() {
+    this.#wake();
   }
 
   async play() {
@@ -214,7 +223,42 @@ class Player {
         this.#floor = control.index;
         if (control.index < this.#granted) await this.#hold();
         return stream.rewind(control.index);
+      case "waits": return this.#awaitCalls();
+      case "tool_result": {
+        const { call_id } = this.#call(control.call);
+        return control.error === undefined ? stream.toolResult(call_id, control.content) : stream.toolError(call_id, control.error);
+      }
+      case "amend": return stream.amend(this.#call(control.call), control.arguments, { partial: control.partial });
     }
+  }
+
+  /** @param {number} number */
+  #call(number) {
+    const call = this.#stream.calls[number];
+    if (!call) throw new Error(`there is no call ${number} here: ${this.#stream.calls.length} stand`);
+    return call;
+  }
+
+  /**
+   * It pauses for results behind the token that would end its turn, for which it needs room. Results do not set it going:
+   * what else took effect here comes first.
+   */
+  async #awaitCalls() {
+    const stream = this.#stream;
+    await this.#setOnward(false);
+    if (this.#paused || this.#held) await stream.resume();
+    this.#held = false;
+    this.#granted = Math.max(this.#granted, stream.consumed + 1);
+    const waits = () => stream.pauseReason === "tool_call";
+    while (!waits()) {
+      const news = new Promise((resolve) => (this.#wake = () => resolve(undefined)));
+      const chunk = stream.tryNext();
+      if (chunk?.count) this.#endAt(chunk);
+      if (stream.final) throw new Ended();
+      if (!waits()) await news;
+    }
+    await this.#hold();
+    return stream.consumed;
   }
 
   /** Its own end is awaited; where it was ended from outside, or nobody knows, it is ended there. @param {Step} step */
@@ -247,21 +291,26 @@ class Player {
   }
 
   /** Up to `place`: what is behind it will be taken back. @param {Chunk} chunk @param {number} place @param {Step} step */
-  #compare({ index: first, count, text, tokens, logprobs }, place, { begin, output, ends }) {
+  #compare(chunk, place, { begin, output, ends }) {
+    const { index: first, count, tokens } = chunk;
     for (let at = 0; at < Math.min(count, place - first); at++) {
       const index = first + at;
       const recorded = output[index - begin] ?? null;
       if (!recorded && !ends) continue; // it was decoded, and never told
       const token = /** @type {number[]} */ (tokens)[at];
-      if (recorded?.token !== token) {
-        const told = logprobs?.[at];
-        const replayed = { token, text: count === 1 ? text : null, logprob: told?.logprob ?? null };
-        const recordedLogprobHere = told?.top?.find(([other]) => other === recorded?.token)?.[1] ?? null;
-        this.#difference = { index, recorded, replayed, recordedLogprobHere };
-        throw new Ended();
-      }
+      if (recorded?.token !== token) this.#endAt(chunk, at, recorded);
       this.#compared++;
     }
+  }
+
+  /** Another token than was recorded, if there was one. @param {Chunk} chunk @param {number} [at] @param {OutputToken | null} [recorded] */
+  #endAt({ index, count, text, tokens, logprobs }, at = 0, recorded = null) {
+    const told = logprobs?.[at];
+    const token = /** @type {number[]} */ (tokens)[at];
+    const replayed = { token, text: count === 1 ? text : null, logprob: told?.logprob ?? null };
+    const recordedLogprobHere = told?.top?.find(([other]) => other === recorded?.token)?.[1] ?? null;
+    this.#difference = { index: index + at, recorded, replayed, recordedLogprobHere };
+    throw new Ended();
   }
 
   /** @returns {Replay} */

@@ -27,7 +27,8 @@ export class Spans {
         this.#change(event.call_id, () => (approval ? { end, approval } : { end }));
         break;
       }
-      case "approved": this.calls = this.calls.map((call) => (call.call_id === event.call_id ? approved(call) : call));
+      // The same object: whoever has been given the call need not be given it again.
+      case "approved": for (const call of this.calls) if (call.call_id === event.call_id) delete call.approval;
     }
   }
 
@@ -56,11 +57,6 @@ export class Spans {
     if (last?.call_id !== callId) return; // it had begun before what is known of the stream
     this.calls = [...this.calls.slice(0, -1), { ...last, ...change(last) }];
   }
-}
-
-/** @param {Call} call */
-function approved({ approval, ...call }) {
-  return call;
 }
 
 /** @param {Call} one @param {Call} other */

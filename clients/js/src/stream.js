@@ -11,7 +11,7 @@
 import { abortable } from "./abortable.js";
 import { StreamFailed } from "./errors.js";
 import { adjustment } from "./options.js";
-import { answerMessage } from "./tools.js";
+import { answerMessage, resultText } from "./tools.js";
 
 /** Where the object that a user held is gone, and nobody listens either, nobody wants the stream. */
 const dropped = new FinalizationRegistry((/** @type {Channel} */ channel) => {
@@ -280,8 +280,7 @@ export class Stream {
    */
   toolResult(call, content) {
     const call_id = typeof call === "string" ? call : call.call_id;
-    const told = typeof content === "string" ? content : JSON.stringify(content ?? null);
-    return this.#steer({ type: "tool_result", request_id: this.requestId, call_id, content: told });
+    return this.#steer({ type: "tool_result", request_id: this.requestId, call_id, content: resultText(content) });
   }
 
   /**

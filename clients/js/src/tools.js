@@ -2,6 +2,7 @@
  * Tools: what the wire is told of them, what comes of a call, and how both become messages. Pure.
  * @module
  * @import { Call, Message, MessageToolCall, Tool, ToolChoice } from "./protocol.js"
+ * @import { ToolContext } from "./tool-runs.js"
  */
 
 /**
@@ -10,7 +11,7 @@
  * @property {string} [description] what the model is told of it
  * @property {object} [parameters] its arguments, as a JSON schema
  * @property {boolean} [strict] whether they are held to the schema
- * @property {(given: any) => unknown} [run] is called with the arguments
+ * @property {(given: any, context: ToolContext) => unknown} [run] is called with the arguments
  */
 /** @typedef {Tool | FunctionTool} AnyTool As OpenAI's API has it, or flat. */
 
@@ -36,14 +37,16 @@ export function wireToolChoice(choice) {
  * Run the tool that the model has called, and return what it returns. What `run` throws is its own; a BadCall is
  * the model's fault, and `toolMessage(call, error.message)` tells it so.
  * @param {Call} call @param {AnyTool[]} tools
+ * @param {Partial<ToolContext>} [context] beside what is known of the call
  */
-export async function runCall(call, tools) {
+export async function runCall(call, tools, context = {}) {
   const tool = tools.find((tool) => "run" in tool && tool.name === call.name);
   if (!tool || !("run" in tool) || !tool.run) {
     const names = tools.map((tool) => ("function" in tool ? tool.function.name : tool.name));
     throw new BadCall(`there is no tool "${call.name}"; there are ${names.join(", ")}`);
   }
-  return tool.run(callArguments(call));
+  const { signal = new AbortController().signal, progress = () => {} } = context;
+  return tool.run(callArguments(call), { call, signal, progress });
 }
 
 /** The arguments of a whole call. @param {Call} call @returns {Record<string, any>} */
@@ -55,14 +58,18 @@ export function callArguments(call) {
   }
 }
 
+/** What the model is told that a call has returned: a text as it is, anything else as JSON. @param {unknown} result */
+export function resultText(result) {
+  return typeof result === "string" ? result : (JSON.stringify(result) ?? "null");
+}
+
 /**
- * The message that tells the model what came of a call: a text as it is, anything else as JSON.
+ * The message that tells the model what came of a call.
  * @param {Call} call @param {unknown} result
  * @returns {Message}
  */
 export function toolMessage(call, result) {
-  const content = typeof result === "string" ? result : (JSON.stringify(result) ?? "null");
-  return { role: "tool", tool_call_id: call.call_id, content };
+  return { role: "tool", tool_call_id: call.call_id, content: resultText(result) };
 }
 
 /**

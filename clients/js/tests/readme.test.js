@@ -33,6 +33,6 @@ test("what the README imports is there, by the name that it says", async () => {
   // Resolved by the package's own `exports`, as for whoever installs it.
   const midstream = await import("midstream");
   const named = examples.flatMap((code) => [...code.matchAll(/import \{ (\w+) \} from "midstream"/g)]);
-  assert.deepEqual(named.map(([, name]) => name), ["connect", "clientSecret", "exposeInWorker", "connectWorker"]);
+  assert.deepEqual(named.map(([, name]) => name), ["connect", "Agent", "clientSecret", "exposeInWorker", "connectWorker"]);
   for (const [, name] of named) assert.equal(name in midstream, true, name);
 });

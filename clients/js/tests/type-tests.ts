@@ -1,6 +1,7 @@
 // Type tests: what a TypeScript user sees of the package, checked by tsc through its `exports` and never run.
 
 import {
+  Agent,
   connect,
   clientSecret,
   connectWorker,
@@ -11,12 +12,15 @@ import {
   ConnectionLost,
   MidstreamError,
   StreamFailed,
+  type AgentOptions,
   type Call,
   type Chunk,
   type Client,
   type Close,
   type Completion,
   type FunctionTool,
+  type Outcome,
+  type Run,
   type StartOptions,
   type Stream,
 } from "midstream";
@@ -50,6 +54,26 @@ export async function calls(client: Client): Promise<unknown[]> {
   // @ts-expect-error: a tool has a name
   await client.start({ prompt: "Hi", tools: [{ description: "nothing" }] });
   return [...results, age.toFixed(), toolCalls.length, reasoning, message.role];
+}
+
+export async function runs(client: Client): Promise<string> {
+  const sum: FunctionTool = {
+    name: "sum",
+    run: ({ a, b }: { a: number; b: number }, { signal, progress }) => (progress(1, 2), signal.aborted ? 0 : a + b),
+  };
+  const options: AgentOptions = { tools: [sum], approve: ({ name }) => name === "sum" || "no", maxCalls: 3, temperature: 0 };
+  const run: Run = await client.run(new Agent(options), "What is 3 and 4?", { signal: AbortSignal.timeout(1000) });
+  for await (const event of run) {
+    if (event.type === "tool_outcome") console.log(event.call.name, event.content?.length, event.error);
+    if (event.type === "token") console.log(event.delta);
+  }
+  const [{ call, index }]: Outcome[] = run.outcomes;
+  await run.amend(call, { a: 1, b: 2 });
+  await run.give(call, 7);
+  // @ts-expect-error: an agent's tools have names
+  new Agent({ tools: [{ run: () => 1 }] });
+  const fork = await run.fork({ at: index ?? 0, seed: 3 });
+  return fork.answer();
 }
 
 export async function steers(stream: Stream): Promise<number[]> {

@@ -86,6 +86,12 @@ export class Client {
         at?: number;
     }): Promise<Stream>;
     /**
+     * Run an agent: one stream from this question, or these messages, to its answer, and its tools run for it.
+     * @param {Agent} agent @param {string | Message[]} question
+     * @param {RunOptions} [options] what is different this time
+     */
+    run(agent: Agent, question: string | Message[], options?: RunOptions): Promise<Run>;
+    /**
      * Take over a stream that was started elsewhere, such as by this page before it was loaded anew. Whoever had it
      * loses it. It must have been started with `on_disconnect: "pause"` or "continue" to outlive its starter, and is
      * as before when this client closes. A stream that has ended can be had for some minutes, too.
@@ -186,6 +192,10 @@ import type { GoingAway } from "./protocol.js";
 import type { Ready } from "./protocol.js";
 import type { StartOptions } from "./options.js";
 import { Stream } from "./stream.js";
+import type { Agent } from "./agent.js";
+import type { Message } from "./protocol.js";
+import type { RunOptions } from "./agent.js";
+import { Run } from "./agent-run.js";
 import type { AttachOptions } from "./options.js";
 import type { AskedFields } from "./options.js";
 import type { Params } from "./protocol.js";
@@ -196,7 +206,6 @@ import type { Channel } from "./stream-channel.js";
 import type { Answer } from "./protocol.js";
 import type { RequestFrame } from "./protocol.js";
 import type { Call } from "./protocol.js";
-import type { Message } from "./protocol.js";
 import type { TokenLogprob } from "./protocol.js";
 import type { Final } from "./protocol.js";
 import type { ApiKey } from "./dial.js";

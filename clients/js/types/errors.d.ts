@@ -89,6 +89,11 @@ export class ParseError extends MidstreamError {
     text: string;
     final: Final;
 }
+/** A run of an agent had more calls than that may make, and was cancelled. */
+export class LimitReached extends MidstreamError {
+    /** @param {string} message @param {string} requestId */
+    constructor(message: string, requestId: string);
+}
 /** The connection could not be made, or broke, or was closed: by either side. */
 export class ConnectionLost extends MidstreamError {
     /** @param {string} message @param {LossDetails} how */

@@ -29,6 +29,7 @@ export type StartLine = LineFields & {
     tools?: Tool[];
     tool_choice?: ToolChoice;
     parallel_tool_calls?: boolean;
+    on_tool_call?: "finish" | "pause" | "continue";
     prompt_tokens: number;
     params: Params;
 };
@@ -65,6 +66,30 @@ export type RewindLine = LineFields & {
     type: "rewind";
     index: number;
 };
+/**
+ * It waits for results of its calls.
+ */
+export type WaitsLine = LineFields & {
+    type: "waits";
+    index: number;
+};
+/**
+ * `call`: its number among those that stood
+ */
+export type ToolResultLine = LineFields & {
+    type: "tool_result";
+    index: number;
+    call: number;
+    content?: string;
+    error?: string;
+};
+export type AmendLine = LineFields & {
+    type: "amend";
+    index: number;
+    call: number;
+    arguments: string | object;
+    partial?: boolean;
+};
 export type MovedLine = LineFields & {
     type: "moved";
     index: number;
@@ -81,7 +106,7 @@ export type FinalLine = LineFields & {
     finish_reason: string;
     stop_reason?: string;
 };
-export type ControlLine = PauseLine | ResumeLine | AdjustLine | InjectLine | RewindLine;
+export type ControlLine = PauseLine | ResumeLine | AdjustLine | InjectLine | RewindLine | WaitsLine | ToolResultLine | AmendLine;
 export type Line = StartLine | TokensLine | ControlLine | MovedLine | LostLine | FinalLine;
 /**
  * One stream's lines, those behind the first in their order.

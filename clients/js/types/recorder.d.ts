@@ -6,8 +6,14 @@ export class Recorder {
     get text(): string;
     /** Of the stream that is about to be started: its tokens come with ids and log probabilities. @param {Start} frame */
     begin(frame: Start): void;
+    /**
+     * For a fork of this stream: as it was up to there, and then as the fork goes on. A fork is its stream, with other
+     * parameters from a token on.
+     * @param {number} at @param {number} [stream] its number in the file
+     */
+    fork(at: number, stream?: number): Recorder;
     /** What was asked took effect. @param {RequestFrame} frame @param {Answer} answer */
-    answered(frame: RequestFrame, answer: Answer): void;
+    answered(frame: RequestFrame, answer: Answer, ...args: any[]): void;
     /** @param {StreamEvent} event */
     receive(event: StreamEvent): void;
     #private;

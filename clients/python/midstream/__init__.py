@@ -9,6 +9,7 @@
 """
 
 from midstream import sync
+from midstream.agent import Agent, Run
 from midstream.client import Client, Completion, connect
 from midstream.errors import (
     ConnectionLost,
@@ -18,6 +19,7 @@ from midstream.errors import (
     Forbidden,
     InvalidFrame,
     InvalidParams,
+    LimitReached,
     MidstreamError,
     Overloaded,
     ParseError,
@@ -43,9 +45,11 @@ from midstream.replay import Difference, Replay, ReplayError
 from midstream.spans import Call, Thought
 from midstream.stream import Stream
 from midstream.stream_core import Chunk
-from midstream.tools import BadCall, run_call, tool_of
+from midstream.tool_tasks import ToolOutcome, ToolProgress, progress
+from midstream.tools import BadCall, JsonTool, run_call, tool_of
 
 __all__ = [
+    "Agent",
     "BadCall",
     "Budget",
     "Call",
@@ -61,6 +65,8 @@ __all__ = [
     "Guard",
     "InvalidFrame",
     "InvalidParams",
+    "JsonTool",
+    "LimitReached",
     "MidstreamError",
     "Overloaded",
     "ParseError",
@@ -76,16 +82,20 @@ __all__ = [
     "RequestExpired",
     "RequestFinished",
     "RequestTaken",
+    "Run",
     "Stream",
     "StreamFailed",
     "Thought",
     "TooLarge",
     "TooManyStreams",
+    "ToolOutcome",
+    "ToolProgress",
     "Unauthenticated",
     "UnknownModel",
     "UnknownRequest",
     "Unsupported",
     "connect",
+    "progress",
     "read_records",
     "run_call",
     "sync",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from ssl import SSLContext
 from types import TracebackType
@@ -11,9 +11,17 @@ from typing import Any, Literal, Self, TypeVar, Unpack
 
 from msgspec import Struct
 
+from midstream.agent import Agent, Run
 from midstream.dial import Dialer, Encoding
-from midstream.errors import ParseError
-from midstream.options import DEFAULT_WINDOW, CreditLike, StartOptions, explicit_credit, frame, start_frame
+from midstream.options import (
+    DEFAULT_WINDOW,
+    CreditLike,
+    MessageLike,
+    StartOptions,
+    explicit_credit,
+    frame,
+    start_frame,
+)
 from midstream.protocol import (
     MAX_MILLISECONDS,
     Attach,
@@ -35,7 +43,7 @@ from midstream.reconnecting import ClientState, Reconnecting
 from midstream.record_format import Record
 from midstream.recording import Recording
 from midstream.replay import Replay, replay
-from midstream.schemas import from_json
+from midstream.schemas import answer_of
 from midstream.spans import Call, answer_message
 from midstream.stream import Stream
 from midstream.stream_channel import Channel
@@ -204,13 +212,26 @@ class Client:
         """
         options["grammar"] = kind
         answer = await self.complete(**options)
-        try:
-            return from_json(answer.text, kind)
-        except ValueError as error:
-            reason, name = answer.finish_reason, getattr(kind, "__name__", str(kind))
-            why = f"it ended before it was whole ({reason})" if reason != "stop" else str(error)
-            message = f"the answer is no {name}: {why}"
-            raise ParseError(message, text=answer.text, finish_reason=reason) from None
+        return answer_of(answer.text, kind, answer.finish_reason)
+
+    async def run(
+        self,
+        agent: Agent,
+        question: str | Sequence[MessageLike],
+        *,
+        window: int = DEFAULT_WINDOW,
+        credit: CreditLike | None = None,
+        **options: Unpack[StartOptions],
+    ) -> Run:
+        """Have an agent answer: its tools run as the model calls them, while the run is read.
+
+        A conversation goes on with `[*run.messages, another]` as the next question. `options` are as those
+        of `start`, and go before the agent's own.
+        """
+        messages = agent.messages(question)
+        started = agent.start_options(options)
+        started["messages"] = messages
+        return Run(self, agent, await self.start(window=window, credit=credit, **started), messages)
 
     def record(self, file: str | Path) -> Recording:
         """Record every stream started from now on to a file, with whatever steers it, for `replay`:

@@ -165,6 +165,10 @@ class StreamFailed(MidstreamError):
         self.final = final
 
 
+class LimitReached(MidstreamError):
+    """A run of an agent was cancelled, because the model made more calls than it may."""
+
+
 class ParseError(MidstreamError):
     """The answer is no value of the type that was asked for. `text` is what there is of it, `finish_reason`
     says whether there was to be more."""

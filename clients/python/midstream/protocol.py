@@ -23,6 +23,7 @@ MAX_BIASES = 1024
 MAX_TRACEPARENT = 256  # characters
 MAX_CHOICES = 1000
 MAX_TOOLS = 128
+MAX_TOOL_NAME = 64  # characters
 MAX_TOOL_CALLS = 128  # of one message
 MAX_GUARDS = 16
 
@@ -113,7 +114,7 @@ class TextPart(Struct, tag_field="type", tag="text", omit_defaults=True):
     text: str
 
 
-ToolName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.-]+$")]
+ToolName = Annotated[str, Meta(min_length=1, max_length=MAX_TOOL_NAME, pattern=r"^[a-zA-Z0-9_.-]+$")]
 CallId = Annotated[str, Meta(min_length=1, max_length=128)]
 
 

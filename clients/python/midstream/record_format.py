@@ -14,7 +14,17 @@ import msgspec
 from msgspec import Meta, Struct
 
 from midstream.errors import MidstreamError
-from midstream.protocol import FinishReason, Index, Messages, Params, TokenId, ToolChoice, Tools
+from midstream.protocol import (
+    FinishReason,
+    Fork,
+    Index,
+    Messages,
+    Params,
+    TextPart,
+    TokenId,
+    ToolChoice,
+    Tools,
+)
 
 VERSION = 1
 
@@ -40,9 +50,11 @@ class Start(RecordLine, kw_only=True):
     fingerprint: str | None
     prompt: str | list[TokenId] | None = None
     messages: Messages | None = None
+    fork: Fork | None = None
     tools: Tools | None = None
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
+    on_tool_call: Literal["finish", "pause", "continue"] = "finish"
     prompt_tokens: int
     params: Params
 
@@ -82,6 +94,32 @@ class Inject(RecordLine, kw_only=True):
     grammar: Literal["fit", "anew"] = "fit"
 
 
+class ToolResult(RecordLine, kw_only=True, tag="tool_result"):
+    """What came of a call, told before the output token at `index`; `call` is its number among those that
+    stood then, from 0."""
+
+    index: Index
+    call: Annotated[int, Meta(ge=0)]
+    content: str | list[TextPart] | None = None
+    error: str | None = None
+
+
+class Amend(RecordLine, kw_only=True):
+    """A call has these arguments, or begins with this text of them, from the output token at `index` on,
+    behind the rewind to there; `call` as in a `tool_result`."""
+
+    index: Index
+    call: Annotated[int, Meta(ge=0)]
+    arguments: str | dict[str, Any]
+    partial: bool = False
+
+
+class Waits(RecordLine, kw_only=True):
+    """The model's turn ended before this token, and results were to come."""
+
+    index: Index
+
+
 class Rewind(RecordLine, kw_only=True):
     """Output from `index` on is void."""
 
@@ -108,8 +146,8 @@ class Final(RecordLine, kw_only=True):
     stop_reason: str | None = None
 
 
-Control = Pause | Resume | Adjust | Inject | Rewind
-Line = Start | Tokens | Control | Moved | Lost | Final
+Control = Pause | Resume | Adjust | Inject | ToolResult | Amend | Rewind
+Line = Start | Tokens | Control | Waits | Moved | Lost | Final
 _decode_line = msgspec.json.Decoder(Line).decode
 _encode_line = msgspec.json.Encoder().encode
 
@@ -125,6 +163,8 @@ class Record(Struct):
         """Its last words, or what it continues."""
         if self.start.messages is not None:
             return "".join(self.start.messages[-1].texts)
+        if self.start.fork is not None:
+            return f"a fork of {self.start.fork.request_id}"
         prompt = self.start.prompt
         return prompt if isinstance(prompt, str) else f"{len(prompt or ())} tokens"
 
@@ -202,8 +242,8 @@ class _Reader:
             del self._open[line.stream]
 
     def _begin(self, start: Start, place: str) -> None:
-        if (start.messages is None) == (start.prompt is None):
-            raise RecordError(f"{place}: a start has either `messages` or `prompt`")
+        if sum(given is not None for given in (start.messages, start.prompt, start.fork)) != 1:
+            raise RecordError(f"{place}: a start has one of `messages`, `prompt` and `fork`")
         record = Record(start)
         self.records.append(record)
         self._open[start.stream], self._end[start.stream] = record, 0

@@ -15,12 +15,12 @@ from typing import Self
 from midstream import protocol, record_format
 from midstream.protocol import Frame, PauseReason, StreamEvent
 from midstream.record_format import Line, Record, RecordError, encode_line, parse_records
+from midstream.told import Told
 
 SNAPSHOT = "the connection was lost, and the server had forgotten what happened meanwhile"
 ELSEWHERE = "another connection injected something here"
 FORK = "the stream is a fork, which cannot be played without the one that it forks"
 GUARD = "a guard acted here, which a stream that is played cannot be held to at the same token"
-RESULT = "it took a result of a tool here, for which a stream that is played does not wait"
 
 
 def read_records(file: str | Path) -> list[Record]:
@@ -85,10 +85,14 @@ class StreamRecorder:
         self._frames: list[Frame] = []  # that were sent, and have no answer yet
         self._end = 0  # of the output that has come and stands
         self._paused: PauseReason | None = None
+        self._calls: list[str] = []  # the ids of those that stand
+        self._told = Told()
         self._lost = False
 
     def sent(self, frame: Frame) -> None:
         self._frames.append(frame)
+        if isinstance(frame, protocol.ToolResult):
+            self._told.sent(frame)
 
     def receive(self, event: StreamEvent) -> None:
         """The stream's next event."""
@@ -108,39 +112,36 @@ class StreamRecorder:
         match event:
             case protocol.Started():
                 self._write_start(event)
-            case protocol.Token(index=index):
-                told = event.logprobs
-                logprobs = None if told is None else [one.logprob for one in told]
-                tokens = event.tokens or []
-                self._end = index + event.count
+            case protocol.Token():
+                self._write_tokens(event)
+            case protocol.ToolCall(call_id=call_id):
+                self._calls.append(call_id)
+            case protocol.Snapshot() | protocol.Guarded():
+                self._lose_behind(event)
+            case protocol.Final(index=index, finish_reason=reason, stop_reason=stop):
                 self._write(
-                    record_format.Tokens(
-                        stream=number, index=index, text=event.delta, tokens=tokens, logprobs=logprobs
-                    )
+                    record_format.Final(stream=number, index=index, finish_reason=reason, stop_reason=stop)
                 )
+            case _:
+                self._receive_steering(event, frame)
+
+    def _receive_steering(self, event: StreamEvent, frame: Frame | None) -> None:
+        number = self._number
+        match event:
             case protocol.Adjusted(index=index):
                 params = frame.params if isinstance(frame, protocol.Adjust) else event.params
                 self._write(record_format.Adjust(stream=number, index=index, params=params))
-            case protocol.Injected(index=index) if event.reason is None:
-                self._write_injection(index, frame)
+            case protocol.Injected(reason=None):
+                self._write_injection(event, frame)
             case protocol.Rewound(index=index):
                 self._end = index
+                del self._calls[event.tool_calls :]
+                self._told.rewind(index, self._calls)
                 self._write(record_format.Rewind(stream=number, index=index))
             case protocol.Paused():
                 self._write_pause(event, frame)
             case protocol.Resumed():
                 self._write_resumption(event, frame)
-            case protocol.Snapshot() | protocol.Guarded():
-                self._lose_behind(event)
-            case protocol.Final(index=index):
-                self._write(
-                    record_format.Final(
-                        stream=number,
-                        index=index,
-                        finish_reason=event.finish_reason,
-                        stop_reason=event.stop_reason,
-                    )
-                )
 
     def _write_start(self, event: protocol.Started) -> None:
         self._write(
@@ -152,22 +153,44 @@ class StreamRecorder:
                 fingerprint=event.fingerprint,
                 prompt=self._start.prompt,
                 messages=self._start.messages,
+                fork=self._start.fork,
                 tools=self._start.tools,
                 tool_choice=self._start.tool_choice,
                 parallel_tool_calls=self._start.parallel_tool_calls,
+                on_tool_call=self._start.on_tool_call,
                 prompt_tokens=event.prompt_tokens,
                 params=event.params,
             )
         )
 
-    def _write_injection(self, index: int, frame: Frame | None) -> None:
+    def _write_tokens(self, event: protocol.Token) -> None:
+        self._end = event.index + event.count
+        logprobs = None if event.logprobs is None else [one.logprob for one in event.logprobs]
+        tokens = record_format.Tokens(
+            stream=self._number,
+            index=event.index,
+            text=event.delta,
+            tokens=event.tokens or [],
+            logprobs=logprobs,
+        )
+        self._write(tokens)
+
+    def _write_injection(self, event: protocol.Injected, frame: Frame | None) -> None:
+        self._told.receive(event, 0, at_turns_end=self._paused == "tool_call")
+        if isinstance(frame, protocol.ToolResult):
+            self._write_result(event.index, frame)
+            return
+        if isinstance(frame, protocol.Amend):
+            self._write_amendment(event, frame)
+            return
         if not isinstance(frame, protocol.Inject):
-            self._lose(RESULT if isinstance(frame, protocol.ToolResult) else ELSEWHERE)
+            if event.ref is not None or self._paused != "tool_call":  # else results that waited for that
+                self._lose(ELSEWHERE)
             return
         self._write(
             record_format.Inject(
                 stream=self._number,
-                index=index,
+                index=event.index,
                 text=frame.text,
                 messages=frame.messages,
                 tokens=frame.tokens,
@@ -175,11 +198,36 @@ class StreamRecorder:
             )
         )
 
+    def _write_result(self, index: int, frame: protocol.ToolResult) -> None:
+        self._write(
+            record_format.ToolResult(
+                stream=self._number,
+                index=index,
+                call=self._calls.index(frame.call_id),
+                content=frame.content,
+                error=frame.error,
+            )
+        )
+
+    def _write_amendment(self, event: protocol.Injected, frame: protocol.Amend) -> None:
+        if event.count:  # else nothing differed
+            self._write(
+                record_format.Amend(
+                    stream=self._number,
+                    index=event.index,
+                    call=self._calls.index(frame.call_id),
+                    arguments=frame.arguments,
+                    partial=frame.partial,
+                )
+            )
+
     def _write_pause(self, event: protocol.Paused, frame: Frame | None) -> None:
         self._paused = event.reason
         if event.reason == "client":
             kv = frame.kv if isinstance(frame, protocol.Pause) else "hold"
             self._write(record_format.Pause(stream=self._number, index=event.index, kv=kv))
+        elif event.reason == "tool_call" and any(call not in self._told for call in self._calls):
+            self._write(record_format.Waits(stream=self._number, index=event.index))
 
     def _write_resumption(self, event: protocol.Resumed, frame: Frame | None) -> None:
         if event.fingerprint is not None:

@@ -19,6 +19,7 @@ from midstream.errors import MidstreamError, RequestFinished
 from midstream.protocol import MAX_INDEX, Params
 from midstream.record_format import (
     Adjust,
+    Amend,
     Control,
     Final,
     Inject,
@@ -29,6 +30,8 @@ from midstream.record_format import (
     Resume,
     Rewind,
     Tokens,
+    ToolResult,
+    Waits,
 )
 
 if TYPE_CHECKING:
@@ -85,11 +88,13 @@ class Replay(Struct, frozen=True, kw_only=True):
 async def replay(client: Client, record: Record) -> Replay:
     """Raises a MidstreamError where it cannot be played: the server refuses it, or is not there."""
     start = record.start
+    if start.fork is not None:
+        raise ReplayError("it is a fork, which cannot be played without the stream that it forks")
     content: Any = {"prompt": start.prompt, "messages": to_builtins(start.messages)}
     options: Any = {name: value for name, value in content.items() if value is not None}
     if start.tools:
         options |= {"tools": start.tools, "tool_choice": start.tool_choice}
-        options |= {"parallel_tool_calls": start.parallel_tool_calls}
+        options |= {"parallel_tool_calls": start.parallel_tool_calls, "on_tool_call": start.on_tool_call}
     options |= _given(start.params) | {"logprobs": TOP}
     async with await client.start(window=1, credit={"limit": 0}, return_tokens=True, **options) as stream:
         return await _Player(stream, record).play()
@@ -101,7 +106,7 @@ async def replay(client: Client, record: Record) -> Replay:
 class _Step(NamedTuple):
     """A control, or the end, and the output before it: that from `begin` on, which no rewind has cut."""
 
-    control: Control | Final | None
+    control: Control | Waits | Final | None
     begin: int
     output: list[OutputToken]
     place: int  # where the stream stood, as its reader knows
@@ -130,7 +135,7 @@ def _steps(lines: Iterable[Line]) -> list[_Step]:
             case Rewind(index=index):
                 steps.append(_Step(line, begin, output, begin + len(output)))
                 begin, output = index, []
-            case Pause() | Resume() | Adjust() | Inject():
+            case Pause() | Resume() | Adjust() | Inject() | ToolResult() | Amend() | Waits():
                 steps.append(_Step(line, begin, output, line.index))
             case Final():
                 final = line
@@ -173,8 +178,11 @@ class _Player:
     async def play(self) -> Replay:
         try:
             for step in _steps(self._record.lines):
-                if isinstance(step.control, Control):
+                if isinstance(step.control, Control | Waits):
                     await self._stand_at(max(step.place, self._floor), step)
+                if isinstance(step.control, Waits):
+                    await self._end_turn(step)
+                elif isinstance(step.control, Control):
                     await self._apply(step.control, step)
                 else:
                     await self._finish(step)
@@ -219,6 +227,28 @@ class _Player:
             self._onward = onward
             await self._stream.adjust(**ONWARD if onward else {name: self._params[name] for name in ONWARD})
 
+    async def _end_turn(self, step: _Step) -> None:
+        """The model ends its turn behind its calls. It is held then, so that results do not set it going
+        before whatever comes at the same token is done, too."""
+        place = self._stream.consumed
+        await self._set_onward(False)
+        if self._paused or self._held:
+            await self._stream.resume()
+        self._grant(place + 1)
+        while not self._waits:
+            if self._stream.index > place or self._stream.final is not None:
+                self._end_early(step)
+            await self._stream.channel.wait()
+        self._held = True
+        await self._stream.pause()
+
+    @property
+    def _waits(self) -> bool:
+        """Whether it stands until results are told; where all were, it goes on by itself."""
+        told = self._stream.channel.core.told
+        missing = any(call.whole and call.call_id not in told for call in self._stream.calls)
+        return self._stream.pause_reason == "tool_call" and missing
+
     async def _apply(self, control: Control, step: _Step) -> None:
         try:
             effective = await self._steer(control)
@@ -227,7 +257,7 @@ class _Player:
         if effective != self._stream.consumed:
             name = type(control).__name__.lower()
             raise ReplayError(f"the {name} at token {control.index} took effect at token {effective} here")
-        if isinstance(control, Adjust | Inject):
+        if isinstance(control, Adjust | Inject | ToolResult | Amend):
             self._floor = effective
 
     async def _steer(self, control: Control) -> int:
@@ -247,6 +277,10 @@ class _Player:
                 return await stream.adjust(**sent)
             case Inject(text=text, messages=messages, tokens=tokens, grammar=grammar):
                 return await stream.inject(text=text, messages=messages, tokens=tokens, grammar=grammar)
+            case ToolResult(content=content, error=error):
+                return await stream.tool_result(stream.calls[control.call], content, error=error)
+            case Amend(arguments=arguments, partial=partial):
+                return await stream.amend(stream.calls[control.call], arguments, partial=partial)
             case Rewind(index=index):
                 self._floor = index
                 if index < self._granted:
@@ -274,9 +308,10 @@ class _Player:
     # -- comparing -------------------------------------------------------------------------------------
 
     async def _next(self, step: _Step) -> Chunk:
-        chunk = await self._stream.next()
-        if chunk is None:
-            self._end_early(step)
+        while (chunk := self._stream.try_next()) is None:
+            if self._stream.final is not None or self._waits:
+                self._end_early(step)
+            await self._stream.channel.wait()
         return chunk
 
     def _end_early(self, step: _Step) -> NoReturn:

@@ -11,6 +11,8 @@ from typing import Any, TypeVar, cast, get_origin
 
 import msgspec
 
+from midstream.errors import ParseError
+
 T = TypeVar("T")
 Schema = dict[str, Any]
 _TEMPLATE = "#/$defs/{name}"
@@ -39,6 +41,17 @@ def json_schema(kind: Any) -> Schema:
 def from_json(text: str | bytes, kind: type[T]) -> T:
     """A value of this type. Raises ValueError where the text is none; what is wrong is in its words."""
     return msgspec.json.decode(text, type=kind, dec_hook=_validated)
+
+
+def answer_of(text: str, kind: type[T], finish_reason: str) -> T:
+    """A value of this type that a model has written. Raises ParseError where that is none."""
+    try:
+        return from_json(text, kind)
+    except ValueError as error:
+        name = getattr(kind, "__name__", str(kind))
+        why = str(error) if finish_reason == "stop" else f"it ended before it was whole ({finish_reason})"
+        message = f"the answer is no {name}: {why}"
+        raise ParseError(message, text=text, finish_reason=finish_reason) from None
 
 
 def from_value(value: object, kind: type[T]) -> T:

@@ -11,7 +11,9 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar, Unpack
+from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast
+
+from msgspec.structs import replace
 
 from midstream.errors import ConnectionLost, StreamFailed
 from midstream.options import MessageLike, ParamOptions, check_names, frame, plain_params
@@ -22,6 +24,7 @@ from midstream.protocol import (
     Approve,
     Approved,
     Cancel,
+    Event,
     Final,
     Grant,
     Inject,
@@ -71,7 +74,7 @@ class Stream:
     """
 
     def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+        self.channel = channel  # the package's own
         self._core = channel.core
         _cancel_when_freed(self, channel)
 
@@ -83,7 +86,7 @@ class Stream:
     @property
     def request_id(self) -> str:
         """Its name in the protocol."""
-        return self._channel.request_id
+        return self.channel.request_id
 
     @property
     def model(self) -> str | None:
@@ -165,7 +168,7 @@ class Stream:
     # -- reading ---------------------------------------------------------------------------------------
 
     def __aiter__(self) -> Reading[Chunk]:
-        return Reading(self.next, self._channel)
+        return Reading(self.next, self.channel)
 
     def events(self) -> Reading[StreamEvent]:
         """Everything that happens, as `midstream.protocol` has it: `Token`, `Reasoning`, `ToolCall`,
@@ -174,28 +177,28 @@ class Stream:
         To read an event takes the chunk that it brought, and to take a chunk all events up to it: a stream is
         read in one of the two ways.
         """
-        return Reading(self._next_event, self._channel)
+        return cast("Reading[StreamEvent]", Reading(self.next_event, self.channel))  # a run alone notes more
 
     def tool_calls(self) -> Reading[Call]:
         """The calls of tools, each as soon as it is whole. One that was rewound into comes again when it is.
 
         It reads the stream, as iterating over it does: what it says beside them is in `text` and `reasoning`.
         """
-        given: set[Call] = set()
+        given: set[Call] = set()  # as they are when nothing is waited for
 
         async def next_call() -> Call | None:
             while True:
                 for call in self.calls:  # where events were missed, those that became whole meanwhile
-                    if call.whole and call not in given:
-                        given.add(call)
+                    if call.whole and replace(call, approval=False) not in given:
+                        given.add(replace(call, approval=False))
                         return call
-                event = await self._next_event()
+                event = await self.next_event()
                 if event is None:
                     return None
                 if isinstance(event, Rewound):
                     given.difference_update([call for call in given if (call.end or 0) > event.index])
 
-        return Reading(next_call, self._channel)
+        return Reading(next_call, self.channel)
 
     async def next(self, *, timeout: float | None = None) -> Chunk | None:  # noqa: ASYNC109 - for polling
         """The next chunk, or None at the end. Raises TimeoutError if none comes for `timeout` seconds.
@@ -205,22 +208,24 @@ class Stream:
         """
         async with asyncio.timeout(timeout):
             while (chunk := self.try_next()) is None and self.final is None:
-                await self._channel.wait()
+                await self.channel.wait()
             return chunk
 
     def try_next(self) -> Chunk | None:
         """The next chunk if it is here already; None if it is not, or the stream has ended: see `final`."""
         return self._take(self._core.take)
 
-    async def _next_event(self) -> StreamEvent | None:
+    async def next_event(self) -> Event | None:
+        """The next of everything that happens, and of what is noted in between: see `events`. None at the
+        end."""
         while (event := self._take(self._core.take_event)) is None and self.final is None:
-            await self._channel.wait()
+            await self.channel.wait()
         return event
 
     def _take(self, take: Callable[[], T | None]) -> T | None:
         limit = self._core.extend_credit()
-        if limit is not None and not self._channel.failed:
-            self._channel.send(Grant(request_id=self.request_id, limit=limit))
+        if limit is not None and not self.channel.failed:
+            self.channel.send(Grant(request_id=self.request_id, limit=limit))
         taken = take()
         if taken is None:
             self._check_end()
@@ -233,10 +238,10 @@ class Stream:
         was granted cannot be taken back.
         """
         self._core.grant(limit)
-        self._channel.send(Grant(request_id=self.request_id, limit=limit))
+        self.channel.send(Grant(request_id=self.request_id, limit=limit))
 
     def _check_end(self) -> None:
-        self._channel.check()
+        self.channel.check()
         if self.final is None:
             return
         if self.final.finish_reason == "error":
@@ -248,17 +253,17 @@ class Stream:
 
     async def pause(self, *, kv: Literal["hold", "release"] = "hold") -> int:
         """Stop decoding. With kv="release" its memory is given up at once, to be rebuilt on `resume`."""
-        return (await self._channel.request(Pause(request_id=self.request_id, kv=kv), Paused)).index
+        return (await self.channel.request(Pause(request_id=self.request_id, kv=kv), Paused)).index
 
     async def resume(self) -> int:
         """Go on after a pause."""
-        return (await self._channel.request(Resume(request_id=self.request_id), Resumed)).index
+        return (await self.channel.request(Resume(request_id=self.request_id), Resumed)).index
 
     async def adjust(self, *, at: int | None = None, **params: Unpack[ParamOptions]) -> int:
         """Change sampling parameters: the token at the index returned is the first sampled with them."""
         check_names("adjust", params, ParamOptions.__annotations__)
         change = frame(Adjust, request_id=self.request_id, params=plain_params(params), at=at)
-        return (await self._channel.request(change, Adjusted)).index
+        return (await self.channel.request(change, Adjusted)).index
 
     async def inject(
         self,
@@ -276,7 +281,7 @@ class Stream:
         """
         content = {"text": text, "messages": messages, "tokens": tokens}
         put = frame(Inject, request_id=self.request_id, **content, at=at, grammar=grammar)
-        return (await self._channel.request(put, Injected)).index
+        return (await self.channel.request(put, Injected)).index
 
     async def tool_result(self, call: Call | str, content: object = None, *, error: str | None = None) -> int:
         """Tell the model what came of a call, or the error that it ended with. What is no text is told as
@@ -288,13 +293,13 @@ class Stream:
         said = content if isinstance(content, str) else None if error is not None else to_json(content)
         call_id = _id_of(call)
         result = frame(ToolResult, request_id=self.request_id, call_id=call_id, content=said, error=error)
-        return (await self._channel.request(result, Injected)).index
+        return (await self.channel.request(result, Injected)).index
 
     async def approve(self, call: Call | str) -> int:
         """Say yes to a call that waits for it (`approvals` of the start), and return its first token's index.
         A no is a `tool_result` with an `error`."""
         yes = frame(Approve, request_id=self.request_id, call_id=_id_of(call))
-        return (await self._channel.request(yes, Approved)).index
+        return (await self.channel.request(yes, Approved)).index
 
     async def amend(
         self, call: Call | str, arguments: Mapping[str, Any] | str, *, partial: bool = False
@@ -305,15 +310,15 @@ class Stream:
         said = arguments if isinstance(arguments, str) else to_json(arguments)
         call_id = _id_of(call)
         change = frame(Amend, request_id=self.request_id, call_id=call_id, arguments=said, partial=partial)
-        return (await self._channel.request(change, Injected)).index
+        return (await self.channel.request(change, Injected)).index
 
     async def rewind(self, to: int) -> int:
         """Forget the output from token `to` on, and go on from there. `text` and `tokens` follow."""
-        return (await self._channel.request(frame(Rewind, request_id=self.request_id, to=to), Rewound)).index
+        return (await self.channel.request(frame(Rewind, request_id=self.request_id, to=to), Rewound)).index
 
     async def cancel(self) -> int:
         """End it now, if it has not ended, and return the length of its output. May be called again."""
-        final = self.final or await self._channel.request(Cancel(request_id=self.request_id), Final)
+        final = self.final or await self.channel.request(Cancel(request_id=self.request_id), Final)
         return final.index
 
     async def __aenter__(self) -> Self:
@@ -322,8 +327,8 @@ class Stream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._channel.attached:
-            self._channel.abandon()  # it is cancelled when the connection is back, or by the server
+        if not self.channel.attached:
+            self.channel.abandon()  # it is cancelled when the connection is back, or by the server
             return
         with suppress(ConnectionLost):  # then nothing is left to cancel: the server saw the connection go
             await self.cancel()

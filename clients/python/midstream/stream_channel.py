@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from midstream.backoff import Backoff
 from midstream.errors import MidstreamError, from_code
-from midstream.protocol import Cancel, Event, Frame, Grant, Start, StreamEvent
+from midstream.protocol import Cancel, Event, Frame, Grant, Inject, Start, StreamEvent, ToolResult
 from midstream.recording import StreamRecorder
-from midstream.stream_core import StreamCore
+from midstream.stream_core import Noted, StreamCore
 
 if TYPE_CHECKING:
     from midstream.session import Session
@@ -67,11 +67,18 @@ class Channel:
             raise from_code("request_finished", "the stream has ended", self.request_id)
         if self._recorder is not None:
             self._recorder.sent(frame)
+        if isinstance(frame, ToolResult) or (isinstance(frame, Inject) and frame.messages):
+            self.core.told.sent(frame)
         return await self._session.request(frame, answer)
 
     def receive(self, event: StreamEvent) -> None:
         if self.core.receive(event) and self._recorder is not None:
             self._recorder.receive(event)
+        self._changed.set()
+
+    def note(self, event: Noted) -> None:
+        """Tell whoever reads events, behind those that have come."""
+        self.core.note(event)
         self._changed.set()
 
     def fail(self, failure: Callable[[], MidstreamError]) -> None:
@@ -83,6 +90,11 @@ class Channel:
     def failed(self) -> bool:
         """Whether no more events will come, though the stream had not ended."""
         return self._failure is not None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the stream has ended, or nobody will ever know."""
+        return self.failed or self.core.final is not None
 
     def check(self) -> None:
         """Raise why no more events will come, if none will."""

@@ -17,7 +17,9 @@ from midstream.protocol import (
     MAX_INDEX,
     Adjusted,
     Credit,
+    Event,
     Final,
+    Injected,
     Params,
     Paused,
     PauseReason,
@@ -30,6 +32,7 @@ from midstream.protocol import (
     TokenLogprob,
 )
 from midstream.spans import Spans
+from midstream.told import Told
 
 State = Literal["running", "paused", "finished"]
 
@@ -53,6 +56,10 @@ class Chunk(Struct, frozen=True):
     def end(self) -> int:
         """The index after its last token: what `rewind` and `at` take to go on right behind this chunk."""
         return self.index + self.count
+
+
+class Noted(Event):
+    """What the client itself says among a stream's events."""
 
 
 class _Unread(NamedTuple):
@@ -81,6 +88,7 @@ class StreamCore:
         self.consumed = 0  # those of them that were taken
         self.tokens: list[int] = []
         self.spans = Spans()  # what it has beside its text
+        self.told = Told()  # by the client, among what it says
         self._window = window
         self._interval = interval
         self.seq = -1  # of the last event that has come
@@ -89,7 +97,7 @@ class StreamCore:
         self._length = 0  # of the text, in code points
         self._consumed_length = 0
         self._chunks: deque[_Unread] = deque()
-        self._events: deque[tuple[int, StreamEvent]] = deque()  # that are not taken, with their seq
+        self._events: deque[tuple[int, Event]] = deque()  # that are not taken, with their seq
 
     @property
     def text(self) -> str:
@@ -134,7 +142,7 @@ class StreamCore:
             self._events.popleft()
         return chunk
 
-    def take_event(self) -> StreamEvent | None:
+    def take_event(self) -> Event | None:
         """The next event, if one has come: whatever it is, and also what was rewound meanwhile. The chunks up
         to it are taken with it."""
         if not self._events:
@@ -155,6 +163,10 @@ class StreamCore:
         self._granted = max(self._granted, min(limit, MAX_INDEX))
 
     # -- in --------------------------------------------------------------------------------------------
+
+    def note(self, event: Noted) -> None:
+        """It is taken behind the events that have come."""
+        self._events.append((self.seq, event))
 
     def receive(self, event: StreamEvent) -> bool:
         """Take the stream's next event, and say whether it is new. Raises ProtocolError for one that cannot
@@ -181,8 +193,14 @@ class StreamCore:
             case Final():
                 self.final, self.pause_reason = event, None
             case _:
-                self.spans.receive(event)
+                self._receive_beside(event)
         return True
+
+    def _receive_beside(self, event: StreamEvent) -> None:
+        if isinstance(event, Injected) and event.reason is None:
+            self.told.receive(event, self._length, at_turns_end=self.pause_reason == "tool_call")
+        else:
+            self.spans.receive(event)
 
     def _is_new(self, event: StreamEvent) -> bool:
         """Events count from 0 without a gap; a replay repeats some, and a snapshot stands for many."""
@@ -213,6 +231,7 @@ class StreamCore:
         if event.index > self.index or event.text_length > self._length:
             raise ProtocolError(f"rewound to token {event.index} of {self.index}, which has not come yet")
         self.spans.rewind(event)
+        self.told.rewind(event.index, [call.call_id for call in self.spans.calls])
         self._text = [self.text[: event.text_length]]
         self._length = event.text_length
         self.index = event.index

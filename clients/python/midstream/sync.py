@@ -21,21 +21,23 @@ from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack
 
-from midstream import client, stream
+from midstream import agent, client, stream
+from midstream.agent import Agent
 from midstream.client import RECONNECT_S, SILENCE_S, Completion
 from midstream.dial import Encoding
 from midstream.options import DEFAULT_WINDOW, CreditLike, MessageLike, ParamOptions, StartOptions
-from midstream.protocol import Final, Message, Params, PauseReason, Ready, StreamEvent
+from midstream.protocol import Event, Final, Message, Params, PauseReason, Ready, StreamEvent
 from midstream.reconnecting import ClientState
 from midstream.record_format import Record
 from midstream.recording import Recording
 from midstream.replay import Replay
 from midstream.spans import Call, Thought
 from midstream.stream_core import Chunk, State
+from midstream.tool_tasks import REFUSED, ToolOutcome
 
 T = TypeVar("T")
 
-__all__ = ["Client", "Stream", "connect"]
+__all__ = ["Client", "Run", "Stream", "connect"]
 
 
 class LoopThread:
@@ -250,6 +252,65 @@ class Stream:
         self._thread.run(self._stream.__aexit__(kind, error, trace))
 
 
+class Run:
+    """A run of an agent, made by `Client.run`: see `midstream.Run`, which it is the twin of. Its tools run in
+    other threads, async ones in the client's own."""
+
+    def __init__(self, thread: LoopThread, run: agent.Run) -> None:
+        self._thread = thread
+        self._run = run
+
+    @property
+    def stream(self) -> Stream:
+        """The stream, to be steered as any; its `calls`, `text` and `final` are the run's."""
+        return Stream(self._thread, self._run.stream)
+
+    @property
+    def outcomes(self) -> list[ToolOutcome]:
+        """What came of the calls that stand."""
+        return self._run.outcomes
+
+    @property
+    def messages(self) -> list[Message]:
+        """The whole conversation so far: with another question behind it, the next run's."""
+        return self._run.messages
+
+    def __iter__(self) -> Reading[Event]:
+        return Reading(self._thread, aiter(self._run))
+
+    def answer(self) -> Any:
+        """Read it to its end: see `midstream.Run.answer`."""
+        return self._thread.run(self._run.answer())
+
+    def approve(self, call: Call) -> None:
+        """A call that waits for a yes is made."""
+        self._thread.run(self._run.approve(call))
+
+    def amend(self, call: Call, arguments: Mapping[str, Any] | str, *, partial: bool = False) -> None:
+        """A call has other arguments: see `midstream.Run.amend`."""
+        self._thread.run(self._run.amend(call, arguments, partial=partial))
+
+    def give(self, call: Call, content: object) -> None:
+        """Answer a call by hand, whatever runs for it."""
+        self._thread.run(self._run.give(call, content))
+
+    def refuse(self, call: Call, why: str = REFUSED) -> None:
+        """A call does not run, and the model is told why."""
+        self._thread.run(self._run.refuse(call, why))
+
+    def fork(self, *, at: int | None = None, **options: Unpack[StartOptions]) -> Run:
+        """Another run, which begins as this one stands: see `midstream.Run.fork`."""
+        return Run(self._thread, self._thread.run(self._run.fork(at=at, **options)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.run(self._run.__aexit__(kind, error, trace))
+
+
 class Reading(Generic[T]):
     """One reading of a stream to its end. Where it is dropped before, the stream is cancelled."""
 
@@ -323,6 +384,19 @@ class Client:
         parent = stream if isinstance(stream, str) else stream._stream
         branch = self._client.fork(parent, at=at, window=window, credit=credit, **options)
         return Stream(self._thread, self._thread.run(branch))
+
+    def run(
+        self,
+        agent: Agent,
+        question: str | Sequence[MessageLike],
+        *,
+        window: int = DEFAULT_WINDOW,
+        credit: CreditLike | None = None,
+        **options: Unpack[StartOptions],
+    ) -> Run:
+        """Have an agent answer: see `midstream.Client.run`."""
+        run = self._client.run(agent, question, window=window, credit=credit, **options)
+        return Run(self._thread, self._thread.run(run))
 
     def complete(self, **options: Unpack[StartOptions]) -> Completion:
         """Start a stream, wait for its end and return the whole. Raises StreamFailed if that is an error."""

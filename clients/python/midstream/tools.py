@@ -14,11 +14,23 @@ from msgspec import Meta, Struct
 
 from midstream.docstrings import read_docstring
 from midstream.protocol import NamedTool, Tool
-from midstream.schemas import from_json, json_schema
+from midstream.schemas import Schema, from_json, json_schema
 from midstream.spans import Call
 
 Function = Callable[..., Any]
-ToolLike = Tool | Mapping[str, Any] | Function
+
+
+class JsonTool(Struct, frozen=True, kw_only=True):
+    """A function of which a JSON schema says the arguments, and which takes them as JSON has them: for what
+    has no hints of Python's, such as the tools of another server."""
+
+    name: str
+    function: Function
+    parameters: Schema
+    description: str | None = None
+
+
+ToolLike = Tool | Mapping[str, Any] | JsonTool | Function
 ToolChoiceLike = str | NamedTool | Mapping[str, Any] | Function
 _MODES = ("auto", "none", "required")
 
@@ -39,6 +51,9 @@ def tool_of(source: ToolLike) -> Tool:
         return source
     if isinstance(source, Mapping):
         return msgspec.convert(dict(source), Tool)
+    if isinstance(source, JsonTool):
+        told = {"name": source.name, "description": source.description, "parameters": source.parameters}
+        return msgspec.convert({"function": told}, Tool)
     name = _name(source)
     described = read_docstring(_documentation(source))
     function = {
@@ -57,7 +72,7 @@ def tool_choice_of(choice: ToolChoiceLike) -> object:
     return {"type": "function", "function": {"name": name}}
 
 
-def run_call(call: Call, functions: Iterable[Function]) -> Any:
+def run_call(call: Call, functions: Iterable[Function | JsonTool]) -> Any:
     """Call that one of the functions which the model has called, with its arguments as the hints have them,
     and return what it returns: of an async function, what is to be awaited. Of a type, a value of it.
 
@@ -68,12 +83,18 @@ def run_call(call: Call, functions: Iterable[Function]) -> Any:
         raise BadCall(f"there is no tool {call.name!r}; there are {', '.join(named)}")
     function = named[call.name]
     try:
-        if isinstance(function, type):
+        given = call.parsed
+        if isinstance(function, JsonTool):
+            return_of = function.function
+        elif isinstance(function, type):
             return from_json(call.arguments, function)
-        arguments = from_json(call.arguments, _arguments(function))
+        else:
+            arguments = from_json(call.arguments, _arguments(function))
+            given = {name: getattr(arguments, name) for name in given}
+            return_of = function
     except ValueError as error:
         raise BadCall(f"the arguments of {call.name} do not fit: {error}") from None
-    return function(**{name: getattr(arguments, name) for name in call.parsed})
+    return return_of(**given)
 
 
 def _arguments(function: Function) -> type[Struct]:
@@ -99,8 +120,8 @@ def _with_description(hint: Any, described: str | None) -> Any:
     return Annotated[hint, Meta(description=words)] if words else hint
 
 
-def _name(function: Function) -> str:
-    name = getattr(function, "__name__", None)
+def _name(function: Function | JsonTool) -> str:
+    name = function.name if isinstance(function, JsonTool) else getattr(function, "__name__", None)
     if not isinstance(name, str):
         raise TypeError(f"{function!r} is no function that could be a tool: it has no name")
     return name

@@ -10,26 +10,33 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
+from midstream.agent import Run
 from midstream.cli.answer_view import TEMPERATURE_STEP, AnswerView
 from midstream.cli.key_bindings import Intent
 from midstream.cli.sanitize import sanitize
 from midstream.errors import ConnectionLost, RequestError, RequestFinished
-from midstream.stream import Stream
+from midstream.protocol import Event, Snapshot, Token, ToolCallDone
+from midstream.spans import Call
+from midstream.stream_core import Chunk
 
 
 class AnswerController:
     def __init__(
         self,
-        stream: Stream,
+        run: Run,
         view: AnswerView,
-        prompt: Callable[[str], Awaitable[str | None]],
+        prompt: Callable[[str, str], Awaitable[str | None]],
         redraw: Callable[[], None],
     ) -> None:
-        self._stream = stream
+        self._run = run
+        self._stream = stream = run.stream
         self._view = view
         self._prompt = prompt
         self._redraw = redraw
+        self._asking = asyncio.Lock()  # one question at a time
+        self._calls: asyncio.Queue[str] = asyncio.Queue()  # that wait for a yes
         self._actions: dict[Intent, Callable[[], Awaitable[object]]] = {
             Intent.TOGGLE: self._toggle_pause,
             Intent.STOP: stream.cancel,
@@ -44,28 +51,63 @@ class AnswerController:
 
     async def read(self) -> None:
         """Show the answer up to its end."""
-        while (chunk := await self._stream.next()) is not None:
-            self._view.add_chunk(chunk, time.monotonic())
+        async for event in self._run:
+            self._show(event)
             self._update_view()
-        self._update_view()  # of its end no chunk tells, nor of what came behind the last
+
+    def _show(self, event: Event) -> None:
+        match event:
+            case Token(index=index, count=count, delta=delta):
+                self._view.add_chunk(Chunk(index, count, delta), time.monotonic())
+            case Snapshot(index=index, text=text):
+                self._view.replace(index, text)
+            case ToolCallDone(call_id=call_id, approval=True) if not self._run.agent.approve:
+                self._calls.put_nowait(call_id)
 
     async def steer(self, intents: asyncio.Queue[Intent]) -> None:
         """Carry out intents for ever. What the server refuses is said; what comes too late is no matter."""
         while True:
             intent = await intents.get()
-            self._view.error = None
-            try:
-                await self._actions[intent]()
-            except RequestFinished:
-                pass
-            except (RequestError, ConnectionLost) as refusal:  # reading finds out where all is lost
-                self._view.error = sanitize(str(refusal))
-            self._update_view()
+            await self._carry_out(self._actions[intent])
+
+    async def approve(self) -> None:
+        """Ask about the calls that wait for a yes, for ever."""
+        while True:
+            call_id = await self._calls.get()
+            while (call := self._waits(call_id)) is not None:
+                await self._carry_out(partial(self._ask, call))
+
+    def _waits(self, call_id: str) -> Call | None:
+        told = self._stream.final is not None or call_id in self._stream.channel.core.told
+        calls = (call for call in self._stream.calls if call.call_id == call_id and call.approval)
+        return None if told else next(calls, None)
+
+    async def _ask(self, call: Call) -> None:
+        async with self._asking:
+            said = await self._prompt(f"{sanitize(call.name)}: y runs it, n does not, e edits ▸ ", "")
+            edited = said in ("e", "E") and await self._prompt(f"{sanitize(call.name)} ▸ ", call.arguments)
+        if edited:
+            await self._run.amend(call, edited)
+        elif said in ("y", "Y"):
+            await self._run.approve(call)
+        elif said in ("n", "N"):
+            await self._run.refuse(call)
+
+    async def _carry_out(self, action: Callable[[], Awaitable[object]]) -> None:
+        self._view.error = None
+        try:
+            await action()
+        except RequestFinished:
+            pass
+        except (RequestError, ConnectionLost) as refusal:  # reading finds out where all is lost
+            self._view.error = sanitize(str(refusal))
+        self._update_view()
 
     def _update_view(self) -> None:
         """Steering may have taken back what is shown; what stands and was read is known to the stream."""
         self._view.truncate(self._stream.consumed)
         self._view.thoughts, self._view.calls = self._stream.thoughts, self._stream.calls
+        self._view.outcomes = self._run.outcomes
         self._view.set_paused(self._stream.pause_reason)
         self._view.ended = self._stream.final is not None
         self._redraw()
@@ -93,7 +135,8 @@ class AnswerController:
             await self._stream.pause()
             self._update_view()
         try:
-            text = await self._prompt("interject ▸ ")
+            async with self._asking:
+                text = await self._prompt("interject ▸ ", "")
             if text:
                 await self._inject(text)
         finally:

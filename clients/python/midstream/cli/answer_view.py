@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from midstream.cli.sanitize import sanitize
-from midstream.protocol import Message
-from midstream.spans import Call, Thought, answer_message
+from midstream.spans import Call, Thought
 from midstream.stream_core import Chunk
+from midstream.tool_tasks import ToolOutcome
 
 Kind = Literal["text", "reasoning", "call", "note", "interjection"]
 State = Literal["waiting", "reasoning", "writing", "paused", "ended"]
@@ -24,6 +24,7 @@ RATE_WINDOW_S = 3.0  # the tokens of how many seconds make the tokens a second
 TEMPERATURE_STEP, MAX_TEMPERATURE = 0.1, 2.0
 MAX_SENTENCE_TOKENS = 40  # a sentence longer than this is taken back in parts
 REWIND_TOKENS = 10
+SHOWN_RESULT = 500  # characters of what a tool returns
 _SENTENCE_ENDS = (".", "!", "?", "。", "\uff01", "\uff1f", "…", "\n")
 
 
@@ -48,6 +49,7 @@ class AnswerView:
         self.marks: list[Mark] = []
         self.thoughts: list[Thought] = []
         self.calls: list[Call] = []
+        self.outcomes: list[ToolOutcome] = []
         self._ends: list[int] = []  # length of the text up to and with each token
         self._arrivals: deque[tuple[float, int]] = deque()
 
@@ -74,6 +76,13 @@ class AnswerView:
             if mark.kind != "interjection" or mark.index <= index
         ]
         self._arrivals.clear()
+
+    def replace(self, index: int, text: str) -> None:
+        """All that there is, where what happened in between is not known."""
+        known = self.index if index >= self.index and text.startswith(self.text) else 0
+        self.truncate(known)
+        self.text += text[len(self.text) :]
+        self._ends += [len(self.text)] * (index - known)
 
     def add_mark(self, index: int, kind: Kind, label: str) -> None:
         self.marks.append(Mark(index, kind, label))
@@ -151,21 +160,18 @@ class AnswerView:
             yield Mark(thought.index, "reasoning", thought.text.rstrip() + "\n\n" if over else thought.text)
         for call in self.calls:
             yield Mark(call.index, "call", f"⚙ {call.name} {call.arguments}" + ("\n" if call.whole else ""))
-
-    def turns(self) -> list[Message]:
-        """The answer as the model has it: its own words and calls, and the words that were put in between."""
-        turns: list[Message] = []
-        shown = said = 0
-        for mark in self.marks:
-            if mark.kind == "interjection":
-                at, said = self._start(mark.index), mark.index
-                turns += [answer_message(self.text[shown:at], []), Message(role="user", content=mark.label)]
-                shown = at
-        calls = [call for call in self.calls if call.index >= said]  # of those before there is no result
-        return [*turns, answer_message(self.text[shown:], calls)]
+        for outcome in self.outcomes:
+            if outcome.index is not None:
+                yield Mark(outcome.index, "call", f"⚙ {outcome.call.name} → {_shown(outcome)}\n")
 
     def _start(self, index: int) -> int:
         return self._ends[min(index, len(self._ends)) - 1] if index and self._ends else 0
+
+
+def _shown(outcome: ToolOutcome) -> str:
+    said = f"error: {outcome.error}" if outcome.content is None else outcome.content
+    said = " ".join(said.split())
+    return said[:SHOWN_RESULT] + ("…" if len(said) > SHOWN_RESULT else "")
 
 
 def status_line(view: AnswerView, now: float) -> str:

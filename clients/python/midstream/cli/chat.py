@@ -26,14 +26,12 @@ from midstream.cli.key_bindings import CHAT_HELP, CHAT_KEYS, EXIT_STATUS, Intent
 from midstream.cli.sanitize import sanitize
 from midstream.cli.summary import summary
 from midstream.cli.terminal.answer_screen import STYLE, AnswerScreen, print_lines
-from midstream.cli.tool_functions import NoTool, answer, load_tool
+from midstream.cli.tool_functions import NoAgent, NoTool, load_agent, load_tool
 from midstream.errors import MidstreamError
 from midstream.options import StartOptions
-from midstream.protocol import Final, Message
-from midstream.spans import Call
+from midstream.protocol import Message
 from midstream.tools import Function
 
-SHOWN_RESULT = 500  # characters of what a tool returns
 NO_TERMINAL = "midstream: chat needs a terminal; for files and pipes there is `midstream run`"
 
 
@@ -49,8 +47,6 @@ def main(argv: Sequence[str]) -> int:
         return 1
     except EOFError:  # the terminal went away
         return 0
-    except KeyboardInterrupt:  # while a tool ran: there are no keys then
-        return EXIT_STATUS[Intent.INTERRUPT]
 
 
 def _parser() -> ArgumentParser:
@@ -63,7 +59,14 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--model", metavar="NAME", help="which of the models that are served")
     parser.add_argument("--system", metavar="TEXT", help="what the model is told before the conversation")
     add_sampling(parser)
-    parser.add_argument(
+    tools = parser.add_mutually_exclusive_group()
+    tools.add_argument(
+        "--agent",
+        type=_agent,
+        metavar="FILE.py",
+        help="the midstream.Agent that a Python file defines as `agent`: its tools and its system message",
+    )
+    tools.add_argument(
         "--tool",
         type=_tool,
         action="append",
@@ -81,6 +84,13 @@ def _tool(place: str) -> Function:
         raise ArgumentTypeError(str(error)) from None
 
 
+def _agent(place: str) -> midstream.Agent:
+    try:
+        return load_agent(place)
+    except NoAgent as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
 class Quit(Exception):
     """The person wants to go."""
 
@@ -91,9 +101,9 @@ class Quit(Exception):
 class Chat:
     def __init__(self, arguments: Namespace) -> None:
         self._arguments = arguments
-        self._options = cast(StartOptions, {"model": arguments.model, **sampling(arguments)})
-        if arguments.tool:
-            self._options["tools"] = arguments.tool
+        model = {"model": arguments.model} if arguments.model else {}
+        self._options = cast(StartOptions, {**model, **sampling(arguments)})
+        self._agent = arguments.agent or midstream.Agent(tools=arguments.tool)
         self._prompt: PromptSession[str] = PromptSession()
         self._history: list[Message] = []
         if arguments.system:
@@ -135,42 +145,22 @@ class Chat:
 
     async def _turn(self, text: str) -> None:
         """One question and its answer, with whatever tools are called for it."""
-        messages = [*self._history, Message(role="user", content=text)]
-        while (await self._answer(messages)).finish_reason == "tool_calls":
-            results = await self._results()
-            if not results:  # something was said behind the calls: they stand no more
-                return
-            messages = [*self._history, *results]
-
-    async def _answer(self, messages: list[Message]) -> Final:
-        """What the model says to this. Both are remembered if it says anything."""
+        question = [*self._history, Message(role="user", content=text)]
         view = AnswerView()
-        async with self._connect(view) as client:
-            stream = await client.start(**self._options | {"messages": messages})
-            async with stream:
-                try:
-                    await self._show(stream, view)
-                finally:
-                    if view.text or view.calls:
-                        self._history = [*messages, *view.turns()]
-        assert stream.final is not None  # leaving the stream's block has waited for it
-        print_lines([("note", summary(stream.final))])
-        return stream.final
+        async with (
+            self._connect(view) as client,
+            await client.run(self._agent, question, **self._options) as run,
+        ):
+            try:
+                await self._show(run, view)
+            finally:
+                if view.text or view.calls:
+                    self._history = run.messages
+        final = run.stream.final
+        assert final is not None  # leaving the run's block has waited for it
+        print_lines([("note", summary(final))])
 
-    async def _results(self) -> list[Message]:
-        """What comes of the calls that the model has made last."""
-        results = []
-        for called in self._history[-1].tool_calls or ():
-            function = called.function
-            call = Call(call_id=called.id, name=function.name, arguments=function.arguments, index=0)
-            result = await answer(call, self._arguments.tool)
-            results.append(result)
-            said = sanitize(" ".join(str(result.content).split()))
-            more = "…" if len(said) > SHOWN_RESULT else ""
-            print_lines([("call", f"⚙ {sanitize(call.name)} → "), ("note", said[:SHOWN_RESULT] + more)])
-        return results
-
-    async def _show(self, stream: midstream.Stream, view: AnswerView) -> None:
+    async def _show(self, run: midstream.Run, view: AnswerView) -> None:
         """Draw, read and carry out intents, all at once, until the answer ends or the person leaves."""
         intents: asyncio.Queue[Intent] = asyncio.Queue()
         leaving: asyncio.Future[Intent] = asyncio.get_running_loop().create_future()
@@ -184,8 +174,10 @@ class Chat:
         screen = AnswerScreen(
             view, CHAT_KEYS, on_intent, lambda: (status_line(view, time.monotonic()), chat_help(view.state))
         )
-        controller = AnswerController(stream, view, screen.prompt, screen.redraw)
+        controller = AnswerController(run, view, screen.prompt, screen.redraw)
         async with screen.running() as drawing:
-            await first_of(controller.read(), controller.steer(intents), also=(leaving, drawing))
+            await first_of(
+                controller.read(), controller.steer(intents), controller.approve(), also=(leaving, drawing)
+            )
         if leaving.done():
             raise Quit(EXIT_STATUS[leaving.result()])

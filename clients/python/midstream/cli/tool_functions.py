@@ -1,28 +1,26 @@
-"""Tools of a conversation at the terminal: functions that were named on the command line, and their calls
-run.
-
-Knows no terminal and no stream.
-"""
+"""Tools and agents that were named on the command line, found in Python files. Knows no terminal and no
+stream."""
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import importlib.util
-import inspect
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
-from midstream.protocol import Message
-from midstream.spans import Call
-from midstream.tools import Function, run_call, tool_of
+from midstream.agent import Agent
+from midstream.tools import Function, tool_of
+
+AGENT = "agent"  # the name that it has in its file
 
 
 class NoTool(ValueError):
     """What was named is no tool; the message says why."""
+
+
+class NoAgent(ValueError):
+    """What was named has no agent; the message says why."""
 
 
 def load_tool(place: str) -> Function:
@@ -38,6 +36,20 @@ def load_tool(place: str) -> Function:
     return function  # type: ignore[no-any-return]
 
 
+def load_agent(place: str) -> Agent:
+    """The agent that `FILE.py` or `module` defines by the name `agent`, or that of `FILE.py:name`. Raises
+    NoAgent."""
+    source, colon, name = place.rpartition(":")
+    source, name = (source, name) if colon else (place, AGENT)
+    try:
+        agent = getattr(_module(source), name)
+    except Exception as error:
+        raise NoAgent(f"{place}: {str(error) or type(error).__name__}") from error
+    if not isinstance(agent, Agent):
+        raise NoAgent(f"{place}: {name} is no midstream.Agent")
+    return agent
+
+
 def _module(source: str) -> ModuleType:
     """Modules are looked for where the person stands, too."""
     if not source.endswith(".py"):
@@ -51,17 +63,3 @@ def _module(source: str) -> ModuleType:
     sys.modules[spec.name] = module  # its classes look themselves up there
     spec.loader.exec_module(module)
     return module
-
-
-async def answer(call: Call, functions: Sequence[Function]) -> Message:
-    """Run it, and tell the model what came of it: also what went wrong, so that it may do better."""
-    try:
-        return call.answer(await _result(call, functions))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the conversation goes on
-        return call.answer(f"error: {str(error) or type(error).__name__}")
-
-
-async def _result(call: Call, functions: Sequence[Function]) -> Any:
-    """In a thread, so that a slow function does not hold up the connection."""
-    result = await asyncio.to_thread(run_call, call, functions)
-    return await result if inspect.isawaitable(result) else result

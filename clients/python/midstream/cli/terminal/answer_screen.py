@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 
 from prompt_toolkit.application import Application, run_in_terminal
 from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import FormattedText, StyleAndTextTuples
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -94,10 +95,10 @@ class AnswerScreen:
         """The view has changed."""
         self._application.invalidate()
 
-    async def prompt(self, question: str) -> str | None:
-        """A line from the person, or None if there is to be none."""
+    async def prompt(self, question: str, text: str) -> str | None:
+        """A line from the person, who finds this text in it; or None if there is to be none."""
         self._question = question
-        self._input.reset()
+        self._input.reset(Document(text))
         self._reply = asyncio.get_running_loop().create_future()
         self._application.layout.focus(self._input)
         self.redraw()

@@ -1,0 +1,218 @@
+/**
+ * A run of an agent: one stream from the question to the answer, and the tools that run for it.
+ *
+ * It is read here. What is done about calls is `StreamCalls`'s.
+ * @module
+ * @import { Agent, RunOptions } from "./agent.js"
+ * @import { Client } from "./client.js"
+ * @import { Call, Message, StreamEvent } from "./protocol.js"
+ * @import { CallState, Outcome, ToolOutcome, ToolProgress } from "./stream-calls.js"
+ * @import { Stream } from "./stream.js"
+ */
+
+import { LimitReached, ParseError } from "./errors.js";
+import { StreamCalls } from "./stream-calls.js";
+import { answerMessage } from "./tools.js";
+
+/** @typedef {StreamEvent | ToolProgress | ToolOutcome} RunEvent What the server says, and what tools do. */
+
+/**
+ * Made by `client.run`. It is read by iterating over its events, by `answer`, or, where `onevent` was given, as its stream is.
+ * Leaving a loop over it before its end cancels it, and every tool that runs for it.
+ */
+export class Run {
+  #client;
+  #agent;
+  #question;
+  #calls;
+  #onevent;
+  /** @type {RunEvent[] | null} those to be iterated over, where nobody is called with them */ #events;
+  #wake = () => {};
+  /** @type {Promise<unknown> | null} of what was asked for */ #reading = null;
+  #tooMany = false;
+
+  /**
+   * @param {Client} client @param {Agent} agent @param {Message[]} question @param {Stream} stream
+   * @param {RunOptions["onevent"]} onevent
+   */
+  constructor(client, agent, question, stream, onevent) {
+    this.#client = client;
+    this.#agent = agent;
+    this.#question = question;
+    /** To be steered. */
+    this.stream = stream;
+    this.#onevent = onevent;
+    this.#events = onevent ? null : [];
+    this.#calls = new StreamCalls(agent, stream, (event) => this.#tell(event));
+  }
+
+  /** @param {Client} client @param {Agent} agent @param {string | Message[]} question @param {RunOptions} given */
+  static start(client, agent, question, { onevent = agent.options.onevent, ...given }) {
+    const { tools, output, fields, options } = agent;
+    const grammar = output === undefined ? {} : { grammar: { json_schema: output } };
+    const messages = agent.messages(question);
+    const asked = { ...options, ...given, ...fields, ...grammar, messages, ...(tools.length && { tools }) };
+    return Run.#begin(
+      (receive) => client.start({ ...asked, onevent: receive }),
+      (stream) => new Run(client, agent, messages, stream, onevent),
+    );
+  }
+
+  /**
+   * Another run, which begins as this one stands before output token `at`, or behind all that has come. Results that stand
+   * there stand in it too, and the others are told to it as they were to this one.
+   * @param {{at?: number} & RunOptions} [options]
+   */
+  fork({ at = this.stream.index, onevent, ...given } = {}) {
+    const asked = { ...given, ...this.#agent.fields, at };
+    return Run.#begin(
+      (receive) => this.#client.fork(this.stream, { ...asked, onevent: receive }),
+      (stream) => {
+        const run = new Run(this.#client, this.#agent, this.#question, stream, onevent);
+        run.#calls.inherit(this.#calls, at);
+        return run;
+      },
+    );
+  }
+
+  /**
+   * Events may come before the stream itself does.
+   * @param {(receive: (event: StreamEvent) => void) => Promise<Stream>} open @param {(stream: Stream) => Run} make
+   */
+  static async #begin(open, make) {
+    /** @type {StreamEvent[]} */ const early = [];
+    /** @type {Run | null} */ let run = null;
+    const stream = await open((event) => (run ? run.#receive(event) : early.push(event)));
+    run = make(stream);
+    for (const event of early) run.#receive(event);
+    return run;
+  }
+
+  // -- what came of it ------------------------------------------------------------------------------------
+
+  /** What came of each call that stands. @returns {Outcome[]} */
+  get outcomes() {
+    return this.#calls.outcomes;
+  }
+
+  /** Where a call that stands has got to. @param {Call} call @returns {CallState} */
+  state(call) {
+    return this.#calls.state(call);
+  }
+
+  /** The whole conversation so far: with another question behind it, the next run's. @returns {Message[]} */
+  get messages() {
+    const { text } = this.stream;
+    const messages = [...this.#question];
+    const told = this.#calls.told;
+    let from = 0;
+    for (let at = 0; at < told.length;) {
+      const turn = told.slice(at).filter(({ index }) => index === told[at].index);
+      const { length } = turn[0];
+      messages.push(answerMessage(text.slice(from, length), turn.map(({ call }) => call)));
+      messages.push(...turn.map(({ call: { call_id, name }, content, error }) =>
+        ({ role: "tool", name, tool_call_id: call_id, content: error === undefined ? content : JSON.stringify({ error }) })));
+      from = length;
+      at += turn.length;
+    }
+    return from < text.length ? [...messages, { role: "assistant", content: text.slice(from) }] : messages;
+  }
+
+  /**
+   * Read it to its end: what it says behind the last results, or, where the agent has an `output`, the value of that.
+   * Throws as reading its stream does, a LimitReached, and a ParseError where there is no such value.
+   */
+  async answer() {
+    if (!this.#reading) this.#events = null;
+    while (await this.stream.next());
+    this.#checkLimit();
+    const text = this.stream.text.slice(this.#calls.told.at(-1)?.length ?? 0);
+    if (this.#agent.output === undefined) return text;
+    try {
+      return JSON.parse(text);
+    } catch {
+      throw new ParseError(text, /** @type {import("./protocol.js").Final} */ (this.stream.final));
+    }
+  }
+
+  // -- reading --------------------------------------------------------------------------------------------
+
+  /** Every event of the stream, and what tools do. @returns {AsyncIterableIterator<RunEvent>} */
+  [Symbol.asyncIterator]() {
+    return {
+      next: async () => {
+        const value = await this.#next();
+        return value ? { value, done: false } : { value: undefined, done: true };
+      },
+      return: async () => {
+        this.stream.cancel().catch(() => {}); // where the connection is gone there is nothing to cancel
+        return { value: undefined, done: true };
+      },
+      [Symbol.asyncIterator]() {
+        return this;
+      },
+    };
+  }
+
+  /** Chunks are asked for while nothing is here: so it decodes as it is read. @returns {Promise<RunEvent | null>} */
+  async #next() {
+    if (!this.#events) throw new TypeError("its events are told to `onevent`, or were read by `answer`");
+    for (;;) {
+      const event = this.#events.shift();
+      if (event) return event;
+      if (this.stream.final && !this.#reading) {
+        this.#checkLimit();
+        return null;
+      }
+      const news = new Promise((resolve) => (this.#wake = () => resolve(undefined)));
+      this.#reading ??= this.stream.next().finally(() => (this.#reading = null));
+      await Promise.race([this.#reading, news]);
+    }
+  }
+
+  #checkLimit() {
+    const { requestId } = this.stream;
+    if (this.#tooMany) throw new LimitReached(`the model made more than ${this.#agent.maxCalls} calls`, requestId);
+  }
+
+  /** @param {StreamEvent} event */
+  #receive(event) {
+    this.#tell(event);
+    this.#calls.receive(event);
+    if (this.#tooMany || this.stream.calls.length <= this.#agent.maxCalls) return;
+    this.#tooMany = true;
+    this.stream.cancel().catch(() => {});
+  }
+
+  /** @param {RunEvent} event */
+  #tell(event) {
+    this.#onevent?.(event);
+    this.#events?.push(event);
+    this.#wake();
+  }
+
+  // -- what is said of its calls --------------------------------------------------------------------------
+
+  /** A call that waits for a yes may run. @param {Call} call */
+  approve(call) {
+    return this.#calls.approve(call);
+  }
+
+  /** A call does not run, and the model is told so. @param {Call} call @param {string} [why] */
+  refuse(call, why) {
+    return this.#calls.refuse(call, why);
+  }
+
+  /**
+   * A call has other arguments, or, with `partial`, begins with this text, and the model writes on.
+   * @param {Call} call @param {Record<string, any> | string} given @param {{partial?: boolean}} [options]
+   */
+  amend(call, given, options) {
+    return this.#calls.amend(call, given, options);
+  }
+
+  /** Say what a call returned, by hand. @param {Call} call @param {unknown} content */
+  give(call, content) {
+    return this.#calls.give(call, content);
+  }
+}

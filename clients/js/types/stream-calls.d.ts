@@ -1,0 +1,71 @@
+export class StreamCalls {
+    /** @param {Agent} agent @param {Stream} stream @param {(event: ToolProgress | ToolOutcome) => void} tell */
+    constructor(agent: Agent, stream: Stream, tell: (event: ToolProgress | ToolOutcome) => void);
+    /** As another's were before output token `at`, for a fork of its stream. @param {StreamCalls} other @param {number} at */
+    inherit(other: StreamCalls, at: number): void;
+    /** What came of the calls that stand. @returns {Outcome[]} */
+    get outcomes(): Outcome[];
+    /** The same in the order of the conversation, with how much text stands before each. */
+    get told(): {
+        call: Call;
+        content?: string;
+        error?: string;
+        index: number | null;
+        told: boolean;
+        length: number;
+    }[];
+    /** @param {Call} call @returns {CallState} */
+    state(call: Call): CallState;
+    /** @param {Call} call */
+    approve(call: Call): Promise<number>;
+    /** It does not run, and the model is told so. @param {Call} call @param {string} [why] */
+    refuse(call: Call, why?: string): Promise<number>;
+    /**
+     * It has other arguments, or, with `partial`, begins with this text. What waits for a yes still does.
+     * @param {Call} call @param {Record<string, any> | string} given @param {{partial?: boolean}} [options]
+     */
+    amend(call: Call, given: Record<string, any> | string, options?: {
+        partial?: boolean;
+    }): Promise<number>;
+    /** What it returned, by hand: if its tool runs, nobody waits for that any more. @param {Call} call @param {unknown} content */
+    give(call: Call, content: unknown): Promise<number>;
+    /** @param {StreamEvent} event */
+    receive(event: StreamEvent): void;
+    #private;
+}
+/**
+ * What came of a call, and the token
+ *   before which the model is told it; null where it is not yet.
+ */
+export type Outcome = {
+    call: Call;
+    content?: string;
+    error?: string;
+    index: number | null;
+};
+export type ToolProgress = {
+    type: "tool_progress";
+    call: Call;
+} & Progress;
+export type ToolOutcome = {
+    type: "tool_outcome";
+    call: Call;
+    content?: string;
+    error?: string;
+};
+/**
+ * with the length of the text before it
+ */
+export type Told = Outcome & {
+    told: boolean;
+    length: number;
+};
+/**
+ * `asking`: for a yes; `waiting`: for a result by hand
+ */
+export type CallState = "writing" | "asking" | "running" | "waiting" | "answered" | "failed";
+import type { Call } from "./protocol.js";
+import type { StreamEvent } from "./protocol.js";
+import type { Agent } from "./agent.js";
+import type { Stream } from "./stream.js";
+import type { Progress } from "./tool-runs.js";

@@ -1,0 +1,289 @@
+"""What is done about the calls of one stream: whether each may run, its function, and what the model is told.
+
+Which calls stand is the stream's to know. From that, and from what has come of them, follows what is to be
+done, after every event anew: so a call that is taken back, changed or made again needs no rule. It holds the
+stream's channel and never the stream, which ends when nobody else holds it, and with it whatever runs here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from midstream.daemon_thread import in_thread
+from midstream.errors import ConnectionLost, InvalidParams, RequestError, RequestFinished
+from midstream.protocol import Amend, Approve, Approved, Event, Injected, Message, Rewound, Tool, ToolResult
+from midstream.schemas import from_json, to_json
+from midstream.spans import Call
+from midstream.stream_channel import Channel
+from midstream.stream_core import Noted
+from midstream.tools import run_call
+
+if TYPE_CHECKING:
+    from midstream.agent import Agent
+
+REFUSED = "the user said no"
+
+
+class ToolProgress(Noted, kw_only=True, tag="tool_progress"):
+    """How far a tool has come, as it says itself: `done` of `total`."""
+
+    call: Call
+    done: float
+    total: float | None = None
+    message: str | None = None
+
+
+class ToolOutcome(Noted, kw_only=True, tag="tool_outcome"):
+    """What came of a call: what the model is told, or the error. `index`: the output token before which it
+    stands, once it does."""
+
+    call: Call
+    content: str | None = None
+    error: str | None = None
+    index: int | None = None
+
+    @property
+    def message(self) -> Message:
+        """The turn that tells it."""
+        content = to_json({"error": self.error}) if self.content is None else self.content
+        return Message(role="tool", content=content, name=self.call.name, tool_call_id=self.call.call_id)
+
+
+_report: ContextVar[Callable[[float, float | None, str | None], None]] = ContextVar("midstream.progress")
+
+
+def progress(done: float, total: float | None = None, message: str | None = None) -> None:
+    """Say, out of a tool that an agent runs, how far it has come: whoever reads the run sees a
+    `ToolProgress`. Elsewhere it does nothing."""
+    report = _report.get(None)
+    if report is not None:
+        report(done, total, message)
+
+
+class _Work(Struct):
+    """A whole call, and what is done about it."""
+
+    call: Call
+    task: asyncio.Task[None] | None = None
+    begun: bool = False  # whether its function is what the task runs
+    outcome: ToolOutcome | None = None
+
+
+class ToolTasks:
+    def __init__(self, channel: Channel, agent: Agent) -> None:
+        self.made: set[str] = set()  # calls, also those that were taken back
+        self.failure: Exception | None = None  # why the stream was cancelled, where it was from here
+        self._channel = channel
+        self._agent = agent
+        self._functions = [tool for tool in agent.tools if not isinstance(tool, Tool | Mapping)]
+        self._by_hand = {_told_name(tool) for tool in agent.tools if isinstance(tool, Tool | Mapping)}
+        self._work: dict[str, _Work] = {}  # by the id of the call
+        self._agreed: dict[str, Any] = {}  # the arguments with which a call may be made, where it was changed
+        self._keeper: asyncio.Task[None] | None = None
+
+    # -- what came of it -------------------------------------------------------------------------------
+
+    @property
+    def outcomes(self) -> list[ToolOutcome]:
+        """Of the calls that stand."""
+        results = self._channel.core.told.results
+        return [
+            replace(work.outcome, index=results[call_id].index if call_id in results else None)
+            for call_id, work in self._work.items()
+            if work.outcome is not None
+        ]
+
+    def inherit(self, parent: ToolTasks, at: int) -> None:
+        """Of a fork at this token: what came of a call that stands here is known, and nothing runs twice for
+        it. Where the model was not told it yet, it is."""
+        told = self._channel.core.told
+        told.inherit(parent._channel.core.told, at)
+        for work in parent._work.values():
+            if work.outcome is not None and (work.call.end or 0) <= at:
+                again = self._work[work.call.call_id] = _Work(work.call, outcome=work.outcome)
+                if work.call.call_id not in told:
+                    again.task = self._spawn(self._tell(again))
+
+    # -- events ----------------------------------------------------------------------------------------
+
+    def receive(self, event: Event) -> None:
+        """The next event that is read. What it makes of calls is begun, or cancelled."""
+        if not isinstance(event, Noted):
+            self._follow()
+        if isinstance(event, Rewound):
+            self._tell_again()
+
+    def _tell_again(self) -> None:
+        """What was told, and taken back without its call."""
+        for call_id, work in self._work.items():
+            if work.outcome is not None and call_id not in self._channel.core.told and not _runs(work):
+                work.task = self._spawn(self._tell(work))
+
+    def _follow(self) -> None:
+        standing = {call.call_id: call for call in self._channel.core.spans.calls if call.whole}
+        for call_id, work in list(self._work.items()):
+            call = standing.get(call_id)
+            if call is None or call.arguments != work.call.arguments:
+                del self._work[call_id]
+                if work.task is not None:
+                    work.task.cancel()
+        for call in standing.values() if not self._channel.ended else ():
+            self.made.add(call.call_id)
+            work = self._work.setdefault(call.call_id, _Work(call))
+            if work.outcome is None and call.approval:
+                self._have_approved(work)
+            elif work.outcome is None and not work.begun and call.name not in self._by_hand:
+                self._begin(work)
+
+    def _begin(self, work: _Work) -> None:
+        if work.task is not None:  # it asks for a yes, and somebody else has said it
+            work.task.cancel()
+        work.begun = True
+        work.task = self._spawn(self._serve(work))
+
+    def _have_approved(self, work: _Work) -> None:
+        """Where nobody is to be asked it is waited for."""
+        if self._agent.approve is not None and work.task is None:
+            work.task = self._spawn(self._ask(work, self._agent.approve))
+
+    def _spawn(self, work: Any) -> asyncio.Task[None]:
+        if self._keeper is None:
+            self._keeper = asyncio.create_task(self._cancel_in_the_end())
+        return asyncio.create_task(work)
+
+    async def _cancel_in_the_end(self) -> None:
+        """Whoever ends the stream, and however: nobody waits for its tools any more."""
+        while not self._channel.ended:
+            await self._channel.wait()
+        for work in self._work.values():
+            if work.task is not None:
+                work.task.cancel()
+
+    # -- a call ----------------------------------------------------------------------------------------
+
+    async def _ask(self, work: _Work, approve: Callable[[Call], Any]) -> None:
+        """Have it approved, refused, or changed; then it comes again, and has been approved."""
+        try:
+            await self._judge(work, await self._verdict(work.call, approve))
+        except RequestFinished:
+            pass
+        except Exception as error:  # noqa: BLE001 - whoever reads the run is told
+            self._fail(error)
+
+    async def _verdict(self, call: Call, approve: Callable[[Call], Any]) -> Any:
+        if call.call_id in self._agreed and self._agreed[call.call_id] == call.parsed:
+            return True
+        waits = inspect.iscoroutinefunction(approve)
+        verdict = approve(call) if waits else await in_thread(partial(approve, call))
+        return await verdict if inspect.isawaitable(verdict) else verdict
+
+    async def _judge(self, work: _Work, verdict: Any) -> None:
+        request_id, call = self._channel.request_id, work.call
+        if isinstance(verdict, Mapping):
+            arguments = to_json(verdict)
+            self._agreed[call.call_id] = from_json(arguments, dict)
+            amend = Amend(request_id=request_id, call_id=call.call_id, arguments=arguments)
+            if (await self._channel.request(amend, Injected)).count:
+                return
+            verdict = True  # nothing differs
+        if verdict is True:
+            with suppress(InvalidParams):  # it stands no more, or has its result from somebody else
+                await self._channel.request(Approve(request_id=request_id, call_id=call.call_id), Approved)
+        else:
+            why = REFUSED if verdict is False else str(verdict)
+            await self._settle(work, ToolOutcome(call=call, error=why))
+
+    def _fail(self, error: Exception) -> None:
+        self.failure = error
+        self._channel.abandon()
+
+    async def _serve(self, work: _Work) -> None:
+        await self._settle(work, await self._outcome(work.call))
+
+    async def give(self, call: Call, content: object = None, error: str | None = None) -> None:
+        """By hand: what runs for the call is cancelled."""
+        work = self._work.setdefault(call.call_id, _Work(call))
+        if work.task is not None:
+            work.task.cancel()
+        told = None if error is not None else _told(content)
+        await self._settle(work, ToolOutcome(call=call, content=told, error=error))
+
+    async def _outcome(self, call: Call) -> ToolOutcome:
+        loop = asyncio.get_running_loop()
+
+        def report(done: float, total: float | None, message: str | None) -> None:
+            noted = ToolProgress(call=call, done=done, total=total, message=message)
+            loop.call_soon_threadsafe(self._channel.note, noted)  # functions that do not wait are in threads
+
+        _report.set(report)
+        timeout = asyncio.timeout(self._agent.tool_timeout_s)
+        try:
+            async with timeout:
+                return ToolOutcome(call=call, content=_told(await self._run(call)))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the model is told
+            late = f"it took longer than {self._agent.tool_timeout_s} s"
+            why = late if timeout.expired() else str(error) or type(error).__name__
+            return ToolOutcome(call=call, error=why)
+
+    async def _run(self, call: Call) -> Any:
+        """In a thread, unless it is known to wait: a slow function does not hold up the connection."""
+        run = partial(run_call, call, self._functions)
+        function = next((one for one in self._functions if getattr(one, "__name__", "") == call.name), None)
+        result = run() if inspect.iscoroutinefunction(function) else await in_thread(run)
+        return await result if inspect.isawaitable(result) else result
+
+    async def _settle(self, work: _Work, outcome: ToolOutcome) -> None:
+        work.outcome = outcome
+        self._channel.note(outcome)
+        await self._tell(work)
+
+    async def _tell(self, work: _Work) -> None:
+        """What the stream does not take it has, or stands no more. Where the connection was lost meanwhile
+        nobody knows, and it is told again."""
+        outcome = work.outcome
+        assert outcome is not None, "it is told once there is one"
+        while not self._channel.ended:
+            frame = ToolResult(
+                request_id=self._channel.request_id,
+                call_id=work.call.call_id,
+                content=outcome.content,
+                error=outcome.error,
+            )
+            try:
+                await self._channel.request(frame, Injected)
+            except (RequestFinished, InvalidParams):
+                return
+            except ConnectionLost:
+                continue
+            except RequestError as refusal:
+                if outcome.content is None:
+                    self._fail(refusal)
+                    return
+                work.outcome = outcome = ToolOutcome(
+                    call=work.call, error=f"the result cannot be told: {refusal}"
+                )
+            else:
+                return
+
+
+def _runs(work: _Work) -> bool:
+    return work.task is not None and not work.task.done()
+
+
+def _told(content: object) -> str:
+    """As the model is told: a text as it is, anything else as JSON."""
+    return content if isinstance(content, str) else to_json(content)
+
+
+def _told_name(tool: Tool | Mapping[str, Any]) -> str:
+    name: str = tool.function.name if isinstance(tool, Tool) else tool["function"]["name"]
+    return name

@@ -1,0 +1,442 @@
+"""Agents, with a model that says what it is told to: tools run as they are called, in one stream."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import midstream
+from midstream import Agent, Call, ToolOutcome, ToolProgress
+from midstream.protocol import Injected, Rewound, Token, ToolCall, ToolCallDone
+from tests.server.server_process import Metrics, Served
+from tests.server.test_tools import spelt
+
+PHASES = ("prefill", "decode")
+PARIS, ROME = spelt({"city": "Paris"}), spelt({"city": "Rome"})
+
+
+@pytest.fixture(scope="module")
+def scripted() -> Iterator[Served]:
+    served = Served(scripted=True)
+    yield served
+    served.end()
+
+
+@pytest.fixture
+async def client(scripted: Served) -> AsyncIterator[midstream.Client]:
+    async with midstream.connect(scripted.http) as client:
+        yield client
+
+
+def saying(*answers: str) -> str:
+    """A question to which the model says this, and the next behind each result."""
+    return f"Say ⟦{'⏭'.join(answers)}⟧"
+
+
+def weather(city: str) -> str:
+    if city == "Rome":
+        raise LookupError("no such place")
+    return f"mild in {city}"
+
+
+class Gate:
+    """A tool that waits until it is let go, and knows what became of it."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.go = asyncio.Event()
+        self.cancelled = asyncio.Event()
+
+    async def weather(self, city: str) -> str:
+        self.begun.set()
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        return f"mild in {city}"
+
+
+async def test_tools_run_as_they_are_called_and_the_model_is_told(client: midstream.Client) -> None:
+    agent = Agent(tools=[weather], system="Be kind.")
+    run = await client.run(agent, saying(f"So.{PARIS}{ROME}", f"Mild.{PARIS}", "Thanks."))
+    events = [event async for event in run]
+    assert await run.answer() == "Thanks."
+    assert run.stream.text == "So.Mild.Thanks."
+    assert [(one.content, one.error) for one in run.outcomes] == [
+        ("mild in Paris", None),
+        (None, "no such place"),
+        ("mild in Paris", None),
+    ]
+    kinds = [type(event) for event in events if not isinstance(event, Token)]
+    assert kinds.index(ToolOutcome) < kinds.index(Injected)
+    roles = [(one.role, one.content, len(one.tool_calls or ())) for one in run.messages]
+    assert roles == [
+        ("system", "Be kind.", 0),
+        ("user", run.messages[1].content, 0),
+        ("assistant", "So.", 2),
+        ("tool", "mild in Paris", 0),
+        ("tool", '{"error":"no such place"}', 0),
+        ("assistant", "Mild.", 1),
+        ("tool", "mild in Paris", 0),
+        ("assistant", "Thanks.", 0),
+    ]
+    again = await client.run(agent, [*run.messages, {"role": "user", "content": saying("Well.")}])
+    assert await again.answer() == "Well."
+
+
+async def test_a_tool_starts_while_the_next_call_is_being_written(client: midstream.Client) -> None:
+    gate = Gate()
+    run = await client.run(Agent(tools=[gate.weather]), saying(PARIS + ROME, "Thanks."), window=1)
+    async for event in run:
+        if isinstance(event, ToolCallDone):
+            break_at = event.end
+            break
+        assert not gate.begun.is_set()
+    await gate.begun.wait()
+    assert run.stream.index < break_at + len(ROME), "the second call is not whole yet"
+
+
+async def test_a_call_is_told_in_the_step_of_its_last_token(client: midstream.Client) -> None:
+    run = await client.run(Agent(tools=[weather]), saying(PARIS + ROME, "Thanks."), window=1)
+    end = 0
+    async for event in run:
+        if isinstance(event, Token):
+            end = event.index + event.count
+        elif isinstance(event, ToolCallDone):
+            assert event.end == end
+
+
+async def test_a_loop_of_twenty_calls_computes_each_token_once(
+    client: midstream.Client, scripted: Served
+) -> None:
+    """The prompt, what is said, and the results with their markup; but for the end, which nobody reads."""
+    before = computed(await scripted.until_idle())
+    run = await client.run(Agent(tools=[weather]), saying(*[PARIS] * 20, "Thanks."))
+    assert await run.answer() == "Thanks."
+    assert run.stream.final is not None
+    usage = run.stream.final.usage
+    assert len(run.outcomes) == 20
+    known = usage.prompt_tokens + usage.injected_tokens + usage.completion_tokens
+    assert computed(await scripted.until_idle()) - before + usage.cached_tokens == known - 1
+
+
+def computed(metrics: Metrics) -> float:
+    """Tokens that went through the model."""
+    return sum(metrics[f'midstream_tokens_computed_total{{phase="{phase}"}}'] for phase in PHASES)
+
+
+async def test_they_run_side_by_side_also_those_that_block(client: midstream.Client) -> None:
+    meeting = threading.Barrier(2, timeout=30)
+
+    def weather(city: str) -> str:
+        meeting.wait()
+        return f"mild in {city}"
+
+    run = await client.run(Agent(tools=[weather]), saying(PARIS + ROME, "Thanks."))
+    assert await run.answer() == "Thanks."
+    assert [one.content for one in run.outcomes] == ["mild in Paris", "mild in Rome"]
+
+
+async def test_a_tool_says_how_far_it_is(client: midstream.Client) -> None:
+    def weather(city: str) -> str:
+        midstream.progress(1, 2, city)
+        return "mild"
+
+    run = await client.run(Agent(tools=[weather]), saying(PARIS, "Thanks."))
+    told = [event for event in [one async for one in run] if isinstance(event, ToolProgress)]
+    assert [(one.call.name, one.done, one.total, one.message) for one in told] == [("weather", 1, 2, "Paris")]
+    midstream.progress(1)  # where nobody asks it is nothing
+
+
+async def test_a_tool_that_takes_too_long_is_cancelled_and_the_model_told(client: midstream.Client) -> None:
+    gate = Gate()
+    run = await client.run(Agent(tools=[gate.weather], tool_timeout_s=0.01), saying(PARIS, "Pity."))
+    assert await run.answer() == "Pity."
+    assert gate.cancelled.is_set()
+    assert run.outcomes[0].error == "it took longer than 0.01 s"
+
+
+async def test_more_calls_than_it_may_make_end_it(client: midstream.Client, scripted: Served) -> None:
+    run = await client.run(Agent(tools=[weather], max_calls=2), saying(PARIS, PARIS, PARIS, "Never."))
+    with pytest.raises(midstream.LimitReached, match="more than 2 calls"):
+        await run.answer()
+    assert len(run.outcomes) == 2
+    await scripted.until_idle()
+
+
+@pytest.mark.parametrize("how", ["cancel", "leave", "drop", "block"])
+async def test_whatever_ends_the_stream_ends_its_tools(
+    client: midstream.Client, scripted: Served, how: str
+) -> None:
+    gate = Gate()
+
+    async def begun() -> midstream.Run:
+        return await client.run(Agent(tools=[gate.weather]), saying(PARIS, "Never."))
+
+    async def until_begun(run: midstream.Run) -> None:
+        async for _ in run:
+            if gate.begun.is_set():
+                break
+
+    if how == "cancel":
+        run = await begun()
+        reading = asyncio.create_task(run.answer())
+        await gate.begun.wait()
+        await run.stream.cancel()
+        await reading
+    elif how == "leave":
+        run = await begun()
+        reading = asyncio.create_task(run.answer())
+        await gate.begun.wait()
+        reading.cancel()
+    elif how == "drop":
+        reading = asyncio.create_task((await begun()).answer())
+        await gate.begun.wait()
+        reading.cancel()
+        del reading
+    else:
+        async with await begun() as run:
+            reading = asyncio.create_task(run.answer())
+            await gate.begun.wait()
+        await reading
+    async with asyncio.timeout(30):
+        await gate.cancelled.wait()
+    await scripted.until_idle()
+
+
+async def test_a_call_that_is_taken_back_takes_its_tool_with_it(client: midstream.Client) -> None:
+    gates = [Gate(), Gate()]
+    calls = iter(gates)
+
+    async def weather(city: str) -> str:
+        return await next(calls).weather(city)
+
+    run = await client.run(Agent(tools=[weather]), saying(f"So.{PARIS}", "Thanks."))
+    reading = asyncio.create_task(run.answer())
+    await gates[0].begun.wait()
+    await run.stream.rewind(2)
+    await run.stream.resume()
+    await gates[1].begun.wait()
+    assert gates[0].cancelled.is_set()
+    gates[1].go.set()
+    assert await reading == "Thanks."
+    assert len(run.outcomes) == 1
+
+
+async def test_a_result_that_is_taken_back_is_told_again_and_runs_once(client: midstream.Client) -> None:
+    made: list[str] = []
+
+    def weather(city: str) -> str:
+        made.append(city)
+        return "mild"
+
+    run = await client.run(Agent(tools=[weather]), saying(PARIS, "Thanks a lot."), window=1)
+    rewound = False
+    async for event in run:
+        if isinstance(event, Token) and event.delta == "k" and not rewound:
+            rewound = True
+            await run.stream.rewind(run.stream.calls[0].end or 0)
+            assert run.stream.text == ""
+    assert await run.answer() == "Thanks a lot."
+    assert made == ["Paris"]
+
+
+async def test_a_call_is_answered_by_hand_or_refused(client: midstream.Client) -> None:
+    gate = Gate()
+    by_hand = msgspec.to_builtins(midstream.tool_of(weather))
+    by_hand["function"]["name"] = "ask"
+    asked = spelt({"city": "Oslo"}, "ask")
+    run = await client.run(Agent(tools=[gate.weather, by_hand]), saying(PARIS + asked, "Thanks."))
+
+    async for event in run:
+        if isinstance(event, ToolCallDone):
+            call = next(one for one in run.stream.calls if one.call_id == event.call_id)
+            if call.name == "ask":
+                await run.give(call, {"degrees": -3})
+            else:
+                await run.refuse(call)
+    assert [(one.content, one.error) for one in run.outcomes] == [
+        (None, "the user said no"),
+        ('{"degrees":-3}', None),
+    ]
+    assert not gate.begun.is_set() or gate.cancelled.is_set()
+    assert await run.answer() == "Thanks."
+
+
+async def test_a_call_waits_for_a_yes_or_a_no(client: midstream.Client) -> None:
+    made: list[str] = []
+
+    def weather(city: str) -> str:
+        made.append(city)
+        return f"mild in {city}"
+
+    def approve(call: Call) -> Any:
+        return {"Paris": True, "Rome": "not that one"}[call.parsed["city"]]
+
+    agent = Agent(tools=[weather], approve=approve)
+    run = await client.run(agent, saying(PARIS + ROME, PARIS, "Thanks."))
+    assert await run.answer() == "Thanks."
+    assert made == ["Paris", "Paris"]
+    assert [one.error for one in run.outcomes] == [None, "not that one", None]
+
+
+async def test_a_call_that_is_amended_is_made_as_amended(client: midstream.Client) -> None:
+    asked: list[str] = []
+
+    async def approve(call: Call) -> Any:
+        asked.append(call.parsed["city"])
+        return {"city": "Rom"}
+
+    def weather(city: str) -> str:
+        return f"mild in {city}"
+
+    call = spelt({"city": "Rome"})
+    run = await client.run(
+        Agent(tools=[weather], approve=approve), saying(call, '"}}\n</tool_call>', "Thanks.")
+    )
+    kinds = [type(event) for event in [one async for one in run]]
+    assert Rewound in kinds
+    assert asked == ["Rome"]
+    assert run.outcomes[0].content == "mild in Rom"
+
+
+async def test_without_somebody_to_ask_the_events_are_answered(client: midstream.Client) -> None:
+    run = await client.run(Agent(tools=[weather], approvals=True), saying(PARIS, "Thanks."))
+    async for event in run:
+        if isinstance(event, ToolCallDone):
+            assert event.approval
+            await run.approve(run.stream.calls[0])
+    assert run.outcomes[0].content == "mild in Paris"
+
+
+async def test_what_the_one_who_is_asked_raises_ends_the_run(
+    client: midstream.Client, scripted: Served
+) -> None:
+    def approve(call: Call) -> bool:
+        raise KeyError(call.name)
+
+    run = await client.run(Agent(tools=[weather], approve=approve), saying(PARIS, "Never."))
+    with pytest.raises(KeyError, match="weather"):
+        await run.answer()
+    await scripted.until_idle()
+
+
+async def test_the_model_writes_on_while_a_tool_runs(client: midstream.Client) -> None:
+    gate = Gate()
+    agent = Agent(tools=[gate.weather], on_tool_call="continue")
+    run = await client.run(agent, saying(f"{PARIS}Meanwhile, this.", "Mild, I hear."))
+    async for _ in run:
+        if run.stream.text == "Meanwhile, this.":
+            gate.go.set()
+    assert await run.answer() == "Mild, I hear."
+    assert [one.content for one in run.messages[1:]] == ["Meanwhile, this.", "mild in Paris", "Mild, I hear."]
+
+
+async def test_what_is_put_in_between_is_a_turn_of_the_conversation(client: midstream.Client) -> None:
+    run = await client.run(Agent(tools=[weather]), saying("Well.", f"I see.{PARIS}", "Thanks."), window=1)
+    async for event in run:
+        if isinstance(event, Token) and run.stream.text == "Well":
+            await run.stream.inject(messages=[{"role": "user", "content": "Hurry!"}])
+    roles = [(one.role, one.content) for one in run.messages[1:]]
+    assert roles[:2] == [("assistant", run.messages[1].content), ("user", "Hurry!")]
+    assert roles[2:] == [("assistant", "I see."), ("tool", "mild in Paris"), ("assistant", "Thanks.")]
+
+
+class Report(msgspec.Struct):
+    city: str
+    degrees: int
+
+
+async def test_an_answer_of_a_type(client: midstream.Client) -> None:
+    agent = Agent(tools=[weather], output=Report)
+    run = await client.run(agent, saying(PARIS, '{"city":"Paris","degrees":20}'))
+    assert await run.answer() == Report("Paris", 20)
+    run = await client.run(agent, saying(PARIS, '{"city":"Paris","degrees":20}'), max_tokens=len(PARIS) + 9)
+    with pytest.raises(midstream.ParseError, match="ended before it was whole"):
+        await run.answer()
+
+
+async def test_a_fork_knows_what_came_of_its_calls(client: midstream.Client) -> None:
+    made: list[str] = []
+
+    def weather(city: str) -> str:
+        made.append(city)
+        return "mild"
+
+    run = await client.run(Agent(tools=[weather]), saying(PARIS, f"Mild.{ROME}", "Thanks."))
+    forks: list[midstream.Run] = []
+    async for event in run:
+        behind_the_first = isinstance(event, Injected) and not forks
+        if behind_the_first or (isinstance(event, ToolOutcome) and "Rome" in event.call.arguments):
+            forks.append(await run.fork())
+    for fork in forks:
+        assert await fork.answer() == "Thanks."
+        assert fork.messages[2].content == "mild"
+        assert len(fork.outcomes) == 2
+    assert sorted(made) == ["Paris", "Rome", "Rome"]
+
+
+def test_without_async(scripted: Served) -> None:
+    with midstream.sync.connect(scripted.http) as client:
+        run = client.run(Agent(tools=[weather]), saying(f"So.{PARIS}", "Thanks."))
+        kinds = {type(event) for event in run}
+        assert {ToolCall, ToolCallDone, ToolOutcome} <= kinds
+        assert run.answer() == "Thanks."
+        assert run.outcomes[0].content == "mild in Paris"
+        assert run.messages[-1].content == "Thanks."
+        assert run.fork().answer() == "Thanks."
+        with client.run(Agent(tools=[weather]), saying("Never.")) as left:
+            pass
+        assert left.stream.final is not None
+
+
+# -- records ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["pause", "continue"])
+async def test_a_run_is_recorded_and_plays_the_same_without_its_tools(
+    client: midstream.Client, tmp_path: Path, how: Any
+) -> None:
+    file, gate = tmp_path / "run.jsonl", Gate()
+    agent = Agent(tools=[gate.weather], on_tool_call=how)
+    with client.record(file):
+        run = await client.run(
+            agent, saying(f"So.{PARIS}And.{PARIS}More.", f"Now.{PARIS}Or.", "Mild.", "Thanks.")
+        )
+        async for event in run:
+            if isinstance(event, Token) and event.index + event.count > len(f"So.{PARIS}And.{PARIS}"):
+                gate.go.set()
+    (record,) = midstream.read_records(file)
+    assert [type(line).__name__ for line in record.lines].count("ToolResult") == len(run.outcomes) >= 2
+    replay = await client.replay(record)
+    assert replay.equal
+    assert replay.tokens == run.stream.index
+
+
+async def test_a_run_that_was_steered_plays_the_same(client: midstream.Client, tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    gate = Gate()
+    with client.record(file):
+        run = await client.run(
+            Agent(tools=[gate.weather]), saying(f"So.{PARIS}", "Thanks a lot."), temperature=1.0
+        )
+        reading = asyncio.create_task(run.answer())
+        await gate.begun.wait()
+        while run.stream.pause_reason != "tool_call":
+            await run.stream.channel.wait()
+        await run.stream.adjust(temperature=0.5)
+        gate.begun.clear()
+        await run.stream.rewind(2)
+        await run.stream.resume()
+        await gate.begun.wait()
+        gate.go.set()
+        assert await reading == "Thanks a lot."
+    (record,) = midstream.read_records(file)
+    assert (await client.replay(record)).equal

@@ -1,0 +1,145 @@
+"""Tools of an MCP server in another process, by both transports, as tools of an agent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import midstream
+from midstream import Agent, ToolProgress
+from tests.server.server_process import PATIENCE_S, Served, environment
+from tests.server.test_tools import spelt
+
+mcp: Any = pytest.importorskip("mcp")
+bridge: Any = pytest.importorskip("midstream.mcp")
+
+SERVER = [sys.executable, "-m", "tests.fakes.mcp_server"]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def scripted() -> Iterator[Served]:
+    served = Served(scripted=True)
+    yield served
+    served.end()
+
+
+@pytest.fixture
+async def told() -> AsyncIterator[tuple[int, asyncio.Queue[str]]]:
+    """What a server tells of itself and its tools, and at which port it is heard."""
+    words: asyncio.Queue[str] = asyncio.Queue()
+
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        words.put_nowait((await reader.read()).decode())
+        writer.close()
+
+    listener = await asyncio.start_server(hear, "127.0.0.1")
+    async with listener:
+        yield listener.sockets[0].getsockname()[1], words
+
+
+@pytest.fixture(params=["stdio", "http"])
+async def where(request: pytest.FixtureRequest, told: tuple[int, asyncio.Queue[str]]) -> AsyncIterator[Any]:
+    """A server to connect to."""
+    port, words = told
+    if request.param == "stdio":
+        yield stdio(port)
+        return
+    process = await asyncio.create_subprocess_exec(
+        *SERVER, "http", str(port), cwd=ROOT, env=environment(), stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        yield await heard(words)
+    finally:
+        process.kill()
+        await process.wait()
+
+
+def stdio(port: int) -> Any:
+    return mcp.StdioServerParameters(
+        command=SERVER[0],
+        args=[*SERVER[1:], "stdio", str(port)],
+        cwd=ROOT,
+        env={"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+    )
+
+
+async def heard(words: asyncio.Queue[str]) -> str:
+    return await asyncio.wait_for(words.get(), PATIENCE_S)
+
+
+def saying(*answers: str) -> str:
+    return f"Say ⟦{'⏭'.join(answers)}⟧"
+
+
+async def test_its_tools_are_told_and_called_and_their_progress_is_seen(scripted: Served, where: Any) -> None:
+    script = saying(
+        spelt({"city": "Oslo", "days": 2}, "forecast") + spelt({}, "x_station_list"),
+        spelt({"city": "Rome"}, "x_fail"),
+        "I see.",
+    ).replace('"forecast"', '"x_forecast"')
+    async with (
+        bridge.connect(where, prefix="x_") as server,
+        midstream.connect(scripted.http) as client,
+    ):
+        told = {tool.name: tool for tool in server.tools}
+        assert set(told) == {"x_forecast", "x_station_list", "x_wait", "x_fail"}
+        assert told["x_forecast"].description == "The weather of the next days."
+        assert set(told["x_forecast"].parameters["properties"]) == {"city", "days"}
+        run = await client.run(Agent(tools=server.tools), script)
+        events = [event async for event in run]
+        progress = [
+            (event.done, event.total, event.message) for event in events if isinstance(event, ToolProgress)
+        ]
+        assert progress == [(1, 2, "day 1"), (2, 2, "day 2")]
+        forecast, stations, failed = run.outcomes
+        assert forecast.content == "mild in Oslo for 2 days"
+        assert "Paris" in (stations.content or "")
+        assert "there is no Rome" in (failed.error or "")
+        assert await run.answer() == "I see."
+
+
+async def test_a_stream_that_is_stopped_cancels_its_tool_there(
+    scripted: Served, where: Any, told: tuple[int, asyncio.Queue[str]]
+) -> None:
+    async with bridge.connect(where) as server, midstream.connect(scripted.http) as client:
+        run = await client.run(Agent(tools=server.tools), saying(spelt({"city": "Oslo"}, "wait"), "Never."))
+        reading = asyncio.create_task(run.answer())
+        assert await heard(told[1]) == "begun"
+        await run.stream.cancel()
+        assert await heard(told[1]) == "cancelled"
+        await reading
+
+
+def test_without_async(scripted: Served) -> None:
+    call = spelt({"city": "Oslo", "days": 1}, "forecast")
+    with bridge.connect(stdio(0)) as server, midstream.sync.connect(scripted.http) as client:
+        run = client.run(Agent(tools=server.tools), saying(call, "Thanks."))
+        assert run.answer() == "Thanks."
+        assert [one.content for one in run.outcomes] == ["mild in Oslo for 1 days"]
+
+
+async def test_where_there_is_no_server_it_says_so() -> None:
+    with pytest.raises(Exception, match=r"."):
+        async with bridge.connect([sys.executable, "-c", "pass"]):
+            raise AssertionError
+
+
+def test_a_tool_that_is_json_is_told_and_called_as_it_is() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    tool = midstream.JsonTool(
+        name="double", function=lambda n: 2 * n, parameters=schema, description="Twice."
+    )
+    assert json.loads(json.dumps(midstream.tool_of(tool).function.parameters)) == schema
+    call = midstream.Call(call_id="a", name="double", arguments='{"n": 4}', index=0, end=1)
+    assert midstream.run_call(call, [tool]) == 8
+    broken = midstream.Call(call_id="a", name="double", arguments='{"n": 4', index=0, end=1)
+    with pytest.raises(midstream.BadCall, match="do not fit"):
+        midstream.run_call(broken, [tool])
