@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 ALL = -1  # of the tokens
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True, weakref_slot=True)
 class Sequence:
     """A stream's tokens, in the order that the model sees them: prompt, then output with injections among
     it."""
