@@ -70,6 +70,10 @@ export class Agent {
         min_tokens?: number | undefined;
         reasoning_tokens?: number | null | undefined;
         /**
+         * what output is held to, and what becomes of what breaks it
+         */
+        guards?: import("./protocol.js").Guard[] | null | undefined;
+        /**
          * a name of one's own, up to 128 characters; a random one by default
          */
         request_id?: string | undefined;
