@@ -17,16 +17,19 @@ from numpy.typing import NDArray
 
 from engine.drafts.interface import Context
 
-LEAST, MOST = 2, 8  # last tokens that a place has in common, and up to how many are compared
+# Last tokens that a place has in common, and up to how many are compared. In free text fewer are found in
+# common often, and what followed them is seldom what comes.
+LEAST, MOST = 5, 8
 Tokens = NDArray[np.int32]
 
 
 class Lookup:
-    def __init__(self) -> None:
+    def __init__(self, least: int = LEAST) -> None:
+        self._least = least
         self._copies = WeakKeyDictionary[Context, _Copy]()
 
     def propose(self, wanted: Several[tuple[Context, int]]) -> list[list[int]]:
-        return [following(self._tokens(context), most) for context, most in wanted]
+        return [following(self._tokens(context), most, self._least) for context, most in wanted]
 
     def _tokens(self, context: Context) -> Tokens:
         copy = self._copies.get(context)
@@ -54,8 +57,8 @@ class _Copy:
         return self._tokens[:count]
 
 
-def following(tokens: Tokens, most: int) -> list[int]:
-    """Up to so many tokens that may come behind these."""
+def following(tokens: Tokens, most: int, least: int) -> list[int]:
+    """Up to so many tokens that may come behind these, the last `least` of which stood before."""
     last = len(tokens) - 1
     places = np.flatnonzero(tokens[:last] == tokens[last:])
     common = 1
@@ -65,7 +68,7 @@ def following(tokens: Tokens, most: int) -> list[int]:
         if not len(further):
             break
         places, common = further, common + 1
-    if common < LEAST or most < 1:
+    if common < least or most < 1:
         return []
     latest = int(places[-1])
     return [int(token) for token in tokens[latest + 1 + np.arange(most) % (last - latest)]]

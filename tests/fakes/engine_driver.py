@@ -205,7 +205,7 @@ def _assembled(
         idle_memory=idle_memory,
         retry=limits.retry,
         vocabulary=vocabulary,
-        drafting=Drafting(scheduler, Lookup(), Free()) if limits.drafts else None,
+        drafting=Drafting(scheduler, Lookup(least=2), Free()) if limits.drafts else None,
     )
 
 

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.drafts.lookup import LEAST, MOST, Lookup, following
+from engine.drafts.lookup import MOST, Lookup, following
+
+LEAST = 2
 
 
 @dataclass(eq=False)
@@ -20,7 +22,7 @@ class Known:
 
 
 def found(tokens: list[int], most: int = 4) -> list[int]:
-    return following(np.array(tokens, np.int32), most)
+    return following(np.array(tokens, np.int32), most, LEAST)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,7 @@ def test_it_finds_the_latest_of_the_places_that_have_most_in_common(tokens: list
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.lists(st.integers(0, 2), max_size=5)), max_size=12))
 def test_a_context_that_grows_and_goes_back_is_as_a_new_one(steps: list[tuple[int, list[int]]]) -> None:
-    lookup, known = Lookup(), Known()
+    lookup, known = Lookup(LEAST), Known()
     for back, more in steps:
         if back:
             del known.tokens[max(0, len(known.tokens) - back) :]
@@ -77,7 +79,7 @@ def test_a_context_that_grows_and_goes_back_is_as_a_new_one(steps: list[tuple[in
 
 
 def test_of_a_context_that_is_gone_nothing_is_kept() -> None:
-    lookup, known = Lookup(), Known([1, 2, 1, 2])
+    lookup, known = Lookup(LEAST), Known([1, 2, 1, 2])
     assert lookup.propose([(known, 2)]) == [[1, 2]]
     del known
     gc.collect()
