@@ -104,6 +104,7 @@ class Stream:
         self._cancel_end: End = ("cancelled", None)  # how a cancel ends it
         self._cancel_replies: list[tuple[str, SendReply]] = []  # who else cancelled, each with a ref
         self._paused: PauseReason | None = None  # in force
+        self._turn_has_ended = False  # with calls, and nothing has come since, whoever has paused it too
         self._held_by: Verdict | None = None  # a guard's, that it is paused for
         self._acted: list[GuardAction] = []  # what guards did, and nobody has counted
         self._pause_requested = False  # what the client asked for last: pause, or resume
@@ -367,7 +368,7 @@ class Stream:
                 self._requested_params = params
             case protocol.Inject(resume=True):
                 self._pause_requested = self._detached = False
-            case protocol.Inject() if self._paused != "tool_call":
+            case protocol.Inject() if not self._turn_has_ended:
                 frame = self._tools.defer(frame)
         self._hold_for(frame, params)
         matcher = None if params is None else matcher_for(stops(params))
@@ -816,6 +817,7 @@ class Stream:
         elif index > len(self.output):
             return  # it stands behind what is withheld, and will be void
         self.context.inject(command, frame)
+        self._turn_has_ended &= not command.tokens
         if self._tools.settle():
             self._go_on_behind_results()
 
@@ -827,6 +829,7 @@ class Stream:
 
     def _truncate(self, index: int, *, ends: bool = False, by_guard: bool = False) -> None:
         """Output from `index` on is void."""
+        self._turn_has_ended = False
         self.outbox.drop_from(index)
         self.context.cut(index, ends=ends, by_guard=by_guard)
         self._tools.settle()
@@ -919,6 +922,7 @@ class Stream:
         self, reason: PauseReason, index: int, now: float, pending: PendingCommand | None = None
     ) -> None:
         self._paused = reason
+        self._turn_has_ended |= reason == "tool_call"
         self._stopwatch.pause(now)
         ref = None if pending is None else pending.ref
         self._emit(protocol.Paused(request_id=self.request_id, ref=ref, index=index, reason=reason), pending)
@@ -926,6 +930,7 @@ class Stream:
 
     def _resume(self, index: int, recomputed: int, now: float, pending: PendingCommand | None = None) -> None:
         self._paused = None
+        self._turn_has_ended = False
         self._stopwatch.resume(now)
         ref = None if pending is None else pending.ref
         moved = self._fingerprint != self._told_fingerprint

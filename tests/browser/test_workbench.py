@@ -173,7 +173,7 @@ def test_a_guard_is_a_chip_that_lights_up_when_it_acts(page: Page) -> None:
     page.get_by_label("What the guard does").select_option("finish")
     press(page, "Add")
     answer = ask(page, "The secret is out.")
-    chip = page.locator(".guard")
+    chip = page.locator(".guard-chip")
     expect(chip).to_have_class(re.compile("lit"))
     expect(chip.locator("b")).to_have_text("\u00d71")
     state(answer, "stopped by a guard")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from engine import api, toy_model
 from midstream import protocol
@@ -143,6 +144,8 @@ def test_a_stream_that_somebody_paused_takes_results_and_stays_paused() -> None:
     given = one.stream.take_result(result(find))
     assert given.messages
     assert not given.resume
+    one.steer(replace(given, tokens=[5] * 9))
+    assert one.commands[-1] == api.Append(7, [5] * 9), "its turn has ended, whoever has paused it too"
 
 
 def test_each_result_goes_in_by_itself_where_the_stream_goes_on_meanwhile() -> None:

@@ -54,7 +54,7 @@ export class GuardChips {
   /** One of the same name is in its place. @param {Guard} guard */
   add(guard) {
     this.#chips.get(guard.name)?.chip.remove();
-    const chip = element("li", "guard");
+    const chip = element("li", "guard-chip");
     const count = element("b");
     const away = button("\u00d7", () => this.#remove(guard.name), "plain");
     away.setAttribute("aria-label", `Take away the guard: ${guard.name}`);
