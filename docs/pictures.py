@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +21,8 @@ IMAGES = Path(__file__).parent / "images"
 WIDE, FILM = (1280, 800), (1060, 600)
 QUESTION = "What is 12 times the sum of 3 and 4?"
 MEANT = '{"expression": "12 * (3 + 4)"}'
-SEED = 7
+SEED, TOKENS = 7, 70
+ENDED = re.compile("finished|reached its limit")
 FRAME_MS, REST_MS = 120, 1500
 BEHIND = 12  # frames in which the model goes on
 TIMEOUT_MS = 120_000
@@ -41,6 +43,7 @@ def ask(page: Page, question: str) -> Locator:
     """The first call that comes of it, as it is being written."""
     page.locator("#tool-choice").select_option("required")
     page.locator("[name=seed]").fill(str(SEED))
+    page.locator("[name=max_tokens]").fill(str(TOKENS))
     page.locator("#slider-temperature").evaluate("(slider) => { slider.value = 0; }")
     page.locator("#question").fill(question)
     page.locator("#ask").click()
@@ -67,7 +70,10 @@ def amend(call: Locator, arguments: str, shoot: Film | None = None) -> None:
 
 def picture(page: Page) -> bytes:
     """A call that was changed, and has returned."""
-    amend(ask(page, QUESTION), MEANT)
+    call = ask(page, QUESTION)
+    amend(call, MEANT)
+    expect(page.locator(".answer .state").first).to_have_text(ENDED)
+    call.evaluate("(card) => card.scrollIntoView({ block: 'center' })")
     return page.screenshot()
 
 

@@ -309,7 +309,8 @@ class Hub:
         if effective and news.changes:
             _charge(effective, time.thread_time() - began_s)
         for pending in effective:
-            self._observer.steered(stream, pending.kind, output.step - pending.step, now - pending.received_s)
+            steps = max(0, output.step - pending.step)  # an end that was on its way answers a later cancel
+            self._observer.steered(stream, pending.kind, steps, now - pending.received_s)
         for turn in stream.take_decoded_turns():
             self._turns.add(entry.key.tenant, turn, now)
         for action in stream.take_acted():

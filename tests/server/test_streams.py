@@ -27,7 +27,7 @@ async def test_a_whole_exchange(client: Client) -> None:
     assert set(started["params"]) == {
         *("temperature", "top_p", "top_k", "min_p", "max_tokens", "stop", "seed", "repetition_penalty"),
         *("presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "ignore_eos", "min_tokens"),
-        *("grammar", "reasoning_tokens"),
+        *("grammar", "reasoning_tokens", "guards"),
     }
     assert started["params"]["max_tokens"] == 12
     final = await stream.rest()

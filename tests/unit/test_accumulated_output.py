@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from realtime.stream.accumulated_output import Output
@@ -111,15 +113,15 @@ def test_what_is_said_anew_behind_a_rewinding_stands_in_text_and_context() -> No
 
 def test_taking_back_costs_what_is_taken_back_and_not_what_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     output = said("so it went on " * 100, "END")
-    fed: list[int] = []
-    feed = TextStream.feed
+    read: list[list[int]] = []
+    length = TextStream._length
 
-    def counting(stream: TextStream, token: int) -> str:
-        fed.append(token)
-        return feed(stream, token)
+    def counting(stream: TextStream, tokens: Sequence[int]) -> int:
+        read.append(list(tokens))
+        return length(stream, tokens)
 
-    monkeypatch.setattr(TextStream, "feed", counting)
+    monkeypatch.setattr(TextStream, "_length", counting)
+    monkeypatch.delattr(TextStream, "feed")
     output.cut(len(output) - 3, ("END",))
-    assert fed == [*b"on "]
     output.text(1000, flushed=False)
-    assert fed == [*b"on "], "what was released is not made anew"
+    assert read == [[*b"on "]], "what was released is not made anew"

@@ -16,7 +16,7 @@ CANARY = "CANARY"
 async def test_a_failure_that_quotes_the_text_is_logged_without_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(frame: protocol.Start, model: object) -> None:
+    def fail(frame: protocol.Start, *_: object) -> None:
         raise ValueError(frame.prompt)
 
     monkeypatch.setattr(long_texts, "tokenize", fail)

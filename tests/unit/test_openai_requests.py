@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from midstream.protocol import Grammar, MessageToolCall, Params, Start
+from midstream.protocol import Grammar, Guard, MessageToolCall, Params, Start
 from realtime.http.bodies_and_headers import MOST_FIELDS
 from realtime.http.openai.errors import FieldRefusal, error_object
 from realtime.http.openai.requests import CHOICE_LIMIT, MESSAGE_LIMIT, ChatBody, TextBody, read
@@ -70,8 +70,13 @@ def test_all_sampling_fields_of_the_engine_pass_through() -> None:
         "min_tokens": 2,
         "reasoning_tokens": 7,
         "grammar": {"choice": ["yes", "no"], "force": False},
+        "guards": [{"name": "quiet", "do": "tell", "regex": "x"}],
     }
-    as_read = params | {"logit_bias": {5: -100.0}, "grammar": Grammar(choice=["yes", "no"], force=False)}
+    as_read = params | {
+        "logit_bias": {5: -100.0},
+        "grammar": Grammar(choice=["yes", "no"], force=False),
+        "guards": [Guard(name="quiet", do="tell", regex="x")],
+    }
     (start,) = chat(**params)
     assert said_of(start.params) == as_read
     ((start,),) = text(**params, logprobs=3)
