@@ -141,34 +141,40 @@ import midstream
 def weather(city: str) -> str:
     return f"mild in {city}"
 
-agent = midstream.Agent(tools=[weather], approvals=True, system="Say ⟦CALLCALL⏭CALL⏭Thanks.⟧")
+agent = midstream.Agent(tools=[weather], approvals=True, system="Say ⟦ROMEOSLO⏭ROME⏭Thanks.⟧")
 """
+
+
+ROME = 'weather {"city": "Rome"}'
 
 
 async def test_a_call_is_asked_about_and_may_be_edited(opened: Open, tmp_path: Path) -> None:
     file = tmp_path / "asking.py"
-    called = json.dumps({"name": "weather", "arguments": {"city": "Rome"}})
-    call = f"<tool_call>\\n{called}\\n</tool_call>".replace('"', '\\"')
-    file.write_text(ASKING.replace("CALL", call))
+    text = ASKING
+    for city in ("Rome", "Oslo"):
+        called = json.dumps({"name": "weather", "arguments": {"city": city}})
+        call = f"<tool_call>\\n{called}\\n</tool_call>".replace('"', '\\"')
+        text = text.replace(city.upper(), call)
+    file.write_text(text)
     toy = Served(scripted=True)
     try:
         terminal = await opened(toy.http, "--agent", str(file))
         terminal.type("Hello" + ENTER)
-        await terminal.until("weather: y runs it, n does not, e edits ▸")
+        await terminal.until(f"{ROME}: y runs it, n does not, e edits ▸")
         terminal.type("n" + ENTER)
-        await terminal.until_so(lambda seen: seen.count('⚙ weather {"city": "Rome"}') == 2)
+        await terminal.until('weather {"city": "Oslo"}: y runs it, n does not, e edits ▸')
         terminal.type("y" + ENTER)
-        seen = await terminal.until(
-            "⚙ weather → error: the user said no", "⚙ weather → mild in Rome", "‖ paused"
+        await terminal.until(
+            "⚙ weather → error: the user said no", "⚙ weather → mild in Oslo", "‖ paused"
         )
-        await terminal.until("weather: y runs it, n does not, e edits ▸")
+        await terminal.until(f"{ROME}: y runs it, n does not, e edits ▸")
         terminal.type("e" + ENTER)
         await terminal.until('weather ▸ {"city": "Rome"}')
         terminal.type(ESCAPE)
-        await terminal.until("weather: y runs it, n does not, e edits ▸")
+        await terminal.until(f"{ROME}: y runs it, n does not, e edits ▸")
         terminal.type("y" + ENTER)
-        seen = await terminal.until_so(lambda seen: seen.count("▸") == 2, "the next prompt")
-        assert "Thanks." in seen
+        await terminal.until("Thanks.")
+        await terminal.until_so(lambda seen: seen.count("▸") == 2, "the next prompt")
         terminal.type(CTRL_D)
         assert await terminal.ended() == 0
     finally:

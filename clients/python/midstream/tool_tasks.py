@@ -111,7 +111,15 @@ class ToolTasks:
             if work.outcome is not None and (work.call.end or 0) <= at:
                 again = self._work[work.call.call_id] = _Work(work.call, outcome=work.outcome)
                 if work.call.call_id not in told:
-                    again.task = self._spawn(self._tell(again))
+                    again.task = self._spawn(self._tell_inherited(again))
+
+    async def _tell_inherited(self, work: _Work) -> None:
+        """Who said yes to the call there said it to this one, which is the same."""
+        assert work.outcome is not None
+        if self._agent.approvals and work.outcome.error is None:
+            with suppress(RequestFinished):
+                await self._judge(work, True)
+        await self._tell(work)
 
     # -- events ----------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from textwrap import shorten
 
 from midstream.agent import Run
 from midstream.cli.answer_view import TEMPERATURE_STEP, AnswerView
@@ -20,6 +21,8 @@ from midstream.errors import ConnectionLost, RequestError, RequestFinished
 from midstream.protocol import Event, Snapshot, Token, ToolCallDone
 from midstream.spans import Call
 from midstream.stream_core import Chunk
+
+SHOWN = 48  # characters of a call's arguments, where somebody is asked about it
 
 
 class AnswerController:
@@ -84,7 +87,8 @@ class AnswerController:
 
     async def _ask(self, call: Call) -> None:
         async with self._asking:
-            said = await self._prompt(f"{sanitize(call.name)}: y runs it, n does not, e edits ▸ ", "")
+            asked = sanitize(f"{call.name} {shorten(call.arguments, SHOWN, placeholder='…')}")
+            said = await self._prompt(f"{asked}: y runs it, n does not, e edits ▸ ", "")
             edited = said in ("e", "E") and await self._prompt(f"{sanitize(call.name)} ▸ ", call.arguments)
         if edited:
             await self._run.amend(call, edited)
