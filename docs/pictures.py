@@ -111,7 +111,7 @@ def film(page: Page) -> Film:
 
 def main() -> None:
     IMAGES.mkdir(exist_ok=True)
-    server = Served(model=DEFAULT_MODEL)
+    server = Served("--weights", "f32", "--threads", "1", model=DEFAULT_MODEL)  # as slow as people read
     try:
         with sync_playwright() as playwright:
             expect.set_options(timeout=TIMEOUT_MS)
