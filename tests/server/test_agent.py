@@ -383,6 +383,20 @@ async def test_a_fork_knows_what_came_of_its_calls(client: midstream.Client) -> 
     assert sorted(made) == ["Paris", "Rome", "Rome"]
 
 
+async def test_who_said_yes_to_a_call_said_it_to_that_of_a_fork(client: midstream.Client) -> None:
+    asked: list[midstream.Call] = []
+
+    def approve(call: midstream.Call) -> bool:
+        asked.append(call)
+        return True
+
+    run = await client.run(Agent(tools=[weather], approve=approve), saying(PARIS, "Thanks."))
+    assert await run.answer() == "Thanks."
+    fork = await run.fork(at=run.stream.calls[0].end)
+    assert await fork.answer() == "Thanks."
+    assert (len(asked), len(fork.outcomes)) == (1, 1)
+
+
 def test_without_async(scripted: Served) -> None:
     with midstream.sync.connect(scripted.http) as client:
         run = client.run(Agent(tools=[weather]), saying(f"So.{PARIS}", "Thanks."))

@@ -236,6 +236,16 @@ withAndWithoutWorker("agents", [scripted], (fixture) => {
     assert.notEqual(behindTheFirst.stream.requestId, run.stream.requestId);
   });
 
+  test("a fork in front of a result is told it, and who said yes to its call is not asked again", async () => {
+    let asked = 0;
+    const agent = new Agent({ tools: [weather], approvals: true, approve: () => Boolean(++asked) });
+    const run = await fixture.client.run(agent, saying(spelt("Rome"), "Mild."));
+    assert.equal(await run.answer(), "Mild.");
+    const fork = await run.fork({ at: run.stream.calls[0].end });
+    assert.equal(await fork.answer(), "Mild.");
+    assert.deepEqual([asked, fork.outcomes.length], [1, 1]);
+  });
+
   test("events may be told to a function, and the stream read by itself", async () => {
     /** @type {string[]} */ const kinds = [];
     const onevent = (/** @type {RunEvent} */ { type }) => void kinds.push(type);
