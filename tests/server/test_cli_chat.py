@@ -164,9 +164,7 @@ async def test_a_call_is_asked_about_and_may_be_edited(opened: Open, tmp_path: P
         terminal.type("n" + ENTER)
         await terminal.until('weather {"city": "Oslo"}: y runs it, n does not, e edits ▸')
         terminal.type("y" + ENTER)
-        await terminal.until(
-            "⚙ weather → error: the user said no", "⚙ weather → mild in Oslo", "‖ paused"
-        )
+        await terminal.until("⚙ weather → error: the user said no", "⚙ weather → mild in Oslo", "‖ paused")
         await terminal.until(f"{ROME}: y runs it, n does not, e edits ▸")
         terminal.type("e" + ENTER)
         await terminal.until('weather ▸ {"city": "Rome"}')
