@@ -368,7 +368,7 @@ class Stream:
                 self._requested_params = params
             case protocol.Inject(resume=True):
                 self._pause_requested = self._detached = False
-            case protocol.Inject() if not self._turn_has_ended:
+            case protocol.Inject() if not self._turn_has_ended and self._paused != "tool_call":
                 frame = self._tools.defer(frame)
         self._hold_for(frame, params)
         matcher = None if params is None else matcher_for(stops(params))

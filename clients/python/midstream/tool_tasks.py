@@ -110,7 +110,9 @@ class ToolTasks:
         for work in parent._work.values():
             if work.outcome is not None and (work.call.end or 0) <= at:
                 again = self._work[work.call.call_id] = _Work(work.call, outcome=work.outcome)
-                if work.call.call_id not in told:
+                place = told.results.get(work.call.call_id)
+                # What was put in right there may have come behind the fork; where it did not, it is refused.
+                if work.call.call_id not in told or (place is not None and place.index == at):
                     again.task = self._spawn(self._tell_inherited(again))
 
     async def _tell_inherited(self, work: _Work) -> None:
