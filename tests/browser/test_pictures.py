@@ -34,6 +34,7 @@ def test_a_call_is_stopped_and_changed_and_each_frame_is_kept(
     browser: Browser, scripted: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pictures, "QUESTION", QUESTION)
+    monkeypatch.setattr(pictures, "TOKENS", 2000)  # bytes are its tokens
     page = pictures.workbench(browser, scripted.http, "dark", pictures.FILM)
     made = pictures.film(page)
     made.save(tmp_path / "film.webp")
