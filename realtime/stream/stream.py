@@ -655,6 +655,7 @@ class Stream:
             if self._paused is None:
                 self._pause("tool_call", len(self.output), now)
             self._put_in_due()
+            self._go_on_behind_results()  # which came in the very step in which the turn ended
         elif news.finish is not None and withheld and news.finish.reason in ("eos", "length"):
             self._go_on_behind(news.finish, now)
         elif news.finish is not None:

@@ -124,6 +124,20 @@ def test_a_turn_that_ends_while_its_last_result_is_on_its_way_goes_on_behind_it(
     assert kinds(one.take())[-3:] == ["Paused", "Injected", "Resumed"]
 
 
+def test_a_turn_that_ends_in_the_step_in_which_its_last_result_goes_in_goes_on_behind_it() -> None:
+    one = lone(on_tool_call="continue")
+    one.write(FIND)
+    (find,) = [event.call_id for event in one.take() if isinstance(event, protocol.ToolCallDone)]
+    inject = one.stream.take_result(result(find))
+    one.steer(protocol.Inject(request_id="a", messages=inject.messages, tokens=[5] * 9))
+    changes: list[api.AnyChange] = [api.Appended(one.index, 9)]
+    news = api.News(7, index=one.index, tokens=[toy_model.EOS], changes=changes, finish=HELD)
+    one.stream.receive_news(news, one.now)
+    assert one.commands[-1] == api.Resume(7)
+    one.answer(api.Resumed(one.index))
+    assert kinds(one.take())[-3:] == ["Injected", "Paused", "Resumed"]
+
+
 def test_but_not_where_another_call_came_since() -> None:
     one = lone(on_tool_call="pause")
     one.write(FIND)
