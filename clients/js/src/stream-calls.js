@@ -46,11 +46,14 @@ export class StreamCalls {
     });
   }
 
-  /** As another's were before output token `at`, for a fork of its stream. @param {StreamCalls} other @param {number} at */
+  /**
+   * As another's were before output token `at`, for a fork of its stream. What was put in right there may have come behind
+   * the fork, and is told again: where it did not, it is refused. @param {StreamCalls} other @param {number} at
+   */
   inherit(other, at) {
     for (const [id, outcome] of other.#outcomes) {
-      const told = outcome.index !== null && outcome.index <= at;
-      this.#outcomes.set(id, { ...outcome, told, index: told ? outcome.index : null });
+      const index = outcome.index !== null && outcome.index <= at ? outcome.index : null;
+      this.#outcomes.set(id, { ...outcome, told: index !== null && index < at, index });
     }
   }
 

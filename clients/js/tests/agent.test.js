@@ -233,6 +233,10 @@ withAndWithoutWorker("agents", [scripted], (fixture) => {
     const behindTheFirst = await run.fork({ at: Number(run.outcomes[0].index) + 4 });
     assert.equal(await behindTheFirst.answer(), "Mild.");
     assert.deepEqual([runs, behindTheFirst.outcomes.length], [3, 2], "the first result was known");
+    const { index } = run.outcomes[0];
+    const rightThere = await run.fork({ at: Number(index) });
+    assert.equal(await rightThere.answer(), "Mild.");
+    assert.deepEqual([runs, rightThere.outcomes[0].index], [4, index], "it stands once, whoever was asked first");
     assert.notEqual(behindTheFirst.stream.requestId, run.stream.requestId);
   });
 
