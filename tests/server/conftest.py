@@ -38,6 +38,14 @@ def in_good_order(*options: str) -> Iterator[Served]:
         server.end()
 
 
+@pytest.fixture(scope="module")
+def scripted() -> Iterator[Served]:
+    """A server whose model says what it is told to, one for each file."""
+    served = Served(scripted=True)
+    yield served
+    served.end()
+
+
 @pytest.fixture
 async def server(shared: Served) -> AsyncIterator[Served]:
     """The shared server, idle before and after the test: whatever it left behind would show there."""

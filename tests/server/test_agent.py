@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,6 @@ from tests.server.test_tools import spelt
 
 PHASES = ("prefill", "decode")
 PARIS, ROME = spelt({"city": "Paris"}), spelt({"city": "Rome"})
-
-
-@pytest.fixture(scope="module")
-def scripted() -> Iterator[Served]:
-    served = Served(scripted=True)
-    yield served
-    served.end()
 
 
 @pytest.fixture

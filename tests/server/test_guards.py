@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -22,13 +22,6 @@ from tests.server.test_tools import WEATHER, asking, spelt
 PARIS, ROME = spelt({"city": "Paris"}), spelt({"city": "Rome"})
 NOT_PARIS = {"name": "city", "do": "rewind", "tool": "weather", "path": "$.city", "forbid": "Paris"}
 ONLY_ROME = {"name": "rome", "do": "rewind", "tool": "*", "path": "$.city", "require": "^Rome$"}
-
-
-@pytest.fixture(scope="module")
-def scripted() -> Iterator[Served]:
-    served = Served(scripted=True)
-    yield served
-    served.end()
 
 
 @pytest.fixture

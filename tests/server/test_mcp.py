@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,6 @@ bridge: Any = pytest.importorskip("midstream.mcp")
 
 SERVER = [sys.executable, "-m", "tests.fakes.mcp_server"]
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def scripted() -> Iterator[Served]:
-    served = Served(scripted=True)
-    yield served
-    served.end()
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -17,13 +17,6 @@ from tests.server.server_process import Served, used
 from tests.server.test_tools import WEATHER, asking, spelt
 
 PARIS, ROME = spelt({"city": "Paris"}), spelt({"city": "Rome"})
-
-
-@pytest.fixture(scope="module")
-def scripted() -> Iterator[Served]:
-    served = Served(scripted=True)
-    yield served
-    served.end()
 
 
 @pytest.fixture

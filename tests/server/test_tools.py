@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -40,13 +40,6 @@ def spelt(arguments: dict[str, Any], name: str = "weather") -> str:
 
 def asking(script: str) -> list[Any]:
     return [{"role": "user", "content": f"Say ⟦{script}⟧"}]
-
-
-@pytest.fixture(scope="module")
-def scripted() -> Iterator[Served]:
-    served = Served(scripted=True)
-    yield served
-    served.end()
 
 
 @pytest.fixture(params=[JSON, MSGPACK])
