@@ -1,7 +1,10 @@
 export class StreamCalls {
     /** @param {Agent} agent @param {Stream} stream @param {(event: ToolProgress | ToolOutcome) => void} tell */
     constructor(agent: Agent, stream: Stream, tell: (event: ToolProgress | ToolOutcome) => void);
-    /** As another's were before output token `at`, for a fork of its stream. @param {StreamCalls} other @param {number} at */
+    /**
+     * As another's were before output token `at`, for a fork of its stream. What was put in right there may have come behind
+     * the fork, and is told again: where it did not, it is refused. @param {StreamCalls} other @param {number} at
+     */
     inherit(other: StreamCalls, at: number): void;
     /** What came of the calls that stand. @returns {Outcome[]} */
     get outcomes(): Outcome[];
