@@ -23,6 +23,7 @@ from msgspec import to_builtins
 import midstream
 from bench.__main__ import report
 from bench.result_tables import Figure
+from tests.fakes.scripts import saying, spelt
 from tests.server.server_process import Metrics, Served
 
 CALLS, TOOL_S, STEP_MS, ROUNDS = 20, 0.5, 4, 3
@@ -31,18 +32,9 @@ PROMPT_GOAL, EAGER_GOAL = 3, 1.28
 PHASES = ("prefill", "decode")
 
 
-def spelt(city: str) -> str:
-    call = json.dumps({"name": "weather", "arguments": {"city": city}})
-    return f"<tool_call>\n{call}\n</tool_call>"
-
-
 def turn(number: int) -> str:
     """What the model says then: a sentence, and a call, or the answer."""
-    return f"Let me see.\n\n{spelt(str(number))}" if number < CALLS else "Mild."
-
-
-def script(*answers: str) -> str:
-    return f"Say ⟦{'⏭'.join(answers)}⟧"
+    return "Let me see.\n\n" + spelt({"city": str(number)}) if number < CALLS else "Mild."
 
 
 async def weather(city: str) -> str:
@@ -101,7 +93,7 @@ async def over_the_chat_door(server: Served, question: str, *, respelt: bool) ->
 
 async def loops() -> list[Figure]:
     """Each on a server of its own: none finds what another computed."""
-    question = script(*map(turn, range(CALLS + 1)))
+    question = saying(*map(turn, range(CALLS + 1)))
     server = Served("--toy-step-ms", str(STEP_MS), scripted=True)
     try:
         before = await server.until_idle()
@@ -147,7 +139,7 @@ async def turn_s(client: midstream.Client, calls: int, *, eager: bool) -> float:
         await asyncio.sleep(2 * TOOL_S / 2 ** int(city[0]))
         return "mild"
 
-    question = script("".join(spelt(f"{number}, {WORDY}") for number in range(calls)), "Mild.")
+    question = saying("".join(spelt({"city": f"{number}, {WORDY}"}) for number in range(calls)), "Mild.")
     began = time.perf_counter()
     if eager:
         run = await client.run(midstream.Agent(tools=[weather]), question)
