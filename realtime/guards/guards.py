@@ -1,8 +1,8 @@
 """The guards of one stream: what they have read, what they find, and what is to be done about it.
 
 They are told what comes with each token, in order, and judge it before anybody else hears of it. Where the
-output goes back they go back with it, to a copy of their states, and read on from there. They know texts and
-indices, and neither events nor engines: how a verdict is carried out is others' business.
+output goes back they go back with it, to a copy of their states, and read on from there. They know
+texts, indices and the events beside tokens, and no engine: how a verdict is carried out is others' business.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import asdict
 
 from midstream.protocol import (
+    Beside,
     Channel,
     Guard,
     GuardAction,
@@ -33,9 +34,6 @@ from realtime.guards.watches import Hit, Piece, Watch, watch_of
 COPY_EVERY = 64  # tokens: a rewind reads hardly more than these anew
 GUARD_BYTES, COPY_BYTES = 600, 200  # what they weigh, and each time that a watch is copied
 DETAIL = 200  # characters of what was found that are told
-
-
-Beside = Reasoning | ToolCall | ToolArguments | ToolCallDone
 
 
 class CallWritten(Protocol):
@@ -135,11 +133,8 @@ class Guards:
     ) -> list[Verdict]:
         """Of one token more, the last that is written: what guards have to say, in their order. What is done
         is what the first one does that does not tell alone; it comes last."""
-        finds = dict[int, Find]()
         before = self._counts.reasoning
-        for piece in self._pieces(content, beside):
-            for at, find in self._read(piece):
-                finds.setdefault(at, find)
+        finds = self._finds(content, beside)
         self._counts = self._counts._replace(
             reasoning_tokens=self._counts.reasoning_tokens + (self._counts.reasoning > before)
         )
@@ -155,10 +150,7 @@ class Guards:
     ) -> list[Verdict]:
         """The output ends, and says this besides. What is found is its last token's. They go back behind it,
         or are no more."""
-        finds = dict[int, Find]()
-        for piece in self._pieces(content, beside):
-            for at, find in self._read(piece):
-                finds.setdefault(at, find)
+        finds = self._finds(content, beside)
         ends: dict[Channel, int] = {
             "content": self._counts.content,
             "reasoning": self._counts.reasoning,
@@ -172,8 +164,15 @@ class Guards:
 
     def read(self, content: str, beside: Sequence[Beside]) -> None:
         """What is said without a token, and is not judged."""
+        self._finds(content, beside)
+
+    def _finds(self, content: str, beside: Sequence[Beside]) -> dict[int, Find]:
+        """What each watch finds first."""
+        finds = dict[int, Find]()
         for piece in self._pieces(content, beside):
-            self._read(piece)
+            for at, find in self._read(piece):
+                finds.setdefault(at, find)
+        return finds
 
     def _pieces(self, content: str, beside: Sequence[Beside]) -> Iterator[Piece]:
         if content:

@@ -17,6 +17,7 @@ LONGEST_PATH = 256
 _STEP = re.compile(r"""\.([^\W\d]\w*)|\[(\d{1,9})\]|\[(\*)\]|\.(\*)|\[("(?:[^"\\]|\\.)*")\]""")
 _BEHIND_WORDS = ",:]} \t\r\n"
 _HIGH_HALVES = ("d8", "d9", "da", "db")
+_LOW_HALVES = ("dc", "dd", "de", "df")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 ANY = None
 Step = str | int | None  # a name, a number, or any
@@ -121,7 +122,7 @@ class ValueReader:
 
     def _say(self, char: str, text: str) -> Said:
         """A character of a string, which makes it longer by this text."""
-        if self._mode == "key":
+        if self._mode == "key" and len(self._key) <= LONGEST_PATH:  # a path names none that is longer
             self._key += text
         whole = self._mode == "string" and self._within and self._open == len(self._path)
         return Said(text) if whole else self._raw(char)
@@ -132,6 +133,8 @@ class ValueReader:
         if self._escape[1] != "u":
             escape, self._escape = self._escape, ""
             return _ESCAPES.get(escape[1], escape[1])
+        if len(self._escape) == 12 and self._escape[8:10].lower() not in _LOW_HALVES:
+            self._escape = self._escape[6:]  # the one before stands alone
         if len(self._escape) == 6 and self._escape[2:4].lower() in _HIGH_HALVES:
             return ""  # the other is to come
         if len(self._escape) not in (6, 12):
@@ -213,8 +216,8 @@ def decoded(text: str, begin: int, until: int, most: int) -> tuple[str, list[int
 
 
 def _decoded(escape: str) -> str:
-    """Of one escape, or of the two halves of a pair."""
+    """Of one escape, or of the two halves of a pair; of a half that stands alone, nothing."""
     try:
-        return bytes.fromhex(escape.replace("\\u", "")).decode("utf-16-be", "replace")
+        return bytes.fromhex(escape.replace("\\u", "")).decode("utf-16-be", "ignore")
     except ValueError:
         return ""

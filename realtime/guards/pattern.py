@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import TypeVar
 
 from realtime.guards.arrows import Arrows
 from realtime.guards.automaton import ALWAYS, GAPS, KINDS, Automaton, Bits, RegexError, gap
@@ -18,11 +19,37 @@ from realtime.guards.characters import NONE, Charset, is_in, kind_of
 LONGEST = 512  # characters of an expression
 MOST_STEPS = 64  # that one character may cost
 MOST_REMEMBERED = 4096  # steps, of one pattern; the table is begun anew then
+MOST_IN_ALL = 1 << 18  # steps and masks, of all patterns: some 50 MB at most
 MOST_BACK = 4096  # characters that are looked back through
 START = 0
 
 _SHIFT = KINDS.bit_length() - 1  # of a state: its positions stand before the kind of the last character
 _KIND = KINDS - 1
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Remembered(dict[K, V]):
+    """What one pattern remembers. Where all together have no room one forgets its own, and is slower."""
+
+    in_all = 0
+
+    def remember(self, key: K, value: V) -> V:
+        if len(self) >= MOST_REMEMBERED or Remembered.in_all >= MOST_IN_ALL:
+            self.forget()
+        if Remembered.in_all < MOST_IN_ALL:
+            self[key] = value
+            Remembered.in_all += 1
+        return value
+
+    def forget(self) -> None:
+        type(self).in_all -= len(self)  # by its type: the module may be gone when the last one goes
+        self.clear()
+
+    def __del__(self) -> None:
+        self.forget()
 
 
 class Pattern:
@@ -48,8 +75,8 @@ class Pattern:
             raise RegexError(
                 f"is too tangled: a character would cost {steps} steps, and may cost {MOST_STEPS}"
             )
-        self._masks: dict[str, int] = {}
-        self._steps: dict[tuple[int, str], tuple[int, int]] = {}
+        self._masks = Remembered[str, int]()
+        self._steps = Remembered[tuple[int, str], tuple[int, int]]()
 
     @property
     def may_be_empty(self) -> bool:
@@ -62,7 +89,7 @@ class Pattern:
         for at, char in enumerate(text):
             step = steps.get((state, char))
             if step is None:
-                step = self._remembered(state, char)
+                step = steps.remember((state, char), self._step(state, char))
             state, end = step
             if end >= 0 and found < 0:
                 found = at + end
@@ -90,12 +117,6 @@ class Pattern:
     def _kind(self, text: str, at: int) -> int:
         return kind_of(text[at], self._ascii) if 0 <= at < len(text) else NONE
 
-    def _remembered(self, state: int, char: str) -> tuple[int, int]:
-        if len(self._steps) >= MOST_REMEMBERED:
-            self._steps.clear()
-        step = self._steps[state, char] = self._step(state, char)
-        return step
-
     def _step(self, state: int, char: str) -> tuple[int, int]:
         """The next state; and whether something ends before the character (0), behind it (1), or not (-1).
         Behind what is found the search begins anew."""
@@ -114,10 +135,8 @@ class Pattern:
         """The positions at which it may be read."""
         mask = self._masks.get(char)
         if mask is None:
-            if len(self._masks) >= MOST_REMEMBERED:
-                self._masks.clear()
             mask = sum(members for among, members in self._members if is_in(char, among))
-            self._masks[char] = mask
+            self._masks.remember(char, mask)
         return mask
 
 

@@ -304,10 +304,13 @@ class Hub:
             return
         stream = entry.stream
         _count(entry.quota, news)
-        began_s = time.thread_time() if news.changes else 0.0
+        asked = stream.to_make
+        works = bool(news.changes) or asked is not None
+        began_s = time.thread_time() if works else 0.0
         effective = self._receive_news(stream, news, now)
-        if effective and news.changes:
-            _charge(effective, time.thread_time() - began_s)
+        paying = effective or ([asked] if asked else [])
+        if paying and works:
+            _charge(paying, time.thread_time() - began_s)
         for pending in effective:
             steps = max(0, output.step - pending.step)  # an end that was on its way answers a later cancel
             self._observer.steered(stream, pending.kind, steps, now - pending.received_s)

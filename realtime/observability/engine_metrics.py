@@ -83,7 +83,7 @@ class EngineMetrics:
         yield self._info()
 
     def _tokens(self) -> Metric:
-        about = "Tokens that went through the model"
+        about = "Tokens that went through the model, drafts left out"
         computed = CounterMetricFamily("midstream_tokens_computed", about, labels=["phase"])
         for phase, count in self._computed.items():
             computed.add_metric([phase], count)

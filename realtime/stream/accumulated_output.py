@@ -1,7 +1,7 @@
 """The output of one stream so far, and how to truncate it.
 
 Output tokens, how much text each of them released, and the injections among them. Pure: it knows the
-tokenizer and stop strings, and nothing of events, credit or the engine.
+tokenizer, stop strings and the reader of calls, and nothing of events, credit or the engine.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator
 from copy import copy
 from itertools import accumulate
+from operator import itemgetter
 
 from realtime.stream.spanned_text import Call, SpannedText
 from realtime.text.detokenizer import TextStream
@@ -154,12 +155,8 @@ class Output:
 
     def turn(self, begin: int, end: int) -> array[int]:
         """All that stands from output token `begin`, where a turn was opened, to before `end`."""
-        tokens, start = array("i"), begin
-        for index, injected in self.injections:
-            if begin < index <= end:
-                tokens += self.tokens[start:index] + injected
-                start = index
-        return tokens + self.tokens[start:end]
+        number = bisect_right(self.injections, begin, key=itemgetter(0))
+        return array("i", self.known_from(begin, number, end))
 
     def cut(self, index: int, stop: tuple[str, ...], injected: int | None = None) -> None:
         """Take back output from `index` on, and injections behind it. `injected`: so many of the tokens that

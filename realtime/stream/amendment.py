@@ -118,6 +118,8 @@ def _written(output: Output, spans: SpannedText, call: Call, sent: int) -> _Writ
         mark = by_token.get(token)
         more = characters.add(b"", ends=True) + mark if mark else characters.add(pieces.get(token, b""))
         for char in more:
+            if search.settled:
+                break
             search.read(char)
         text += more
         if not characters.within_character:
@@ -138,9 +140,11 @@ class _Search:
         self.call: CallReader | None = None
         self.begin: int | None = None
 
+    @property
+    def settled(self) -> bool:
+        return self.begin is not None and self._reader.lengths.calls > self._ordinal
+
     def read(self, char: str) -> None:
-        if self.begin is not None and self._reader.lengths.calls > self._ordinal:
-            return
         last = self._reader.call
         self._reader.feed_text(char, 0)
         self._at += 1

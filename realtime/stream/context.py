@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 from engine import api
 from midstream import protocol
-from midstream.protocol import Params
+from midstream.protocol import Beside, Params
 from realtime.guards.acts import Acts
-from realtime.guards.guards import Beside, Guards, Verdict
+from realtime.guards.guards import Guards, Verdict
 from realtime.refusal import Refusal
 from realtime.stream.accumulated_output import Output
 from realtime.stream.engine_commands import too_long

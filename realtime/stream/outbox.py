@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from midstream.protocol import (
     Attached,
+    Beside,
     Error,
     Final,
     Paused,
@@ -33,7 +34,7 @@ from midstream.protocol import (
 )
 from realtime.stream.credit import Credit
 from realtime.stream.memory import LOGPROB_BYTES, REFERENCE_BYTES, TOKEN_BYTES, event_bytes
-from realtime.stream.span_events import Beside, joined, tell_lengths
+from realtime.stream.span_events import joined, tell_lengths
 from realtime.tools.parts import Lengths
 
 HISTORY_LIMIT = 512  # events that nobody is known to have read; whoever needs older ones gets a snapshot

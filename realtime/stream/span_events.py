@@ -7,11 +7,9 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from midstream.protocol import Guarded, Reasoning, Rewound, ToolArguments, ToolCall, ToolCallDone
+from midstream.protocol import Beside, Guarded, Reasoning, Rewound, ToolArguments
 from realtime.guards.guards import Verdict
 from realtime.tools.parts import Lengths
-
-Beside = Reasoning | ToolCall | ToolArguments | ToolCallDone
 
 
 def joined(events: Iterable[Beside]) -> list[Beside]:

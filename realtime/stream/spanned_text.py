@@ -17,9 +17,8 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from midstream.protocol import Reasoning, SnapshotCall, ToolArguments, ToolCall, ToolCallDone
+from midstream.protocol import Beside, Reasoning, SnapshotCall, ToolArguments, ToolCall, ToolCallDone
 from realtime.stream.memory import CHARACTER_BYTES
-from realtime.stream.span_events import Beside
 from realtime.text.detokenizer import TextStream
 from realtime.text.tokenizer import Tokenizer
 from realtime.tools import parts as spans

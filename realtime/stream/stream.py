@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from engine import api
 from midstream import protocol
-from midstream.protocol import FinishReason, GuardAction, Params, PauseReason, Usage
+from midstream.protocol import Beside, FinishReason, GuardAction, Params, PauseReason, Usage
 from realtime.guards.acts import Act
 from realtime.guards.guards import Verdict
 from realtime.refusal import Refusal
@@ -44,7 +44,7 @@ from realtime.stream.memory import (
 from realtime.stream.outbox import Outbox, OutgoingEvent, PendingToken
 from realtime.stream.params import merged, stops
 from realtime.stream.pending_commands import CallFrame, Owe, PendingCommand, PendingCommands, Reply, SendReply
-from realtime.stream.span_events import Beside, guarded, tell_lengths
+from realtime.stream.span_events import guarded, tell_lengths
 from realtime.stream.states import State, check_transition
 from realtime.stream.stopwatch import Stopwatch
 from realtime.stream.tool_loop import ToolLoop
@@ -259,7 +259,7 @@ class Stream:
         """Whether somebody asks, or has asked for it to be so."""
         return self.output.spans is not None and self._requested_params.reasoning_tokens is not None
 
-    def _hold_for(self, frame: SteeringFrame | protocol.Amend, params: Params | None) -> None:
+    def _hold_for(self, frame: SteeringFrame, params: Params | None) -> None:
         """What takes it back, or asks for less reasoning, is answered before more is decoded: only then it is
         known how much that may be."""
         at_once = isinstance(frame, protocol.Adjust | protocol.Inject) and frame.at is None
@@ -410,7 +410,10 @@ class Stream:
         self._update_memory()
 
     def _act_on_calls(self) -> None:
-        while (asked := self._commands.to_make) is not None:
+        """Up to one amendment, which reads its call again: others have their turn before the next."""
+        amends = False
+        while not amends and (asked := self._commands.to_make) is not None:
+            amends = isinstance(asked.frame, protocol.Amend)
             try:
                 if isinstance(asked.frame, protocol.Amend):
                     self._commands.make(self._amend(asked.frame))
@@ -429,7 +432,7 @@ class Stream:
         call = self._tools.find(frame.call_id)
         change = amendment(self.output, call, self.outbox.sent, frame, self._model.tokenizer)
         if change.behind is not None:
-            self._hold_for(frame, None)
+            self._hold_grants()
         return api.Append(self.number, change.tokens, behind=change.behind)
 
     def take_result(self, frame: protocol.ToolResult) -> protocol.Inject:
@@ -788,9 +791,16 @@ class Stream:
             self._pause("detached", change.index, now, pending)
 
     @property
+    def to_make(self) -> PendingCommand | None:
+        """What was asked of a call, and is to be done now."""
+        return self._commands.to_make
+
+    @property
     def reading(self) -> bool:
-        """Whether it has not read all of what was injected: with its next news, of whatever, it reads on."""
-        return self.output.spans is not None and self.output.spans.reading
+        """Whether it has not read all of what was injected, or of what it is to amend: with its next news, of
+        whatever, it reads on."""
+        spans = self.output.spans
+        return self.to_make is not None or (spans is not None and spans.reading)
 
     def _read_on(self) -> None:
         if self.output.spans is not None and self.output.spans.reading:

@@ -15,10 +15,9 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from midstream import protocol
-from midstream.protocol import Message, SnapshotCall, ToolCallDone
+from midstream.protocol import Beside, Message, SnapshotCall, ToolCallDone
 from realtime.refusal import Refusal
 from realtime.stream.memory import CHARACTER_BYTES, TOKEN_ID_BYTES
-from realtime.stream.span_events import Beside
 from realtime.stream.spanned_text import Call, SpannedText
 
 RESULT_BYTES, PART_BYTES = 200, 50  # each, beside its text
@@ -31,6 +30,8 @@ class ToolLoop:
         self.holds_at_eos = start.on_tool_call != "finish" and spans is not None  # its end may not be the end
         self._spans = spans
         self._approvals = start.approvals
+        names = () if isinstance(start.approvals, bool) else start.approvals
+        self._names_bytes = sum(PART_BYTES + CHARACTER_BYTES * len(name) for name in names)
         self._approved = set[str]()  # calls
         self._results: dict[str, protocol.ToolResult] = {}  # that wait, by call
         self._results_bytes = 0  # counted when they change: a result may have very many parts
@@ -39,7 +40,7 @@ class ToolLoop:
     @property
     def bytes(self) -> int:
         due = () if self._due is None else self._due.tokens or ()
-        return self._results_bytes + TOKEN_ID_BYTES * len(due)
+        return self._names_bytes + self._results_bytes + TOKEN_ID_BYTES * len(due)
 
     @property
     def missing(self) -> list[Call]:
@@ -73,12 +74,12 @@ class ToolLoop:
 
     def tell_approvals(self, events: Iterable[Beside | SnapshotCall]) -> None:
         """Which of the calls that these tell of wait for one."""
-        if not self._approvals:
+        told = [event for event in events if isinstance(event, ToolCallDone | SnapshotCall)]
+        if not (self._approvals and told):
             return
         waiting = {call.call_id for call in self._calls if self.waits_for_approval(call)}
-        for event in events:
-            if isinstance(event, ToolCallDone | SnapshotCall):
-                event.approval = event.end is not None and event.call_id in waiting
+        for event in told:
+            event.approval = event.end is not None and event.call_id in waiting
 
     def take(self, result: protocol.ToolResult) -> list[Message]:
         """Take a result in; returns what is to be told to the model now. Another result for the same call

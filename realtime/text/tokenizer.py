@@ -31,9 +31,6 @@ __all__ = ["NotBriefError", "TextError", "Tokenizer", "TooManyTokensError"]
 # What has so many characters for each token that it may have is looked at in pieces first: the library takes
 # hundreds of bytes for each character of what it is given, and most of that for tokens.
 CHARACTERS_A_TOKEN, PIECE = 4, 32 << 10
-NO_CALL = (
-    "unknown00"  # where a result does not say of which call it is: there are templates that want nine letters
-)
 MOST_RENDERED = 16_384  # messages, with those that are rendered anew for each turn that was decoded here
 CUT_TOKENS = 64  # that a piece may have more, since words were cut
 

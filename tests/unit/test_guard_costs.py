@@ -10,7 +10,7 @@ import pytest
 from realtime.guards import pattern as patterns
 from realtime.guards.arrows import Arrows
 from realtime.guards.automaton import MOST_POSITIONS, RegexError
-from realtime.guards.pattern import MOST_BACK, MOST_REMEMBERED, MOST_STEPS, START, Pattern
+from realtime.guards.pattern import MOST_BACK, MOST_REMEMBERED, MOST_STEPS, START, Pattern, Remembered
 
 HOSTILE = [
     "(a|b)*a(a|b){250}",  # as many states as there are sets of positions
@@ -55,6 +55,21 @@ def test_work_grows_with_the_text_and_with_nothing_else(source: str, gone: list[
         assert max(gone, default=0) <= MOST_STEPS
         assert len(pattern._steps) <= MOST_REMEMBERED
     assert work[8_000] <= 2.5 * work[4_000] + 1000
+
+
+def test_all_patterns_have_so_much_room_together_and_find_the_same_without_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chance = random.Random(2)
+    text = "".join(chance.choice("ab") for _ in range(3_000))
+    expected = [Pattern(source).find(START, text) for source in HOSTILE]
+    before = Remembered.in_all
+    monkeypatch.setattr(patterns, "MOST_IN_ALL", before + 500)
+    made = [Pattern(source) for source in HOSTILE]
+    assert [pattern.find(START, text) for pattern in made] == expected
+    assert Remembered.in_all <= before + 500
+    del made
+    assert Remembered.in_all <= before, "it is given back"
 
 
 def test_a_text_that_says_little_new_is_looked_up(gone: list[int]) -> None:

@@ -182,6 +182,20 @@ def test_what_is_asked_of_calls_waits_for_what_was_asked_before_and_what_follows
     assert "not whole" in error.message, "it was amended, and its end is not there"
 
 
+def test_amendments_that_have_waited_are_read_one_at_a_time_and_others_have_their_turn_between() -> None:
+    one, (find,) = called(CALL)
+    one.steer(protocol.Rewind(request_id="a", ref="1", to=CALL.index("Paris")))
+    for ref in ("2", "3", "4"):
+        amend(one, find, "]", partial=True, ref=ref)
+    one.answer(api.Truncated(CALL.index("Paris")))
+    told = [[event.ref for event in one.take() if isinstance(event, protocol.Error)]]
+    while one.stream.reading:
+        assert one.stream.to_make is not None
+        one.answer()
+        told.append([event.ref for event in one.take() if isinstance(event, protocol.Error)])
+    assert told == [["2"], ["3"], ["4"]]
+
+
 def test_an_engine_that_dies_meanwhile_is_told_again_and_the_next_does_it() -> None:
     one, (find,) = called(CALL)
     amend(one, find, LONDON)

@@ -426,6 +426,9 @@ class ToolCallDone(StreamEvent, kw_only=True, tag="tool_call_done"):
     approval: bool = False
 
 
+Beside = Reasoning | ToolCall | ToolArguments | ToolCallDone  # what is told beside the tokens that say it
+
+
 class Approved(StreamEvent, kw_only=True):
     """Somebody has approved the call that begins at `index`."""
 

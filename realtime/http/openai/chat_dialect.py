@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from midstream.protocol import Reasoning, Rewound, Snapshot, ToolArguments, ToolCall, ToolCallDone
+from midstream.protocol import Beside, Reasoning, Rewound, Snapshot, ToolArguments, ToolCall, ToolCallDone
 from realtime.http.openai.choice_accumulator import Choice
 from realtime.http.openai.logprobs import EncodedLogprob, chat_logprob, chat_logprobs
 from realtime.http.openai.requests import ChatBody
@@ -20,7 +20,6 @@ from realtime.http.openai.response_types import (
     FunctionCall,
     Rewinding,
 )
-from realtime.stream.span_events import Beside
 
 BODY = ChatBody
 PREFIX = "chatcmpl-"

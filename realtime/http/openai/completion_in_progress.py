@@ -18,7 +18,7 @@ import msgspec
 from msgspec import UNSET
 
 from midstream import protocol
-from midstream.protocol import Start
+from midstream.protocol import Beside, Start
 from realtime.http.listener import HttpListener, ListenerSource
 from realtime.http.openai.choice_accumulator import Choice
 from realtime.http.openai.errors import error_object
@@ -38,7 +38,6 @@ from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
 from realtime.stream.memory import Holding
 from realtime.stream.outbox import OutgoingEvent
-from realtime.stream.span_events import Beside
 from realtime.text.tokenizer import Tokenizer
 from realtime.work_budget import steering_s
 from realtime.work_ledger import PayerWork

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from midstream.protocol import Rewound, Snapshot
+from midstream.protocol import Beside, Rewound, Snapshot
 from realtime.http.openai.choice_accumulator import Choice
 from realtime.http.openai.logprobs import EncodedLogprob, text_logprob, text_logprobs
 from realtime.http.openai.requests import TextBody
 from realtime.http.openai.response_types import AnyChoice, Rewinding, TextChoice
-from realtime.stream.span_events import Beside
 
 BODY = TextBody
 PREFIX = "cmpl-"
