@@ -14,8 +14,8 @@ import pytest
 import midstream
 from midstream import Agent, Call, ToolOutcome, ToolProgress
 from midstream.protocol import Injected, Rewound, Token, ToolCall, ToolCallDone
+from tests.fakes.scripts import saying, spelt
 from tests.server.server_process import Metrics, Served
-from tests.server.test_tools import spelt
 
 PHASES = ("prefill", "decode")
 PARIS, ROME = spelt({"city": "Paris"}), spelt({"city": "Rome"})
@@ -25,11 +25,6 @@ PARIS, ROME = spelt({"city": "Paris"}), spelt({"city": "Rome"})
 async def client(scripted: Served) -> AsyncIterator[midstream.Client]:
     async with midstream.connect(scripted.http) as client:
         yield client
-
-
-def saying(*answers: str) -> str:
-    """A question to which the model says this, and the next behind each result."""
-    return f"Say ⟦{'⏭'.join(answers)}⟧"
 
 
 def weather(city: str) -> str:
