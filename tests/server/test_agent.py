@@ -132,6 +132,25 @@ async def test_they_run_side_by_side_also_those_that_block(client: midstream.Cli
     assert [one.content for one in run.outcomes] == ["mild in Paris", "mild in Rome"]
 
 
+async def test_one_that_is_known_to_wait_is_begun_in_no_thread(
+    client: midstream.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def weather(city: str) -> str:
+        return f"mild in {city}"
+
+    def forbidden(target: object, **_: object) -> None:
+        raise AssertionError(f"a thread for {target}")
+
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    of_json = midstream.JsonTool(name="weather", function=weather, parameters=schema)
+    for tool in (weather, of_json):
+        run = await client.run(Agent(tools=[tool]), saying(PARIS, "Thanks."))
+        with monkeypatch.context() as patch:
+            patch.setattr(threading, "Thread", forbidden)
+            assert await run.answer() == "Thanks."
+        assert [one.content for one in run.outcomes] == ["mild in Paris"]
+
+
 async def test_a_tool_says_how_far_it_is(client: midstream.Client) -> None:
     def weather(city: str) -> str:
         midstream.progress(1, 2, city)

@@ -280,8 +280,7 @@ export class Stream {
    * @param {unknown} content
    */
   toolResult(call, content) {
-    const call_id = typeof call === "string" ? call : call.call_id;
-    return this.#steer({ type: "tool_result", request_id: this.requestId, call_id, content: resultText(content) });
+    return this.#steer({ type: "tool_result", request_id: this.requestId, call_id: idOf(call), content: resultText(content) });
   }
 
   /**
@@ -290,8 +289,7 @@ export class Stream {
    * @param {string} error
    */
   toolError(call, error) {
-    const call_id = typeof call === "string" ? call : call.call_id;
-    return this.#steer({ type: "tool_result", request_id: this.requestId, call_id, error });
+    return this.#steer({ type: "tool_result", request_id: this.requestId, call_id: idOf(call), error });
   }
 
   /**
@@ -299,8 +297,7 @@ export class Stream {
    * @param {Call | string} call
    */
   approve(call) {
-    const call_id = typeof call === "string" ? call : call.call_id;
-    return this.#steer({ type: "approve", request_id: this.requestId, call_id });
+    return this.#steer({ type: "approve", request_id: this.requestId, call_id: idOf(call) });
   }
 
   /**
@@ -312,8 +309,7 @@ export class Stream {
    * @param {{partial?: boolean}} [options]
    */
   amend(call, args, { partial } = {}) {
-    const call_id = typeof call === "string" ? call : call.call_id;
-    return this.#steer({ type: "amend", request_id: this.requestId, call_id, arguments: args, partial });
+    return this.#steer({ type: "amend", request_id: this.requestId, call_id: idOf(call), arguments: args, partial });
   }
 
   /**
@@ -335,3 +331,6 @@ export class Stream {
     return /** @type {{index: number}} */ (answer).index;
   }
 }
+
+/** @param {Call | string} call */
+const idOf = (call) => (typeof call === "string" ? call : call.call_id);
