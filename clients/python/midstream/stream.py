@@ -13,8 +13,6 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast
 
-from msgspec.structs import replace
-
 from midstream.errors import ConnectionLost, StreamFailed
 from midstream.options import MessageLike, ParamOptions, check_names, frame, plain_params
 from midstream.protocol import (
@@ -38,10 +36,11 @@ from midstream.protocol import (
     Resumed,
     Rewind,
     Rewound,
+    SnapshotCall,
     StreamEvent,
     ToolResult,
 )
-from midstream.schemas import to_json
+from midstream.schemas import result_text
 from midstream.spans import Call, Thought, answer_message
 from midstream.stream_channel import Channel
 from midstream.stream_core import Chunk, State
@@ -180,23 +179,18 @@ class Stream:
         return cast("Reading[StreamEvent]", Reading(self.next_event, self.channel))  # a run alone notes more
 
     def tool_calls(self) -> Reading[Call]:
-        """The calls of tools, each as soon as it is whole. One that was rewound into comes again when it is.
+        """The calls of tools, each once, as soon as it is whole. One that was rewound into, or amended, comes
+        again when it is, under the same id.
 
         It reads the stream, as iterating over it does: what it says beside them is in `text` and `reasoning`.
         """
-        given: set[Call] = set()  # as they are when nothing is waited for
+        given: list[SnapshotCall] = []
 
         async def next_call() -> Call | None:
-            while True:
-                for call in self.calls:  # where events were missed, those that became whole meanwhile
-                    if call.whole and replace(call, approval=False) not in given:
-                        given.add(replace(call, approval=False))
-                        return call
-                event = await self.next_event()
-                if event is None:
-                    return None
-                if isinstance(event, Rewound):
-                    given.difference_update([call for call in given if (call.end or 0) > event.index])
+            while (call := self._core.spans.next_whole(given)) is None:
+                if await self.next_event() is None:
+                    break
+            return call
 
         return Reading(next_call, self.channel)
 
@@ -290,7 +284,7 @@ class Stream:
         For a stream that was started with on_tool_call="pause" or "continue". Results of one turn go in
         together: the stream goes on with the last of them.
         """
-        said = content if isinstance(content, str) else None if error is not None else to_json(content)
+        said = None if content is None and error is not None else result_text(content)
         call_id = _id_of(call)
         result = frame(ToolResult, request_id=self.request_id, call_id=call_id, content=said, error=error)
         return (await self.channel.request(result, Injected)).index
@@ -307,8 +301,7 @@ class Stream:
         """Change a call's arguments: from the first token that changes on they are written anew, and the
         model closes the call. `partial`: `arguments` is the beginning of their JSON, and the model writes on
         from there. What was approved of it is not any more."""
-        said = arguments if isinstance(arguments, str) else to_json(arguments)
-        call_id = _id_of(call)
+        call_id, said = _id_of(call), result_text(arguments)
         change = frame(Amend, request_id=self.request_id, call_id=call_id, arguments=said, partial=partial)
         return (await self.channel.request(change, Injected)).index
 
