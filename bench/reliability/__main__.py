@@ -33,6 +33,7 @@ EXPERIMENTS = (
     "handshakes",
     "poison",
     "grammars",
+    "formats",
     "shortages",
     "drains",
     "soak",

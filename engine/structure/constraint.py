@@ -13,8 +13,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from engine.structure.lexer_states import StateShare
 from engine.structure.matcher import GrammarError, Matcher
+from engine.structure.matcher_memory import MemoryShare
 from engine.structure.vocabulary import Vocabulary
 
 LONG_S = 0.005  # of a processor's time, for one token: others' need not wait behind it, nor behind the next
@@ -51,7 +51,7 @@ class Constraint:
         start: int,
         changed: Callable[[], None],
         later: str | None = None,
-        share: StateShare | None = None,
+        share: MemoryShare | None = None,
     ) -> None:
         self.source, self._later = source, later
         self.slow = False
