@@ -28,11 +28,12 @@ from realtime.app import Endpoints, application
 from realtime.background_tasks import BackgroundTasks
 from realtime.bind import StartupError, bind, raise_descriptor_limit, welcome
 from realtime.config import Options, parse, unknown_variables
-from realtime.engines.forked_spares import forked_spares
-from realtime.engines.process_link import ProcessLink
-from realtime.engines.supervisor import Supervisor
-from realtime.engines.thread_link import ThreadLink
-from realtime.engines.watched_engine import Connect, EngineFailed
+from realtime.fleet.fleet import EnginePlace, Fleet
+from realtime.fleet.forked_spares import forked_spares
+from realtime.fleet.process_link import ProcessLink
+from realtime.fleet.supervisor import Patience
+from realtime.fleet.thread_link import ThreadLink
+from realtime.fleet.watched_engine import Connect, EngineFailed
 from realtime.garbage import look_at_all_again, look_at_news_alone
 from realtime.http.sse import SseTimeouts
 from realtime.http.unknown_routes import no_request
@@ -93,18 +94,18 @@ async def serve(options: Options, listening: socket.socket) -> None:
         *(observer for observer in (metrics, traces) if observer is not None),
     )
     background = BackgroundTasks()
-    supervisor = Supervisor(
-        _connector(options),
+    fleet = Fleet(
+        _places(options),
         observers,
         background,
-        silence_s=options.engine_silence_s,
+        patience=Patience(options.engine_silence_s),
         spare=_wants_spare(options),
         tool_format=options.tool_format,
     )
     keyring = _keyring(options)
     allowance = keyring.allowance if keyring else _everything
     hub = Hub(
-        supervisor.send,
+        fleet.send,
         observers,
         window=options.auto_credit_window,
         max_streams=options.max_streams,
@@ -115,12 +116,11 @@ async def serve(options: Options, listening: socket.socket) -> None:
         total_stream_memory=options.total_stream_memory_mib << 20,
         quotas=Quotas(allowance),
     )
-    supervisor.hub = hub
+    fleet.hub = hub
     connections = OpenConnections(options.max_connections, options.connections_per_address or None, allowance)
     ledger = WorkLedger()
     endpoints = Endpoints(
         hub,
-        supervisor,
         metrics,
         _limits(options),
         credentials=_credentials(options, keyring),
@@ -134,9 +134,9 @@ async def serve(options: Options, listening: socket.socket) -> None:
     _start_background(background, keyring, connections, hub, metrics)
     try:
         with _cancelled_by_sigterm():
-            hello = await supervisor.start()
+            hello = await fleet.start()
         look_at_news_alone()
-        ending = partial(let_finish, hub, supervisor, endpoints, options.shutdown_grace_s)
+        ending = partial(let_finish, hub, fleet, endpoints, options.shutdown_grace_s)
         server = Server(_uvicorn_config(options, endpoints, ledger), ending)
         model = f"{hello.model} ({hello.weights or hello.dtype}, {hello.device})"
         print(welcome(listening, model, keyless=keyring is None), flush=True)
@@ -145,7 +145,7 @@ async def serve(options: Options, listening: socket.socket) -> None:
         raise StartupError(f"the engine does not start: {error}") from None
     finally:
         await background.stop()
-        await supervisor.stop()
+        await fleet.stop()
         if traces is not None:
             await asyncio.to_thread(traces.close)
 
@@ -214,6 +214,13 @@ def _start_background(
         background.start("the measure of the event loop's lag", partial(loop_lag.measure, metrics.lagged))
 
 
+def _places(options: Options) -> list[EnginePlace]:
+    connect = _connector(options)
+    if options.engines == 1:
+        return [EnginePlace("the engine", connect)]
+    return [EnginePlace(f"engine {number}", connect) for number in range(options.engines)]
+
+
 def _connector(options: Options) -> Connect:
     engine_options = api.EngineOptions(
         model=options.model,
@@ -224,7 +231,7 @@ def _connector(options: Options) -> Connect:
         attention=options.attention,
         exact=options.exact,
         drafts=options.drafts,
-        threads=options.threads,
+        threads=options.threads or _share_of_cores(options.engines),
         kv_tokens=options.kv_tokens,
         gpu_memory_fraction=options.gpu_memory_fraction,
         kv_idle_s=options.kv_idle_s,
@@ -242,6 +249,11 @@ def _connector(options: Options) -> Connect:
         spares = forked_spares() if _wants_spare(options) else None
         return lambda on_message, on_closed: ProcessLink(engine_options, on_message, on_closed, spares)
     return lambda on_message, on_closed: ThreadLink(engine_options, on_message, on_closed)
+
+
+def _share_of_cores(engines: int) -> int:
+    """Of one engine beside others; 0, which is its own choice, where it is alone."""
+    return max(1, (os.cpu_count() or 1) // engines) if engines > 1 else 0
 
 
 def _wants_spare(options: Options) -> bool:

@@ -92,6 +92,9 @@ class Options:
     engine: EnginePlace = option(
         "process", "where the engine runs: in a child process, or in a thread of the server"
     )
+    engines: int = option(
+        1, "engines, each with the whole model, among which streams are divided", least=1, most=64
+    )
     engine_spare: Switch = option(
         "on", "whether another engine process stands ready, without a model, for when this one dies"
     )
@@ -297,6 +300,10 @@ def _contradiction(options: Options) -> str | None:
         return (
             f"--ack-every is {options.ack_every}; it must be at most --auto-credit-window, which is"
             f" {options.auto_credit_window}: a reader would be stopped before it is asked how far it has come"
+        )
+    if options.engines > 1 and options.engine == "thread":
+        return (
+            f"--engines is {options.engines}; with --engine thread it must be 1: a thread cannot be replaced"
         )
     return None
 

@@ -7,13 +7,12 @@ live nor whoever listens.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 
-from engine import api
 from midstream import protocol
 from realtime.hub.frame_tokenizing import check_tools, checked_params, start_digest, text_length, tokenize
 from realtime.hub.output_rules import output_rules
 from realtime.hub.registry import LiveStream
+from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.stream_key import StreamKey
 from realtime.refusal import Refusal
 from realtime.stream.context import Context, of_prompt
@@ -28,7 +27,6 @@ class StreamStarter:
     def __init__(
         self,
         quotas: Quotas,
-        send: Callable[[api.AnyCommand], None],
         *,
         window: int,
         max_streams: int,
@@ -36,7 +34,6 @@ class StreamStarter:
         max_timeout_ms: int,
     ) -> None:
         self._quotas = quotas
-        self._send = send
         self._window = window
         self._max_streams = max_streams
         self._max_grace_ms = max_grace_ms
@@ -75,7 +72,7 @@ class StreamStarter:
         key: StreamKey,
         frame: protocol.Start,
         tokens: list[int] | None,
-        model: ServedModel,
+        engine: ServingEngine,
         memory: MemoryAccount,
         now: float,
         parent: Stream | None,
@@ -87,19 +84,19 @@ class StreamStarter:
             context = parent.fork(frame.request_id, frame.fork.at, frame.params)
             quota = self._quotas.admit(key.tenant, frame, parent.prompt_tokens + len(context.output))
         else:
-            context, quota = self._of_prompt(key.tenant, frame, tokens, model, turns)
+            context, quota = self._of_prompt(key.tenant, frame, tokens, engine.model, turns)
         stream = Stream(
             next(self._numbers),
             frame,
             context,
-            model=model,
+            model=engine.model,
             tenant=self._tenants.setdefault(key.tenant, len(self._tenants)),
             window=self._window,
-            send=self._send,
+            engine=engine,
             memory=memory,
             now=now,
         )
-        return LiveStream(key, stream, start_digest(frame), quota)
+        return LiveStream(key, stream, start_digest(frame), quota, engine)
 
     def _of_prompt(
         self,

@@ -109,7 +109,7 @@ class CountingObserver(Observer):
         self.tokens_discarded = 0
         self.steps = 0
 
-    def stepped(self, output: api.StepOutput, now: float) -> None:
+    def stepped(self, engine: int, output: api.StepOutput, now: float) -> None:
         self.steps += 1
 
     def steered(self, stream: Stream, kind: str, steps: int, seconds: float) -> None:
@@ -156,7 +156,7 @@ class SimulatedServer:
         self.window = window
         self.refs = map(str, itertools.count())
         self.hub = Hub(
-            self.down.append,
+            lambda engine, commands: self.down.append(commands),
             Observers(self.counts, observer or Observer()),
             window=window,
             clock=self.clock,
@@ -173,7 +173,7 @@ class SimulatedServer:
 
     def _introduce(self, fingerprint: str = "fp") -> None:
         self.hub.engine_ready(
-            ServedModel("toy", self._tokenizer, toy_model.VOCAB, self.engine.runner.context, fingerprint)
+            0, ServedModel("toy", self._tokenizer, toy_model.VOCAB, self.engine.runner.context, fingerprint)
         )
 
     def kill_engine(self) -> None:
@@ -182,7 +182,7 @@ class SimulatedServer:
         self.down.clear()
         self.up.clear()
         self._undrained = False
-        self.hub.engine_lost()
+        self.hub.engine_lost(0)
         assert not self.down, "there is nobody to send it to"
         self.look()
 
@@ -223,7 +223,7 @@ class SimulatedServer:
             output = self.up.popleft()
             for news in output.news:
                 self.counts.decoded[news.stream] += len(news.tokens)
-            self.hub.receive_step(output)
+            self.hub.receive_step(0, output)
             self.look()
 
     def tick(self) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import msgspec
 
 from engine import api
-from realtime.engines.forked_spares import AdoptedProcess, ForkedSpares
+from realtime.fleet.forked_spares import AdoptedProcess, ForkedSpares
 
 CLOSE_S = 5.0
 
