@@ -22,6 +22,7 @@ from msgspec import to_builtins
 import midstream
 from bench.__main__ import report
 from bench.result_tables import Figure
+from tests.fakes.scripts import saying, spelt
 from tests.server.server_process import Metrics, Served
 
 CALLS, TOOL_S, STEP_MS, ROUNDS = 20, 0.5, 4, 3
@@ -30,20 +31,11 @@ PROMPT_GOAL, EAGER_GOAL = 3, 1.28
 PHASES = ("prefill", "decode")
 
 
-def spelt(city: str) -> str:
-    call = json.dumps({"name": "weather", "arguments": {"city": city}})
-    return f"<tool_call>\n{call}\n</tool_call>"
-
-
-def script(*answers: str) -> str:
-    return f"Say ⟦{'⏭'.join(answers)}⟧"
-
-
 async def weather(city: str) -> str:
     """The weather of a city. It says what the model, where it is asked anew, is to say next."""
     await asyncio.sleep(TOOL_S)
     number = int(city)
-    return f"20 degrees ⟦{spelt(str(number + 1)) if number + 1 < CALLS else 'Mild.'}⟧"
+    return f"20 degrees ⟦{spelt({'city': str(number + 1)}) if number + 1 < CALLS else 'Mild.'}⟧"
 
 
 def rows(before: Metrics, after: Metrics) -> float:
@@ -93,7 +85,7 @@ async def over_the_chat_door(server: Served, question: str) -> Told:
 
 async def loops() -> list[Figure]:
     """Each on a server of its own: neither finds what the other computed."""
-    question = script(*[spelt(str(number)) for number in range(CALLS)], "Mild.")
+    question = saying(*[spelt({"city": str(number)}) for number in range(CALLS)], "Mild.")
     server = Served("--toy-step-ms", str(STEP_MS), scripted=True)
     try:
         before = await server.until_idle()
@@ -141,7 +133,7 @@ async def turn_s(client: midstream.Client, calls: int, *, eager: bool) -> float:
         await asyncio.sleep(2 * TOOL_S / 2 ** int(city[0]))
         return "mild"
 
-    question = script("".join(spelt(f"{number}, {WORDY}") for number in range(calls)), "Mild.")
+    question = saying("".join(spelt({"city": f"{number}, {WORDY}"}) for number in range(calls)), "Mild.")
     began = time.perf_counter()
     if eager:
         run = await client.run(midstream.Agent(tools=[weather]), question)

@@ -97,9 +97,6 @@ class Bench:
         tokens: list[int] = self._tokenizer.encode(told, add_special_tokens=False).ids
         return tokens
 
-    def text(self, tokens: list[int]) -> str:
-        return str(self._tokenizer.decode(tokens))
-
     def rates(self, prompts: list[list[int]], sampling: api.Sampling) -> tuple[float, float]:
         """Tokens a second without drafts and with; both say the same."""
         rates: dict[str, list[float]] = {"off": [], "auto": []}

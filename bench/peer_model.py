@@ -45,15 +45,15 @@ def _beside(what: str) -> Path:
 
 def _write(file: Path, kind: Kind) -> None:
     """All matrices in one number format, and whatever else the file says as it is."""
-    reader = gguf.GGUFReader(_source())
-    writer = gguf.GGUFWriter(file, GgufFile(_source()).architecture)
+    reader, source = gguf.GGUFReader(_source()), GgufFile(_source())
+    writer = gguf.GGUFWriter(file, source.architecture)
     for name, field in reader.fields.items():
         if not name.startswith("GGUF.") and name != "general.architecture":
             what, *of = field.types
             writer.add_key_value(
                 name, field.contents(), what, of[-1] if what == GGUFValueType.ARRAY else None
             )
-    for tensor in GgufFile(_source()).tensors:
+    for tensor in source.tensors:
         numbers = tensor.numbers().numpy()
         of_kind = kind if numbers.ndim > 1 else Kind.F32
         writer.add_tensor(tensor.name, gguf.quantize(numbers, of_kind), raw_dtype=of_kind)

@@ -241,7 +241,7 @@ class Engine:
 
     def _commit_computed(self, row: Row, sampled: list[SampledToken] | None) -> None:
         sequence = row.sequence
-        ended = bool(sampled) and not row.void and self._take(row, sampled or [])
+        ended = bool(sampled and not row.void and self._take(row, sampled))
         self.scheduler.commit(row)
         if ended:
             self._end(sequence)

@@ -7,23 +7,22 @@
  */
 
 export class AnswerCalls {
-  /** @type {Run | null} */ #run = null;
   /** How far tools say that they are. @type {WeakMap<Call, string>} */ #progress = new WeakMap();
+  #run;
   #attempt;
 
-  /** @param {(asked: Promise<number> | undefined) => Promise<number | null>} attempt the index that something took effect at */
-  constructor(attempt) {
-    this.#attempt = attempt;
-  }
-
-  /** @param {Run | null} run */
-  follow(run) {
+  /**
+   * @param {() => Run | null} run
+   * @param {(asked: Promise<number> | undefined) => Promise<number | null>} attempt the index that something took effect at
+   */
+  constructor(run, attempt) {
     this.#run = run;
+    this.#attempt = attempt;
   }
 
   /** As they stand, in the stream of this number. @param {number} number @returns {CallEntry[] | null} */
   entries(number) {
-    const run = this.#run;
+    const run = this.#run();
     if (!run) return null;
     const outcomes = new Map(run.outcomes.map((outcome) => [outcome.call, outcome]));
     return run.stream.calls.map((call) => {
@@ -42,21 +41,21 @@ export class AnswerCalls {
 
   /** @param {Call} call */
   approve(call) {
-    return this.#attempt(this.#run?.approve(call));
+    return this.#attempt(this.#run()?.approve(call));
   }
 
   /** @param {Call} call @param {string} why */
   refuse(call, why) {
-    return this.#attempt(this.#run?.refuse(call, why || undefined));
+    return this.#attempt(this.#run()?.refuse(call, why || undefined));
   }
 
   /** @param {Call} call @param {string} content */
   give(call, content) {
-    return this.#attempt(this.#run?.give(call, content));
+    return this.#attempt(this.#run()?.give(call, content));
   }
 
   /** @param {Call} call @param {string} given @param {boolean} partial whether the model writes on from it */
   amend(call, given, partial) {
-    return this.#attempt(this.#run?.amend(call, given, { partial }));
+    return this.#attempt(this.#run()?.amend(call, given, { partial }));
   }
 }

@@ -20,7 +20,7 @@ import { Transcript, injection } from "./answer-transcript.js";
 export class Answer {
   /** What it is a fork of, and from where. @type {{ answer: Answer, at: Position } | null} */ origin = null;
   transcript = new Transcript();
-  calls = new AnswerCalls((asked) => this.#try(asked));
+  calls = new AnswerCalls(() => this.#agentRun, (asked) => this.#try(asked));
   meter = new RateMeter();
   /** @type {State} */ state = "waiting";
   /** @type {any} */ final = null;
@@ -38,7 +38,6 @@ export class Answer {
   #run = 0;
   #window = 0;
   /** @type {Run | null} */ #agentRun = null;
-  /** @type {any} */ #stream = null;
   /** @type {PromiseWithResolvers<void> | null} */ #gate = null;
   /** @type {any} taken from the stream, and not shown yet */ #pendingChunk = null;
   #stopped = false;
@@ -79,6 +78,11 @@ export class Answer {
     const problem = kept.final ? "" : "This was broken off. \u201cGo on\u201d continues it.";
     const { final, reasoning } = kept;
     return Object.assign(answer, { state: "ended", final, problem, reasoning });
+  }
+
+  /** @returns {any} */
+  get #stream() {
+    return this.#agentRun?.stream ?? null;
   }
 
   get running() {
@@ -125,8 +129,7 @@ export class Answer {
     const { turns, parts } = this.transcript.standing();
     Object.assign(this, { state: "waiting", final: null, problem: "", pace, meter: new RateMeter(), reasons: false });
     this.#window = window;
-    this.#stream = this.#agentRun = this.#cancelling = null;
-    this.calls.follow(null);
+    this.#agentRun = this.#cancelling = null;
     this.#stopped = false;
     this.onchange("The answer begins");
     try {
@@ -174,8 +177,6 @@ export class Answer {
   /** @param {Run} run */
   #take(run) {
     this.#agentRun = run;
-    this.calls.follow(run);
-    this.#stream = run.stream;
     this.#showCalls(this.#run);
   }
 

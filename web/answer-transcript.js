@@ -17,7 +17,7 @@
  *   `told`: the token before which the model is told what came of it
  * @typedef {{ text: string, tokens?: number[] } | { messages: Message[] }} Part
  */
-import { answerMessage } from "/sdk/midstream.js";
+import { answerMessage, outcomeMessage } from "/sdk/midstream.js";
 
 /** @param {Position} one @param {Position} other */
 export const compare = (one, other) => one.run - other.run || one.index - other.index;
@@ -125,7 +125,7 @@ export class Transcript {
     /** @type {Message[]} */ const turns = [];
     let from = { run: 0, index: 0 };
     for (const told of this.#results()) {
-      turns.push(...said(this.parts(from, told[0]), told.map(({ call }) => call)), ...told.map(resultMessage));
+      turns.push(...said(this.parts(from, told[0]), told.map(({ call }) => call)), ...told.map(outcomeMessage));
       from = told[0];
     }
     return { turns, parts: this.parts(from) };
@@ -181,11 +181,6 @@ function said(parts, calls) {
     }
   }
   return text || calls.length ? [...messages, answerMessage(text, calls)] : messages;
-}
-
-/** @param {{ call: Call, content?: string, error?: string }} outcome @returns {Message} */
-function resultMessage({ call, content, error }) {
-  return { role: "tool", name: call.name, tool_call_id: call.call_id, content: error === undefined ? content : JSON.stringify({ error }) };
 }
 
 /** Output goes back as the tokens that it was made of, where they are known. @param {Part[]} parts @param {any} piece */

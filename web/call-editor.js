@@ -17,7 +17,7 @@ const MODES = {
 export class CallEditor {
   element = element("form", "editor");
   #text = element("textarea");
-  #go = element("button", "go");
+  #go = element("button");
   #on = button("Write on from this", () => this.#send(true));
   #leave = button("Leave", () => this.close(), "plain");
   /** @type {Mode | null} */ #mode = null;

@@ -179,7 +179,7 @@ export class Conversation {
 }
 
 /** The answer that it began with, fork by fork. @param {Answer} answer @returns {Answer} */
-export function rootOf(answer) {
+function rootOf(answer) {
   return answer.origin ? rootOf(answer.origin.answer) : answer;
 }
 

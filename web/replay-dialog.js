@@ -6,7 +6,7 @@
  * @typedef {import("/sdk/midstream.js").Replay} Replay @typedef {import("/sdk/midstream.js").StreamRecord} StreamRecord
  * @typedef {import("/sdk/replay.js").OutputToken} OutputToken
  */
-import { parseRecords, replay } from "/sdk/midstream.js";
+import { ConnectionLost, parseRecords, replay } from "/sdk/midstream.js";
 import { byId, element } from "./dom.js";
 import { explain } from "./error-messages.js";
 import { sanitize } from "./sanitize.js";
@@ -64,7 +64,13 @@ export class ReplayDialog {
     item.append(title, state);
     this.#list.append(item);
     const onchunk = (/** @type {{ end: number }} */ { end }) => (state.textContent = `playing\u2026 token ${end}`);
-    const outcome = await replay(client, record, { signal, onchunk });
+    /** @type {Replay} */ let outcome;
+    try {
+      outcome = await replay(client, record, { signal, onchunk });
+    } catch (error) {
+      if (signal.aborted || error instanceof ConnectionLost) throw error;
+      return void (state.textContent = `not replayed: ${explain(error)}`);
+    }
     item.dataset.equal = String(outcome.equal);
     const counted = outcome.tokens === 1 ? "1 token" : `${outcome.tokens} tokens`;
     state.textContent = outcome.equal ? `equal: ${counted}` : `differs at token ${outcome.difference?.index}`;
@@ -79,8 +85,8 @@ export class ReplayDialog {
 }
 
 /** Its last words, or what it continues. @param {StreamRecord} record */
-function titleOf({ start: { prompt, messages } }) {
-  const content = messages?.at(-1)?.content ?? prompt ?? "";
+function titleOf({ start: { prompt, messages, fork } }) {
+  const content = messages?.at(-1)?.content ?? prompt ?? (fork ? `a fork of ${fork.request_id}` : "");
   const parts = /** @type {(string | number | { text: string })[]} */ (typeof content === "string" ? [content] : content);
   const text = typeof parts[0] === "number" ? `${parts.length} tokens` : parts.map(textOf).join("");
   return sanitize(text.trim().replaceAll(/\s+/g, " ")).slice(0, 80) || "\u2013";

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 WIDE = "f32"
 EIGHT_BITS = "q8"
 SMALL = 2**30  # bytes in eight bits
-WEIGHTS = ("auto", WIDE, "bf16", "q8", "q4")
+WEIGHTS = ("auto", WIDE, "bf16", EIGHT_BITS, "q4")
 
 
 def narrow_width(options: EngineOptions, folder: Path, device: str) -> str | None:
@@ -49,8 +49,8 @@ def _is_better_in_eight_bits(folder: Path) -> bool:
     the weights are few: then their size is no reason either."""
     from engine.ggml.weights import weights_bytes
 
-    wide = weights_bytes(folder, EIGHT_BITS)
-    return weights_bytes(folder, "auto") < wide <= SMALL
+    narrow = weights_bytes(folder, "auto")  # without reading a header, which takes longer
+    return narrow < SMALL and narrow < weights_bytes(folder, EIGHT_BITS) <= SMALL
 
 
 def _why_not(options: EngineOptions, folder: Path, device: str) -> str | None:

@@ -25,6 +25,7 @@ VERSIONS = (2, 3)
 ALIGNMENT = 32  # of the tensors, where the file names none
 NUMBERS = "BbHhIif?__Qqd"  # as `struct` has them, by the format's own numbers
 STRING, ARRAY = 8, 9
+LENGTH = struct.Struct("<Q")  # of a string, before it
 ARCHITECTURES = ("llama", "qwen2", "qwen3")  # by the file's own names
 LAYER_NAMES = {
     "attn_norm": "input_layernorm",
@@ -140,13 +141,25 @@ class GgufFile:
         if kind != ARRAY:
             return self._number(NUMBERS[kind])
         kind, count = self._number("I"), self._number("Q")
-        if kind in (STRING, ARRAY):
+        if kind == STRING:
+            return self._strings(count)
+        if kind == ARRAY:
             return [self._value(kind) for _ in range(count)]
         size = struct.calcsize("<" + NUMBERS[kind])
         return list(struct.unpack(f"<{count}{NUMBERS[kind]}", self._take(count * size)))
 
     def _string(self) -> str:
-        return str(self._take(self._number("Q")), "utf-8")
+        return self._strings(1)[0]
+
+    def _strings(self, count: int) -> list[str]:
+        """In one loop: a vocabulary is nearly all of a header, which is read more than once."""
+        data, at, strings = self._bytes, self._at, list[str]()
+        for _ in range(count):
+            begin = at + LENGTH.size
+            at = begin + LENGTH.unpack_from(data, at)[0]
+            strings.append(str(data[begin:at], "utf-8"))
+        self._take(at - self._at)
+        return strings
 
     def _number(self, kind: str) -> Any:
         return struct.unpack("<" + kind, self._take(struct.calcsize("<" + kind)))[0]

@@ -159,6 +159,7 @@ class Blocks:
         """
         ripe = self._forget_oldest(sum(since <= until for since in islice(self._cached.values(), most)))
         self._free.give(ripe)
+        self._idle.emptied(ripe)  # a block that was free before it was cached has an older time of its own
         ripe += self._idle.take(until, most - len(ripe))
         return [at for at in sorted({number // group for number in ripe}) if self._holds_nothing(at, group)]
 

@@ -56,9 +56,13 @@ class IdleBlocks:
                 heappush(self._line, (min(later), at))
             else:
                 self._in_line[at] = False
-        for number in taken:
-            since[number] = NEVER
+        self.emptied(taken)
         return taken
+
+    def emptied(self, numbers: Iterable[int]) -> None:
+        """They hold nothing any more."""
+        for number in numbers:
+            self._since[number] = NEVER
 
     def audit(self) -> None:
         """Raise unless each is found in time."""

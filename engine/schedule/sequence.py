@@ -228,7 +228,7 @@ class Sequence:
         not."""
         for row in self.in_flight:
             if row.samples and not row.void:
-                self.draft(row, ())
+                assert not row.drafts, "a constrained sequence has none"
                 row.samples = False
                 self.num_placeholders -= 1
         self._tell_constraint(tokens)

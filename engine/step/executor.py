@@ -5,8 +5,8 @@ step, and completes behind the launch of the batch that follows it: the device a
 host learns of tokens one step later. Rows whose streams have a grammar are sampled behind the others, once
 the host knows the token before: their masks are filled while the device computes.
 
-It knows rows, the model and the sampler; it changes no sequence, but to discard rows that it cannot trust. It
-knows no news, and no command.
+It knows rows, the model and the sampler; it changes no sequence, but to discard rows that it cannot trust,
+and to give up the drafts of those that it retries. It knows no news, and no command.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count, islice, zip_longest
+from itertools import islice, zip_longest
 
 from torch import Tensor
 
@@ -153,7 +153,7 @@ class Executor:
 
     def _forbid(self, launched: BatchInFlight, masks: dict[int, bytes]) -> None:
         assert launched.logits is not None
-        masked = [(at, masks[id(row)]) for row, at in _places(launched.wanted) if id(row) in masks]
+        masked = [(at, masks[id(row)]) for at, row in _places(launched.wanted) if id(row) in masks]
         forbid(launched.logits, [at for at, _ in masked], [mask for _, mask in masked])
 
     def _sample(self, launched: BatchInFlight, rows: list[Row]) -> None:
@@ -164,7 +164,7 @@ class Executor:
             return
         if len(rows) < len(launched.wanted):
             ids = {id(row) for row in rows}
-            places = [at for row, at in _places(launched.wanted) if id(row) in ids]
+            places = [at for at, row in _places(launched.wanted) if id(row) in ids]
             logits = logits[upload(places, logits.device)]
         requests = [request for row in rows for request in _requests(row)]
         launched.sampled.append((rows, self._sampler.launch(logits, requests)))
@@ -254,9 +254,9 @@ class Executor:
         return self._retry_rows(rows[:half]) + self._retry_rows(rows[half:])
 
 
-def _places(rows: list[Row]) -> Iterator[tuple[Row, int]]:
-    """Each place among the logits of rows that sample, with its row."""
-    return zip((row for row in rows for _ in range(1 + len(row.drafts))), count(), strict=False)
+def _places(rows: list[Row]) -> Iterator[tuple[int, Row]]:
+    """Each place among the logits of rows that were launched to sample, with its row."""
+    return enumerate(row for row in rows for _ in range(1 + len(row.drafts)))
 
 
 def _requests(row: Row) -> list[SampleRequest]:

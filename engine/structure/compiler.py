@@ -20,7 +20,7 @@ LONGEST_REASON = 300  # characters of what is told of a grammar that is none
 END = 256  # behind the bytes
 
 
-def limits(lexer_states: int = MOST) -> LLParserLimits:
+def limits(lexer_states: int) -> LLParserLimits:
     return LLParserLimits(
         max_grammar_size=100_000,  # symbols
         initial_lexer_fuel=500_000,  # some 10 ms

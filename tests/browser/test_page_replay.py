@@ -84,6 +84,21 @@ def test_the_first_difference_is_shown_with_both_log_probabilities(page: Page, r
     expect(replayed).to_contain_text("The fingerprints differ: recorded fp_other, here fp_")
 
 
+def test_a_fork_is_not_played_and_what_stands_beside_it_is(page: Page, recorded: Path) -> None:
+    start, *lines = map(json.loads, recorded.read_text().splitlines())
+    fork = {name: value for name, value in start.items() if name != "prompt"} | {
+        "fork": {"request_id": "b", "at": 3}
+    }
+    others = [line | {"stream": 2} for line in (start, *lines)]
+    recorded.write_text("\n".join(map(json.dumps, [fork, *others])))
+    replayed = load(page, recorded)
+    expect(replayed.locator(".title")).to_have_text(["a fork of b", "Once upon a time"])
+    expect(replayed.locator(".state").first).to_have_text(
+        "not replayed: it is a fork, which cannot be played without the stream that it forks"
+    )
+    expect(replayed.locator(".state").last).to_contain_text("equal: ")
+
+
 def test_whoever_closes_the_dialog_ends_what_it_plays(page: Page, recorded: Path) -> None:
     load(page, recorded)
     expect(page.locator("#replayed .state")).to_contain_text("playing")

@@ -14,8 +14,8 @@ import pytest
 import midstream
 from midstream import Agent, Call, ToolOutcome, ToolProgress
 from midstream.protocol import Injected, Rewound, Token, ToolCall, ToolCallDone
+from tests.fakes.scripts import saying, spelt
 from tests.server.server_process import Metrics, Served
-from tests.server.test_tools import spelt
 
 PHASES = ("prefill", "decode")
 PARIS, ROME = spelt({"city": "Paris"}), spelt({"city": "Rome"})
@@ -25,11 +25,6 @@ PARIS, ROME = spelt({"city": "Paris"}), spelt({"city": "Rome"})
 async def client(scripted: Served) -> AsyncIterator[midstream.Client]:
     async with midstream.connect(scripted.http) as client:
         yield client
-
-
-def saying(*answers: str) -> str:
-    """A question to which the model says this, and the next behind each result."""
-    return f"Say ⟦{'⏭'.join(answers)}⟧"
 
 
 def weather(city: str) -> str:
@@ -135,6 +130,25 @@ async def test_they_run_side_by_side_also_those_that_block(client: midstream.Cli
     run = await client.run(Agent(tools=[weather]), saying(PARIS + ROME, "Thanks."))
     assert await run.answer() == "Thanks."
     assert [one.content for one in run.outcomes] == ["mild in Paris", "mild in Rome"]
+
+
+async def test_one_that_is_known_to_wait_is_begun_in_no_thread(
+    client: midstream.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def weather(city: str) -> str:
+        return f"mild in {city}"
+
+    def forbidden(target: object, **_: object) -> None:
+        raise AssertionError(f"a thread for {target}")
+
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    of_json = midstream.JsonTool(name="weather", function=weather, parameters=schema)
+    for tool in (weather, of_json):
+        run = await client.run(Agent(tools=[tool]), saying(PARIS, "Thanks."))
+        with monkeypatch.context() as patch:
+            patch.setattr(threading, "Thread", forbidden)
+            assert await run.answer() == "Thanks."
+        assert [one.content for one in run.outcomes] == ["mild in Paris"]
 
 
 async def test_a_tool_says_how_far_it_is(client: midstream.Client) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from midstream.cli.tool_functions import NoAgent, NoTool, load_agent, load_tool
+from midstream.cli.tool_functions import NotFound, load_agent, load_tool
 from midstream.protocol import Attach, Attached, Replace, Rewound, Start
 from tests.fakes.pseudo_terminal import CTRL_C, CTRL_D, DOWN, ENTER, ESCAPE, UP, Terminal
 from tests.fakes.scripted_server import FakeServer, Peer, final
@@ -182,7 +182,7 @@ async def test_a_call_is_asked_about_and_may_be_edited(opened: Open, tmp_path: P
 def test_what_defines_no_agent_is_said(tmp_path: Path) -> None:
     (tmp_path / "tools.py").write_text(TOOLS)
     for place, words in (("tools.py", "has no attribute 'agent'"), ("tools.py:number", "no midstream.Agent")):
-        with pytest.raises(NoAgent, match=words):
+        with pytest.raises(NotFound, match=words):
             load_agent(str(tmp_path / place))
 
 
@@ -192,14 +192,14 @@ def test_what_defines_no_agent_is_said(tmp_path: Path) -> None:
 )
 def test_what_is_no_tool_is_said(tmp_path: Path, name: str, words: str) -> None:
     (tmp_path / "tools.py").write_text(TOOLS)
-    with pytest.raises(NoTool, match=re.escape(words)):
+    with pytest.raises(NotFound, match=re.escape(words)):
         load_tool(f"{tmp_path / 'tools.py'}:{name}")
 
 
 def test_a_tool_is_found_in_a_module_too() -> None:
     assert load_tool("textwrap:dedent") is textwrap.dedent
     for place in ("textwrap", "no.such.module:f", "nofile.py:f"):
-        with pytest.raises(NoTool):
+        with pytest.raises(NotFound):
             load_tool(place)
 
 

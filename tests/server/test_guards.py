@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 import midstream
+from tests.fakes.scripts import spelt
 from tests.server.conftest import JSON
 from tests.server.independent_client import Client, client_of
 from tests.server.server_process import Served
-from tests.server.test_tools import WEATHER, asking, spelt
+from tests.server.test_tools import WEATHER, asking
 
 PARIS, ROME = spelt({"city": "Paris"}), spelt({"city": "Rome"})
 NOT_PARIS = {"name": "city", "do": "rewind", "tool": "weather", "path": "$.city", "forbid": "Paris"}
@@ -34,7 +35,7 @@ async def told(client: Client, *answers: str, last: str = "final", **fields: Any
     """All events of a stream that says this, up to and with the first of this type."""
     guards = fields.pop("guards")
     params = {"guards": guards, "seed": 3, "temperature": 0} | fields.pop("params", {})
-    fields = {"tools": [WEATHER], "messages": asking("⏭".join(answers)), "params": params} | fields
+    fields = {"tools": [WEATHER], "messages": asking(*answers), "params": params} | fields
     await client.send("start", request_id="a", **fields)
     return await until(client, last)
 

@@ -14,8 +14,8 @@ import pytest
 
 import midstream
 from midstream import Agent, ToolProgress
+from tests.fakes.scripts import saying, spelt
 from tests.server.server_process import PATIENCE_S, Served, environment
-from tests.server.test_tools import spelt
 
 mcp: Any = pytest.importorskip("mcp")
 bridge: Any = pytest.importorskip("midstream.mcp")
@@ -66,10 +66,6 @@ def stdio(port: int) -> Any:
 
 async def heard(words: asyncio.Queue[str]) -> str:
     return await asyncio.wait_for(words.get(), PATIENCE_S)
-
-
-def saying(*answers: str) -> str:
-    return f"Say ⟦{'⏭'.join(answers)}⟧"
 
 
 async def test_its_tools_are_told_and_called_and_their_progress_is_seen(scripted: Served, where: Any) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 import midstream
+from tests.fakes.scripts import spelt
 from tests.server.conftest import JSON
 from tests.server.independent_client import Client, client_of
 from tests.server.server_process import Served, used
-from tests.server.test_tools import WEATHER, asking, spelt
+from tests.server.test_tools import WEATHER, asking
 
 PARIS, ROME = spelt({"city": "Paris"}), spelt({"city": "Rome"})
 
@@ -27,7 +28,7 @@ async def client(scripted: Served) -> AsyncIterator[Client]:
 
 async def ask(client: Client, *answers: str, **fields: Any) -> None:
     """Start a stream that says this, and the next behind each result."""
-    fields = {"on_tool_call": "pause", "tools": [WEATHER], "messages": asking("⏭".join(answers))} | fields
+    fields = {"on_tool_call": "pause", "tools": [WEATHER], "messages": asking(*answers)} | fields
     await client.send("start", request_id="a", **fields)
 
 
@@ -215,7 +216,7 @@ async def test_a_hundred_that_wait_give_their_memory_up_and_go_on_as_they_would_
             on_tool_call="pause",
             tool_hold_ms=50,
             tools=[WEATHER],
-            messages=asking(f"I am {name}.{spelt({'city': name})}⏭It is mild, says {name}."),
+            messages=asking(f"I am {name}.{spelt({'city': name})}", f"It is mild, says {name}."),
         )
     waiting = {name: [await client.next(name)] for name in names}
     for name, events in waiting.items():
@@ -234,10 +235,8 @@ async def test_a_hundred_that_wait_give_their_memory_up_and_go_on_as_they_would_
 
 async def test_the_python_client_amends_and_approves(scripted: Served) -> None:
     async with await midstream.connect(scripted.url) as client:
-        script = f"{PARIS}⏭}}\n</tool_call>⏭Mild."
-        stream = await client.start(
-            messages=asking(script), tools=[WEATHER], on_tool_call="pause", approvals=True
-        )
+        asked = asking(PARIS, "}\n</tool_call>", "Mild.")
+        stream = await client.start(messages=asked, tools=[WEATHER], on_tool_call="pause", approvals=True)
         cities = []
         async for call in stream.tool_calls():
             if not call.approval:
@@ -256,7 +255,7 @@ async def test_the_python_client_amends_and_approves(scripted: Served) -> None:
 async def test_the_python_client_runs_the_loop(scripted: Served) -> None:
     async with await midstream.connect(scripted.url) as client:
         stream = await client.start(
-            messages=asking(f"So.{PARIS}{ROME}⏭Mild.⏭Never."), tools=[WEATHER], on_tool_call="pause"
+            messages=asking(f"So.{PARIS}{ROME}", "Mild.", "Never."), tools=[WEATHER], on_tool_call="pause"
         )
         async for call in stream.tool_calls():
             if "Paris" in call.arguments:

@@ -18,6 +18,7 @@ from openai import AsyncOpenAI
 import midstream
 from midstream import protocol
 from tests.fakes.folded_spans import FoldedSpans
+from tests.fakes.scripts import saying, spelt
 from tests.server.conftest import JSON, MSGPACK
 from tests.server.independent_client import Client, client_of
 from tests.server.server_process import Served
@@ -33,13 +34,8 @@ WEATHER: Any = {
 PARIS = {"city": "Paris </tool_call> } é"}
 
 
-def spelt(arguments: dict[str, Any], name: str = "weather") -> str:
-    call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
-    return f"<tool_call>\\n{call}\\n</tool_call>".replace("\\n", "\n")
-
-
-def asking(script: str) -> list[Any]:
-    return [{"role": "user", "content": f"Say ⟦{script}⟧"}]
+def asking(*answers: str) -> list[Any]:
+    return [{"role": "user", "content": saying(*answers)}]
 
 
 @pytest.fixture(params=[JSON, MSGPACK])

@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from queue import SimpleQueue
 
+import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -48,8 +49,8 @@ class RecordingPool(KvPool):
 class Room:
     """A cache, its pool, and a clock that is told."""
 
-    def __init__(self, blocks: int, size: int = SIZE) -> None:
-        self.cache, self.pool = BlockCache(blocks, BLOCK), RecordingPool(blocks, size)
+    def __init__(self, blocks: int, size: int = SIZE, *, runs: bool = True) -> None:
+        self.cache, self.pool = BlockCache(blocks, BLOCK, runs=runs), RecordingPool(blocks, size)
         self.time = 100.0
         self.rests = 0
         self.idle = IdleMemory(self.cache, self.pool, IDLE_S, lambda: self.time, self.rest)
@@ -132,6 +133,35 @@ def test_what_is_due_at_once_is_given_back_in_parts() -> None:
     assert len(room.pool.take_given()) == 3 * MOST_BLOCKS
 
 
+def test_a_block_that_was_free_once_goes_back_out_of_the_cache() -> None:
+    room = Room(16, runs=False)
+    room.begin(1, BLOCK - 1)
+    again = room.sequences[1].blocks[:]
+    room.end(1)
+    room.begin(2, BLOCK)
+    assert room.sequences[2].blocks == again
+    assert room.after(IDLE_S) == [], "used"
+    room.end(2)
+    assert room.cache.cached == 1
+    assert room.after(IDLE_S) == again
+    room.cache.audit([])
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_all_goes_back_after_the_cache_has_turned_over(runs: bool) -> None:
+    room = Room(256, SIZE // 4, runs=runs)
+    used = set[int]()
+    for stream in range(1, 21):
+        room.begin(stream, 32 * BLOCK, text=stream)
+        used.update(room.sequences[stream].blocks)
+        assert room.after(IDLE_S / 24) == []
+        room.end(stream)
+    given = [block for _ in range(24) for block in room.after(IDLE_S / 24)]
+    assert sorted(given) == sorted(used)
+    assert room.cache.free == room.cache.total
+    room.cache.audit([])
+
+
 def test_once_all_is_given_back_there_is_rest() -> None:
     room = Room(16)
     room.idle.rest()
@@ -152,9 +182,9 @@ class Ages(RuleBasedStateMachine):
     """Whatever comes and goes: nothing is given back that is in use, or was a while ago; and in the end
     everything is."""
 
-    @initialize(blocks=st.integers(4, 150), group=st.sampled_from([1, 2, 4]))
-    def open(self, blocks: int, group: int) -> None:
-        self.room, self.group, self.count = Room(blocks, SIZE // group), group, 0
+    @initialize(blocks=st.integers(4, 150), group=st.sampled_from([1, 2, 4]), runs=st.booleans())
+    def open(self, blocks: int, group: int, runs: bool) -> None:
+        self.room, self.group, self.count = Room(blocks, SIZE // group, runs=runs), group, 0
         self.last_used = Counter[int]()
         self.holding = set[int]()  # blocks that were used since they were given back
 

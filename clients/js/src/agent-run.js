@@ -10,9 +10,9 @@
  * @import { Stream } from "./stream.js"
  */
 
-import { LimitReached, ParseError } from "./errors.js";
+import { LimitReached, parsedAnswer } from "./errors.js";
 import { StreamCalls } from "./stream-calls.js";
-import { answerMessage } from "./tools.js";
+import { answerMessage, outcomeMessage } from "./tools.js";
 
 /** @typedef {StreamEvent | ToolProgress | ToolOutcome} RunEvent What the server says, and what tools do. */
 
@@ -110,8 +110,7 @@ export class Run {
       const turn = told.slice(at).filter(({ index }) => index === told[at].index);
       const { length } = turn[0];
       messages.push(answerMessage(text.slice(from, length), turn.map(({ call }) => call)));
-      messages.push(...turn.map(({ call: { call_id, name }, content, error }) =>
-        ({ role: "tool", name, tool_call_id: call_id, content: error === undefined ? content : JSON.stringify({ error }) })));
+      messages.push(...turn.map(outcomeMessage));
       from = length;
       at += turn.length;
     }
@@ -128,11 +127,7 @@ export class Run {
     this.#checkLimit();
     const text = this.stream.text.slice(this.#calls.told.at(-1)?.length ?? 0);
     if (this.#agent.output === undefined) return text;
-    try {
-      return JSON.parse(text);
-    } catch {
-      throw new ParseError(text, /** @type {import("./protocol.js").Final} */ (this.stream.final));
-    }
+    return parsedAnswer(text, /** @type {import("./protocol.js").Final} */ (this.stream.final));
   }
 
   // -- reading --------------------------------------------------------------------------------------------
@@ -195,7 +190,7 @@ export class Run {
 
   /** A call that waits for a yes may run. @param {Call} call */
   approve(call) {
-    return this.#calls.approve(call);
+    return this.stream.approve(call);
   }
 
   /** A call does not run, and the model is told so. @param {Call} call @param {string} [why] */
@@ -204,11 +199,12 @@ export class Run {
   }
 
   /**
-   * A call has other arguments, or, with `partial`, begins with this text, and the model writes on.
+   * A call has other arguments, or, with `partial`, begins with this text, and the model writes on. What waits for a yes
+   * still does.
    * @param {Call} call @param {Record<string, any> | string} given @param {{partial?: boolean}} [options]
    */
   amend(call, given, options) {
-    return this.#calls.amend(call, given, options);
+    return this.stream.amend(call, given, options);
   }
 
   /** Say what a call returned, by hand. @param {Call} call @param {unknown} content */

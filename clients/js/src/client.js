@@ -16,7 +16,7 @@ import { abortable } from "./abortable.js";
 import { Run } from "./agent-run.js";
 import { notify } from "./callbacks.js";
 import { openSession } from "./dial.js";
-import { ParseError } from "./errors.js";
+import { parsedAnswer } from "./errors.js";
 import { DEFAULT_WINDOW, attachFrame, checkTimeouts, checkWindow, startFrame } from "./options.js";
 import { Stream } from "./stream.js";
 import { pageAddress, websocketUrl } from "./url.js";
@@ -204,11 +204,7 @@ export class Client {
    */
   async parse(schema, options) {
     const { text, final } = await this.complete({ ...options, grammar: { json_schema: schema } });
-    try {
-      return JSON.parse(text);
-    } catch {
-      throw new ParseError(text, final);
-    }
+    return parsedAnswer(text, final);
   }
 
   /** Ask the server for a sign of life, and wait for it. */

@@ -71,6 +71,15 @@ export class ParseError extends MidstreamError {
   }
 }
 
+/** An answer that is held to a schema. Throws a ParseError where it is no whole value. @param {string} text @param {Final} final */
+export function parsedAnswer(text, final) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new ParseError(text, final);
+  }
+}
+
 /** A run of an agent had more calls than that may make, and was cancelled. */
 export class LimitReached extends MidstreamError {
   /** @param {string} message @param {string} requestId */

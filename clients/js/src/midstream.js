@@ -17,7 +17,7 @@ export { Recorder } from "./recorder.js";
 export { RecordError, parseRecords } from "./record-format.js";
 export { replay } from "./replay.js";
 export { Stream } from "./stream.js";
-export { BadCall, answerMessage, callArguments, runCall, toolMessage } from "./tools.js";
+export { BadCall, answerMessage, callArguments, outcomeMessage, runCall, toolMessage } from "./tools.js";
 export { connectWorker } from "./worker-client.js";
 export { clientSecret } from "./client-secret.js";
 export { exposeInWorker } from "./worker.js";

@@ -11,8 +11,9 @@ export const RECORD_VERSION = 1;
 /** @typedef {{type: string, stream: number}} LineFields */
 /**
  * @typedef {LineFields & {type: "start", record: number, request_id: string, model: string, fingerprint: string | null,
- *   prompt?: string | number[], messages?: Message[], tools?: Tool[], tool_choice?: ToolChoice,
- *   parallel_tool_calls?: boolean, on_tool_call?: "finish" | "pause" | "continue", prompt_tokens: number, params: Params}} StartLine
+ *   prompt?: string | number[], messages?: Message[], fork?: {request_id: string, at?: number}, tools?: Tool[],
+ *   tool_choice?: ToolChoice, parallel_tool_calls?: boolean, on_tool_call?: "finish" | "pause" | "continue",
+ *   prompt_tokens: number, params: Params}} StartLine
  */
 /** @typedef {LineFields & {type: "tokens", index: number, text: string, tokens: number[], logprobs?: number[]}} TokensLine */
 /** @typedef {LineFields & {type: "pause", index: number, kv?: "hold" | "release"}} PauseLine */
@@ -112,8 +113,8 @@ function parseLine(text, place) {
 /** @param {any} line @param {string} place */
 function checkContent(line, place) {
   const given = (/** @type {string[]} */ ...names) => names.filter((name) => line[name] !== undefined).length;
-  if (line.type === "start" && given("prompt", "messages") !== 1) {
-    throw new RecordError(`${place}: a start has either \`messages\` or \`prompt\``);
+  if (line.type === "start" && given("prompt", "messages", "fork") !== 1) {
+    throw new RecordError(`${place}: a start has one of \`messages\`, \`prompt\` and \`fork\``);
   }
   if (line.type === "inject" && given("text", "messages", "tokens") !== 1) {
     throw new RecordError(`${place}: an inject has one of \`text\`, \`messages\` and \`tokens\``);

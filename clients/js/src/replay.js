@@ -52,13 +52,15 @@ const TOP = 5; // likely tokens that a replay asks for: so the recorded one is m
 class Ended extends Error {}
 
 /**
- * Throws a MidstreamError where it cannot be played: the server refuses it, or is not there.
+ * Throws where it cannot be played: it is a fork, or the server does something else; and a MidstreamError where the server
+ * refuses it, or is not there.
  * @param {Client} client @param {StreamRecord} record
  * @param {{signal?: AbortSignal, onchunk?: (chunk: Chunk) => void}} [options]
  * @returns {Promise<Replay>}
  */
 export async function replay(client, record, { signal, onchunk } = {}) {
-  const { prompt, messages, tools, tool_choice, parallel_tool_calls, on_tool_call, params } = record.start;
+  const { prompt, messages, fork, tools, tool_choice, parallel_tool_calls, on_tool_call, params } = record.start;
+  if (fork) throw new Error("it is a fork, which cannot be played without the stream that it forks");
   const content = prompt === undefined ? { messages, tools, tool_choice, parallel_tool_calls, on_tool_call } : { prompt };
   /** @type {string[]} */ const fingerprints = [];
   /** @type {Player | null} */ let player = null;

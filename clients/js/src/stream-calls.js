@@ -85,22 +85,9 @@ export class StreamCalls {
 
   // -- what is said of them -------------------------------------------------------------------------------
 
-  /** @param {Call} call */
-  approve(call) {
-    return this.#stream.approve(call);
-  }
-
   /** It does not run, and the model is told so. @param {Call} call @param {string} [why] */
   refuse(call, why = NO) {
     return this.#give(call, { error: why });
-  }
-
-  /**
-   * It has other arguments, or, with `partial`, begins with this text. What waits for a yes still does.
-   * @param {Call} call @param {Record<string, any> | string} given @param {{partial?: boolean}} [options]
-   */
-  amend(call, given, options) {
-    return this.#stream.amend(call, given, options);
   }
 
   /** What it returned, by hand: if its tool runs, nobody waits for that any more. @param {Call} call @param {unknown} content */
@@ -142,7 +129,7 @@ export class StreamCalls {
   /** In a fork too: who said yes to the call there said it to this one, which is the same. @param {Told} outcome */
   async #sendAgain({ call, error }) {
     const here = this.#stream.calls.find(({ call_id }) => call_id === call.call_id);
-    if (here && isAsking(here) && error === undefined) this.approve(here).catch(toldByEvents);
+    if (here && isAsking(here) && error === undefined) this.#stream.approve(here).catch(toldByEvents);
     await this.#send(call.call_id);
   }
 
@@ -175,11 +162,11 @@ export class StreamCalls {
     this.#asked.add(call);
     const verdict = this.#changed.delete(call.call_id) || (await this.#agent.approve(call));
     if (!this.#stream.calls.includes(call)) return; // it was taken back, or changed, meanwhile
-    if (verdict === true) await this.approve(call);
+    if (verdict === true) await this.#stream.approve(call);
     else if (verdict === false || typeof verdict === "string") await this.refuse(call, verdict || NO);
     else {
       this.#changed.add(call.call_id); // and is approved when it is whole again
-      await this.amend(call, verdict);
+      await this.#stream.amend(call, verdict);
     }
   }
 

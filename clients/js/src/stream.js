@@ -279,8 +279,7 @@ export class Stream {
    * @param {unknown} content
    */
   toolResult(call, content) {
-    const call_id = typeof call === "string" ? call : call.call_id;
-    return this.#steer({ type: "tool_result", request_id: this.requestId, call_id, content: resultText(content) });
+    return this.#steer({ type: "tool_result", request_id: this.requestId, call_id: idOf(call), content: resultText(content) });
   }
 
   /**
@@ -289,8 +288,7 @@ export class Stream {
    * @param {string} error
    */
   toolError(call, error) {
-    const call_id = typeof call === "string" ? call : call.call_id;
-    return this.#steer({ type: "tool_result", request_id: this.requestId, call_id, error });
+    return this.#steer({ type: "tool_result", request_id: this.requestId, call_id: idOf(call), error });
   }
 
   /**
@@ -298,8 +296,7 @@ export class Stream {
    * @param {Call | string} call
    */
   approve(call) {
-    const call_id = typeof call === "string" ? call : call.call_id;
-    return this.#steer({ type: "approve", request_id: this.requestId, call_id });
+    return this.#steer({ type: "approve", request_id: this.requestId, call_id: idOf(call) });
   }
 
   /**
@@ -311,8 +308,7 @@ export class Stream {
    * @param {{partial?: boolean}} [options]
    */
   amend(call, args, { partial } = {}) {
-    const call_id = typeof call === "string" ? call : call.call_id;
-    return this.#steer({ type: "amend", request_id: this.requestId, call_id, arguments: args, partial });
+    return this.#steer({ type: "amend", request_id: this.requestId, call_id: idOf(call), arguments: args, partial });
   }
 
   /**
@@ -334,3 +330,6 @@ export class Stream {
     return /** @type {{index: number}} */ (answer).index;
   }
 }
+
+/** @param {Call | string} call */
+const idOf = (call) => (typeof call === "string" ? call : call.call_id);

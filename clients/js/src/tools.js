@@ -72,6 +72,11 @@ export function toolMessage(call, result) {
   return { role: "tool", tool_call_id: call.call_id, content: resultText(result) };
 }
 
+/** The same of what a run says of a call. @param {{call: Call, content?: string, error?: string}} outcome @returns {Message} */
+export function outcomeMessage({ call, content, error }) {
+  return { ...toolMessage(call, error === undefined ? content : { error }), name: call.name };
+}
+
 /**
  * An answer as a turn of the conversation that goes on: what is no whole call is none.
  * @param {string} text @param {Call[]} calls

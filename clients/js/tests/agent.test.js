@@ -193,7 +193,8 @@ withAndWithoutWorker("agents", [scripted], (fixture) => {
     let runs = 0;
     const counted = { ...weather, run: () => ++runs };
     const agent = new Agent({ tools: [counted] });
-    const run = await fixture.client.run(agent, saying(`${spelt("Rome")}So`, "It is mild.", "It is mild."));
+    const question = saying(`${spelt("Rome")}So`, "It is mild.", "It is mild.");
+    const run = await fixture.client.run(agent, question, { window: 1 }); // it has not ended when it is rewound
     await until(run, (event) => event.type === "token" && event.delta === "I");
     const [{ call, index }] = run.outcomes;
     await run.stream.rewind(Number(call.end) + 1);

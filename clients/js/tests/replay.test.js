@@ -76,6 +76,13 @@ withAndWithoutWorker("replay", [], (fixture) => {
     }
   });
 
+  test("a fork that the Python client recorded is not played, and the others of its file are", async () => {
+    const start = { ...START, prompt: undefined, fork: { request_id: "b", at: 3 } };
+    const [fork, other] = parseRecords(`${JSON.stringify(start)}\n${await steered()}`);
+    await assert.rejects(replay(fixture.client, fork), { message: /^it is a fork, which cannot be played/ });
+    assert.equal((await replay(fixture.client, other)).equal, true);
+  });
+
   test("the Python client replays the same file", async () => {
     const file = join(mkdtempSync(join(tmpdir(), "midstream-")), "record.jsonl");
     writeFileSync(file, await steered());
@@ -100,7 +107,8 @@ test("a wrong file is told where and what", () => {
     [[[]], /^line 1: a line has a `type`, one of start, tokens/],
     [[{ ...START, type: "toString" }], /^line 1: a line has a `type`/],
     [[{ ...START, record: 2 }], /^line 1: it is a record of version 2; this client reads 1/],
-    [[{ ...START, prompt: undefined }], /^line 1: a start has either/],
+    [[{ ...START, prompt: undefined }], /^line 1: a start has one of `messages`, `prompt` and `fork`/],
+    [[{ ...START, fork: { request_id: "b" } }], /^line 1: a start has one of/],
     [[{ ...START, params: { seed: 2 ** 60 } }], /^line 1: the seed is beyond/],
     [[{ ...START, params: [] }], /^line 1: `params` must be of kind object/],
     [[TOKENS], /^line 1: stream 1 has no `start` before it/],

@@ -42,7 +42,8 @@ export class Run {
     /** A call does not run, and the model is told so. @param {Call} call @param {string} [why] */
     refuse(call: Call, why?: string): Promise<number>;
     /**
-     * A call has other arguments, or, with `partial`, begins with this text, and the model writes on.
+     * A call has other arguments, or, with `partial`, begins with this text, and the model writes on. What waits for a yes
+     * still does.
      * @param {Call} call @param {Record<string, any> | string} given @param {{partial?: boolean}} [options]
      */
     amend(call: Call, given: Record<string, any> | string, options?: {

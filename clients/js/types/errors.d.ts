@@ -1,3 +1,5 @@
+/** An answer that is held to a schema. Throws a ParseError where it is no whole value. @param {string} text @param {Final} final */
+export function parsedAnswer(text: string, final: Final): any;
 /** @param {ErrorEvent} event */
 export function fromEvent(event: ErrorEvent): MidstreamError;
 /**
@@ -131,5 +133,5 @@ export type LossDetails = {
     retryable: boolean;
     requestId?: string | null | undefined;
 };
-import type { ErrorEvent } from "./protocol.js";
 import type { Final } from "./protocol.js";
+import type { ErrorEvent } from "./protocol.js";

@@ -32,4 +32,4 @@ export type Replay = import("./replay.js").Replay;
 export { Client, connect } from "./client.js";
 export { ConnectionLost, LimitReached, MidstreamError, ParseError, ProtocolError, StreamFailed } from "./errors.js";
 export { RecordError, parseRecords } from "./record-format.js";
-export { BadCall, answerMessage, callArguments, runCall, toolMessage } from "./tools.js";
+export { BadCall, answerMessage, callArguments, outcomeMessage, runCall, toolMessage } from "./tools.js";

@@ -26,6 +26,10 @@ export type StartLine = LineFields & {
     fingerprint: string | null;
     prompt?: string | number[];
     messages?: Message[];
+    fork?: {
+        request_id: string;
+        at?: number;
+    };
     tools?: Tool[];
     tool_choice?: ToolChoice;
     parallel_tool_calls?: boolean;

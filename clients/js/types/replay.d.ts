@@ -1,5 +1,6 @@
 /**
- * Throws a MidstreamError where it cannot be played: the server refuses it, or is not there.
+ * Throws where it cannot be played: it is a fork, or the server does something else; and a MidstreamError where the server
+ * refuses it, or is not there.
  * @param {Client} client @param {StreamRecord} record
  * @param {{signal?: AbortSignal, onchunk?: (chunk: Chunk) => void}} [options]
  * @returns {Promise<Replay>}

@@ -19,17 +19,8 @@ export class StreamCalls {
     }[];
     /** @param {Call} call @returns {CallState} */
     state(call: Call): CallState;
-    /** @param {Call} call */
-    approve(call: Call): Promise<number>;
     /** It does not run, and the model is told so. @param {Call} call @param {string} [why] */
     refuse(call: Call, why?: string): Promise<number>;
-    /**
-     * It has other arguments, or, with `partial`, begins with this text. What waits for a yes still does.
-     * @param {Call} call @param {Record<string, any> | string} given @param {{partial?: boolean}} [options]
-     */
-    amend(call: Call, given: Record<string, any> | string, options?: {
-        partial?: boolean;
-    }): Promise<number>;
     /** What it returned, by hand: if its tool runs, nobody waits for that any more. @param {Call} call @param {unknown} content */
     give(call: Call, content: unknown): Promise<number>;
     /** @param {StreamEvent} event */

@@ -19,6 +19,12 @@ export function resultText(result: unknown): string;
  * @returns {Message}
  */
 export function toolMessage(call: Call, result: unknown): Message;
+/** The same of what a run says of a call. @param {{call: Call, content?: string, error?: string}} outcome @returns {Message} */
+export function outcomeMessage({ call, content, error }: {
+    call: Call;
+    content?: string;
+    error?: string;
+}): Message;
 /**
  * An answer as a turn of the conversation that goes on: what is no whole call is none.
  * @param {string} text @param {Call[]} calls

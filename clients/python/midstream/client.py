@@ -226,7 +226,7 @@ class Client:
         """Have an agent answer: its tools run as the model calls them, while the run is read.
 
         A conversation goes on with `[*run.messages, another]` as the next question. `options` are as those
-        of `start`, and go before the agent's own.
+        of `start`, and go before the agent's own; but its tools, what they wait for, and its `output` stand.
         """
         messages = agent.messages(question)
         started = agent.start_options(options)

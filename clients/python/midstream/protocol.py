@@ -79,7 +79,9 @@ class Guard(Struct, omit_defaults=True, kw_only=True, forbid_unknown_fields=True
     in_: Annotated[list[Channel], Meta(min_length=1, max_length=3)] | UnsetType = msgspec.field(
         default=UNSET, name="in"
     )
-    tool: Annotated[str, Meta(max_length=64, pattern=r"^([a-zA-Z0-9_.-]+|\*)$")] | UnsetType = UNSET
+    tool: Annotated[str, Meta(max_length=MAX_TOOL_NAME, pattern=r"^([a-zA-Z0-9_.-]+|\*)$")] | UnsetType = (
+        UNSET
+    )
     path: str | UnsetType = UNSET
     forbid: str | UnsetType = UNSET
     require: str | UnsetType = UNSET

@@ -64,6 +64,11 @@ def to_json(value: object) -> str:
     return msgspec.json.encode(value, enc_hook=_dumped).decode()
 
 
+def result_text(result: object) -> str:
+    """As a model is told it: a text as it is, anything else as JSON."""
+    return result if isinstance(result, str) else to_json(result)
+
+
 def _validated(kind: type, value: object) -> object:
     if not _is_pydantic(kind):
         raise TypeError(f"{kind!r} is no type that can be read from JSON")

@@ -23,7 +23,7 @@ from midstream.protocol import (
     ToolCall,
     ToolCallDone,
 )
-from midstream.schemas import to_json
+from midstream.schemas import result_text
 
 
 class Call(Struct, frozen=True, kw_only=True):
@@ -48,8 +48,7 @@ class Call(Struct, frozen=True, kw_only=True):
 
     def answer(self, result: object) -> Message:
         """The message that tells the model what came of it: a text as it is, anything else as JSON."""
-        content = result if isinstance(result, str) else to_json(result)
-        return Message(role="tool", tool_call_id=self.call_id, content=content)
+        return Message(role="tool", tool_call_id=self.call_id, content=result_text(result))
 
 
 def answer_message(text: str, calls: list[Call]) -> Message:

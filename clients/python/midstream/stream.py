@@ -41,7 +41,7 @@ from midstream.protocol import (
     StreamEvent,
     ToolResult,
 )
-from midstream.schemas import to_json
+from midstream.schemas import result_text
 from midstream.spans import Call, Thought, answer_message
 from midstream.stream_channel import Channel
 from midstream.stream_core import Chunk, State
@@ -290,7 +290,7 @@ class Stream:
         For a stream that was started with on_tool_call="pause" or "continue". Results of one turn go in
         together: the stream goes on with the last of them.
         """
-        said = content if isinstance(content, str) else None if error is not None else to_json(content)
+        said = None if content is None and error is not None else result_text(content)
         call_id = _id_of(call)
         result = frame(ToolResult, request_id=self.request_id, call_id=call_id, content=said, error=error)
         return (await self.channel.request(result, Injected)).index
@@ -307,8 +307,7 @@ class Stream:
         """Change a call's arguments: from the first token that changes on they are written anew, and the
         model closes the call. `partial`: `arguments` is the beginning of their JSON, and the model writes on
         from there. What was approved of it is not any more."""
-        said = arguments if isinstance(arguments, str) else to_json(arguments)
-        call_id = _id_of(call)
+        call_id, said = _id_of(call), result_text(arguments)
         change = frame(Amend, request_id=self.request_id, call_id=call_id, arguments=said, partial=partial)
         return (await self.channel.request(change, Injected)).index
 

@@ -21,11 +21,11 @@ from msgspec.structs import replace
 from midstream.daemon_thread import in_thread
 from midstream.errors import ConnectionLost, InvalidParams, RequestError, RequestFinished
 from midstream.protocol import Amend, Approve, Approved, Event, Injected, Message, Rewound, Tool, ToolResult
-from midstream.schemas import from_json, to_json
+from midstream.schemas import from_json, result_text, to_json
 from midstream.spans import Call
 from midstream.stream_channel import Channel
 from midstream.stream_core import Noted
-from midstream.tools import run_call
+from midstream.tools import JsonTool, run_call, tool_name
 
 if TYPE_CHECKING:
     from midstream.agent import Agent
@@ -85,7 +85,7 @@ class ToolTasks:
         self._channel = channel
         self._agent = agent
         self._functions = [tool for tool in agent.tools if not isinstance(tool, Tool | Mapping)]
-        self._by_hand = {_told_name(tool) for tool in agent.tools if isinstance(tool, Tool | Mapping)}
+        self._by_hand = {tool_name(tool) for tool in agent.tools if isinstance(tool, Tool | Mapping)}
         self._work: dict[str, _Work] = {}  # by the id of the call
         self._agreed: dict[str, Any] = {}  # the arguments with which a call may be made, where it was changed
         self._keeper: asyncio.Task[None] | None = None
@@ -224,7 +224,7 @@ class ToolTasks:
         work = self._work.setdefault(call.call_id, _Work(call))
         if work.task is not None:
             work.task.cancel()
-        told = None if error is not None else _told(content)
+        told = None if error is not None else result_text(content)
         await self._settle(work, ToolOutcome(call=call, content=told, error=error))
 
     async def _outcome(self, call: Call) -> ToolOutcome:
@@ -238,7 +238,7 @@ class ToolTasks:
         timeout = asyncio.timeout(self._agent.tool_timeout_s)
         try:
             async with timeout:
-                return ToolOutcome(call=call, content=_told(await self._run(call)))
+                return ToolOutcome(call=call, content=result_text(await self._run(call)))
         except Exception as error:  # noqa: BLE001 - whatever it is, the model is told
             late = f"it took longer than {self._agent.tool_timeout_s} s"
             why = late if timeout.expired() else str(error) or type(error).__name__
@@ -247,7 +247,8 @@ class ToolTasks:
     async def _run(self, call: Call) -> Any:
         """In a thread, unless it is known to wait: a slow function does not hold up the connection."""
         run = partial(run_call, call, self._functions)
-        function = next((one for one in self._functions if getattr(one, "__name__", "") == call.name), None)
+        tool = next((one for one in self._functions if tool_name(one) == call.name), None)
+        function = tool.function if isinstance(tool, JsonTool) else tool
         result = run() if inspect.iscoroutinefunction(function) else await in_thread(run)
         return await result if inspect.isawaitable(result) else result
 
@@ -287,13 +288,3 @@ class ToolTasks:
 
 def _runs(work: _Work) -> bool:
     return work.task is not None and not work.task.done()
-
-
-def _told(content: object) -> str:
-    """As the model is told: a text as it is, anything else as JSON."""
-    return content if isinstance(content, str) else to_json(content)
-
-
-def _told_name(tool: Tool | Mapping[str, Any]) -> str:
-    name: str = tool.function.name if isinstance(tool, Tool) else tool["function"]["name"]
-    return name

@@ -54,7 +54,7 @@ def tool_of(source: ToolLike) -> Tool:
     if isinstance(source, JsonTool):
         told = {"name": source.name, "description": source.description, "parameters": source.parameters}
         return msgspec.convert({"function": told}, Tool)
-    name = _name(source)
+    name = tool_name(source)
     described = read_docstring(_documentation(source))
     function = {
         "name": name,
@@ -64,11 +64,23 @@ def tool_of(source: ToolLike) -> Tool:
     return msgspec.convert({"function": function}, Tool)
 
 
+def tool_name(source: ToolLike) -> str:
+    """The name by which a model calls it. Raises TypeError for what has none."""
+    if isinstance(source, Tool):
+        return source.function.name
+    if isinstance(source, Mapping):
+        return str(source["function"]["name"])
+    name = source.name if isinstance(source, JsonTool) else getattr(source, "__name__", None)
+    if not isinstance(name, str):
+        raise TypeError(f"{source!r} is no function that could be a tool: it has no name")
+    return name
+
+
 def tool_choice_of(choice: ToolChoiceLike) -> object:
     """As the protocol has it: the name of a tool, or the tool itself, stands for having to call that one."""
     if isinstance(choice, NamedTool | Mapping) or choice in _MODES:
         return choice
-    name = choice if isinstance(choice, str) else _name(choice)
+    name = choice if isinstance(choice, str) else tool_name(choice)
     return {"type": "function", "function": {"name": name}}
 
 
@@ -78,7 +90,7 @@ def run_call(call: Call, functions: Iterable[Function | JsonTool]) -> Any:
 
     Raises BadCall where the model is at fault; `call.answer(str(error))` tells it so.
     """
-    named = {_name(function): function for function in functions}
+    named = {tool_name(function): function for function in functions}
     if call.name not in named:
         raise BadCall(f"there is no tool {call.name!r}; there are {', '.join(named)}")
     function = named[call.name]
@@ -99,18 +111,18 @@ def run_call(call: Call, functions: Iterable[Function | JsonTool]) -> Any:
 
 def _arguments(function: Function) -> type[Struct]:
     """The parameters of a function as the fields of a struct."""
-    hints = get_type_hints(function, include_extras=True)
+    name, hints = tool_name(function), get_type_hints(function, include_extras=True)
     described = read_docstring(_documentation(function)).parameters
     fields: list[Any] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise TypeError(f"{_name(function)}: a model names its arguments, so {parameter} cannot be one")
+            raise TypeError(f"{name}: a model names its arguments, so {parameter} cannot be one")
         hint = _with_description(hints.get(parameter.name, Any), described.get(parameter.name))
         if parameter.default is parameter.empty:
             fields.append((parameter.name, hint))
         else:  # the function has it for itself, whatever it is
             fields.append((parameter.name, hint, msgspec.field(default_factory=lambda: None)))
-    return msgspec.defstruct(_name(function), fields, kw_only=True, forbid_unknown_fields=True)
+    return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
 
 
 def _with_description(hint: Any, described: str | None) -> Any:
@@ -118,13 +130,6 @@ def _with_description(hint: Any, described: str | None) -> Any:
     own: Sequence[Any] = getattr(hint, "__metadata__", ())
     words = next((one for one in own if isinstance(one, str)), described)
     return Annotated[hint, Meta(description=words)] if words else hint
-
-
-def _name(function: Function | JsonTool) -> str:
-    name = function.name if isinstance(function, JsonTool) else getattr(function, "__name__", None)
-    if not isinstance(name, str):
-        raise TypeError(f"{function!r} is no function that could be a tool: it has no name")
-    return name
 
 
 def _documentation(source: Function) -> str | None:

@@ -10,8 +10,8 @@ import asyncio
 import sys
 import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import TypeVar, cast
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.formatted_text import FormattedText
@@ -26,11 +26,12 @@ from midstream.cli.key_bindings import CHAT_HELP, CHAT_KEYS, EXIT_STATUS, Intent
 from midstream.cli.sanitize import sanitize
 from midstream.cli.summary import summary
 from midstream.cli.terminal.answer_screen import STYLE, AnswerScreen, print_lines
-from midstream.cli.tool_functions import NoAgent, NoTool, load_agent, load_tool
+from midstream.cli.tool_functions import NotFound, load_agent, load_tool
 from midstream.errors import MidstreamError
 from midstream.options import StartOptions
 from midstream.protocol import Message
-from midstream.tools import Function
+
+T = TypeVar("T")
 
 NO_TERMINAL = "midstream: chat needs a terminal; for files and pipes there is `midstream run`"
 
@@ -62,13 +63,13 @@ def _parser() -> ArgumentParser:
     tools = parser.add_mutually_exclusive_group()
     tools.add_argument(
         "--agent",
-        type=_agent,
+        type=_found_by(load_agent),
         metavar="FILE.py",
         help="the midstream.Agent that a Python file defines as `agent`: its tools and its system message",
     )
     tools.add_argument(
         "--tool",
-        type=_tool,
+        type=_found_by(load_tool),
         action="append",
         default=[],
         metavar="FILE.py:FUNCTION",
@@ -77,18 +78,16 @@ def _parser() -> ArgumentParser:
     return parser
 
 
-def _tool(place: str) -> Function:
-    try:
-        return load_tool(place)
-    except NoTool as error:
-        raise ArgumentTypeError(str(error)) from None
+def _found_by(load: Callable[[str], T]) -> Callable[[str], T]:
+    """For argparse, which tells why it is not there."""
 
+    def found(place: str) -> T:
+        try:
+            return load(place)
+        except NotFound as error:
+            raise ArgumentTypeError(str(error)) from None
 
-def _agent(place: str) -> midstream.Agent:
-    try:
-        return load_agent(place)
-    except NoAgent as error:
-        raise ArgumentTypeError(str(error)) from None
+    return found
 
 
 class Quit(Exception):

@@ -15,38 +15,34 @@ from midstream.tools import Function, tool_of
 AGENT = "agent"  # the name that it has in its file
 
 
-class NoTool(ValueError):
-    """What was named is no tool; the message says why."""
-
-
-class NoAgent(ValueError):
-    """What was named has no agent; the message says why."""
+class NotFound(ValueError):
+    """What was named is no tool, or has no agent; the message says why."""
 
 
 def load_tool(place: str) -> Function:
-    """The function at `FILE.py:function` or `module:function`. Raises NoTool."""
+    """The function at `FILE.py:function` or `module:function`. Raises NotFound."""
     source, colon, name = place.rpartition(":")
     if not colon:
-        raise NoTool(f"{place!r} names no function: expected FILE.py:function, or module:function")
+        raise NotFound(f"{place!r} names no function: expected FILE.py:function, or module:function")
     try:
         function = getattr(_module(source), name)
         tool_of(function)
     except Exception as error:
-        raise NoTool(f"{place}: {str(error) or type(error).__name__}") from error
+        raise NotFound(f"{place}: {str(error) or type(error).__name__}") from error
     return function  # type: ignore[no-any-return]
 
 
 def load_agent(place: str) -> Agent:
     """The agent that `FILE.py` or `module` defines by the name `agent`, or that of `FILE.py:name`. Raises
-    NoAgent."""
+    NotFound."""
     source, colon, name = place.rpartition(":")
     source, name = (source, name) if colon else (place, AGENT)
     try:
         agent = getattr(_module(source), name)
     except Exception as error:
-        raise NoAgent(f"{place}: {str(error) or type(error).__name__}") from error
+        raise NotFound(f"{place}: {str(error) or type(error).__name__}") from error
     if not isinstance(agent, Agent):
-        raise NoAgent(f"{place}: {name} is no midstream.Agent")
+        raise NotFound(f"{place}: {name} is no midstream.Agent")
     return agent
 
 
