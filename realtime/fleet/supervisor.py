@@ -149,7 +149,8 @@ class Supervisor:
                 return
 
     def _receive_step(self, output: api.StepOutput) -> None:
-        self._hub.receive_step(self._number, output)
+        if self._up.is_set():  # before that it has been given nothing, and has no news
+            self._hub.receive_step(self._number, output)
 
     def _receive_close(self, engine: WatchedEngine) -> None:
         if engine is self._engine and self._up.is_set():

@@ -48,6 +48,7 @@ class Submission:
         self._submit_one = submit
         self._flush = flush
         self._recovery = EngineRecovery()
+        self._suspicious = False  # when it was last looked
         self._slices = Slices(
             self._submit,
             most=SUBMIT_TOKENS,
@@ -82,6 +83,7 @@ class Submission:
     def engine_lost(self, engine: int) -> int | None:
         """Returns the stream that is known to be what kills engines, if one is."""
         culprit = self._recovery.engine_died(engine)
+        self._suspicious = self._recovery.suspicious
         if self._recovery.needs_engine and self._engines:
             self._call_later(REPLACEMENT_S, self._try_among_others)
         return culprit
@@ -127,13 +129,13 @@ class Submission:
         given = self._recovery.ended(None if engine is None else engine.number, number)
         if engine is not None:
             engine.take(number)
-            self._give(engine, given)
+            self._clear(engine, given)
 
     def progressed(self, engine: ServingEngine, number: int) -> None:
         """A stream has moved on."""
         engine.progressed(number)
         if not self._recovery.proven(engine.number):
-            self._give(engine, self._recovery.progressed(engine.number, number))
+            self._clear(engine, self._recovery.progressed(engine.number, number))
 
     def preparing(self, engine: ServingEngine, number: int) -> None:
         """The engine has begun with a stream that has no credit: it will hear no token of it."""
@@ -141,7 +143,14 @@ class Submission:
 
     def prepared(self, engine: ServingEngine) -> None:
         """Nothing is being prepared there any more."""
-        self._give(engine, self._recovery.prepared(engine.number))
+        self._clear(engine, self._recovery.prepared(engine.number))
+
+    def _clear(self, engine: ServingEngine, given: list[int]) -> None:
+        """Somebody has proven harmless, and these are next; behind the last, whoever else had to wait."""
+        self._give(engine, given)
+        if self._suspicious and not self._recovery.suspicious:
+            self.place(self._registry.entries)
+        self._suspicious = self._recovery.suspicious
 
     def _give(self, engine: ServingEngine, numbers: Iterable[int]) -> None:
         given = list[Given]()
