@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from engine import api
 from realtime.access.authentication import Credentials
 from realtime.access.connection_limits import OpenConnections
 from realtime.access.key_file import KeyFileError
@@ -28,17 +27,16 @@ from realtime.app import Endpoints, application
 from realtime.background_tasks import BackgroundTasks
 from realtime.bind import StartupError, bind, raise_descriptor_limit, welcome
 from realtime.config import Options, parse, unknown_variables
-from realtime.fleet.fleet import EnginePlace, Fleet
-from realtime.fleet.forked_spares import forked_spares
-from realtime.fleet.process_link import ProcessLink
+from realtime.fleet.fleet import Fleet, PlaceError
+from realtime.fleet.places import places, wants_spare
+from realtime.fleet.served_models import ServedModels
 from realtime.fleet.supervisor import Patience
-from realtime.fleet.thread_link import ThreadLink
-from realtime.fleet.watched_engine import Connect, EngineFailed
+from realtime.fleet.watched_engine import EngineFailed
 from realtime.garbage import look_at_all_again, look_at_news_alone
 from realtime.http.sse import SseTimeouts
 from realtime.http.unknown_routes import no_request
 from realtime.hub.hub import Hub
-from realtime.hub.observers import Observers
+from realtime.hub.observers import Observer, Observers
 from realtime.observability import logs, loop_lag
 from realtime.observability.listing import ListingObserver
 from realtime.observability.metrics import Metrics
@@ -94,14 +92,7 @@ async def serve(options: Options, listening: socket.socket) -> None:
         *(observer for observer in (metrics, traces) if observer is not None),
     )
     background = BackgroundTasks()
-    fleet = Fleet(
-        _places(options),
-        observers,
-        background,
-        patience=Patience(options.engine_silence_s),
-        spare=_wants_spare(options),
-        tool_format=options.tool_format,
-    )
+    fleet = _fleet(options, observers, background)
     keyring = _keyring(options)
     allowance = keyring.allowance if keyring else _everything
     hub = Hub(
@@ -135,6 +126,9 @@ async def serve(options: Options, listening: socket.socket) -> None:
     try:
         with _cancelled_by_sigterm():
             hello = await fleet.start()
+        if options.engine_addresses_file:
+            follow = partial(fleet.follow, partial(listening, options))
+            background.start("the look for engines that come and go", follow)
         look_at_news_alone()
         ending = partial(let_finish, hub, fleet, endpoints, options.shutdown_grace_s)
         server = Server(_uvicorn_config(options, endpoints, ledger), ending)
@@ -199,6 +193,21 @@ def _traces() -> ExportedTraces:
     return ExportedTraces()
 
 
+def _fleet(options: Options, observer: Observer, background: BackgroundTasks) -> Fleet:
+    try:
+        engines = places(options)
+    except PlaceError as problem:
+        raise StartupError(str(problem)) from None
+    return Fleet(
+        engines,
+        observer,
+        background,
+        patience=Patience(options.engine_silence_s),
+        spare=wants_spare(options),
+        models=ServedModels(options.tool_format, options.model),
+    )
+
+
 def _start_background(
     background: BackgroundTasks,
     keyring: Keyring | None,
@@ -212,52 +221,6 @@ def _start_background(
     background.start("the look for garbage", look_at_all_again)
     if metrics is not None:
         background.start("the measure of the event loop's lag", partial(loop_lag.measure, metrics.lagged))
-
-
-def _places(options: Options) -> list[EnginePlace]:
-    connect = _connector(options)
-    if options.engines == 1:
-        return [EnginePlace("the engine", connect)]
-    return [EnginePlace(f"engine {number}", connect) for number in range(options.engines)]
-
-
-def _connector(options: Options) -> Connect:
-    engine_options = api.EngineOptions(
-        model=options.model,
-        device=options.device,
-        devices=options.devices,
-        dtype=options.dtype,
-        weights=options.weights,
-        attention=options.attention,
-        exact=options.exact,
-        drafts=options.drafts,
-        threads=options.threads or _share_of_cores(options.engines),
-        kv_tokens=options.kv_tokens,
-        gpu_memory_fraction=options.gpu_memory_fraction,
-        kv_idle_s=options.kv_idle_s,
-        host_kv_gib=options.host_kv_gib,
-        block_size=options.block_size,
-        step_tokens=options.step_tokens,
-        batch_rows=options.batch_rows,
-        max_streams=options.max_streams,
-        context=options.context,
-        toy_step_ms=options.toy_step_ms,
-        log_level=options.log_level,
-        log_format=options.log_format,
-    )
-    if options.engine == "process":
-        spares = forked_spares() if _wants_spare(options) else None
-        return lambda on_message, on_closed: ProcessLink(engine_options, on_message, on_closed, spares)
-    return lambda on_message, on_closed: ThreadLink(engine_options, on_message, on_closed)
-
-
-def _share_of_cores(engines: int) -> int:
-    """Of one engine beside others; 0, which is its own choice, where it is alone."""
-    return max(1, (os.cpu_count() or 1) // engines) if engines > 1 else 0
-
-
-def _wants_spare(options: Options) -> bool:
-    return options.engine == "process" and options.engine_spare == "on"
 
 
 def _limits(options: Options) -> ConnectionLimits:

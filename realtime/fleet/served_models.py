@@ -14,11 +14,14 @@ from realtime.fleet.watched_engine import EngineFailed
 from realtime.text.chat_template import TextError
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
+from realtime.tools.spelling import AUTO
 
 
 class ServedModels:
-    def __init__(self, tool_format: str) -> None:
+    def __init__(self, tool_format: str = AUTO, folder: str = "") -> None:
+        """`folder`: where the model's files are, if not where an engine on another machine has them."""
         self._tool_format = tool_format
+        self._own_folder = folder
         self._folder: str | None = None
         self._tokenizer: Tokenizer | None = None
         self._reading = asyncio.Lock()
@@ -43,8 +46,15 @@ class ServedModels:
             return self._tokenizer
 
     def _read(self, folder: str) -> Tokenizer:
+        path = Path(folder)
+        if not path.is_dir():
+            path = Path(self._own_folder)
+            if not (path / "tokenizer.json").is_file():
+                raise EngineFailed(
+                    f"it has its model's files in {folder}: name a copy of them here by --model"
+                )
         try:
-            return Tokenizer.load(Path(folder), self._tool_format)
+            return Tokenizer.load(path, self._tool_format)
         except TextError as error:
             raise EngineFailed(str(error)) from None
         finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import NamedTuple
 
 from engine import api
@@ -18,6 +19,7 @@ from realtime.fleet.spare import FIRST_WAIT_S, LONGEST_WAIT_S, Spare
 from realtime.fleet.watched_engine import Connect, EngineFailed, WatchedEngine
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Observer
+from realtime.text.served_model import ServedModel
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +48,7 @@ class Supervisor:
         models: ServedModels,
         patience: Patience,
         spare: Spare | None,
+        on_up: Callable[[api.Hello], None],
     ) -> None:
         """`number`: by which the hub knows its engine. `name`: as the log is to say it, with its article."""
         self._number = number
@@ -56,6 +59,7 @@ class Supervisor:
         self._models = models
         self._patience = patience
         self._spare = spare
+        self._on_up = on_up
         self._engine: WatchedEngine | None = None
         self.tried = asyncio.Event()  # whether it was opened, or could not be
         self._up = asyncio.Event()
@@ -78,6 +82,7 @@ class Supervisor:
                 start_silence_s=self._patience.start_s,
             )
             model = await self._models.served(hello)
+            _check_same(model, self._hub.model)
             if engine.closed.is_set():
                 raise EngineFailed("its process ended as soon as it was ready")
             self._observer.engine_ready(self._number, hello)
@@ -89,6 +94,7 @@ class Supervisor:
             self.tried.set()
         self._began_s = asyncio.get_running_loop().time()
         self._up.set()
+        self._on_up(hello)
         if self._spare is not None:
             self._spare.stand_behind()
         return hello
@@ -115,6 +121,12 @@ class Supervisor:
     def send(self, commands: list[api.AnyCommand]) -> None:
         if self._engine is not None:
             self._engine.send(commands)
+
+    def leave(self) -> None:
+        """Its engine is wanted no more: the streams go elsewhere, and none is to blame."""
+        if self._engine is not None:
+            self._engine.leaves = True
+            self._engine.give_up()
 
     def give_up(self) -> None:
         """Its streams hear that it is gone."""
@@ -155,6 +167,15 @@ class Supervisor:
     def _receive_close(self, engine: WatchedEngine) -> None:
         if engine is self._engine and self._up.is_set():
             self._up.clear()
-            log.error("%s has died; starting another", self._name)
+            log.error("%s %s; starting another", self._name, "goes away" if engine.leaves else "has died")
             self._observer.engine_lost(self._number)
-            self._hub.engine_lost(self._number)
+            self._hub.engine_lost(self._number, blameless=engine.leaves)
+
+
+def _check_same(model: ServedModel, other: ServedModel | None) -> None:
+    """Streams may go from one engine to another."""
+    if other is not None and (model.name, model.context) != (other.name, other.context):
+        raise EngineFailed(
+            f'it serves "{model.name}" with a context of {model.context}, and this server'
+            f' "{other.name}" with {other.context}'
+        )

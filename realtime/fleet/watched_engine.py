@@ -40,6 +40,7 @@ class WatchedEngine:
     """Once it is no engine any more, whatever the reason, nothing that it says is heard."""
 
     def __init__(self, connect: Connect) -> None:
+        self.leaves = False  # whether it was told to end
         self.prepared = False  # whether it has loaded what any model needs, and waits
         self.closed = asyncio.Event()
         self.spent = asyncio.Event()  # opened, or closed: a spare no more
@@ -65,8 +66,8 @@ class WatchedEngine:
         within `answer_s`. Raises EngineFailed. `on_closed` is told once that it is no engine any more."""
         self._on_step, self._on_closed = on_step, on_closed
         self.spent.set()
-        patience_s = answer_s if self.prepared else start_silence_s
         await self._link.open()
+        patience_s = answer_s if self.prepared else start_silence_s
         while self._hello is None and self._failure is None:
             if not await self._speaks(patience_s):
                 self._link.kill()
@@ -131,3 +132,5 @@ class WatchedEngine:
                 self._hello = message
             case api.Failed(message=why):
                 self._failure = why
+            case api.Leaving():
+                self.leaves = True

@@ -77,6 +77,15 @@ class EngineRecovery:
         self._deaths = 0
         return self._alone
 
+    def engine_left(self, engine: int) -> None:
+        """The engine ended because it was told to: who was tried there is tried elsewhere."""
+        unproven = sorted(self._unproven.pop(engine, ()))
+        self._preparing.pop(engine, None)
+        if engine == self._tried_on:
+            self._tried_on = None
+            if unproven and self.suspicious:
+                self._groups.appendleft(unproven)
+
     def engine_ready(self, engine: int, waiting: list[int], *, others: bool) -> list[int]:
         """An engine with nobody on it, and the streams that no other has: returns those that it is given now.
         `others`: whether there are engines for those who are not suspected while suspects are tried here."""

@@ -364,13 +364,13 @@ class Hub:
                 entry.stream.cancel(self._clock(), entry.step)
                 wake(entry.stream)
 
-    def engine_lost(self, number: int) -> None:
+    def engine_lost(self, number: int, *, blameless: bool = False) -> None:
         """An engine is gone. Its streams go on where another runs, or wait for one; but one that has killed
-        too many. Of thousands each turn some are told."""
+        too many. Of thousands each turn some are told. `blameless`: it was told to end."""
         self._news.finish()  # what it said before it went
         lost = self._engines.pop(number)
         lost.lose()
-        culprit = self._submission.engine_lost(number)
+        culprit = self._submission.engine_lost(number, blameless=blameless)
         entry = None if culprit is None else self._registry.by_number(culprit)
         if entry is not None:
             with self._waking() as wake:

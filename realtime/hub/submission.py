@@ -80,9 +80,14 @@ class Submission:
         if len(self._engines) > 1 and entry.stream.needs_compute:
             self._recovery.given(engine.number, [entry.stream.number])
 
-    def engine_lost(self, engine: int) -> int | None:
-        """Returns the stream that is known to be what kills engines, if one is."""
-        culprit = self._recovery.engine_died(engine)
+    def engine_lost(self, engine: int, *, blameless: bool) -> int | None:
+        """Returns the stream that is known to be what kills engines, if one is. `blameless`: it was told to
+        end."""
+        culprit = None
+        if blameless:
+            self._recovery.engine_left(engine)
+        else:
+            culprit = self._recovery.engine_died(engine)
         self._suspicious = self._recovery.suspicious
         if self._recovery.needs_engine and self._engines:
             self._call_later(REPLACEMENT_S, self._try_among_others)

@@ -49,6 +49,8 @@ OUR_OWN = {
     "realtime.transport": ["realtime.token_bucket", "realtime.work_budget", "realtime.work_ledger"],
     "realtime.access": ["realtime.hub", "realtime.tenants", "realtime.transport", *SPOKEN],
     "realtime.fleet": ["engine.heap", "realtime.backoff", "realtime.background_tasks", *CORE],
+    "realtime.fleet.places": ["realtime.config", "engine.api", "realtime.fleet"],
+    "realtime.engine_command": ["realtime", "engine.listening", "engine.model.preflight"],
     "realtime.fleet.thread_link": ["engine.api", "engine.thread"],
     "realtime.observability": [
         "realtime.hub",
