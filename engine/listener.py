@@ -1,8 +1,8 @@
 """An engine on a socket: its model is loaded once, and it computes for one gateway after the other.
 
-What goes through the socket is what goes through a pipe, behind a `Join` with the shared token. When a gateway
-goes its streams go with it, and the next one hears `Hello` when nothing is left of them. This knows connections
-and bytes, and of commands only which streams they begin.
+What goes through the socket is what goes through a pipe, behind a `Join` with the shared token. When a
+gateway goes its streams go with it, and the next one hears `Hello` when nothing is left of them. This knows
+connections and bytes, and of commands only which streams they begin.
 """
 
 from __future__ import annotations

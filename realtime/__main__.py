@@ -27,8 +27,8 @@ from realtime.app import Endpoints, application
 from realtime.background_tasks import BackgroundTasks
 from realtime.bind import StartupError, bind, raise_descriptor_limit, welcome
 from realtime.config import Options, parse, unknown_variables
+from realtime.fleet import places
 from realtime.fleet.fleet import Fleet, PlaceError
-from realtime.fleet.places import places, wants_spare
 from realtime.fleet.served_models import ServedModels
 from realtime.fleet.supervisor import Patience
 from realtime.fleet.watched_engine import EngineFailed
@@ -127,7 +127,7 @@ async def serve(options: Options, listening: socket.socket) -> None:
         with _cancelled_by_sigterm():
             hello = await fleet.start()
         if options.engine_addresses_file:
-            follow = partial(fleet.follow, partial(listening, options))
+            follow = partial(fleet.follow, partial(places.listening, options))
             background.start("the look for engines that come and go", follow)
         look_at_news_alone()
         ending = partial(let_finish, hub, fleet, endpoints, options.shutdown_grace_s)
@@ -195,7 +195,7 @@ def _traces() -> ExportedTraces:
 
 def _fleet(options: Options, observer: Observer, background: BackgroundTasks) -> Fleet:
     try:
-        engines = places(options)
+        engines = places.at_start(options)
     except PlaceError as problem:
         raise StartupError(str(problem)) from None
     return Fleet(
@@ -203,7 +203,7 @@ def _fleet(options: Options, observer: Observer, background: BackgroundTasks) ->
         observer,
         background,
         patience=Patience(options.engine_silence_s),
-        spare=wants_spare(options),
+        spare=places.wants_spare(options),
         models=ServedModels(options.tool_format, options.model),
     )
 

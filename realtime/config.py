@@ -1,7 +1,7 @@
 """The options of `midstream serve` and `midstream engine`: name, type, range, default and help of each, once.
 
-`Options` and `ListenOptions` are the tables. The command line, the environment variables, `--help` and the messages for values that
-are not right are all made from it. This module does not know what an option does.
+`Options` and `ListenOptions` are the tables. The command line, the environment variables, `--help` and the
+messages for values that are not right are all made from them. This module does not know what an option does.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def option(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """What an engine is made by. Names carry their units; where a size may be 0, that leaves the choice to the
-    engine."""
+    """What an engine is made by. Names carry their units; where a size may be 0, that leaves the choice to
+    the engine."""
 
     model: str = option(
         "smollm2-135m-instruct",

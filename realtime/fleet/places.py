@@ -22,7 +22,7 @@ from realtime.fleet.thread_link import ThreadLink
 from realtime.fleet.watched_engine import Connect
 
 
-def places(options: Options) -> list[EnginePlace]:
+def at_start(options: Options) -> list[EnginePlace]:
     """Those that there are to begin with."""
     if options.fleet == "static":
         return listening(options)
