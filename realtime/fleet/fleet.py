@@ -14,7 +14,7 @@ from typing import NamedTuple
 from engine import api
 from realtime.background_tasks import BackgroundTasks
 from realtime.fleet.served_models import ServedModels
-from realtime.fleet.spare import Spare
+from realtime.fleet.spare import LONGEST_WAIT_S, Spare
 from realtime.fleet.supervisor import Patience, Supervisor
 from realtime.fleet.watched_engine import Connect, WatchedEngine
 from realtime.hub.hub import Hub
@@ -23,6 +23,7 @@ from realtime.hub.observers import Observer
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
+RECONNECT_S = 2.0  # at most, until it is looked again whether an engine that is not ours is there
 
 
 class PlaceError(Exception):
@@ -141,6 +142,7 @@ class Fleet:
             self._patience,
             self._spare,
             self._note_up,
+            LONGEST_WAIT_S if place.ours else RECONNECT_S,
         )
         return supervisor
 

@@ -49,6 +49,7 @@ class Supervisor:
         patience: Patience,
         spare: Spare | None,
         on_up: Callable[[api.Hello], None],
+        longest_wait_s: float,
     ) -> None:
         """`number`: by which the hub knows its engine. `name`: as the log is to say it, with its article."""
         self._number = number
@@ -63,7 +64,7 @@ class Supervisor:
         self._engine: WatchedEngine | None = None
         self.tried = asyncio.Event()  # whether it was opened, or could not be
         self._up = asyncio.Event()
-        self._backoff = Backoff(first_s=FIRST_WAIT_S, longest_s=LONGEST_WAIT_S)
+        self._backoff = Backoff(first_s=FIRST_WAIT_S, longest_s=longest_wait_s)
         self._began_s = 0.0
 
     @property
@@ -92,6 +93,7 @@ class Supervisor:
             raise
         finally:
             self.tried.set()
+        log.info("%s is ready", self._name)
         self._began_s = asyncio.get_running_loop().time()
         self._up.set()
         self._on_up(hello)
@@ -106,6 +108,8 @@ class Supervisor:
                 await self._open_in_the_end(0.0)
             assert self._engine is not None
             await self._engine.closed.wait()
+            how = "goes away" if self._engine.leaves else "has died"
+            log.error("%s %s; another is to take its place", self._name, how)
             await self._replace(self._engine)
 
     async def end_if_hung(self) -> None:
@@ -149,12 +153,15 @@ class Supervisor:
         await self._open_in_the_end(wait_s)
 
     async def _open_in_the_end(self, wait_s: float) -> None:
+        told = ""
         while True:
             await asyncio.sleep(wait_s)
             try:
                 await self.open()
             except (EngineFailed, OSError) as error:
-                log.error("%s does not start: %s; trying again", self._name, error)
+                if str(error) != told:
+                    log.error("%s does not start: %s; trying again", self._name, error)
+                told = str(error)
                 wait_s = self._backoff.next_s()
                 await self.close()
             else:
@@ -167,7 +174,6 @@ class Supervisor:
     def _receive_close(self, engine: WatchedEngine) -> None:
         if engine is self._engine and self._up.is_set():
             self._up.clear()
-            log.error("%s %s; starting another", self._name, "goes away" if engine.leaves else "has died")
             self._observer.engine_lost(self._number)
             self._hub.engine_lost(self._number, blameless=engine.leaves)
 
