@@ -15,7 +15,7 @@ from typing import NamedTuple
 from engine import api
 from realtime.backoff import Backoff
 from realtime.fleet.served_models import ServedModels
-from realtime.fleet.spare import FIRST_WAIT_S, LONGEST_WAIT_S, Spare
+from realtime.fleet.spare import FIRST_WAIT_S, Spare
 from realtime.fleet.watched_engine import Connect, EngineFailed, WatchedEngine
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Observer

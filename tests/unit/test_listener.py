@@ -15,23 +15,12 @@ from queue import SimpleQueue
 import msgspec
 import pytest
 
-from engine import api, listener, toy_model
+from engine import api, listener
 from engine.listener import Listener
+from tests.fakes.engine_links import HELLO
 
 PATIENCE_S = 10.0
 TOKEN = "sesame"
-HELLO = api.Hello(
-    model="toy",
-    folder=str(toy_model.FOLDER),
-    vocab=toy_model.VOCAB,
-    context=4096,
-    eos=[toy_model.EOS],
-    kv_tokens=4096,
-    block=16,
-    device="cpu",
-    dtype="float32",
-    attention="none",
-)
 NO_MESSAGE = "what was sent is no message of a gateway"
 OTHER = "this engine computes for another gateway"
 WRONG = "its token is not this engine's"
@@ -69,6 +58,7 @@ class Gateway:
         connection.settimeout(PATIENCE_S)
         self._connection = connection
         self._messages = api.Messages()
+        self._decoder = msgspec.msgpack.Decoder(api.AnyMessage)
         self._heard: list[bytes] = []
 
     def send(self, *messages: object) -> None:
@@ -87,7 +77,7 @@ class Gateway:
             if not data:
                 return None
             self._heard += self._messages.of(data)
-        return msgspec.msgpack.decode(self._heard.pop(0), type=api.AnyMessage)
+        return self._decoder.decode(self._heard.pop(0))
 
     def join(self, token: str = TOKEN) -> Gateway:
         self.send(api.Join(token))
@@ -415,7 +405,7 @@ def test_a_gateway_whose_machine_takes_nothing_is_given_up(
     monkeypatch: pytest.MonkeyPatch, engine: SimulatedEngine, connect: Connect
 ) -> None:
     monkeypatch.setattr(listener, "UNTAKEN_S", 0.5)
-    gateway = with_streams(engine, connect(), 1)
+    with_streams(engine, connect(), 1)
     thread = emitting(engine)()
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
