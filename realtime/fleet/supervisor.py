@@ -15,7 +15,7 @@ from typing import NamedTuple
 from engine import api
 from realtime.backoff import Backoff
 from realtime.fleet.served_models import ServedModels
-from realtime.fleet.spare import FIRST_WAIT_S, LONGEST_WAIT_S, Spare
+from realtime.fleet.spare import FIRST_WAIT_S, Spare
 from realtime.fleet.watched_engine import Connect, EngineFailed, WatchedEngine
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Observer
@@ -87,7 +87,7 @@ class Supervisor:
             if engine.closed.is_set():
                 raise EngineFailed("its process ended as soon as it was ready")
             self._observer.engine_ready(self._number, hello)
-            self._hub.engine_ready(self._number, model)
+            self._hub.engine_ready(self._number, model, hello.block)
         except BaseException:
             engine.give_up()
             raise

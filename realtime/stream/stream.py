@@ -103,7 +103,7 @@ class Stream:
         self._fingerprint = model.fingerprint  # of the engine that computes it
         self._told_fingerprint = model.fingerprint
         self._priority = start.priority
-        self._tenant = tenant
+        self.tenant = tenant  # by the number that engines know
         self._requested_params = context.params  # when everything that was requested has taken effect
         self._tools = ToolLoop(start, context.output.spans)
         self._decoded_turns: list[DecodedTurn] = []
@@ -165,6 +165,11 @@ class Stream:
         if state != self._checked_state:
             check_transition(self._checked_state, state)
             self._checked_state = state
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the engine that computed it last."""
+        return self._fingerprint
 
     @property
     def paused(self) -> PauseReason | None:
@@ -613,7 +618,7 @@ class Stream:
                 self.number,
                 credit=self.credit.granted,
                 priority=self._priority,
-                tenant=self._tenant,
+                tenant=self.tenant,
                 paused=self._paused in HOLDING,
                 hold_at_eos=self._tools.holds_at_eos,
             ),
