@@ -25,6 +25,7 @@ MEASUREMENTS = (
     "perplexity",
     "structure",
     "agents",
+    "guards",
     "exact",
     "memory",
 )

@@ -124,7 +124,7 @@ class Gateway:
         )
         tokenizer = Tokenizer.load(toy_model.FOLDER)
         self._hub.engine_ready(
-            0, ServedModel("toy", tokenizer, toy_model.VOCAB, context=MAX_INDEX, fingerprint="")
+            0, ServedModel("toy", tokenizer, toy_model.VOCAB, context=MAX_INDEX, fingerprint=""), 16
         )
         for number in range(CONNECTIONS):
             start = protocol.Start(

@@ -138,7 +138,14 @@ class Cancel(Command, frozen=True):
     pass
 
 
-AnyCommand = Submit | Grant | Pause | Resume | Adjust | Truncate | Append | Cancel
+StreamCommand = Submit | Grant | Pause | Resume | Adjust | Truncate | Append | Cancel
+
+
+class TellBlocks(Struct, tag=True, array_like=True, frozen=True):
+    """Tell which full blocks may be found again: next all of them, and from then on what changes."""
+
+
+AnyCommand = StreamCommand | TellBlocks
 
 
 # -- up: what became of them -----------------------------------------------------------------------
@@ -247,10 +254,21 @@ class Stats(Struct, array_like=True):
     accepted_total: int = 0  # of those, that came: each spared its stream a step
 
 
+class BlockNews(Struct, array_like=True, frozen=True):
+    """Which full blocks have come to be found, and which are no more, since the news before: their digests'
+    first bytes, one behind the other. Counted; `whole`: these are all."""
+
+    number: int
+    added: bytes
+    removed: bytes
+    whole: bool = False
+
+
 class StepOutput(Struct, tag=True, array_like=True):
     step: int
     news: list[News]
     stats: Stats
+    blocks: BlockNews | None = None  # where they were asked for
 
 
 class Hello(Struct, tag=True, array_like=True):

@@ -87,7 +87,7 @@ class Supervisor:
             if engine.closed.is_set():
                 raise EngineFailed("its process ended as soon as it was ready")
             self._observer.engine_ready(self._number, hello)
-            self._hub.engine_ready(self._number, model)
+            self._hub.engine_ready(self._number, model, hello.block)
         except BaseException:
             engine.give_up()
             raise

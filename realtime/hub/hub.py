@@ -157,6 +157,7 @@ class Hub:
         self._detached_memory: dict[str, MemoryAccount] = {}  # of each tenant
         self._starter = StreamStarter(
             self._quotas,
+            self._submission.choose,
             window=window,
             max_streams=max_streams,
             max_grace_ms=max_grace_ms,
@@ -387,11 +388,11 @@ class Hub:
                 wake(entry.stream)
         self._submission.place(some)
 
-    def engine_ready(self, number: int, model: ServedModel) -> None:
+    def engine_ready(self, number: int, model: ServedModel, block: int) -> None:
         """There is an engine, and it knows no stream yet."""
         self._losing.finish()  # of those before
         self.model = model
-        self._engines[number] = engine = ServingEngine(number, model, self._send)
+        self._engines[number] = engine = ServingEngine(number, model, block, self._send)
         self._submission.engine_ready(engine)
 
     def _submit(self, stream: Stream, engine: ServingEngine) -> None:
@@ -466,12 +467,11 @@ class Hub:
             self._registry.find(StreamKey(key.tenant, frame.fork.request_id), now) if frame.fork else None
         )
         turns = self.known_turns(key, frame) if tokens is None else {}
-        engine = self._engine_for(parent, tokens)
-        entry = self._starter.make(key, frame, tokens, engine, listener.memory, now, parent, turns)
+        entry = self._starter.make(key, frame, tokens, model, listener.memory, now, parent, turns)
         stream = entry.stream
         entry.timeout = self._call_later(self._starter.timeout_s(frame), partial(self._time_out, entry))
         self._registry.add(entry)
-        self._submission.started(entry, engine)
+        self._submission.started(entry)
         self._subscriptions.subscribe(stream, listener)
         self._empty.clear()
         listener.owe(TOKEN_S * len(stream.context))
@@ -481,15 +481,6 @@ class Hub:
             now,
         )
         return stream
-
-    def _engine_for(self, parent: Stream | None, tokens: list[int] | None) -> ServingEngine:
-        """A fork's is that of its parent, which has what both begin with."""
-        entry = None if parent is None else self._registry.by_number(parent.number)
-        if entry is not None and entry.engine is not None and self._submission.admits(entry.engine):
-            return entry.engine
-        engine = self._submission.choose(len(tokens or ()))
-        assert engine is not None, "it was looked whether there is one"
-        return engine
 
     def _start_again(self, key: StreamKey, frame: protocol.Start, started: bytes, listener: Listener) -> None:
         if start_digest(frame) != started:

@@ -7,6 +7,7 @@ live nor whoever listens.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 from midstream import protocol
 from realtime.hub.frame_tokenizing import check_tools, checked_params, start_digest, text_length, tokenize
@@ -27,6 +28,7 @@ class StreamStarter:
     def __init__(
         self,
         quotas: Quotas,
+        choose: Callable[[Context, int], ServingEngine | None],
         *,
         window: int,
         max_streams: int,
@@ -34,6 +36,7 @@ class StreamStarter:
         max_timeout_ms: int,
     ) -> None:
         self._quotas = quotas
+        self._choose = choose
         self._window = window
         self._max_streams = max_streams
         self._max_grace_ms = max_grace_ms
@@ -72,7 +75,7 @@ class StreamStarter:
         key: StreamKey,
         frame: protocol.Start,
         tokens: list[int] | None,
-        engine: ServingEngine,
+        model: ServedModel,
         memory: MemoryAccount,
         now: float,
         parent: Stream | None,
@@ -84,13 +87,16 @@ class StreamStarter:
             context = parent.fork(frame.request_id, frame.fork.at, frame.params)
             quota = self._quotas.admit(key.tenant, frame, parent.prompt_tokens + len(context.output))
         else:
-            context, quota = self._of_prompt(key.tenant, frame, tokens, engine.model, turns)
+            context, quota = self._of_prompt(key.tenant, frame, tokens, model, turns)
+        number = self._tenants.setdefault(key.tenant, len(self._tenants))
+        engine = self._choose(context, number)
+        assert engine is not None, "it was looked whether there is one"
         stream = Stream(
             next(self._numbers),
             frame,
             context,
             model=engine.model,
-            tenant=self._tenants.setdefault(key.tenant, len(self._tenants)),
+            tenant=number,
             window=self._window,
             engine=engine,
             memory=memory,

@@ -8,19 +8,23 @@ here, nor is a clock looked at.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from random import Random
 from typing import NamedTuple
 
+from engine.block_digests import SHORT, digests, salt
 from realtime.hub import router
 from realtime.hub.engine_recovery import EngineRecovery
 from realtime.hub.observers import Observer
 from realtime.hub.registry import LiveStream, StreamRegistry
 from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.slices import Slices
+from realtime.stream.context import Context
 from realtime.stream.stream import Stream
 
 # To a new engine in one go, a few milliseconds' work: tokens, as which a stream counts that has few.
 SUBMIT_TOKENS, STREAM_TOKENS = 50_000, 500
 
+NAMED = 256  # blocks of a context that are looked for, from its beginning on
 REPLACEMENT_S = 10.0  # for which suspects wait for an engine of their own, where others run
 
 
@@ -49,6 +53,7 @@ class Submission:
         self._flush = flush
         self._recovery = EngineRecovery()
         self._suspicious = False  # when it was last looked
+        self._chance = Random()
         self._slices = Slices(
             self._submit,
             most=SUBMIT_TOKENS,
@@ -65,17 +70,25 @@ class Submission:
         """Whether there is an engine, and no doubt about which stream killed the last."""
         return any(map(self._recovery.takes_starts, self._engines))
 
-    def admits(self, engine: ServingEngine) -> bool:
+    def _admits(self, engine: ServingEngine) -> bool:
         """Whether others may come to it."""
         return self._recovery.takes_starts(engine.number)
 
-    def choose(self, tokens: int) -> ServingEngine | None:
-        """The engine for a stream with so many."""
-        free = filter(self.admits, self._engines.values())
-        return router.choose(((each, each.load) for each in free), tokens)
+    def choose(self, context: Context, tenant: int, fingerprint: str | None = None) -> ServingEngine | None:
+        """The engine for a stream. One that has lost another goes on with the very same tokens where the
+        `fingerprint` is the same."""
+        free = [each for each in self._engines.values() if self._admits(each)]
+        equal = [each for each in free if each.fingerprint == fingerprint] or free
+        if len(equal) < 2:
+            return equal[0] if equal else None
+        names = {block: _names(context, tenant, block) for block in {each.block for each in equal}}
+        choices = [each.choice(names[each.block]) for each in equal]
+        return router.choose(choices, len(context), self._chance)
 
-    def started(self, entry: LiveStream, engine: ServingEngine) -> None:
-        """A stream begins there. Where there are others, it is watched from the start."""
+    def started(self, entry: LiveStream) -> None:
+        """A stream begins. Where there are other engines, it is watched from the start."""
+        engine = entry.engine
+        assert engine is not None, "it begins with one"
         engine.give(entry.stream.number, len(entry.stream.context))
         if len(self._engines) > 1 and entry.stream.needs_compute:
             self._recovery.given(engine.number, [entry.stream.number])
@@ -99,7 +112,9 @@ class Submission:
         live = [entry.stream for entry in homeless if not entry.stream.concluded]
         computing = [stream.number for stream in live if stream.needs_compute]
         self._give(engine, [stream.number for stream in live if not stream.needs_compute])
-        others = len(self._engines) > 1
+        if others := len(self._engines) > 1:
+            for each in self._engines.values():
+                each.ask_for_blocks()
         self._give(engine, self._recovery.engine_ready(engine.number, computing, others=others))
         self.place(homeless)
 
@@ -115,7 +130,8 @@ class Submission:
         ]
         free.sort(key=lambda entry: (not entry.stream.wants_tokens, len(entry.stream.context)))
         for entry in free:
-            engine = self.choose(len(entry.stream.context))
+            stream = entry.stream
+            engine = self.choose(stream.context, stream.tenant, stream.fingerprint)
             if engine is None:
                 return
             if entry.stream.needs_compute:
@@ -124,7 +140,8 @@ class Submission:
 
     def _try_among_others(self) -> None:
         """No engine has come on which suspects could be tried apart."""
-        if self._recovery.needs_engine and (engine := self.choose(0)) is not None:
+        if self._recovery.needs_engine and self._engines:
+            engine = min(self._engines.values(), key=lambda each: each.streams)
             waiting = [entry.stream.number for entry in self._registry.entries if entry.engine is None]
             self._give(engine, self._recovery.engine_ready(engine.number, waiting, others=True))
 
@@ -178,3 +195,10 @@ class Submission:
                 self._submit_one(entry.stream, engine)
                 self._observer.retried(entry.stream, "engine")
         self._flush()
+
+
+def _names(context: Context, tenant: int, block: int) -> list[bytes]:
+    """By which an engine tells of the blocks that the stream would find there. The last token is always
+    computed."""
+    tokens = context.beginning(NAMED * block + 1)[:-1]
+    return [digest[:SHORT] for digest in digests(tokens, block, salt(tenant))]

@@ -55,6 +55,7 @@ from realtime.stream.pending_commands import (
 from realtime.stream.span_events import guarded, tell_lengths
 from realtime.stream.states import State, check_transition
 from realtime.stream.stopwatch import Stopwatch
+from realtime.stream.told_arguments import ToldArguments
 from realtime.stream.tool_loop import ToolLoop
 from realtime.text.decoded_turn import DecodedTurn
 from realtime.text.served_model import ServedModel
@@ -103,9 +104,10 @@ class Stream:
         self._fingerprint = model.fingerprint  # of the engine that computes it
         self._told_fingerprint = model.fingerprint
         self._priority = start.priority
-        self._tenant = tenant
+        self.tenant = tenant  # by the number that engines know
         self._requested_params = context.params  # when everything that was requested has taken effect
         self._tools = ToolLoop(start, context.output.spans)
+        self._arguments = ToldArguments(context.output.spans, whole=start.whole_arguments)
         self._decoded_turns: list[DecodedTurn] = []
         self._commands = PendingCommands()
         self._cancel: PendingCommand | None = None
@@ -165,6 +167,11 @@ class Stream:
         if state != self._checked_state:
             check_transition(self._checked_state, state)
             self._checked_state = state
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the engine that computed it last."""
+        return self._fingerprint
 
     @property
     def paused(self) -> PauseReason | None:
@@ -598,7 +605,7 @@ class Stream:
             self.output.tokens, count, injected=not self.outbox.holds_injected
         )
         self._tools.tell_approvals(snapshot.tool_calls)
-        return snapshot, lengths
+        return snapshot, self._arguments.of_snapshot(lengths, snapshot.tool_calls)
 
     # -- engines ---------------------------------------------------------------------------------
 
@@ -613,7 +620,7 @@ class Stream:
                 self.number,
                 credit=self.credit.granted,
                 priority=self._priority,
-                tenant=self._tenant,
+                tenant=self.tenant,
                 paused=self._paused in HOLDING,
                 hold_at_eos=self._tools.holds_at_eos,
             ),
@@ -725,7 +732,7 @@ class Stream:
         self._stopwatch.token(now)
         verdicts = self.context.judge(delta, beside, self._stopwatch.running_s(now))
         if not verdicts or verdicts[-1].do == "tell":
-            self.outbox.put(PendingToken(index, delta, token, told, beside))
+            self.outbox.put(PendingToken(index, delta, token, told, self._arguments.tell(beside)))
         self._act(verdicts, now)
 
     def _receive_memory_change(self, change: api.AnyChange, now: float) -> None:
@@ -782,7 +789,7 @@ class Stream:
         length = self.output.text_length
         event = protocol.Rewound(request_id=self.request_id, ref=ref, index=index, text_length=length)
         if self.output.spans is not None:
-            tell_lengths(event, self.output.spans.lengths)
+            tell_lengths(event, self._arguments.of_rewound(self.output.spans.lengths))
         return event
 
     def _receive_pause_or_resume(
@@ -821,8 +828,10 @@ class Stream:
         beside = self._take_beside()
         if self.context.guards is not None:
             self.context.guards.read(text, beside)
-        if (text or beside) and not self._withholds:
-            self.outbox.put(PendingToken(index, text, None, beside=beside))
+        if not self._withholds:
+            told = self._arguments.tell(beside)
+            if text or told:
+                self.outbox.put(PendingToken(index, text, None, beside=told))
 
     def _take_beside(self) -> Sequence[Beside]:
         if self.output.spans is None:
@@ -852,12 +861,14 @@ class Stream:
         self._turn_has_ended = False
         self.outbox.drop_from(index)
         self.context.cut(index, ends=ends, by_guard=by_guard)
+        self._arguments.go_back()
         self._tools.settle()
 
     def _truncate_behind(self, behind: int) -> None:
         """Of the tokens behind the prompt only so many stand."""
         index = self.context.cut_behind(behind)
         self.outbox.drop_from(index)
+        self._arguments.go_back()
         self._tools.settle()
         self._emit(self._rewound(index))
 
@@ -1008,6 +1019,7 @@ class Stream:
         undeliverable = self.outbox.undeliverable
         if self.outbox.known < len(self.output):  # what a guard has found
             self.context.cut(self.outbox.known, ends=True)
+            self._arguments.go_back()
         if undeliverable:
             # Nothing that was sent can be taken back any more.
             self._truncate(undeliverable[0].index, ends=True)

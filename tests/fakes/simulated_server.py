@@ -133,6 +133,9 @@ def toy_tokenizer() -> Tokenizer:
     return Tokenizer.load(toy_model.FOLDER)
 
 
+STEP_S = 0.01
+
+
 class SimulatedEngine:
     """One, with what is under way to it and from it."""
 
@@ -160,7 +163,9 @@ class SimulatedEngine:
 
     def step(self) -> None:
         if self.alive:
-            self.up.append(self.engine.step())
+            output = self.engine.step()
+            output.stats.step_s = STEP_S  # outside of time, as all else
+            self.up.append(output)
             self._undrained = False
             self.engine.audit()
 
@@ -224,7 +229,7 @@ class SimulatedServer:
     def _introduce(self, number: int, fingerprint: str = "fp") -> None:
         context = self.engines[number].engine.runner.context
         model = ServedModel("toy", self._tokenizer, toy_model.VOCAB, context, fingerprint)
-        self.hub.engine_ready(number, model)
+        self.hub.engine_ready(number, model, self.engines[number].engine.cache.block_size)
 
     def kill_engine(self, number: int = 0) -> None:
         """With everything that was under way from it and to it."""

@@ -181,3 +181,49 @@ def test_those_without_credit_have_moved_when_nothing_is_prepared_any_more() -> 
     recovery.engine_died(E)
     assert recovery.engine_ready(E, [1, 2, 3, 4], others=False) == [1, 2]
     assert recovery.prepared(E) == [], "what the last engine had begun with says nothing of this one"
+
+
+# -- several engines -------------------------------------------------------------------------------
+
+
+def test_suspects_are_tried_where_nobody_else_is_while_the_rest_goes_on() -> None:
+    recovery = EngineRecovery()
+    for engine in (0, 1, 2):
+        assert recovery.engine_ready(engine, [], others=engine > 0) == []
+    recovery.given(1, [5, 6])
+    recovery.progressed(1, 5)
+    assert recovery.engine_died(1) is None
+    assert [recovery.is_suspected(number) for number in (5, 6)] == [False, True]
+    assert recovery.needs_engine
+    assert recovery.takes_starts(0)
+    recovery.given(0, [5])
+    assert recovery.engine_ready(1, [6], others=True) == [6]
+    assert not recovery.takes_starts(1) or not recovery.suspicious
+    recovery.engine_died(1)
+    assert not recovery.takes_starts(1) or recovery.needs_engine
+    assert recovery.engine_ready(1, [6], others=True) == [6]
+    assert not recovery.takes_starts(1), "nobody else comes in while it is tried"
+    assert recovery.takes_starts(0)
+    recovery.progressed(1, 6)
+    assert recovery.takes_starts(1)
+
+
+def test_while_suspects_are_tried_another_engine_is_for_the_others() -> None:
+    recovery = EngineRecovery()
+    recovery.given(0, [1, 2])
+    recovery.engine_died(0)
+    assert recovery.engine_ready(0, [1, 2], others=True) == [1]
+    assert recovery.engine_ready(1, [2, 3], others=True) == [3]
+    assert recovery.progressed(0, 1) == [2]
+
+
+def test_what_an_engine_that_was_told_to_end_was_given_is_suspected_of_nothing() -> None:
+    recovery = EngineRecovery()
+    recovery.given(0, [1, 2])
+    recovery.engine_left(0)
+    assert not recovery.suspicious
+    recovery.given(0, [1, 2])
+    recovery.engine_died(0)
+    assert recovery.engine_ready(0, [1, 2], others=True) == [1]
+    recovery.engine_left(0)
+    assert recovery.engine_ready(1, [1, 2], others=True) == [1], "it is tried elsewhere"

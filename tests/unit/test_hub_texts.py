@@ -38,7 +38,7 @@ def looping(server: SimulatedServer, template: str = ENDLESS) -> SimulatedServer
     definition = json.loads((toy_model.FOLDER / "tokenizer.json").read_text())
     model = ServedModel("toy", Tokenizer(definition, template), toy_model.VOCAB, 4096, "fp")
     server.hub.engine_lost(0)
-    server.hub.engine_ready(0, model)
+    server.hub.engine_ready(0, model, SIZE.block)
     return server
 
 

@@ -13,6 +13,7 @@ from midstream.options import explicit_credit
 from midstream.protocol import (
     MAX_INDEX,
     Adjusted,
+    Approved,
     Credit,
     Final,
     Params,
@@ -460,3 +461,31 @@ def test_a_snapshot_has_all_of_them() -> None:
         )
     )
     assert spoken(core) == ("Hm", [("f", "{}", 2)])
+
+
+def test_each_call_is_given_once_and_again_where_it_was_written_anew() -> None:
+    core, told = called(), list[SnapshotCall]()
+    call = core.spans.next_whole(told)
+    assert call is not None
+    assert core.spans.next_whole(told) is None
+    core.receive(Approved(request_id="a", seq=7, index=2, call_id="x"))
+    approved = SnapshotCall(index=2, call_id="x", name="f", arguments='{"a": 1}', end=5)
+    said = snapshot(9, 5, "")
+    said.tool_calls = [approved]
+    core.receive(said)
+    assert core.spans.next_whole(told) is None, "nothing but a yes has come"
+    amended: list[StreamEvent] = [
+        Rewound(request_id="a", index=4, text_length=0, tool_calls=1, arguments_length=6),
+        ToolArguments(request_id="a", index=4, count=0, call_id="x", delta="2"),
+        Token(request_id="a", index=4, count=1, delta=""),
+        ToolArguments(request_id="a", index=4, count=1, call_id="x", delta="}"),
+        ToolCallDone(request_id="a", index=2, end=5, call_id="x"),
+    ]
+    for seq, event in enumerate(amended, 10):
+        assert core.spans.next_whole(told) is None
+        event.seq = seq
+        core.receive(event)
+    again = core.spans.next_whole(told)
+    assert again is not None
+    assert (again.call_id, again.arguments) == (call.call_id, '{"a": 2}')
+    assert core.spans.next_whole(told) is None

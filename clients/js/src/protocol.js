@@ -45,7 +45,7 @@ export const PARAMS = [
 export const START_FIELDS = [
   "request_id", "messages", "prompt", "model", "stream_interval", "priority", "timeout_ms", "on_disconnect",
   "grace_ms", "return_tokens", "tools", "tool_choice", "parallel_tool_calls", "fork", "on_tool_call",
-  "tool_hold_ms", "approvals",
+  "tool_hold_ms", "approvals", "whole_arguments",
 ];
 
 /** WebSocket close codes after which a new connection is worth a try. */
@@ -138,6 +138,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  *   goes on meanwhile
  * @property {number} [tool_hold_ms] how long its memory is held while it waits for results
  * @property {boolean | string[]} [approvals] the tools whose calls wait for an `approve`, or true for all
+ * @property {boolean} [whole_arguments] no string, number or word among a call's arguments is told in parts
  */
 
 /** @typedef {{limit?: number, prefetch?: number}} Credit */

@@ -48,7 +48,11 @@ export class Spans {
   receiveSnapshot({ reasoning = "", tool_calls = [] }) {
     this.reasoning = reasoning;
     // What stands as it stood is the same object: whoever has it knows that it has not changed.
-    this.calls = tool_calls.map((call) => this.calls.find((had) => same(had, call)) ?? call);
+    this.calls = tool_calls.map((call) => {
+      const stood = this.calls.find((had) => same(had, call));
+      if (stood && !call.approval) delete stood.approval;
+      return stood ?? call;
+    });
   }
 
   /** @param {string} callId @param {(last: Call) => Partial<Call>} change */
@@ -59,14 +63,13 @@ export class Spans {
   }
 }
 
-/** @param {Call} one @param {Call} other */
+/** But for a yes that has come. @param {Call} one @param {Call} other */
 function same(one, other) {
-  const { call_id, index, end, approval } = one;
+  const { call_id, index, end } = one;
   return (
     call_id === other.call_id &&
     index === other.index &&
     end === other.end &&
-    approval === other.approval &&
     one.arguments === other.arguments
   );
 }

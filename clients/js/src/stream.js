@@ -137,8 +137,9 @@ export class Stream {
   }
 
   /**
-   * The calls of tools, each as soon as it is whole. One that was rewound into comes again when it is. It reads the
-   * stream, as iterating over it does: what it says beside them is in `text` and `reasoning`.
+   * The calls of tools, each once, as soon as it is whole. One that was rewound into, or amended, comes again when it
+   * is, under the same id. It reads the stream, as iterating over it does: what it says beside them is in `text` and
+   * `reasoning`.
    * @returns {AsyncIterableIterator<Call>}
    */
   toolCalls() {

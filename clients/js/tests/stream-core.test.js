@@ -309,11 +309,12 @@ function sequence(seed) {
 test("a call that stands is the same object, whatever tells of it", () => {
   const core = new StreamCore();
   const call = { call_id: "x", name: "f", arguments: "{}", index: 0, end: 2 };
-  core.receive(snapshot(3, { index: 2, text: "", tool_calls: [call] }));
+  core.receive(snapshot(3, { index: 2, text: "", tool_calls: [{ ...call, approval: true }] }));
   const [before] = core.spans.calls;
   const more = { ...call, call_id: "y", index: 2, end: 4 };
   core.receive(snapshot(5, { index: 4, text: "", tool_calls: [{ ...call }, more] }));
-  assert.equal(core.spans.calls[0], before);
+  assert.equal(core.spans.calls[0], before, "somebody has said yes to it");
+  assert.deepEqual(before, call);
   assert.deepEqual(core.spans.calls[1], more);
 });
 

@@ -112,6 +112,10 @@ export class Agent {
          */
         tool_hold_ms?: number | undefined;
         /**
+         * no string, number or word among a call's arguments is told in parts
+         */
+        whole_arguments?: boolean | undefined;
+        /**
          * explicit credit to begin with; "auto" leaves it to the server, which
          * then decodes as fast as this connection is read, whether or not chunks are taken
          */

@@ -245,6 +245,10 @@ export type StartFields = {
      * the tools whose calls wait for an `approve`, or true for all
      */
     approvals?: boolean | string[] | undefined;
+    /**
+     * no string, number or word among a call's arguments is told in parts
+     */
+    whole_arguments?: boolean | undefined;
 };
 export type Credit = {
     limit?: number;

@@ -51,8 +51,9 @@ export class Stream {
     /** Called with every event of this stream, as on the wire, after it has been applied. */
     get onevent(): ((event: import("./protocol.js").StreamEvent) => void) | null;
     /**
-     * The calls of tools, each as soon as it is whole. One that was rewound into comes again when it is. It reads the
-     * stream, as iterating over it does: what it says beside them is in `text` and `reasoning`.
+     * The calls of tools, each once, as soon as it is whole. One that was rewound into, or amended, comes again when it
+     * is, under the same id. It reads the stream, as iterating over it does: what it says beside them is in `text` and
+     * `reasoning`.
      * @returns {AsyncIterableIterator<Call>}
      */
     toolCalls(): AsyncIterableIterator<Call>;

@@ -83,6 +83,7 @@ class StartOptions(ParamOptions, total=False):
     API has. `tool_choice`: "auto", "none", "required", or the one that is to be called, by its name or
     itself. `on_tool_call`: whether it ends with its calls, waits for their results (`Stream.tool_result`), or
     goes on meanwhile. `approvals`: the tools whose calls wait for `Stream.approve`, or True for all.
+    `whole_arguments`: no string, number or word among a call's arguments is told in parts.
     `fork`: in place of a prompt, the stream as which it begins; `Client.fork` is shorter.
     """
 
@@ -102,6 +103,7 @@ class StartOptions(ParamOptions, total=False):
     on_tool_call: Literal["finish", "pause", "continue"]
     tool_hold_ms: int | None
     approvals: bool | Sequence[str]
+    whole_arguments: bool
     fork: ForkOptions | Fork
 
 

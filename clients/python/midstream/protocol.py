@@ -233,6 +233,7 @@ class Start(Frame, kw_only=True):
     on_tool_call: Literal["finish", "pause", "continue"] = "finish"
     tool_hold_ms: Milliseconds | None = None
     approvals: Approvals = False
+    whole_arguments: bool = False
 
 
 class Grant(Frame, kw_only=True, tag="credit"):

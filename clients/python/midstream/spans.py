@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from midstream.errors import ProtocolError
 from midstream.protocol import (
@@ -51,6 +52,17 @@ class Call(Struct, frozen=True, kw_only=True):
         return Message(role="tool", tool_call_id=self.call_id, content=result_text(result))
 
 
+def _call(told: SnapshotCall) -> Call:
+    return Call(
+        call_id=told.call_id,
+        name=told.name,
+        arguments=told.arguments,
+        index=told.index,
+        end=told.end,
+        approval=told.approval,
+    )
+
+
 def answer_message(text: str, calls: list[Call]) -> Message:
     """An answer as a turn of the conversation that goes on: what is no whole call is none."""
     called = [
@@ -72,7 +84,7 @@ class Thought(Struct, frozen=True):
 class Spans:
     def __init__(self) -> None:
         self.thoughts: list[Thought] = []
-        self._calls: list[SnapshotCall] = []
+        self._calls: list[SnapshotCall] = []  # each is another one once it is written anew
 
     @property
     def reasoning(self) -> str:
@@ -81,17 +93,15 @@ class Spans:
     @property
     def calls(self) -> list[Call]:
         """Whole ones, and perhaps one that is being written."""
-        return [
-            Call(
-                call_id=c.call_id,
-                name=c.name,
-                arguments=c.arguments,
-                index=c.index,
-                end=c.end,
-                approval=c.approval,
-            )
-            for c in self._calls
-        ]
+        return [_call(told) for told in self._calls]
+
+    def next_whole(self, given: list[SnapshotCall]) -> Call | None:
+        """The first that is whole and was not `given`, where it is put. One that was written anew was not."""
+        for told in self._calls:
+            if told.end is not None and not any(told is one for one in given):
+                given.append(told)
+                return _call(told)
+        return None
 
     def receive(self, event: StreamEvent) -> None:
         match event:
@@ -116,11 +126,19 @@ class Spans:
             shortened = len(last.arguments) > event.arguments_length
             last.arguments = last.arguments[: event.arguments_length]
             if shortened or (last.end is not None and last.end > event.index):
-                last.end, last.approval = None, False
+                self._calls[-1] = replace(last, end=None, approval=False)
 
     def receive_snapshot(self, event: Snapshot) -> None:
         self.thoughts = [Thought(0, event.index, event.reasoning)] if event.reasoning else []
-        self._calls = list(event.tool_calls)
+        self._calls = [self._as_it_stood(call) for call in event.tool_calls]
+
+    def _as_it_stood(self, call: SnapshotCall) -> SnapshotCall:
+        """The same one, where nothing but a yes has come."""
+        for had in self._calls:
+            if replace(had, approval=call.approval) == call:
+                had.approval = call.approval
+                return had
+        return call
 
     def _think(self, event: Reasoning) -> None:
         index, before = event.index, ""

@@ -13,8 +13,6 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast
 
-from msgspec.structs import replace
-
 from midstream.errors import ConnectionLost, StreamFailed
 from midstream.options import MessageLike, ParamOptions, check_names, frame, plain_params
 from midstream.protocol import (
@@ -38,6 +36,7 @@ from midstream.protocol import (
     Resumed,
     Rewind,
     Rewound,
+    SnapshotCall,
     StreamEvent,
     ToolResult,
 )
@@ -180,23 +179,18 @@ class Stream:
         return cast("Reading[StreamEvent]", Reading(self.next_event, self.channel))  # a run alone notes more
 
     def tool_calls(self) -> Reading[Call]:
-        """The calls of tools, each as soon as it is whole. One that was rewound into comes again when it is.
+        """The calls of tools, each once, as soon as it is whole. One that was rewound into, or amended, comes
+        again when it is, under the same id.
 
         It reads the stream, as iterating over it does: what it says beside them is in `text` and `reasoning`.
         """
-        given: set[Call] = set()  # as they are when nothing is waited for
+        given: list[SnapshotCall] = []
 
         async def next_call() -> Call | None:
-            while True:
-                for call in self.calls:  # where events were missed, those that became whole meanwhile
-                    if call.whole and replace(call, approval=False) not in given:
-                        given.add(replace(call, approval=False))
-                        return call
-                event = await self.next_event()
-                if event is None:
-                    return None
-                if isinstance(event, Rewound):
-                    given.difference_update([call for call in given if (call.end or 0) > event.index])
+            while (call := self._core.spans.next_whole(given)) is None:
+                if await self.next_event() is None:
+                    break
+            return call
 
         return Reading(next_call, self.channel)
 
