@@ -36,7 +36,7 @@ def listen(
         listener = Listener(listening, token, hello, engine.send, tls)
         for signum in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signum, lambda *_: _end(engine, listener))
-        log.info("%s is loaded, and gateways may join", hello.model)
+        log.info("%s is loaded, and gateways may join at %s", hello.model, _place(listening))
         engine.run(listener.emit)
         listener.leave()
 
@@ -44,3 +44,12 @@ def listen(
 def _end(engine: Engine, listener: Listener) -> None:
     engine.stop()
     listener.end_soon()
+
+
+def _place(listening: socket.socket) -> str:
+    """As a gateway's options spell it."""
+    name = listening.getsockname()
+    if listening.family == socket.AF_UNIX:
+        return f"unix:{name}"
+    host, port = name[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
