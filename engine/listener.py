@@ -24,8 +24,10 @@ log = logging.getLogger("engine")
 JOIN_S = 5.0  # within which whoever connects says who it is
 LARGEST_JOIN = 4096
 LEAVE_S = 2.0  # for a gateway to take in that the engine ends
-# A gateway whose machine is gone says nothing any more: after so many seconds, and so many questions.
+# A gateway whose machine is gone says nothing any more: after so many seconds, and so many questions. Nobody
+# is asked while something is on its way to them, which may be for so long then.
 IDLE_S, BETWEEN_S, QUESTIONS = 5, 2, 3
+UNTAKEN_S = IDLE_S + BETWEEN_S * QUESTIONS
 
 
 class Listener:
@@ -44,25 +46,37 @@ class Listener:
         self.hello = api.encoded(hello)
         self.send = send
         self.streams = set[int]()  # that the engine knows, of whichever gateway
+        self.connections = set[Gateway]()
         self._listening = listening
         self._tls = tls
         self._gateway: Gateway | None = None
+        self._ending = False  # soon: no gateway is waited for
         self._leaving = False
+        self._left = asyncio.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
         self._thread.start()
 
     def emit(self, output: api.StepOutput) -> None:
         """A step's news, from the engine's thread, which waits while the gateway takes nothing."""
+        gateway = self._gateway
+        hears = gateway is not None and gateway.joined  # before the last of its streams is gone, or another's
         self.streams.difference_update(
             news.stream for news in output.news if news.finish is not None and not news.finish.held
         )
-        gateway = self._gateway
-        if gateway is not None and gateway.joined:
-            gateway.writable.wait()
+        if gateway is not None and hears:
+            if not self._ending:
+                gateway.writable.wait()
             self._loop.call_soon_threadsafe(gateway.write, api.encoded(output))
         if not self.streams:
             self._loop.call_soon_threadsafe(self._welcome)
+
+    def end_soon(self) -> None:
+        """From any thread, or a signal's handler: the engine is told to end, and waits for nobody who takes
+        nothing."""
+        self._ending = True
+        if (gateway := self._gateway) is not None:
+            gateway.writable.set()
 
     def leave(self) -> None:
         """The engine ends, and nobody is to blame for it: so the gateway hears, if it listens."""
@@ -72,11 +86,21 @@ class Listener:
     # -- in the listener's thread ------------------------------------------------------------------
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(
-            self._loop.create_server(lambda: Gateway(self), sock=self._listening, ssl=self._tls)
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        server = await self._loop.create_server(
+            lambda: Gateway(self),
+            sock=self._listening,
+            ssl=self._tls,
+            ssl_handshake_timeout=JOIN_S if self._tls else None,
         )
-        self._loop.run_forever()
+        await self._left.wait()
+        server.close()
+        for connection in list(self.connections):
+            connection.abort()
+        await asyncio.sleep(0)  # in which they hear of it
 
     def admit(self, gateway: Gateway) -> bool:
         """Whether it is the one that is computed for."""
@@ -99,12 +123,12 @@ class Listener:
             log.info("the gateway is gone, and its %d streams with it", len(self.streams))
             self.send([api.Cancel(stream) for stream in list(self.streams)])
             if self._leaving:
-                self._loop.stop()
+                self._left.set()
 
     def _leave(self) -> None:
         self._leaving = True
         if self._gateway is None:
-            self._loop.stop()
+            self._left.set()
         else:
             self._gateway.write(api.encoded(api.Leaving()))
             self._gateway.close()
@@ -127,18 +151,23 @@ class Gateway(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._listener.connections.add(self)
         _ask_now_and_then(transport.get_extra_info("socket"))
         self._late = asyncio.get_running_loop().call_later(JOIN_S, self._too_late)
 
     def data_received(self, data: bytes) -> None:
-        for message in self._messages.of(data, None if self._admitted else LARGEST_JOIN):
+        """Who has not heard Hello has only one thing to say, and says it once."""
+        for message in self._messages.of(data, None if self.joined else LARGEST_JOIN):
             try:
-                if self._admitted:
+                if self.joined:
                     self._take(self._commands.decode(message))
-                else:
+                elif not self._admitted:
                     self._join(msgspec.msgpack.decode(message, type=api.Join))
+                else:
+                    self.refuse("it speaks before it has heard what is served")
             except msgspec.MsgspecError:
                 self.refuse("what was sent is no message of a gateway")
+            if self._is_closing:
                 return
         if self._messages.too_large:
             self.refuse("what was sent is no message of a gateway")
@@ -153,6 +182,7 @@ class Gateway(asyncio.Protocol):
         self.joined = False
         self.writable.set()
         self._in_time()
+        self._listener.connections.discard(self)
         self._listener.dismiss(self)
 
     def welcome(self) -> None:
@@ -160,7 +190,7 @@ class Gateway(asyncio.Protocol):
         self.joined = True
 
     def write(self, message: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+        if self._transport is not None and not self._is_closing:
             self._transport.write(message)
 
     def refuse(self, why: str) -> None:
@@ -171,6 +201,14 @@ class Gateway(asyncio.Protocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
+
+    @property
+    def _is_closing(self) -> bool:
+        return self._transport is not None and self._transport.is_closing()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
 
     def _join(self, join: api.Join) -> None:
         token = self._listener.token
@@ -204,3 +242,5 @@ def _ask_now_and_then(connected: socket.socket) -> None:
     for name, value in (("TCP_KEEPIDLE", IDLE_S), ("TCP_KEEPINTVL", BETWEEN_S), ("TCP_KEEPCNT", QUESTIONS)):
         if hasattr(socket, name):
             connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNTAKEN_S * 1000))

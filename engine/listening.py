@@ -10,6 +10,7 @@ from contextlib import ExitStack
 
 from engine import api
 from engine.build.build import build
+from engine.engine import Engine
 from engine.heap import settle_heap
 from engine.listener import Listener
 from engine.parallel.ranks import RankLauncher
@@ -31,10 +32,15 @@ def listen(
             join = launcher.start
         engine, hello = build(options, join)
         settle_heap()
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(signum, lambda *_: engine.stop())
         listening.listen(WAITING)
         listener = Listener(listening, token, hello, engine.send, tls)
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, lambda *_: _end(engine, listener))
         log.info("%s is loaded, and gateways may join", hello.model)
         engine.run(listener.emit)
         listener.leave()
+
+
+def _end(engine: Engine, listener: Listener) -> None:
+    engine.stop()
+    listener.end_soon()

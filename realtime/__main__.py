@@ -124,11 +124,11 @@ async def serve(options: Options, listening: socket.socket) -> None:
     )
     _start_background(background, keyring, connections, hub, metrics)
     try:
-        with _cancelled_by_sigterm():
-            hello = await fleet.start()
-        if options.engine_addresses_file:
+        if options.engine_addresses_file:  # which may have none yet that can be used
             follow = partial(fleet.follow, partial(places.listening, options))
             background.start("the look for engines that come and go", follow)
+        with _cancelled_by_sigterm():
+            hello = await fleet.start()
         look_at_news_alone()
         ending = partial(let_finish, hub, fleet, endpoints, options.shutdown_grace_s)
         server = Server(_uvicorn_config(options, endpoints, ledger), ending)

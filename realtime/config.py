@@ -22,8 +22,11 @@ from realtime.tools.spelling import AUTO
 ANY_COUNT = 2**31 - 1
 DAY_S = 86_400
 PREFIX = "MIDSTREAM_"  # of environment variables
-LISTEN = r"unix:\S+|\[[0-9a-fA-F:]+\]:\d{1,5}|[^\s:\[\]/]+:\d{1,5}"
-ADDRESSES = rf"((tls:)?({LISTEN})( +|$))*"
+PORT = r"(\d{1,4}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5])"
+HOST_AND_PORT = rf"(\[[0-9a-fA-F:]+\]|[^\s:\[\]/]+):{PORT}"
+LISTEN = rf"unix:\S+|{HOST_AND_PORT}"
+ADDRESS = rf"unix:\S+|(tls:)?{HOST_AND_PORT}"
+ADDRESSES = rf"(({ADDRESS})( +|$))*"
 OF_CLIENTS = ("MIDSTREAM_API_KEY",)
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]

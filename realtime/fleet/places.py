@@ -7,13 +7,14 @@ It makes links, and knows nothing of what goes through them.
 from __future__ import annotations
 
 import os
+import re
 from functools import partial
 from pathlib import Path
 
 from msgspec import structs
 
 from engine import api
-from realtime.config import ModelOptions, Options
+from realtime.config import ADDRESS, ModelOptions, Options
 from realtime.fleet.fleet import EnginePlace, PlaceError
 from realtime.fleet.forked_spares import forked_spares
 from realtime.fleet.process_link import ProcessLink
@@ -39,7 +40,14 @@ def wants_spare(options: Options) -> bool:
 def listening(options: Options) -> list[EnginePlace]:
     """Engines that others run, at the addresses that the options name and those in their file now."""
     token, certificates = token_in(options.engine_token_file), options.engine_ca_file or None
-    texts = [*options.engine_addresses.split(), *_lines(options.engine_addresses_file)]
+    listed = _lines(options.engine_addresses_file)
+    for text in listed:
+        if not re.fullmatch(ADDRESS, text):
+            raise PlaceError(
+                f"the file {options.engine_addresses_file} has {text!r}, which is no address: HOST:PORT,"
+                " tls:HOST:PORT or unix:PATH"
+            )
+    texts = [*options.engine_addresses.split(), *listed]
     return [
         EnginePlace(
             f"the engine at {text}", partial(SocketLink, Address(text), token, certificates), ours=False

@@ -62,8 +62,11 @@ class SocketLink(asyncio.Protocol):
         """Nothing can be done before it is opened."""
 
     async def open(self) -> None:
-        async with asyncio.timeout(CONNECT_S):
-            await self._connect()
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await self._connect()
+        except TimeoutError:
+            raise OSError(f"nothing answered there for {CONNECT_S:g} s") from None
         self._write(api.encoded(api.Join(self._token)))
         self._on_message(api.Prepared())  # one that can be connected to has its model
 
@@ -97,8 +100,12 @@ class SocketLink(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        for message in self._messages.of(data):
-            self._on_message(self._decoder.decode(message))
+        try:
+            for message in self._messages.of(data):
+                self._on_message(self._decoder.decode(message))
+        except msgspec.MsgspecError:
+            self._on_message(api.Failed("what it says is no message of an engine"))
+            self.kill()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._on_closed()

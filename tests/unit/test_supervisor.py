@@ -4,83 +4,19 @@ engine comes back."""
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
-from engine import api, toy_model
+from engine import api
 from realtime.background_tasks import BackgroundTasks
 from realtime.fleet.fleet import EnginePlace, Fleet
 from realtime.fleet.supervisor import Patience
 from realtime.fleet.watched_engine import EngineFailed
-from realtime.hub.observers import Observer
+from tests.fakes.engine_links import Begun, Link
 from tests.fakes.simulated_client import SIZE
 from tests.fakes.simulated_server import SimulatedServer
-
-HELLO = api.Hello(
-    model="toy",
-    folder=str(toy_model.FOLDER),
-    vocab=toy_model.VOCAB,
-    context=4096,
-    eos=[toy_model.EOS],
-    kv_tokens=4096,
-    block=16,
-    device="cpu",
-    dtype="float32",
-    attention="none",
-)
-
-
-class Link:
-    """To an engine that says hello as soon as it is opened, and answers what it is sent; or, as `fault` says,
-    `hangs` or `cannot be prepared`."""
-
-    def __init__(
-        self,
-        hear: Callable[[api.AnyMessage], None],
-        closed: Callable[[], None],
-        tried: Callable[[Link], None],
-        fault: str = "",
-    ) -> None:
-        self.hear = hear
-        self.closed = closed
-        self.fault = fault
-        self.tried = tried
-        self.killed = False
-        self.gone = asyncio.Event()
-        self.gone.set()
-
-    async def prepare(self) -> None:
-        self.tried(self)
-        if self.fault == "cannot be prepared":
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        self.hear(api.Prepared())
-
-    async def open(self) -> None:
-        if not self.fault:
-            asyncio.get_running_loop().call_soon(self.hear, HELLO)
-
-    def send(self, commands: list[api.AnyCommand]) -> None:
-        if not self.fault:
-            asyncio.get_running_loop().call_soon(self.hear, api.StepOutput(1, [], api.Stats()))
-
-    def kill(self) -> None:
-        self.killed = True
-        self.closed()
-
-    async def close(self) -> None:
-        await self.gone.wait()
-
-
-class Begun(Observer):
-    def __init__(self) -> None:
-        self.engines: asyncio.Queue[api.Hello] = asyncio.Queue()
-
-    def engine_ready(self, engine: int, hello: api.Hello) -> None:
-        self.engines.put_nowait(hello)
 
 
 class Kept:
