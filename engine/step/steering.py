@@ -129,12 +129,10 @@ class Steering:
             self._lifecycle.answer(sequence, partial(api.Refused, known=kept, context=sequence.context))
         elif sequence.constraint is None or command.grammar_anew or not tokens:
             self._put_in(sequence, command, fits=True)
-        elif sequence.constraint.start > kept:
-            self._put_in(sequence, command, fits=False)  # it began behind what they are to follow
         else:
             # Else it would be asked a token too early.
             sequence.give_up_in_flight(sequence.num_tokens - 1)
-            sequence.constraint.ask(tokens, instead_of=sequence.tokens[kept:])
+            sequence.constraint.ask(tokens, length=kept)
             self._constraining.postpone(sequence)
             self._waiting[sequence] = deque([command])
 

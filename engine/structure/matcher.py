@@ -38,6 +38,13 @@ class _Run:
         self.inside = array("i")  # its tokens, up to the end token
         self.behind_end = 0  # tokens from that on
 
+    def without(self, last: int) -> _Run:
+        """Another, that lacks so many of the last."""
+        again, behind = _Run(), min(last, self.behind_end)
+        again.inside = self.inside[: len(self.inside) - (last - behind)]
+        again.behind_end = self.behind_end - behind
+        return again
+
 
 class Matcher:
     def __init__(
@@ -105,13 +112,18 @@ class Matcher:
         if tokens and not self._ask(lambda matcher: matcher.consume_tokens(tokens)):
             raise self._error(self._matcher)
 
-    def fits(self, tokens: list[int], instead_of: list[int] | None = None) -> bool:
-        """Whether they may come next, one after the other; or in place of those, which were the last."""
-        if instead_of:
-            self.back(len(instead_of))
-            fits = self.fits(tokens)
-            self.accept(instead_of)
-            return fits
+    def would_fit(self, tokens: list[int], *, dropped: int, void: int) -> bool:
+        """Whether they might come next if so many runs were dropped, and so many of the last tokens void."""
+        stand = self._runs
+        self._runs = [*stand[: len(stand) - dropped - 1], stand[-1 - dropped].without(void)]
+        self._followed = None
+        try:
+            return self.fits(tokens)
+        finally:
+            self._runs, self._followed = stand, None
+
+    def fits(self, tokens: list[int]) -> bool:
+        """Whether they may come next, one after the other."""
         run = self._runs[-1]
         if run.behind_end:
             return True
@@ -151,11 +163,12 @@ class Matcher:
 
         To ask for those keeps the interpreter for as long as it takes: nobody asks where there is a choice.
         """
-        if mask is None or mask.count(ALLOWED) != 1:
+        only = -1 if mask is None else mask.find(ALLOWED)
+        if mask is None or only < 0 or mask.find(ALLOWED, only + 1) >= 0:
             return []
         tokens = self._ask(lambda matcher: matcher.compute_ff_tokens())
         self._check(self._matcher)
-        return tokens or [mask.index(ALLOWED)]
+        return tokens or [only]
 
     def _until_end(self, tokens: list[int]) -> int:
         return next((at for at, token in enumerate(tokens) if token in self._ends), len(tokens))

@@ -19,7 +19,7 @@ from midstream import protocol
 from midstream.protocol import Params
 from realtime.guards.guards import Verdict
 from realtime.stream.engine_commands import SteeringFrame
-from realtime.stream.memory import CHARACTER_BYTES, command_bytes
+from realtime.stream.memory import CHARACTER_BYTES, TOKEN_ID_BYTES, command_bytes
 from realtime.text.stop_strings import StopMatcher
 
 Reply = protocol.StreamEvent | protocol.Error
@@ -158,5 +158,10 @@ class PendingCommands:
 
 
 def _bytes(pending: PendingCommand) -> int:
-    said = pending.frame.arguments if isinstance(pending.frame, protocol.Amend) else ""
-    return command_bytes(pending.command, pending.params) + CHARACTER_BYTES * len(said)
+    size = command_bytes(pending.command, pending.params)
+    match pending.frame:
+        case protocol.Amend(arguments=arguments):
+            size += CHARACTER_BYTES * len(arguments)
+        case protocol.Inject(tokens=list(tokens)) if pending.command is None:
+            size += TOKEN_ID_BYTES * len(tokens)
+    return size

@@ -29,10 +29,10 @@ from realtime.stream.context import Context
 from realtime.stream.credit import Credit
 from realtime.stream.engine_commands import (
     SteeringFrame,
+    append_for,
     check_index,
     commands_for,
-    does_not_fit,
-    too_long,
+    not_put_in,
 )
 from realtime.stream.memory import (
     CANCEL_REPLY_BYTES,
@@ -383,12 +383,11 @@ class Stream:
                 self._requested_params = params
             case protocol.Inject(resume=True):
                 self._pause_requested = self._detached = False
-            case protocol.Inject() if not self._turn_has_ended and self._paused != "tool_call":
+            case protocol.Inject(at=None) if not self._turn_has_ended and self._paused != "tool_call":
                 frame = self._tools.defer(frame)
         self._hold_for(frame, params)
         matcher = None if params is None else matcher_for(stops(params))
-        commands = self._commands_for(frame, params)
-        for command in commands:
+        for command in (commands := self._commands_for(frame, params)):
             preliminary = command is not commands[-1]
             self._commands.request(
                 PendingCommand(
@@ -405,6 +404,8 @@ class Stream:
             )
         if isinstance(frame, protocol.Inject) and frame.resume:
             self._commands.request(PendingCommand(api.Resume(self.number), None, step))
+        if None in commands:
+            self._make_commands()
         self._update_memory()
 
     def steer_call(
@@ -421,17 +422,21 @@ class Stream:
             frame = checked(frame)
         asked = PendingCommand(None, frame, step, received_s=now, send_reply=send_reply, owe=owe)
         self._commands.request(asked)
-        self._act_on_calls()
+        self._make_commands()
         self._update_memory()
 
-    def _act_on_calls(self) -> None:
-        """Up to one amendment, which reads its call again: others have their turn before the next."""
+    def _make_commands(self) -> None:
+        """Of what hangs on what stands now. Up to one amendment, which reads its call again: others have
+        their turn before the next."""
         amends = False
         while not amends and (asked := self._commands.to_make) is not None:
             amends = isinstance(asked.frame, protocol.Amend)
             try:
                 if isinstance(asked.frame, protocol.Amend):
                     self._commands.make(self._amend(asked.frame))
+                    return
+                if isinstance(asked.frame, protocol.Inject):
+                    self._commands.make(self._inject_at(asked.frame))
                     return
                 assert isinstance(asked.frame, protocol.Approve), "all others are commands"
                 call = self._tools.approve(asked.frame.call_id)
@@ -449,6 +454,13 @@ class Stream:
         if change.behind is not None:
             self._hold_grants()
         return api.Append(self.number, change.tokens, behind=change.behind)
+
+    def _inject_at(self, frame: protocol.Inject) -> api.Append:
+        """In place of all from that token on: where it is refused, that stays."""
+        assert frame.at is not None, "else it is a command at once"
+        at = min(frame.at, len(self.output))
+        behind = at + self.output.injected(before=at)
+        return append_for(self.number, frame, self.context.rules, behind)
 
     def take_result(self, frame: protocol.ToolResult) -> protocol.Inject:
         """What a call's result has put into the stream: nothing, while results of other calls are to come."""
@@ -474,7 +486,10 @@ class Stream:
         if not self._pause_requested:
             self._commands.request(PendingCommand(api.Resume(self.number), None, 0))
 
-    def _commands_for(self, frame: SteeringFrame, params: Params | None) -> list[api.AnyCommand]:
+    def _commands_for(self, frame: SteeringFrame, params: Params | None) -> Sequence[api.AnyCommand | None]:
+        """None stands for one that is made when all that was asked before has taken effect."""
+        if isinstance(frame, protocol.Inject) and frame.at is not None:
+            return [None]
         hold_at_eos = self._tools.holds_at_eos
         return commands_for(self.number, frame, params, self.context.rules, hold_at_eos=hold_at_eos)
 
@@ -646,7 +661,7 @@ class Stream:
     def receive_news(self, news: api.News, now: float) -> list[PendingCommand]:
         """Take in a step's news; returns the commands that took effect in it."""
         effective = self._receive_news(news, now)
-        self._act_on_calls()
+        self._make_commands()
         self._close_reasoning()
         self._update_memory()
         return effective
@@ -756,11 +771,9 @@ class Stream:
                 self._commands.send(api.Cancel(self.number))
                 self._conclude("length", None, now)  # no room is left for the end of reasoning
                 return pending
-            case api.Append(), api.Refused(reason="grammar"):
-                event = does_not_fit(pending.frame, index).event(request_id, ref)
-            case api.Append(tokens=tokens), api.Refused(known=known, context=context):
-                # It fitted when it came; the tokens that were under way took the room.
-                event = too_long(known, len(tokens), context).event(request_id, ref)
+            case api.Append() as command, api.Refused():
+                self._forget_withheld(index)
+                event = not_put_in(command, change, pending.frame).event(request_id, ref)
             case api.Append() as command, api.Appended(count=count):
                 self._inject(command, pending.frame, index)
                 event = protocol.Injected(request_id=request_id, ref=ref, index=index, count=count)
@@ -769,6 +782,8 @@ class Stream:
                 assert pending.params is not None
                 self.context.adjust(pending.params)
                 event = protocol.Adjusted(request_id=request_id, ref=ref, index=index, params=pending.params)
+            case api.Truncate(), api.Truncated() if pending.silent:
+                return pending
             case api.Truncate(), api.Truncated():
                 self._truncate(index)
                 event = self._rewound(index, ref)
@@ -879,6 +894,13 @@ class Stream:
         """Whether what is decoded is told to nobody, and counts for nothing: it will be void. Who has guards
         hears of nothing that they would take back."""
         return self._commands.goes_back and (self.context.guards is not None or self._commands.has_verdict)
+
+    def _forget_withheld(self, known: int) -> None:
+        """What was to take back what is withheld is refused. The engine knows so many output tokens, and
+        makes those anew that nobody was told of."""
+        if known > len(self.output):
+            back = api.Truncate(self.number, len(self.output))
+            self._commands.request(PendingCommand(back, None, 0, silent=True))
 
     def _act(self, verdicts: list[Verdict], now: float) -> None:
         """Do what guards say; what they only tell counts for nothing where it does not stand."""

@@ -45,6 +45,8 @@ OUR_OWN = {
         "realtime.tools",
         *SPOKEN,
     ],
+    "realtime.hub.held_blocks": ["engine.api", "engine.block_digests"],
+    "realtime.hub.submission": ["engine.block_digests", "realtime.hub", "realtime.stream"],
     "realtime.hub.tokenizing_pool": ["engine.heap", "realtime.hub"],
     "realtime.transport": ["realtime.token_bucket", "realtime.work_budget", "realtime.work_ledger"],
     "realtime.access": ["realtime.hub", "realtime.tenants", "realtime.transport", *SPOKEN],

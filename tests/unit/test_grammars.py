@@ -7,9 +7,11 @@ import threading
 from typing import Any
 
 import pytest
+import torch
 from msgspec.structs import replace
 
 from engine import api, toy_model
+from engine.schedule.batch import Row
 from engine.structure.matcher import Matcher
 from midstream.protocol import Grammar
 from tests.fakes.engine_driver import TOY, Driver, Limits, engine_of, greedy
@@ -164,13 +166,29 @@ def test_what_takes_the_place_of_tokens_fits_or_nothing_changes(overlap: bool) -
     assert text_of(whole)[5:7] == "ef", "it goes on as if nothing had been asked"
 
 
-def test_nothing_takes_the_place_of_what_stands_before_the_grammar() -> None:
-    driver = new()
-    driver.settle(api.Submit(1, PROMPT, greedy(60), 10))
-    driver.settle(api.Adjust(1, replace(greedy(60), grammar=told(Grammar(regex="xyz")))))
-    driver.settle(api.Append(1, [ord("x")], behind=4))
-    assert isinstance(driver.told[1].changes[-1], api.Refused)
-    assert len(driver.told[1].tokens) == 10
+@pytest.mark.parametrize("anew", [False, True])
+def test_what_takes_the_place_of_all_behind_a_token_fits_as_it_would_behind_a_rewind(anew: bool) -> None:
+    """Also where that is before the last beginning, or before the first."""
+    for index in range(12):
+        for tokens in (b"x", b"xy", b"a", b"ab", b"c"):
+            driver, other = new(), new()
+            for one in (driver, other):
+                one.settle(api.Submit(1, PROMPT, greedy(60), 3))
+                first, later = told(Grammar(regex="ab[cd]{6}ef")), told(Grammar(regex="xyz{3}"))
+                one.settle(api.Adjust(1, replace(SOME, grammar=replace(first, later=later.source))))
+                one.settle(api.Grant(1, 8), api.Append(1, [122], True), api.Grant(1, 11))
+            other.settle(api.Truncate(1, index), api.Append(1, [*tokens], anew), api.Grant(1, 1000))
+            before = list(driver.told[1].tokens)
+            behind = index + (index >= 8)
+            driver.settle(api.Append(1, [*tokens], anew, behind=behind))
+            if isinstance(driver.told[1].changes[-1], api.Appended):
+                driver.settle(api.Grant(1, 1000))
+                assert driver.told[1].tokens == other.told[1].tokens, (index, tokens)
+            else:
+                assert any(isinstance(change, api.Refused) for change in other.told[1].changes)
+                assert driver.told[1].tokens == before
+                driver.settle(api.Grant(1, 1000))
+                assert text_of(driver)[8:] == "xyzzz", "it goes on as if nothing had been asked"
 
 
 def test_a_rewind_to_before_a_second_beginning_is_in_the_first() -> None:
@@ -294,8 +312,11 @@ def test_a_matcher_that_breaks_ends_its_own_stream(monkeypatch: pytest.MonkeyPat
 
 
 @OVERLAPS
+@pytest.mark.parametrize("force", [True, False])
 @pytest.mark.parametrize("step", ["__init__", "accept", "mask"])
-def test_nobody_waits_for_a_matcher(step: str, overlap: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_waits_for_a_matcher(
+    step: str, force: bool, overlap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not while it compiles, nor while it follows, nor while it fills a mask."""
     done, original = threading.Event(), getattr(Matcher, step)
 
@@ -307,7 +328,8 @@ def test_nobody_waits_for_a_matcher(step: str, overlap: bool, monkeypatch: pytes
     driver.send(api.Submit(2, PROMPT, greedy(500), 1000))
     driver.until(driver.has(2, 3))
     monkeypatch.setattr(Matcher, step, waits)
-    driver.send(api.Submit(1, PROMPT, replace(SOME, grammar=told(Grammar(json_schema=LIST))), 1000))
+    grammar = told(Grammar(json_schema=LIST), force=force)
+    driver.send(api.Submit(1, PROMPT, replace(SOME, grammar=grammar), 1000))
     driver.step()
     before = len(driver.told[2].tokens)
     driver.step(20)
@@ -316,6 +338,35 @@ def test_nobody_waits_for_a_matcher(step: str, overlap: bool, monkeypatch: pytes
     done.set()
     driver.until(lambda: driver.told[1].finish is not None)
     assert driver.told[1].finish == api.Finish("eos")
+
+
+def test_masks_are_filled_while_the_model_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is forced: a mask that is there only behind the forward costs no step."""
+    launched, original = threading.Semaphore(0), Matcher.mask
+
+    def waits(matcher: Matcher) -> bytes | None:
+        assert launched.acquire(timeout=10)
+        return original(matcher)
+
+    monkeypatch.setattr("engine.step.constraining.LEAST_PATIENCE_S", 20.0)
+    sampling = replace(SOME, grammar=told(Grammar(regex="[ab]{40}"), force=False))
+    driver = new()
+    driver.settle(api.Submit(1, PROMPT, sampling, 3))
+    driver.send(api.Grant(1, 30))
+    driver.step()
+    monkeypatch.setattr(Matcher, "mask", waits)
+    driver.step()  # by the mask that is known already
+    forward = driver.engine.runner.forward
+
+    def launches(rows: list[Row]) -> torch.Tensor:
+        launched.release()
+        return forward(rows)
+
+    monkeypatch.setattr(driver.engine.runner, "forward", launches)
+    before = len(driver.told[1].tokens)
+    driver.step(20)
+    assert len(driver.told[1].tokens) == before + 20
+    launched.release()
 
 
 def test_who_begins_waits_for_no_matcher_that_took_long_before(monkeypatch: pytest.MonkeyPatch) -> None:
