@@ -29,9 +29,9 @@ class Steering:
         self._scheduler = scheduler
         self._constraining = constraining
         # The injection that is asked about, and what came behind it; as long as there is the sequence.
-        self._waiting = WeakKeyDictionary[Sequence, deque[api.AnyCommand]]()
+        self._waiting = WeakKeyDictionary[Sequence, deque[api.StreamCommand]]()
 
-    def apply(self, command: api.AnyCommand) -> None:
+    def apply(self, command: api.StreamCommand) -> None:
         if isinstance(command, api.Submit):
             self._lifecycle.submit(command)
             return
@@ -43,7 +43,7 @@ class Steering:
             return
         self._apply(command, sequence)
 
-    def _apply(self, command: api.AnyCommand, sequence: Sequence) -> None:
+    def _apply(self, command: api.StreamCommand, sequence: Sequence) -> None:
         match command:
             case api.Cancel():
                 self._lifecycle.tell_answers(sequence)
@@ -129,12 +129,10 @@ class Steering:
             self._lifecycle.answer(sequence, partial(api.Refused, known=kept, context=sequence.context))
         elif sequence.constraint is None or command.grammar_anew or not tokens:
             self._put_in(sequence, command, fits=True)
-        elif sequence.constraint.start > kept:
-            self._put_in(sequence, command, fits=False)  # it began behind what they are to follow
         else:
             # Else it would be asked a token too early.
             sequence.give_up_in_flight(sequence.num_tokens - 1)
-            sequence.constraint.ask(tokens, instead_of=sequence.tokens[kept:])
+            sequence.constraint.ask(tokens, length=kept)
             self._constraining.postpone(sequence)
             self._waiting[sequence] = deque([command])
 

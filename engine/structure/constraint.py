@@ -11,7 +11,9 @@ It knows positions among a stream's tokens, and tokens. It knows no sequence and
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable
+from operator import itemgetter
 
 from engine.structure.matcher import GrammarError, Matcher
 from engine.structure.matcher_memory import MemoryShare
@@ -79,11 +81,6 @@ class Constraint:
     def compiled(self) -> bool:
         return self._matcher is not None
 
-    @property
-    def start(self) -> int:
-        """Where among the stream's tokens it began last."""
-        return self._runs[-1][0]
-
     # -- the stream's tokens -----------------------------------------------------------------------
 
     def append(self, tokens: list[int], position: int) -> None:
@@ -97,12 +94,12 @@ class Constraint:
 
     def truncate(self, length: int) -> None:
         """Only so many tokens of the stream stand. A grammar that began behind them begins there."""
-        while len(self._runs) > 1 and self._runs[-1][0] > length:
+        dropped, void = self._beyond(length)
+        for _ in range(dropped):
             self._runs.pop()
             self._change(Matcher.drop_run)
         start, reached = self._runs[-1]
-        void = reached - max(start, length)
-        if void > 0:
+        if void:
             self._change(lambda matcher: matcher.back(void))
         self._runs[-1] = (min(start, length), min(reached, length))
 
@@ -111,10 +108,20 @@ class Constraint:
         self._runs.append((position, position))
         self._change(Matcher.begin_anew)
 
-    def ask(self, tokens: list[int], *, instead_of: list[int]) -> None:
-        """Whether they would fit in place of those, the last of the stream and none from before the grammar:
-        the outlook will say."""
-        self._change(lambda matcher: matcher.fits(tokens, instead_of))
+    def ask(self, tokens: list[int], *, length: int) -> None:
+        """Whether they would fit if only so many tokens of the stream stood: the outlook will say."""
+        dropped, void = self._beyond(length)
+        if dropped or void:
+            self._change(lambda matcher: matcher.would_fit(tokens, dropped=dropped, void=void))
+        else:
+            self._change(lambda matcher: matcher.fits(tokens))
+
+    def _beyond(self, length: int) -> tuple[int, int]:
+        """How many runs begin behind so many tokens, and how many tokens of the one before them are void
+        then. The first begins there, where it begins behind them."""
+        dropped = len(self._runs) - bisect_right(self._runs, length, lo=1, key=itemgetter(0))
+        start, reached = self._runs[-1 - dropped]
+        return dropped, max(0, reached - max(start, length))
 
     def _change(self, change: Change) -> None:
         self._changes.append(change)

@@ -39,6 +39,13 @@ class _Run:
         self.text_bytes = 0  # of those
         self.behind_end = 0  # tokens from that on
 
+    def without(self, last: int) -> _Run:
+        """Another, that lacks so many of the last."""
+        again, behind = _Run(), min(last, self.behind_end)
+        again.inside = self.inside[: len(self.inside) - (last - behind)]
+        again.behind_end = self.behind_end - behind
+        return again
+
 
 class Matcher:
     def __init__(
@@ -116,13 +123,18 @@ class Matcher:
     def _length_of(self, tokens: list[int]) -> int:
         return len(self._vocabulary.tokenizer.decode_bytes(tokens))
 
-    def fits(self, tokens: list[int], instead_of: list[int] | None = None) -> bool:
-        """Whether they may come next, one after the other; or in place of those, which were the last."""
-        if instead_of:
-            self.back(len(instead_of))
-            fits = self.fits(tokens)
-            self.accept(instead_of)
-            return fits
+    def would_fit(self, tokens: list[int], *, dropped: int, void: int) -> bool:
+        """Whether they might come next if so many runs were dropped, and so many of the last tokens void."""
+        stand = self._runs
+        self._runs = [*stand[: len(stand) - dropped - 1], stand[-1 - dropped].without(void)]
+        self._followed = None
+        try:
+            return self.fits(tokens)
+        finally:
+            self._runs, self._followed = stand, None
+
+    def fits(self, tokens: list[int]) -> bool:
+        """Whether they may come next, one after the other."""
         run = self._runs[-1]
         if run.behind_end:
             return True

@@ -21,9 +21,8 @@ def commands_for(
     *,
     hold_at_eos: bool,
 ) -> list[api.AnyCommand]:
-    """Commands, in order. Whatever acts at a token that was read begins with a rewinding to it; `params` are
-    an adjust's, complete, and an inject's text has become tokens. A grammar of tools begins
-    anew in each turn."""
+    """Commands, in order. An adjust at a token that was read begins with a rewinding to it; `params` are
+    an adjust's, complete."""
     at = _index(frame)
     rewinding: list[api.AnyCommand] = [] if at is None else [api.Truncate(number, at)]
     match frame:
@@ -34,12 +33,19 @@ def commands_for(
         case protocol.Adjust():
             assert params is not None
             return [*rewinding, api.Adjust(number, sampling(params, rules, hold_at_eos=hold_at_eos))]
-        case protocol.Inject(tokens=tokens, grammar=grammar):
-            assert tokens is not None
-            anew = grammar == "anew" or (_calls(rules) and frame.messages is not None)
-            return [*rewinding, api.Append(number, tokens, anew)]
+        case protocol.Inject():
+            return [append_for(number, frame, rules)]
         case protocol.Rewind():
             return rewinding
+
+
+def append_for(
+    number: int, frame: protocol.Inject, rules: OutputRules | None, behind: int | None = None
+) -> api.Append:
+    """Its text has become tokens. A grammar of tools begins anew in each turn."""
+    assert frame.tokens is not None
+    anew = frame.grammar == "anew" or (_calls(rules) and frame.messages is not None)
+    return api.Append(number, frame.tokens, anew, behind)
 
 
 def check_index(frame: SteeringFrame, sent: int) -> None:
@@ -62,12 +68,17 @@ def too_long(used: int, more: int, context: int) -> Refusal:
     )
 
 
-def does_not_fit(frame: protocol.Frame | None, index: int) -> Refusal:
+def not_put_in(command: api.Append, change: api.Refused, frame: protocol.Frame | None) -> Refusal:
+    """It fitted the context when it came; tokens that were under way may have taken the room."""
+    if change.reason == "context":
+        return too_long(change.known, len(command.tokens), change.context)
     if isinstance(frame, protocol.Amend):
         return Refusal("invalid_params", f'These `arguments` do not fit the tool of call "{frame.call_id}".')
+    at = frame.at if isinstance(frame, protocol.Inject) else None
     return Refusal(
         "invalid_params",
-        f"The grammar of this stream does not allow what was to be injected before token {index}: "
+        "The grammar of this stream does not allow what was to be injected before token "
+        f"{change.index if at is None else at}: "
         '`grammar` "anew" begins it anew behind that.',
     )
 

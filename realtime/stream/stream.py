@@ -13,7 +13,7 @@ it is its own record: prompt, output, and the commands that had no reply.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -29,10 +29,10 @@ from realtime.stream.context import Context
 from realtime.stream.credit import Credit
 from realtime.stream.engine_commands import (
     SteeringFrame,
+    append_for,
     check_index,
     commands_for,
-    does_not_fit,
-    too_long,
+    not_put_in,
 )
 from realtime.stream.memory import (
     CANCEL_REPLY_BYTES,
@@ -43,7 +43,15 @@ from realtime.stream.memory import (
 )
 from realtime.stream.outbox import Outbox, OutgoingEvent, PendingToken
 from realtime.stream.params import merged, stops
-from realtime.stream.pending_commands import CallFrame, Owe, PendingCommand, PendingCommands, Reply, SendReply
+from realtime.stream.pending_commands import (
+    CallFrame,
+    Computing,
+    Owe,
+    PendingCommand,
+    PendingCommands,
+    Reply,
+    SendReply,
+)
 from realtime.stream.span_events import guarded, tell_lengths
 from realtime.stream.states import State, check_transition
 from realtime.stream.stopwatch import Stopwatch
@@ -72,7 +80,7 @@ class Stream:
         model: ServedModel,
         tenant: int,
         window: int,
-        send: Callable[[api.AnyCommand], None],
+        engine: Computing,
         memory: MemoryAccount,
         now: float,
     ) -> None:
@@ -96,12 +104,12 @@ class Stream:
         self._fingerprint = model.fingerprint  # of the engine that computes it
         self._told_fingerprint = model.fingerprint
         self._priority = start.priority
-        self._tenant = tenant
+        self.tenant = tenant  # by the number that engines know
         self._requested_params = context.params  # when everything that was requested has taken effect
         self._tools = ToolLoop(start, context.output.spans)
         self._arguments = ToldArguments(context.output.spans, whole=start.whole_arguments)
         self._decoded_turns: list[DecodedTurn] = []
-        self._commands = PendingCommands(send)
+        self._commands = PendingCommands()
         self._cancel: PendingCommand | None = None
         self._cancel_end: End = ("cancelled", None)  # how a cancel ends it
         self._cancel_replies: list[tuple[str, SendReply]] = []  # who else cancelled, each with a ref
@@ -128,7 +136,7 @@ class Stream:
         if start.fork is not None:
             self.outbox.begin_with(*self._snapshot(context.inherited))
         self.credit.granted = self._grantable()
-        self.submit(model.fingerprint, now)
+        self.submit(engine, now)
         self._close_reasoning()
         self._update_memory()
 
@@ -159,6 +167,11 @@ class Stream:
         if state != self._checked_state:
             check_transition(self._checked_state, state)
             self._checked_state = state
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the engine that computed it last."""
+        return self._fingerprint
 
     @property
     def paused(self) -> PauseReason | None:
@@ -370,12 +383,11 @@ class Stream:
                 self._requested_params = params
             case protocol.Inject(resume=True):
                 self._pause_requested = self._detached = False
-            case protocol.Inject() if not self._turn_has_ended and self._paused != "tool_call":
+            case protocol.Inject(at=None) if not self._turn_has_ended and self._paused != "tool_call":
                 frame = self._tools.defer(frame)
         self._hold_for(frame, params)
         matcher = None if params is None else matcher_for(stops(params))
-        commands = self._commands_for(frame, params)
-        for command in commands:
+        for command in (commands := self._commands_for(frame, params)):
             preliminary = command is not commands[-1]
             self._commands.request(
                 PendingCommand(
@@ -392,6 +404,8 @@ class Stream:
             )
         if isinstance(frame, protocol.Inject) and frame.resume:
             self._commands.request(PendingCommand(api.Resume(self.number), None, step))
+        if None in commands:
+            self._make_commands()
         self._update_memory()
 
     def steer_call(
@@ -408,17 +422,21 @@ class Stream:
             frame = checked(frame)
         asked = PendingCommand(None, frame, step, received_s=now, send_reply=send_reply, owe=owe)
         self._commands.request(asked)
-        self._act_on_calls()
+        self._make_commands()
         self._update_memory()
 
-    def _act_on_calls(self) -> None:
-        """Up to one amendment, which reads its call again: others have their turn before the next."""
+    def _make_commands(self) -> None:
+        """Of what hangs on what stands now. Up to one amendment, which reads its call again: others have
+        their turn before the next."""
         amends = False
         while not amends and (asked := self._commands.to_make) is not None:
             amends = isinstance(asked.frame, protocol.Amend)
             try:
                 if isinstance(asked.frame, protocol.Amend):
                     self._commands.make(self._amend(asked.frame))
+                    return
+                if isinstance(asked.frame, protocol.Inject):
+                    self._commands.make(self._inject_at(asked.frame))
                     return
                 assert isinstance(asked.frame, protocol.Approve), "all others are commands"
                 call = self._tools.approve(asked.frame.call_id)
@@ -436,6 +454,13 @@ class Stream:
         if change.behind is not None:
             self._hold_grants()
         return api.Append(self.number, change.tokens, behind=change.behind)
+
+    def _inject_at(self, frame: protocol.Inject) -> api.Append:
+        """In place of all from that token on: where it is refused, that stays."""
+        assert frame.at is not None, "else it is a command at once"
+        at = min(frame.at, len(self.output))
+        behind = at + self.output.injected(before=at)
+        return append_for(self.number, frame, self.context.rules, behind)
 
     def take_result(self, frame: protocol.ToolResult) -> protocol.Inject:
         """What a call's result has put into the stream: nothing, while results of other calls are to come."""
@@ -461,7 +486,10 @@ class Stream:
         if not self._pause_requested:
             self._commands.request(PendingCommand(api.Resume(self.number), None, 0))
 
-    def _commands_for(self, frame: SteeringFrame, params: Params | None) -> list[api.AnyCommand]:
+    def _commands_for(self, frame: SteeringFrame, params: Params | None) -> Sequence[api.AnyCommand | None]:
+        """None stands for one that is made when all that was asked before has taken effect."""
+        if isinstance(frame, protocol.Inject) and frame.at is not None:
+            return [None]
         hold_at_eos = self._tools.holds_at_eos
         return commands_for(self.number, frame, params, self.context.rules, hold_at_eos=hold_at_eos)
 
@@ -495,7 +523,7 @@ class Stream:
             return
         frame = protocol.Cancel(request_id=self.request_id, ref=ref)
         self._cancel = PendingCommand(api.Cancel(self.number), frame, step, received_s=now)
-        if self._conclusion or not self._commands.has_engine:
+        if self._conclusion or self._commands.engine is None:
             self._finish(api.Finish("cancelled"), now)
         else:
             self._commands.send(api.Cancel(self.number))
@@ -596,26 +624,27 @@ class Stream:
 
     # -- engines ---------------------------------------------------------------------------------
 
-    def submit(self, fingerprint: str, now: float) -> None:
+    def submit(self, engine: Computing, now: float) -> None:
         """To an engine that does not know it: all that stands, and the commands that had no reply. Where it
         may go on otherwise than it would have, its listener hears of it."""
-        self._fingerprint = fingerprint
-        if fingerprint != self._told_fingerprint and self._paused is None:
+        self._fingerprint = engine.fingerprint
+        if engine.fingerprint != self._told_fingerprint and self._paused is None:
             self._pause("engine", len(self.output), now)
         self._commands.submit(
             self.context.submission(
                 self.number,
                 credit=self.credit.granted,
                 priority=self._priority,
-                tenant=self._tenant,
+                tenant=self.tenant,
                 paused=self._paused in HOLDING,
                 hold_at_eos=self._tools.holds_at_eos,
-            )
+            ),
+            engine,
         )
 
     def lose_engine(self, now: float) -> None:
         """The engine is gone, and what it knew of this stream with it. Another will have it anew."""
-        self._commands.has_engine = False
+        self._commands.engine = None
         if self._cancel and not self.ended:
             self._finish(api.Finish("cancelled"), now)
         elif self.wants_tokens and self._paused is None and self._stopwatch.admitted:
@@ -632,7 +661,7 @@ class Stream:
     def receive_news(self, news: api.News, now: float) -> list[PendingCommand]:
         """Take in a step's news; returns the commands that took effect in it."""
         effective = self._receive_news(news, now)
-        self._act_on_calls()
+        self._make_commands()
         self._close_reasoning()
         self._update_memory()
         return effective
@@ -742,11 +771,9 @@ class Stream:
                 self._commands.send(api.Cancel(self.number))
                 self._conclude("length", None, now)  # no room is left for the end of reasoning
                 return pending
-            case api.Append(), api.Refused(reason="grammar"):
-                event = does_not_fit(pending.frame, index).event(request_id, ref)
-            case api.Append(tokens=tokens), api.Refused(known=known, context=context):
-                # It fitted when it came; the tokens that were under way took the room.
-                event = too_long(known, len(tokens), context).event(request_id, ref)
+            case api.Append() as command, api.Refused():
+                self._forget_withheld(index)
+                event = not_put_in(command, change, pending.frame).event(request_id, ref)
             case api.Append() as command, api.Appended(count=count):
                 self._inject(command, pending.frame, index)
                 event = protocol.Injected(request_id=request_id, ref=ref, index=index, count=count)
@@ -755,6 +782,8 @@ class Stream:
                 assert pending.params is not None
                 self.context.adjust(pending.params)
                 event = protocol.Adjusted(request_id=request_id, ref=ref, index=index, params=pending.params)
+            case api.Truncate(), api.Truncated() if pending.silent:
+                return pending
             case api.Truncate(), api.Truncated():
                 self._truncate(index)
                 event = self._rewound(index, ref)
@@ -866,6 +895,13 @@ class Stream:
         hears of nothing that they would take back."""
         return self._commands.goes_back and (self.context.guards is not None or self._commands.has_verdict)
 
+    def _forget_withheld(self, known: int) -> None:
+        """What was to take back what is withheld is refused. The engine knows so many output tokens, and
+        makes those anew that nobody was told of."""
+        if known > len(self.output):
+            back = api.Truncate(self.number, len(self.output))
+            self._commands.request(PendingCommand(back, None, 0, silent=True))
+
     def _act(self, verdicts: list[Verdict], now: float) -> None:
         """Do what guards say; what they only tell counts for nothing where it does not stand."""
         if verdicts and verdicts[-1].do != "tell":
@@ -906,7 +942,8 @@ class Stream:
                 self._commands.request(PendingCommand(api.Resume(self.number), None, 0, silent=True))
             return
         self._take_back(min(self.outbox.known, len(self.output) - 1))
-        self.submit(self._fingerprint, now)
+        assert self._commands.engine is not None, "it has just said so"
+        self.submit(self._commands.engine, now)
 
     def _go_back(self, verdict: Verdict, index: int) -> None:
         """The engine has."""

@@ -99,6 +99,9 @@ def run(way: Way, start: int | None, script: list[Steer], seed: int) -> tuple[li
                 settle(driver, api.Truncate(1, number % (len(stream.tokens) + 1)))
             case "inject":
                 settle(driver, api.Append(1, [44, 32], number % 2 == 0))
+            case "inject at":
+                behind = number % (len(stream.tokens) + sum(len(put) for _, put in stream.injections) + 1)
+                settle(driver, api.Append(1, [44, 32], number % 2 == 0, behind))
             case "release":
                 settle(driver, api.Pause(1, True), api.Resume(1))
     settle(driver, api.Grant(1, 1000))
@@ -109,14 +112,14 @@ def _of(number: int | None, way: Way) -> api.Grammar | None:
     return None if number is None else told(MANY[number % len(MANY)], force=way.force)
 
 
-def settle(driver: Driver, *commands: api.AnyCommand) -> None:
+def settle(driver: Driver, *commands: api.StreamCommand) -> None:
     """Until stream 1 has nothing to do, whatever others do."""
     driver.settle(*commands)
 
 
 SCRIPTS = st.lists(
     st.tuples(
-        st.sampled_from(["adjust", "rewind", "inject", "release", "nothing"]),
+        st.sampled_from(["adjust", "rewind", "inject", "inject at", "release", "nothing"]),
         st.integers(0, 12),
         st.integers(0, 40),
     ),

@@ -51,6 +51,7 @@ async def test_it_is_steered_as_any_parameter_is(client: Client) -> None:
     await stream.until_index(8)
     assert set(stream.tokens[5:8]) <= {97, 98}
     error = await stream.ask("inject", "error", text="z")
+    assert (await stream.ask("inject", "error", text="z", at=3))["code"] == "invalid_params"
     assert (error["code"], "anew" in error["message"]) == ("invalid_params", True)
     assert (await stream.ask("inject", "injected", text="a"))["index"] == 8
     assert (await stream.ask("inject", "injected", text="z", grammar="anew"))["index"] == 8

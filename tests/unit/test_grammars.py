@@ -166,13 +166,29 @@ def test_what_takes_the_place_of_tokens_fits_or_nothing_changes(overlap: bool) -
     assert text_of(whole)[5:7] == "ef", "it goes on as if nothing had been asked"
 
 
-def test_nothing_takes_the_place_of_what_stands_before_the_grammar() -> None:
-    driver = new()
-    driver.settle(api.Submit(1, PROMPT, greedy(60), 10))
-    driver.settle(api.Adjust(1, replace(greedy(60), grammar=told(Grammar(regex="xyz")))))
-    driver.settle(api.Append(1, [ord("x")], behind=4))
-    assert isinstance(driver.told[1].changes[-1], api.Refused)
-    assert len(driver.told[1].tokens) == 10
+@pytest.mark.parametrize("anew", [False, True])
+def test_what_takes_the_place_of_all_behind_a_token_fits_as_it_would_behind_a_rewind(anew: bool) -> None:
+    """Also where that is before the last beginning, or before the first."""
+    for index in range(12):
+        for tokens in (b"x", b"xy", b"a", b"ab", b"c"):
+            driver, other = new(), new()
+            for one in (driver, other):
+                one.settle(api.Submit(1, PROMPT, greedy(60), 3))
+                first, later = told(Grammar(regex="ab[cd]{6}ef")), told(Grammar(regex="xyz{3}"))
+                one.settle(api.Adjust(1, replace(SOME, grammar=replace(first, later=later.source))))
+                one.settle(api.Grant(1, 8), api.Append(1, [122], True), api.Grant(1, 11))
+            other.settle(api.Truncate(1, index), api.Append(1, [*tokens], anew), api.Grant(1, 1000))
+            before = list(driver.told[1].tokens)
+            behind = index + (index >= 8)
+            driver.settle(api.Append(1, [*tokens], anew, behind=behind))
+            if isinstance(driver.told[1].changes[-1], api.Appended):
+                driver.settle(api.Grant(1, 1000))
+                assert driver.told[1].tokens == other.told[1].tokens, (index, tokens)
+            else:
+                assert any(isinstance(change, api.Refused) for change in other.told[1].changes)
+                assert driver.told[1].tokens == before
+                driver.settle(api.Grant(1, 1000))
+                assert text_of(driver)[8:] == "xyzzz", "it goes on as if nothing had been asked"
 
 
 def test_a_rewind_to_before_a_second_beginning_is_in_the_first() -> None:

@@ -386,3 +386,20 @@ def test_a_call_that_is_to_be_amended_waits_for_what_a_guard_takes_back() -> Non
     assert one.commands == [api.Pause(7), api.Truncate(7, len(STOP) + 1, ord("s"))]
     one.answer(api.Paused(one.index), api.Truncated(len(STOP) + 1))
     assert isinstance(one.commands[-1], api.Append), "now it is known what stands"
+
+
+@pytest.mark.parametrize("answer", [api.Refused(3, reason="grammar"), api.Refused(3, known=9, context=9)])
+def test_what_was_withheld_for_what_is_refused_is_made_anew(answer: api.Refused) -> None:
+    lone = begun(Guard(name="g", do="rewind", regex="never"))
+    lone.write("ab")
+    lone.take()
+    lone.steer(protocol.Inject(request_id="a", tokens=[5], at=1))
+    lone.commands.clear()
+    lone.write("c", answer)
+    assert kinds(lone.take()) == ["Error"]
+    assert lone.commands == [api.Truncate(7, 2)]
+    lone.write("d", api.Truncated(2))
+    lone.write("cd")
+    events = lone.take()
+    assert (kinds(events), text(events)) == (["Token"], "cd")
+    assert lone.stream.discarded == 2

@@ -8,7 +8,7 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Error, Params
 from realtime.refusal import Refusal
-from tests.fakes.lone_stream import CANCELLED, CONTEXT, RUN_OUT, LoneStream, text
+from tests.fakes.lone_stream import CANCELLED, CONTEXT, RUN_OUT, LoneStream, kinds, text
 
 
 def test_at_rewinds_first_and_the_frame_is_answered_once() -> None:
@@ -90,6 +90,38 @@ def test_an_injection_that_fits_no_more_when_it_arrives_is_answered_by_an_error(
     assert (error.code, error.ref) == ("context_too_long", "r")
     assert "11 tokens" in error.message
     assert "30 more" in error.message
+
+
+def test_an_injection_at_a_token_that_is_refused_leaves_all_as_it_was() -> None:
+    lone = LoneStream()
+    lone.write("abcdef")
+    lone.take()
+    lone.steer(protocol.Inject(request_id="a", ref="r", tokens=[5, 6], at=4))
+    assert lone.commands[-1] == api.Append(7, [5, 6], behind=4)
+    lone.write("g")
+    lone.answer(api.Refused(7, reason="grammar"))
+    assert kinds(lone.take()) == ["Token", "Error"]
+    lone.steer(protocol.Inject(request_id="a", ref="s", tokens=[5, 6], at=4))
+    lone.answer(api.Appended(4, 2))
+    rewound, injected = lone.take()
+    assert isinstance(rewound, protocol.Rewound)
+    assert isinstance(injected, protocol.Injected)
+    assert (rewound.index, rewound.ref, injected.index, injected.ref) == (4, None, 4, "s")
+    assert (lone.stream.output.text_length, lone.stream.output.injected()) == (4, 2)
+
+
+def test_where_it_stands_is_known_when_what_was_asked_before_has_taken_effect() -> None:
+    lone = LoneStream()
+    lone.write("abcd")
+    lone.take()
+    for tokens, at in (([5], None), ([6, 6], 4), ([7], 2)):
+        lone.steer(protocol.Inject(request_id="a", tokens=tokens, at=at))
+    lone.steer(protocol.Pause(request_id="a"))
+    assert lone.commands[1:] == [api.Append(7, [5])]
+    lone.answer(api.Appended(4, 1))
+    assert lone.commands[2:] == [api.Append(7, [6, 6], behind=5)], "what was put there stays"
+    lone.answer(api.Appended(4, 2))
+    assert lone.commands[3:] == [api.Append(7, [7], behind=2), api.Pause(7)]
 
 
 def test_injections_are_counted_and_taken_back_with_what_stood_before_them() -> None:
