@@ -67,6 +67,7 @@ async def test_any_engine_may_die_under_streams_that_are_steered(
     three: Served, blow: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleet_deaths, "LENGTH", 100)
+    monkeypatch.setattr(fleet_deaths, "SEEDS", range(1))
     score, watched = await fleet_deaths.strike(three, blow, 3 if blow == signal.SIGKILL else 1, clients=1)
     assert score.wrong == []
     assert watched.resumed_s, "somebody felt it"
