@@ -3,10 +3,8 @@ they like: who may join, and what becomes of the streams of one that goes."""
 
 from __future__ import annotations
 
-import shutil
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ import pytest
 
 from engine import api, listener
 from engine.listener import Listener
+from tests.fakes.certificates import self_signed
 from tests.fakes.engine_links import HELLO
 
 PATIENCE_S = 10.0
@@ -438,30 +437,7 @@ def test_an_engine_with_no_gateway_ends_at_once(engine: SimulatedEngine, connect
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """For `localhost`, signed by itself; and its key."""
-    if shutil.which("openssl") is None:
-        pytest.skip("there is no openssl to make a certificate")
-    folder = tmp_path_factory.mktemp("tls")
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    subprocess.run(
-        [
-            *(
-                "openssl",
-                "req",
-                "-x509",
-                "-newkey",
-                "ec",
-                "-pkeyopt",
-                "ec_paramgen_curve:prime256v1",
-                "-nodes",
-            ),
-            *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-days", "2"),
-            *("-keyout", str(key), "-out", str(cert)),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return cert, key
+    return self_signed(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture
