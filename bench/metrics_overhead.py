@@ -116,11 +116,15 @@ class Gateway:
     def __init__(self, *more: Observer) -> None:
         observers = Observers(ListingObserver(), RequestLog(), *more)
         self._hub = Hub(
-            lambda commands: None, observers, window=64, max_streams=CONNECTIONS, call_later=_now_or_never
+            lambda engine, commands: None,
+            observers,
+            window=64,
+            max_streams=CONNECTIONS,
+            call_later=_now_or_never,
         )
         tokenizer = Tokenizer.load(toy_model.FOLDER)
         self._hub.engine_ready(
-            ServedModel("toy", tokenizer, toy_model.VOCAB, context=MAX_INDEX, fingerprint="")
+            0, ServedModel("toy", tokenizer, toy_model.VOCAB, context=MAX_INDEX, fingerprint=""), 16
         )
         for number in range(CONNECTIONS):
             start = protocol.Start(
@@ -135,7 +139,7 @@ class Gateway:
         """CPU seconds that it takes."""
         before = time.process_time()
         for output in outputs:
-            self._hub.receive_step(output)
+            self._hub.receive_step(0, output)
         return time.process_time() - before
 
 

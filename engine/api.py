@@ -10,9 +10,10 @@ injected text stands before it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, msgpack
 
 
 class Grammar(Struct, array_like=True, frozen=True):
@@ -137,7 +138,14 @@ class Cancel(Command, frozen=True):
     pass
 
 
-AnyCommand = Submit | Grant | Pause | Resume | Adjust | Truncate | Append | Cancel
+StreamCommand = Submit | Grant | Pause | Resume | Adjust | Truncate | Append | Cancel
+
+
+class TellBlocks(Struct, tag=True, array_like=True, frozen=True):
+    """Tell which full blocks may be found again: next all of them, and from then on what changes."""
+
+
+AnyCommand = StreamCommand | TellBlocks
 
 
 # -- up: what became of them -----------------------------------------------------------------------
@@ -246,10 +254,21 @@ class Stats(Struct, array_like=True):
     accepted_total: int = 0  # of those, that came: each spared its stream a step
 
 
+class BlockNews(Struct, array_like=True, frozen=True):
+    """Which full blocks have come to be found, and which are no more, since the news before: their digests'
+    first bytes, one behind the other. Counted; `whole`: these are all."""
+
+    number: int
+    added: bytes
+    removed: bytes
+    whole: bool = False
+
+
 class StepOutput(Struct, tag=True, array_like=True):
     step: int
     news: list[News]
     stats: Stats
+    blocks: BlockNews | None = None  # where they were asked for
 
 
 class Hello(Struct, tag=True, array_like=True):
@@ -289,7 +308,20 @@ class Failed(Struct, tag=True, array_like=True):
     message: str
 
 
-AnyMessage = Starting | Prepared | Hello | StepOutput | Failed
+class Leaving(Struct, tag=True, array_like=True):
+    """The engine was told to end: no stream is to blame for it."""
+
+
+AnyMessage = Starting | Prepared | Hello | StepOutput | Failed | Leaving
+
+# -- down, where an engine listens: first of all ---------------------------------------------------
+
+
+class Join(Struct, tag=True, array_like=True, frozen=True):
+    """Whoever connects may have commands done, since they know the token."""
+
+    token: str
+
 
 # -- between processes -----------------------------------------------------------------------------
 
@@ -299,3 +331,28 @@ LENGTH_BYTES = 4
 def framed(message: bytes) -> bytes:
     """A message as it goes through a pipe: behind its length."""
     return len(message).to_bytes(LENGTH_BYTES, "big") + message
+
+
+def encoded(message: Struct | Sequence[Struct]) -> bytes:
+    """Framed."""
+    return framed(msgpack.encode(message))
+
+
+class Messages:
+    """The messages of a connection, as its bytes come."""
+
+    def __init__(self) -> None:
+        self.too_large = False  # whether one is, of which nothing more is read
+        self._buffer = bytearray()
+
+    def of(self, data: bytes, largest: int | None = None) -> Iterator[bytes]:
+        """Those that these bytes make whole; each has at most so many."""
+        self._buffer += data
+        while not self.too_large and len(self._buffer) >= LENGTH_BYTES:
+            end = LENGTH_BYTES + int.from_bytes(self._buffer[:LENGTH_BYTES], "big")
+            self.too_large = largest is not None and end > largest
+            if self.too_large or len(self._buffer) < end:
+                return
+            message = bytes(memoryview(self._buffer)[LENGTH_BYTES:end])
+            del self._buffer[:end]
+            yield message

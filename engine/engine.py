@@ -275,11 +275,15 @@ class Engine:
 
     def _apply_commands(self) -> None:
         for command in self._commands.take():
-            self._steering.apply(command)
+            if isinstance(command, api.TellBlocks):
+                self.cache.blocks.news.ask()
+            else:
+                self._steering.apply(command)
 
     def _output(self, completed: list[Row], seconds: float) -> api.StepOutput:
         news = self._lifecycle.take_news()
-        return api.StepOutput(self.scheduler.steps, news, self._stats(completed, seconds))
+        stats, blocks = self._stats(completed, seconds), self.cache.blocks.take_news()
+        return api.StepOutput(self.scheduler.steps, news, stats, blocks)
 
     def _stats(self, rows: list[Row], seconds: float) -> api.Stats:
         scheduler, cache = self.scheduler, self.cache

@@ -21,8 +21,8 @@ def upload(
     return torch.tensor(numbers, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
 
 
-def upload_bytes(data: bytes, device: torch.device) -> Tensor:
-    on_host = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+def upload_bytes(data: bytearray, device: torch.device) -> Tensor:
+    on_host = torch.frombuffer(data, dtype=torch.uint8)
     return on_host if device.type == "cpu" else on_host.pin_memory().to(device, non_blocking=True)
 
 

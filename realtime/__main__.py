@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from engine import api
 from realtime.access.authentication import Credentials
 from realtime.access.connection_limits import OpenConnections
 from realtime.access.key_file import KeyFileError
@@ -28,16 +27,16 @@ from realtime.app import Endpoints, application
 from realtime.background_tasks import BackgroundTasks
 from realtime.bind import StartupError, bind, raise_descriptor_limit, welcome
 from realtime.config import Options, parse, unknown_variables
-from realtime.engines.forked_spares import forked_spares
-from realtime.engines.process_link import ProcessLink
-from realtime.engines.supervisor import Supervisor
-from realtime.engines.thread_link import ThreadLink
-from realtime.engines.watched_engine import Connect, EngineFailed
+from realtime.fleet import places
+from realtime.fleet.fleet import Fleet, PlaceError
+from realtime.fleet.served_models import ServedModels
+from realtime.fleet.supervisor import Patience
+from realtime.fleet.watched_engine import EngineFailed
 from realtime.garbage import look_at_all_again, look_at_news_alone
 from realtime.http.sse import SseTimeouts
 from realtime.http.unknown_routes import no_request
 from realtime.hub.hub import Hub
-from realtime.hub.observers import Observers
+from realtime.hub.observers import Observer, Observers
 from realtime.observability import logs, loop_lag
 from realtime.observability.listing import ListingObserver
 from realtime.observability.metrics import Metrics
@@ -93,18 +92,11 @@ async def serve(options: Options, listening: socket.socket) -> None:
         *(observer for observer in (metrics, traces) if observer is not None),
     )
     background = BackgroundTasks()
-    supervisor = Supervisor(
-        _connector(options),
-        observers,
-        background,
-        silence_s=options.engine_silence_s,
-        spare=_wants_spare(options),
-        tool_format=options.tool_format,
-    )
+    fleet = _fleet(options, observers, background)
     keyring = _keyring(options)
     allowance = keyring.allowance if keyring else _everything
     hub = Hub(
-        supervisor.send,
+        fleet.send,
         observers,
         window=options.auto_credit_window,
         max_streams=options.max_streams,
@@ -115,12 +107,11 @@ async def serve(options: Options, listening: socket.socket) -> None:
         total_stream_memory=options.total_stream_memory_mib << 20,
         quotas=Quotas(allowance),
     )
-    supervisor.hub = hub
+    fleet.hub = hub
     connections = OpenConnections(options.max_connections, options.connections_per_address or None, allowance)
     ledger = WorkLedger()
     endpoints = Endpoints(
         hub,
-        supervisor,
         metrics,
         _limits(options),
         credentials=_credentials(options, keyring),
@@ -133,10 +124,13 @@ async def serve(options: Options, listening: socket.socket) -> None:
     )
     _start_background(background, keyring, connections, hub, metrics)
     try:
+        if options.engine_addresses_file:  # which may have none yet that can be used
+            follow = partial(fleet.follow, partial(places.listening, options))
+            background.start("the look for engines that come and go", follow)
         with _cancelled_by_sigterm():
-            hello = await supervisor.start()
+            hello = await fleet.start()
         look_at_news_alone()
-        ending = partial(let_finish, hub, supervisor, endpoints, options.shutdown_grace_s)
+        ending = partial(let_finish, hub, fleet, endpoints, options.shutdown_grace_s)
         server = Server(_uvicorn_config(options, endpoints, ledger), ending)
         model = f"{hello.model} ({hello.weights or hello.dtype}, {hello.device})"
         print(welcome(listening, model, keyless=keyring is None), flush=True)
@@ -145,7 +139,7 @@ async def serve(options: Options, listening: socket.socket) -> None:
         raise StartupError(f"the engine does not start: {error}") from None
     finally:
         await background.stop()
-        await supervisor.stop()
+        await fleet.stop()
         if traces is not None:
             await asyncio.to_thread(traces.close)
 
@@ -199,6 +193,21 @@ def _traces() -> ExportedTraces:
     return ExportedTraces()
 
 
+def _fleet(options: Options, observer: Observer, background: BackgroundTasks) -> Fleet:
+    try:
+        engines = places.at_start(options)
+    except PlaceError as problem:
+        raise StartupError(str(problem)) from None
+    return Fleet(
+        engines,
+        observer,
+        background,
+        patience=Patience(options.engine_silence_s),
+        spare=places.wants_spare(options),
+        models=ServedModels(options.tool_format, options.model),
+    )
+
+
 def _start_background(
     background: BackgroundTasks,
     keyring: Keyring | None,
@@ -212,40 +221,6 @@ def _start_background(
     background.start("the look for garbage", look_at_all_again)
     if metrics is not None:
         background.start("the measure of the event loop's lag", partial(loop_lag.measure, metrics.lagged))
-
-
-def _connector(options: Options) -> Connect:
-    engine_options = api.EngineOptions(
-        model=options.model,
-        device=options.device,
-        devices=options.devices,
-        dtype=options.dtype,
-        weights=options.weights,
-        attention=options.attention,
-        exact=options.exact,
-        drafts=options.drafts,
-        threads=options.threads,
-        kv_tokens=options.kv_tokens,
-        gpu_memory_fraction=options.gpu_memory_fraction,
-        kv_idle_s=options.kv_idle_s,
-        host_kv_gib=options.host_kv_gib,
-        block_size=options.block_size,
-        step_tokens=options.step_tokens,
-        batch_rows=options.batch_rows,
-        max_streams=options.max_streams,
-        context=options.context,
-        toy_step_ms=options.toy_step_ms,
-        log_level=options.log_level,
-        log_format=options.log_format,
-    )
-    if options.engine == "process":
-        spares = forked_spares() if _wants_spare(options) else None
-        return lambda on_message, on_closed: ProcessLink(engine_options, on_message, on_closed, spares)
-    return lambda on_message, on_closed: ThreadLink(engine_options, on_message, on_closed)
-
-
-def _wants_spare(options: Options) -> bool:
-    return options.engine == "process" and options.engine_spare == "on"
 
 
 def _limits(options: Options) -> ConnectionLimits:

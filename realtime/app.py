@@ -17,7 +17,6 @@ from midstream.protocol import CloseCode
 from realtime.access.authentication import Credentials
 from realtime.access.connection_limits import OpenConnections
 from realtime.background_tasks import BackgroundTasks
-from realtime.engines.supervisor import Supervisor
 from realtime.http import asyncapi
 from realtime.http.client_secret_endpoint import client_secret_endpoint
 from realtime.http.cors import shared_with
@@ -48,7 +47,6 @@ class Endpoints:
     def __init__(
         self,
         hub: Hub,
-        supervisor: Supervisor,
         metrics: Metrics | None,
         limits: ConnectionLimits,
         *,
@@ -61,7 +59,6 @@ class Endpoints:
         ledger: WorkLedger | None = None,
     ) -> None:
         self._hub = hub
-        self._supervisor = supervisor
         self._metrics = metrics
         self._limits = limits
         self._background = background
@@ -93,7 +90,7 @@ class Endpoints:
         """A stream that somebody started now would run."""
         if self._hub.draining:
             return JSONResponse({"status": "draining"}, 503)
-        if not (self._supervisor.ready and self._hub.engine_takes_starts):
+        if not self._hub.takes_starts:
             return JSONResponse({"status": "engine not ready"}, 503)
         if self._hub.full:
             return JSONResponse({"status": "at its limit of streams"}, 503)

@@ -17,7 +17,8 @@ class StartupError(Exception):
     """The server cannot start; the message is the line that says why."""
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, *, accepts: bool = True) -> socket.socket:
+    """`accepts`: whether connections may come before anybody takes them."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Where the protocol is not said, asyncio leaves TCP_NODELAY alone, and each small write waits until the
     # peer has acknowledged the one before: up to 40 ms.
@@ -25,7 +26,8 @@ def bind(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
-        listening.listen(BACKLOG)  # so that whoever reads the URL, or comes sooner, is not turned away
+        if accepts:
+            listening.listen(BACKLOG)  # so that whoever reads the URL, or comes sooner, is not turned away
     except socket.gaierror:
         listening.close()
         raise StartupError(f"cannot listen on {host}: no address of this machine goes by that name") from None

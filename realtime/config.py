@@ -1,7 +1,7 @@
-"""The options of `midstream serve`: name, type, range, default and help of each, once.
+"""The options of `midstream serve` and `midstream engine`: name, type, range, default and help of each, once.
 
-`Options` is the table. The command line, the environment variables, `--help` and the messages for values that
-are not right are all made from it. This module does not know what an option does.
+`Options` and `ListenOptions` are the tables. The command line, the environment variables, `--help` and the
+messages for values that are not right are all made from them. This module does not know what an option does.
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ from realtime.tools.spelling import AUTO
 ANY_COUNT = 2**31 - 1
 DAY_S = 86_400
 PREFIX = "MIDSTREAM_"  # of environment variables
+PORT = r"(\d{1,4}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5])"
+HOST_AND_PORT = rf"(\[[0-9a-fA-F:]+\]|[^\s:\[\]/]+):{PORT}"
+LISTEN = rf"unix:\S+|{HOST_AND_PORT}"
+ADDRESS = rf"unix:\S+|(tls:)?{HOST_AND_PORT}"
+ADDRESSES = rf"(({ADDRESS})( +|$))*"
 OF_CLIENTS = ("MIDSTREAM_API_KEY",)
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
@@ -29,6 +34,7 @@ Weights = Literal["auto", "f32", "bf16", "q8", "q4"]
 Attention = Literal["auto", "sdpa", "triton", "flash_attn", "flashinfer"]
 Exactness = Literal["auto", "on", "off"]
 EnginePlace = Literal["process", "thread"]
+FleetKind = Literal["embedded", "static"]
 Switch = Literal["on", "off"]
 Drafts = Literal["auto", "off"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -50,11 +56,10 @@ def option(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
-    """Names carry their units. Where a size may be 0, that leaves the choice to the server."""
+class ModelOptions:
+    """What an engine is made by. Names carry their units; where a size may be 0, that leaves the choice to
+    the engine."""
 
-    host: str = option("127.0.0.1", "address to listen on", right="an address or a host name")
-    port: int = option(8000, "port to listen on; 0 takes a free one", most=65535)
     model: str = option(
         "smollm2-135m-instruct",
         "model to serve: a known name, a local folder, a hub id, or toy",
@@ -75,12 +80,6 @@ class Options:
     attention: Attention = option(
         "auto", "what reads the KV cache; auto takes triton on a CUDA device, else sdpa"
     )
-    tool_format: str = option(
-        AUTO,
-        "how the model spells tool calls, by its name in docs/tools.md; auto finds it in the chat template",
-        pattern="|".join([AUTO, *BY_NAME]),
-        right=f"{AUTO} or one of {', '.join(BY_NAME)}",
-    )
     exact: Exactness = option(
         "auto",
         "whether a stream's tokens are the same in any company; auto tries it on a CPU, on insists, anywhere",
@@ -88,15 +87,6 @@ class Options:
     drafts: Drafts = option(
         "auto",
         "whether tokens that may come are computed together with the one that does; auto where it pays",
-    )
-    engine: EnginePlace = option(
-        "process", "where the engine runs: in a child process, or in a thread of the server"
-    )
-    engine_spare: Switch = option(
-        "on", "whether another engine process stands ready, without a model, for when this one dies"
-    )
-    engine_silence_s: float = option(
-        30.0, "seconds of silence after which an engine process is taken for hung", least=0.2, most=DAY_S
     )
     threads: int = option(0, "CPU threads of the engine; 0 chooses by the machine", most=1024)
     context: int = option(0, "most tokens of a stream, prompt and output together; 0 takes the model's own")
@@ -126,6 +116,59 @@ class Options:
         256, "most streams that are decoded in one step; others take turns", least=1, most=65536
     )
     max_streams: int = option(4096, "most unfinished streams of the server; more are refused", least=1)
+    toy_step_ms: float = option(0.0, "milliseconds that a step of the toy model takes at least", most=60_000)
+    log_level: LogLevel = option("info", "least severe message that is logged")
+    log_format: LogFormat = option("console", "how the log is written: lines for people, or JSON objects")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(ModelOptions):
+    """Of the command `midstream serve`."""
+
+    host: str = option("127.0.0.1", "address to listen on", right="an address or a host name")
+    port: int = option(8000, "port to listen on; 0 takes a free one", most=65535)
+    tool_format: str = option(
+        AUTO,
+        "how the model spells tool calls, by its name in docs/tools.md; auto finds it in the chat template",
+        pattern="|".join([AUTO, *BY_NAME]),
+        right=f"{AUTO} or one of {', '.join(BY_NAME)}",
+    )
+    engine: EnginePlace = option(
+        "process", "where the engine runs: in a child process, or in a thread of the server"
+    )
+    engines: int = option(
+        1, "engines, each with the whole model, among which streams are divided", least=1, most=64
+    )
+    engine_spare: Switch = option(
+        "on", "whether another engine process stands ready, without a model, for when this one dies"
+    )
+    fleet: FleetKind = option(
+        "embedded", "whose engines are used: the server's own, or static, those of --engine-addresses"
+    )
+    engine_addresses: str = option(
+        "",
+        "engines that listen, as HOST:PORT, tls:HOST:PORT or unix:PATH, with spaces between",
+        pattern=ADDRESSES,
+        right="addresses such as 10.0.0.7:7000, tls:gpu1:7000 or unix:/run/engine, with spaces between",
+    )
+    engine_addresses_file: str = option(
+        "",
+        "file of such addresses, one a line, which is read again when it changes",
+        pattern=".*",
+        right="a file",
+    )
+    engine_token_file: str = option(
+        "", "file of the token that those engines ask for", pattern=".*", right="a file"
+    )
+    engine_ca_file: str = option(
+        "",
+        "file of the certificates by which engines at tls: addresses are known; else those of the machine",
+        pattern=".*",
+        right="a file",
+    )
+    engine_silence_s: float = option(
+        30.0, "seconds of silence after which an engine process is taken for hung", least=0.2, most=DAY_S
+    )
     max_connections: int = option(1000, "most open connections; more are refused", least=1)
     connections_per_address: int = option(
         0, "most open connections from one address; 0 sets no bound beside --max-connections"
@@ -188,13 +231,32 @@ class Options:
     shutdown_grace_s: float = option(
         10.0, "seconds that running streams have to finish on SIGTERM", most=DAY_S
     )
-    toy_step_ms: float = option(0.0, "milliseconds that a step of the toy model takes at least", most=60_000)
-    log_level: LogLevel = option("info", "least severe message that is logged")
-    log_format: LogFormat = option("console", "how the log is written: lines for people, or JSON objects")
     metrics: Switch = option("on", "whether anything is counted, and told at /metrics")
     traces: Switch = option(
         "off", "whether traces are sent by OTLP, to where the variables OTEL_EXPORTER_OTLP_* say"
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ListenOptions(ModelOptions):
+    """Of the command `midstream engine`."""
+
+    listen: str = option(
+        "127.0.0.1:7000",
+        "where gateways connect: HOST:PORT, or unix:PATH",
+        pattern=LISTEN,
+        right="HOST:PORT or unix:PATH",
+    )
+    token_file: str = option(
+        "",
+        "file of the token that gateways must show; for HOST:PORT there must be one",
+        pattern=".*",
+        right="a file",
+    )
+    tls_cert_file: str = option(
+        "", "file of a certificate: connections are encrypted", pattern=".*", right="a file"
+    )
+    tls_key_file: str = option("", "file of its private key", pattern=".*", right="a file")
 
 
 class _Option:
@@ -245,8 +307,12 @@ class _Option:
         return value
 
 
-_KINDS = get_type_hints(Options)
-_OPTIONS = [_Option(field, _KINDS[field.name]) for field in dataclasses.fields(Options)]
+def _rows(of: type[ModelOptions]) -> list[_Option]:
+    kinds = get_type_hints(of)
+    return [_Option(field, kinds[field.name]) for field in dataclasses.fields(of)]
+
+
+_SERVE, _ENGINE = _rows(Options), _rows(ListenOptions)
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
@@ -254,10 +320,28 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
 
     What is not right is said in a line that names option, value and what would be right, with exit status 2.
     """
-    parser = _parser()
+    parser = _parser("serve", "Serve a language model at ws://HOST:PORT/v1/realtime.", _SERVE)
+    options = Options(**_values(parser, _SERVE, argv, environ))
+    if problem := _contradiction(options):
+        parser.error(problem)
+    return options
+
+
+def parse_listening(argv: Sequence[str], environ: Mapping[str, str]) -> ListenOptions:
+    """In the same way."""
+    parser = _parser("engine", "Compute a language model for gateways that connect.", _ENGINE)
+    options = ListenOptions(**_values(parser, _ENGINE, argv, environ))
+    if problem := _open_to_all(options):
+        parser.error(problem)
+    return options
+
+
+def _values(
+    parser: ArgumentParser, rows: list[_Option], argv: Sequence[str], environ: Mapping[str, str]
+) -> dict[str, Any]:
     given = vars(parser.parse_args(argv))
     values = {}
-    for row in _OPTIONS:
+    for row in rows:
         if row.name in given:
             source, text = row.flag, given[row.name]
         elif environ.get(row.variable):
@@ -268,21 +352,18 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
             values[row.name] = row.read(text)
         except ValueError:  # msgspec's ValidationError is one
             parser.error(f"{source} is {text!r}; it must be {row.right}")
-    options = Options(**values)
-    if problem := _contradiction(options):
-        parser.error(problem)
-    return options
+    return values
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """A sentence for each variable that looks like one of ours and is none. It repeats no value, which may be
     a secret."""
-    known = {row.variable for row in _OPTIONS} | {*OF_CLIENTS}
+    known = {row.variable for row in (*_SERVE, *_ENGINE)} | {*OF_CLIENTS}
     return [_unknown(name) for name in sorted(environ) if name.startswith(PREFIX) and name not in known]
 
 
 def _unknown(name: str) -> str:
-    near = get_close_matches(name.removeprefix(PREFIX), [row.name.upper() for row in _OPTIONS], 1)
+    near = get_close_matches(name.removeprefix(PREFIX), [row.name.upper() for row in _SERVE], 1)
     right = f"is {PREFIX}{near[0]} meant?" if near else "`midstream serve --help` lists those that are"
     return f"the environment variable {name} is none of this server's, and changes nothing: {right}"
 
@@ -298,6 +379,16 @@ def _contradiction(options: Options) -> str | None:
             f"--ack-every is {options.ack_every}; it must be at most --auto-credit-window, which is"
             f" {options.auto_credit_window}: a reader would be stopped before it is asked how far it has come"
         )
+    if options.engines > 1 and options.engine == "thread":
+        return (
+            f"--engines is {options.engines}; with --engine thread it must be 1: a thread cannot be replaced"
+        )
+    addresses = bool(options.engine_addresses or options.engine_addresses_file)
+    if (options.fleet == "static") != addresses:
+        return (
+            "--fleet static and --engine-addresses (or --engine-addresses-file) belong together: give both,"
+            " or neither"
+        )
     return None
 
 
@@ -308,16 +399,27 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _parser() -> ArgumentParser:
+def _open_to_all(options: ListenOptions) -> str | None:
+    if not options.token_file and not options.listen.startswith("unix:"):
+        return (
+            f"--listen is {options.listen}, where anybody could have tokens computed: give --token-file,"
+            " a file with a secret that gateways have too (--engine-token-file)"
+        )
+    if bool(options.tls_cert_file) != bool(options.tls_key_file):
+        return "--tls-cert-file and --tls-key-file belong together: give both, or neither"
+    return None
+
+
+def _parser(command: str, what: str, rows: list[_Option]) -> ArgumentParser:
     parser = ArgumentParser(
-        prog="midstream serve",
-        usage="midstream serve [options]",
-        description="Serve a language model at ws://HOST:PORT/v1/realtime.",
+        prog=f"midstream {command}",
+        usage=f"midstream {command} [options]",
+        description=what,
         epilog="The name in brackets is the environment variable that means the same; the command line wins.",
         argument_default=SUPPRESS,
         allow_abbrev=False,
     )
-    for row in _OPTIONS:
+    for row in rows:
         spelling: dict[str, Any] = {"nargs": "?", "const": "true"} if row.kind is bool else {}
         parser.add_argument(row.flag, metavar=row.metavar, help=row.help, **spelling)
     return parser

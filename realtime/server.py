@@ -14,7 +14,7 @@ import uvicorn
 
 from midstream.protocol import GoingAway
 from realtime.app import Endpoints
-from realtime.engines.supervisor import Supervisor
+from realtime.fleet.fleet import Fleet
 from realtime.hub.hub import Hub
 from realtime.transport.acceptor import Acceptor
 from realtime.transport.flow_control import cut_off
@@ -74,7 +74,7 @@ class Server(uvicorn.Server):
         end.result()
 
 
-async def let_finish(hub: Hub, supervisor: Supervisor, endpoints: Endpoints, grace_s: float) -> None:
+async def let_finish(hub: Hub, fleet: Fleet, endpoints: Endpoints, grace_s: float) -> None:
     """Start nothing new, let what runs finish within the grace, then close; nobody is waited for any longer
     than for the grace and a moment."""
     hub.draining = True
@@ -85,7 +85,7 @@ async def let_finish(hub: Hub, supervisor: Supervisor, endpoints: Endpoints, gra
         hub.cancel_all()
         if not await _within(CANCEL_S, hub.wait_until_empty()):
             log.error("the engine has cancelled nothing for %g s: it is ended", CANCEL_S)
-            supervisor.give_up()
+            fleet.give_up()
     closing = asyncio.gather(
         *(connection.close_for_good() for connection in list(endpoints.open.values())), return_exceptions=True
     )

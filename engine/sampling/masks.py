@@ -14,9 +14,10 @@ def forbid(logits: Tensor, rows: list[int], masks: list[bytes]) -> None:
     """What has a zero in its row's mask, a byte for each token, cannot be chosen."""
     if not rows:
         return
-    allowed = upload_bytes(b"".join(masks), logits.device).view(len(masks), -1)[:, : logits.shape[1]]
+    allowed = upload_bytes(bytearray().join(masks), logits.device).view(len(masks), -1)
+    forbidden = allowed[:, : logits.shape[1]].logical_not()
     if len(rows) == len(logits):
-        logits.masked_fill_(allowed == 0, -torch.inf)
+        logits.masked_fill_(forbidden, -torch.inf)
     else:
         places = upload(rows, logits.device)
-        logits[places] = logits[places].masked_fill_(allowed == 0, -torch.inf)
+        logits[places] = logits[places].masked_fill_(forbidden, -torch.inf)

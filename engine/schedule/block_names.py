@@ -6,11 +6,10 @@ It knows tokens and names, and not which blocks there are.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable
-from hashlib import blake2b
 from itertools import takewhile
 
+from engine.block_digests import digests, salt
 from engine.schedule.sequence import Sequence
 from engine.schedule.windows import Windows
 
@@ -27,16 +26,14 @@ def block_names(hashes: list[bytes], group: int) -> list[bytes]:
 def new_hashes(sequence: Sequence, blocks: int, block_size: int) -> Iterable[bytes]:
     """The hashes of a sequence's first full blocks, each covering all tokens before it, but for those that it
     has. They are remembered: who finds no memory asks again in the next step.
-
-    Salted by tenant: one tenant's timing must tell nothing of another's prompts.
     """
     have, known = len(sequence.block_hashes), sequence.token_hashes
     known += sequence.block_hashes[len(known) :]
+    before = known[-1] if known else salt(sequence.tenant)
+    more = digests(sequence.tokens, block_size, before, first=len(known))
     for at in range(have, blocks):
         if at == len(known):
-            before = known[-1] if known else sequence.tenant.to_bytes(8, "big", signed=True)
-            tokens = array("q", sequence.tokens[at * block_size : (at + 1) * block_size])
-            known.append(blake2b(before + tokens.tobytes(), digest_size=16).digest())
+            known.append(next(more))
         yield known[at]
 
 

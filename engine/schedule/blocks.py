@@ -16,9 +16,11 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from itertools import islice
 
+from engine import api
 from engine.schedule.free_blocks import FreeBlocks, FreeList
 from engine.schedule.free_runs import FreeRuns
 from engine.schedule.idle_blocks import IdleBlocks
+from engine.schedule.name_news import NameNews
 from engine.schedule.windows import GONE, first_held
 
 PIECE = 256  # tokens that attention reads as one, where it reads slices
@@ -33,6 +35,7 @@ class Blocks:
         self._cached: OrderedDict[int, float] = OrderedDict()  # since when; least recently used first
         self._free: FreeBlocks = FreeRuns(self.refs, max(1, PIECE // block_size)) if runs else FreeList(count)
         self._idle = IdleBlocks(count, self._is_free)
+        self.news = NameNews()
         self.now = 0.0  # as we were last told
 
     @property
@@ -101,7 +104,9 @@ class Blocks:
         """So many of the cached, if there are: they are in no state, until they are free."""
         numbers = [self._cached.popitem(last=False)[0] for _ in range(min(count, len(self._cached)))]
         for number in numbers:
-            del self._by_name[self._name_of.pop(number)]
+            name = self._name_of.pop(number)
+            del self._by_name[name]
+            self.news.went(name)
         return numbers
 
     def _give(self, numbers: list[int]) -> None:
@@ -113,6 +118,10 @@ class Blocks:
         return not self.refs[number] and number not in self._cached
 
     # -- names -----------------------------------------------------------------------------------
+
+    def take_news(self) -> api.BlockNews | None:
+        """Which names have come and gone, if anybody asked."""
+        return self.news.take(self._by_name)
 
     def find(self, name: bytes) -> int | None:
         """The block with this name."""
@@ -132,6 +141,7 @@ class Blocks:
         if name not in self._by_name and number not in self._name_of:
             self._by_name[name] = number
             self._name_of[number] = name
+            self.news.came(name)
 
     def forget(self, number: int) -> None:
         """Nobody finds it any more; if nobody uses it, it is free."""
@@ -139,6 +149,7 @@ class Blocks:
         if name is None:
             return
         del self._by_name[name]
+        self.news.went(name)
         if not self.refs[number]:
             del self._cached[number]
             self._give([number])

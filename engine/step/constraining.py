@@ -1,9 +1,10 @@
 """Constraining: the grammars of streams, in step with their tokens.
 
 Matchers are worked at in three threads (`structure/constraint.py`), while the device computes or the host
-does something else, and this is where their work is given out and waited for, shortly. What is not there by
-then is no stream's but its own loss: its row is given up in this step, and the stream samples nothing until
-it is.
+does something else, and this is where their work is given out and waited for, shortly: before a step is
+planned where the next tokens may be forced, else behind its forward, where a token is chosen. What is not
+there by then is no stream's but its own loss: its row is given up in this step, and the stream samples
+nothing until it is.
 
 It knows sequences, rows and outlooks; what a forced token is to a stream's reader it leaves to `force`, and
 where a sequence stands that has less to compute than before, to `moved`.
@@ -61,8 +62,7 @@ class Constraining:
         self._lexer_states = LexerStates()
         self._unsettled: dict[int, Sequence] = {}  # those of whose outlook there may be news
         self._jobs: dict[int, Future[None]] = {}  # of each stream: the last
-        self._awaited: list[Future[None]] = []
-        self._patience_s = 0.0
+        self._awaited: dict[Future[None], int] = {}  # jobs that are worth waiting for, of so many streams
 
     @property
     def busy(self) -> bool:
@@ -103,7 +103,7 @@ class Constraining:
     def start(self) -> None:
         """Have the threads follow whatever happened to tokens."""
         due = [sequence for sequence in self._unsettled.values() if _constraint(sequence).due]
-        quick = list[Sequence]()
+        quick: dict[bool, list[Sequence]] = {True: [], False: []}  # of those that may be forced, and others
         for sequence in due:
             constraint = _constraint(sequence)
             if not constraint.compiled:
@@ -111,9 +111,10 @@ class Constraining:
             elif constraint.slow:
                 self._give(self._slow, [sequence])
             else:
-                quick.append(sequence)
-        if quick:
-            self._give(self._quick, quick)
+                quick[_forces(sequence)].append(sequence)
+        for sequences in quick.values():
+            if sequences:
+                self._give(self._quick, sequences)
 
     def _give(self, worker: Worker, sequences: list[Sequence]) -> None:
         work = [_constraint(sequence).submit() for sequence in sequences]
@@ -123,13 +124,16 @@ class Constraining:
             if sequence.awaited_outlook:
                 self._wake_behind(job)
         if worker is self._quick or self._patient:
-            self._awaited.append(job)
-            self._patience_s += PATIENCE_S * len(sequences)
+            last = set(self._jobs.values())
+            self._awaited = {one: count for one, count in self._awaited.items() if one in last}
+            self._awaited[job] = len(sequences)
 
-    def _await(self) -> None:
-        if self._awaited:
-            wait(self._awaited, None if self._patient else max(LEAST_PATIENCE_S, self._patience_s))
-            self._awaited, self._patience_s = [], 0.0
+    def _await(self, sequences: Iterable[Sequence]) -> None:
+        jobs = {self._jobs[sequence.stream] for sequence in sequences if sequence.stream in self._jobs}
+        awaited = {job: self._awaited.pop(job) for job in jobs & self._awaited.keys()}
+        if not all(job.done() for job in awaited):
+            patience_s = max(LEAST_PATIENCE_S, PATIENCE_S * sum(awaited.values()))
+            wait(awaited, None if self._patient else patience_s)
 
     # -- a step --------------------------------------------------------------------------------------
 
@@ -138,8 +142,15 @@ class Constraining:
         if not self._unsettled:
             return []
         self.start()
-        self._await()
-        return [sequence for sequence in list(self._unsettled.values()) if self._settle(sequence)]
+        settled = [sequence for sequence in self._unsettled.values() if not self._settled_at_choice(sequence)]
+        self._await(settled)
+        return [sequence for sequence in settled if self._settle(sequence)]
+
+    def _settled_at_choice(self, sequence: Sequence) -> bool:
+        """What its grammar says is of no use to the plan: it has a row in any case, and nothing is forced."""
+        if self._patient or not sequence.decoding or _forces(sequence):
+            return False
+        return self._jobs.get(sequence.stream) in self._awaited
 
     def _settle(self, sequence: Sequence) -> bool:
         if not _constraint(sequence).known:
@@ -167,7 +178,7 @@ class Constraining:
         """Of rows that were launched, and whose streams' last tokens are known: those that can be sampled
         now, each with its mask. Others are not to be sampled, or are given up."""
         self.start()
-        self._await()
+        self._await(row.sequence for row in rows)
         for row in rows:
             if not row.given_up:
                 self._force(row.sequence)
@@ -225,6 +236,10 @@ class Constraining:
         index = sequence.num_outputs
         banned = (at for at, token in enumerate(tokens) if (index + at, token) in sequence.bans)
         return tokens[: next(banned, len(tokens))]
+
+
+def _forces(sequence: Sequence) -> bool:
+    return sequence.sampling.grammar is not None and sequence.sampling.grammar.force
 
 
 def _sources(grammar: api.Grammar | None) -> tuple[str | None, str | None]:

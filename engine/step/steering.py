@@ -29,9 +29,9 @@ class Steering:
         self._scheduler = scheduler
         self._constraining = constraining
         # The injection that is asked about, and what came behind it; as long as there is the sequence.
-        self._waiting = WeakKeyDictionary[Sequence, deque[api.AnyCommand]]()
+        self._waiting = WeakKeyDictionary[Sequence, deque[api.StreamCommand]]()
 
-    def apply(self, command: api.AnyCommand) -> None:
+    def apply(self, command: api.StreamCommand) -> None:
         if isinstance(command, api.Submit):
             self._lifecycle.submit(command)
             return
@@ -43,7 +43,7 @@ class Steering:
             return
         self._apply(command, sequence)
 
-    def _apply(self, command: api.AnyCommand, sequence: Sequence) -> None:
+    def _apply(self, command: api.StreamCommand, sequence: Sequence) -> None:
         match command:
             case api.Cancel():
                 self._lifecycle.tell_answers(sequence)

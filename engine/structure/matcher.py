@@ -163,11 +163,12 @@ class Matcher:
 
         To ask for those keeps the interpreter for as long as it takes: nobody asks where there is a choice.
         """
-        if mask is None or mask.count(ALLOWED) != 1:
+        only = -1 if mask is None else mask.find(ALLOWED)
+        if mask is None or only < 0 or mask.find(ALLOWED, only + 1) >= 0:
             return []
         tokens = self._ask(lambda matcher: matcher.compute_ff_tokens())
         self._check(self._matcher)
-        return tokens or [mask.index(ALLOWED)]
+        return tokens or [only]
 
     def _until_end(self, tokens: list[int]) -> int:
         return next((at for at, token in enumerate(tokens) if token in self._ends), len(tokens))

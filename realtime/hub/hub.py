@@ -32,6 +32,7 @@ from realtime.hub.listener import Listener
 from realtime.hub.long_texts import LongTexts, told
 from realtime.hub.observers import DisconnectCause, Observer, RetryReason, StreamOrigin
 from realtime.hub.registry import LiveStream, StreamRegistry, Timer
+from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.slices import Slices
 from realtime.hub.starting import StreamStarter
 from realtime.hub.stream_key import StreamKey
@@ -92,6 +93,7 @@ def _check_rate(entry: LiveStream, frame: StreamFrame) -> None:
 class StreamNews(NamedTuple):
     """What a step did to a stream."""
 
+    engine: ServingEngine
     output: api.StepOutput
     news: api.News | None  # None behind the last: that was all of the step
     at: float
@@ -109,7 +111,7 @@ class Left(NamedTuple):
 class Hub:
     def __init__(
         self,
-        send: Callable[[list[api.AnyCommand]], None],
+        send: Callable[[int, list[api.AnyCommand]], None],
         observer: Observer,
         *,
         quotas: Quotas | None = None,
@@ -123,11 +125,10 @@ class Hub:
         clock: Callable[[], float] = time.monotonic,
         call_later: Callable[[float, Callable[[], None]], Timer] | None = None,
     ) -> None:
+        """`send`: commands to the engine of that number."""
         self.model: ServedModel | None = None  # until the first engine is there
-        self.engine_up = False  # whether there is an engine now
         self.draining = False
         self.max_grace_ms = max_grace_ms
-        self.step = 0
         self._send = send
         self._observer = observer
         self._clock = clock
@@ -139,13 +140,15 @@ class Hub:
         self._quotas = quotas or Quotas()
         self._long_texts = LongTexts(self, self._quotas)
         next_turn = partial(self._call_later, 0)
-        self._submission = Submission(self._registry, observer, next_turn, self._submit, self._flush_commands)
+        self._engines: dict[int, ServingEngine] = {}  # that are there now
+        self._submission = Submission(
+            self._registry, self._engines, observer, self._call_later, self._submit, self._flush_commands
+        )
         self._losing = Slices(self._lose_engine, most=NEWS_A_TURN, next_turn=next_turn)
         self._news = Slices(self._receive_slice, most=NEWS_A_TURN, next_turn=next_turn, weight=_news_weight)
         self._leaving = Slices(self._leave, most=LEFT_A_TURN, next_turn=next_turn)
         self._left: dict[Stream, Left] = {}  # and not brought in order yet
         self._leavings = itertools.count()
-        self._outgoing: list[api.AnyCommand] = []
         self._stream_memory = stream_memory
         self._total_memory = MemoryAccount(total_stream_memory)
         self._tenant_memory = defaultdict[str, MemoryAccount](
@@ -154,7 +157,7 @@ class Hub:
         self._detached_memory: dict[str, MemoryAccount] = {}  # of each tenant
         self._starter = StreamStarter(
             self._quotas,
-            self._outgoing.append,
+            self._submission.choose,
             window=window,
             max_streams=max_streams,
             max_grace_ms=max_grace_ms,
@@ -170,15 +173,18 @@ class Hub:
     def streams(self) -> list[Stream]:
         return [entry.stream for entry in self._registry.entries]
 
-    @property
-    def engine_proven(self) -> bool:
-        """Whether everybody whom the last engine was given moved on in it."""
-        return self._submission.proven
+    def is_serving(self, engine: int) -> bool:
+        """Whether there is an engine of this number."""
+        return engine in self._engines
+
+    def is_proven(self, engine: int) -> bool:
+        """Whether everybody whom the last engine of this number was given moved on in it."""
+        return self._submission.proven(engine)
 
     @property
-    def engine_takes_starts(self) -> bool:
+    def takes_starts(self) -> bool:
         """Whether there is an engine, and no doubt about which stream killed the last."""
-        return self.engine_up and not self._submission.suspicious
+        return self._submission.takes_starts
 
     @property
     def full(self) -> bool:
@@ -259,47 +265,47 @@ class Hub:
         """Nobody reads it: it waits at its tenant's expense, and where that has reached its limit it ends."""
         entry = self._registry.by_number(stream.number)
         if entry is None:  # it has ended: what was to be told again is kept for nobody
-            stream.detach(self._clock(), self.step)
+            stream.detach(self._clock(), 0)
             return
         self._observer.detached(stream, left.cause)
         account = self._detached_account(entry.key.tenant)
         stream.use_account(account)
         if account.over_limit:
-            stream.abandon(self._clock(), self.step)
+            stream.abandon(self._clock(), entry.step)
         else:
-            stream.detach(self._clock(), self.step)
+            stream.detach(self._clock(), entry.step)
         if stream.on_disconnect != "cancel":
             self._begin_grace(entry, left.number, wake)
         wake(stream)
 
-    # -- from the engine -------------------------------------------------------------------------
+    # -- from engines ----------------------------------------------------------------------------
 
-    def receive_step(self, output: api.StepOutput) -> None:
+    def receive_step(self, number: int, output: api.StepOutput) -> None:
         """One step's news, to everybody whom it concerns. Of thousands each turn has some; what they are in
         the middle of is then as if their news were still on the way."""
-        self.step = output.step
+        engine = self._engines[number]
+        engine.stepped(output)
         now = self._clock()
-        self._observer.stepped(output, now)
-        self._news.add(StreamNews(output, news, now) for news in (*output.news, None))
+        self._observer.stepped(number, output, now)
+        self._news.add(StreamNews(engine, output, news, now) for news in (*output.news, None))
 
     def _receive_slice(self, some: list[StreamNews]) -> None:
-        delivered = list[api.StepOutput]()
+        delivered = list[StreamNews]()
         with self._waking() as wake:
-            for output, news, now in some:
-                if news is not None:
-                    self._receive_stream_news(output, news, now, wake)
+            for one in some:
+                if one.news is not None:
+                    self._receive_stream_news(one, one.news, wake)
                     continue
-                if not (output.stats.prefill_rows and output.stats.ready):
-                    self._submission.prepared()
-                delivered.append(output)
-        for output in delivered:
-            self._observer.delivered(output)
+                if not (one.output.stats.prefill_rows and one.output.stats.ready):
+                    self._submission.prepared(one.engine)
+                delivered.append(one)
+        for one in delivered:
+            self._observer.delivered(one.engine.number, one.output)
 
-    def _receive_stream_news(
-        self, output: api.StepOutput, news: api.News, now: float, wake: Callable[[Stream], None]
-    ) -> None:
+    def _receive_stream_news(self, one: StreamNews, news: api.News, wake: Callable[[Stream], None]) -> None:
+        engine, output, now = one.engine, one.output, one.at
         entry = self._registry.by_number(news.stream)
-        if entry is None:
+        if entry is None or entry.engine is not engine:
             self._observer.discarded(len(news.tokens))
             return
         stream = entry.stream
@@ -307,7 +313,7 @@ class Hub:
         asked = stream.to_make
         works = bool(news.changes) or asked is not None
         began_s = time.thread_time() if works else 0.0
-        effective = self._receive_news(stream, news, now)
+        effective = self._receive_news(entry, news, now)
         paying = effective or ([asked] if asked else [])
         if paying and works:
             _charge(paying, time.thread_time() - began_s)
@@ -320,21 +326,23 @@ class Hub:
             self._observer.guarded(stream, action)
         self._time_hold(entry)
         if stream.reading:
-            self._news.first(StreamNews(output, api.News(stream.number), now))
+            self._news.first(one._replace(news=api.News(stream.number)))
         wake(stream)
         if news.tokens or news.changes:
-            self._progressed(stream)
+            self._submission.progressed(engine, stream.number)
         elif news.admitted is not None and stream.out_of_credit:
-            self._submission.preparing(stream.number)
+            self._submission.preparing(engine, stream.number)
 
-    def _receive_news(self, stream: Stream, news: api.News, now: float) -> list[PendingCommand]:
+    def _receive_news(self, entry: LiveStream, news: api.News, now: float) -> list[PendingCommand]:
         """A mistake of ours ends the stream that it shows in, and no other."""
+        stream = entry.stream
         try:
             return stream.receive_news(news, now)
         except Exception as error:  # noqa: BLE001 - what it says may quote the text: only its kind is logged
             log.error("stream %d failed in the gateway: %s in %s", stream.number, *told(error))
             stream.fail("the server failed to take in what was decoded", now)
-            self._outgoing.append(api.Cancel(stream.number))
+            if entry.engine is not None:
+                entry.engine.say(api.Cancel(stream.number))
             return []
 
     def _time_hold(self, entry: LiveStream) -> None:
@@ -346,49 +354,49 @@ class Hub:
             entry.hold = self._call_later(stream.tool_hold_s, partial(self._release_kv, entry))
 
     def _release_kv(self, entry: LiveStream) -> None:
-        entry.stream.release_kv(self.step)
+        entry.stream.release_kv(entry.step)
         entry.released = True
         self._flush_commands()
 
     def cancel_all(self, of: Callable[[str], bool] = lambda tenant: True) -> None:
         """All streams of such tenants."""
         with self._waking() as wake:
-            for stream in [entry.stream for entry in self._registry.entries if of(entry.key.tenant)]:
-                stream.cancel(self._clock(), self.step)
-                wake(stream)
+            for entry in [entry for entry in self._registry.entries if of(entry.key.tenant)]:
+                entry.stream.cancel(self._clock(), entry.step)
+                wake(entry.stream)
 
-    def engine_lost(self) -> None:
-        """The engine is gone. Its streams wait for another, but one that has killed too many. Of thousands
-        each turn some are told."""
+    def engine_lost(self, number: int, *, blameless: bool = False) -> None:
+        """An engine is gone. Its streams go on where another runs, or wait for one; but one that has killed
+        too many. Of thousands each turn some are told. `blameless`: it was told to end."""
         self._news.finish()  # what it said before it went
-        self.engine_up = False
-        culprit = self._submission.engine_lost()
+        lost = self._engines.pop(number)
+        lost.lose()
+        culprit = self._submission.engine_lost(number, blameless=blameless)
         entry = None if culprit is None else self._registry.by_number(culprit)
         if entry is not None:
             with self._waking() as wake:
                 why = "the engine failed again and again while it computed this stream"
                 entry.stream.fail(why, self._clock())
                 wake(entry.stream)
-        self._losing.add(self.streams)
+        self._losing.add(entry for entry in self._registry.entries if entry.engine is lost)
 
-    def _lose_engine(self, some: list[Stream]) -> None:
+    def _lose_engine(self, some: list[LiveStream]) -> None:
         with self._waking() as wake:
-            for stream in some:
-                stream.lose_engine(self._clock())
-                wake(stream)
+            for entry in some:
+                entry.engine = None
+                entry.stream.lose_engine(self._clock())
+                wake(entry.stream)
+        self._submission.place(some)
 
-    def engine_ready(self, model: ServedModel) -> None:
+    def engine_ready(self, number: int, model: ServedModel, block: int) -> None:
         """There is an engine, and it knows no stream yet."""
-        self._losing.finish()  # of the one before
-        self.model, self.engine_up, self.step = model, True, 0
-        self._submission.engine_ready(stream for stream in self.streams if not stream.concluded)
+        self._losing.finish()  # of those before
+        self.model = model
+        self._engines[number] = engine = ServingEngine(number, model, block, self._send)
+        self._submission.engine_ready(engine)
 
-    def _submit(self, stream: Stream) -> None:
-        stream.submit(self.known_model().fingerprint, self._clock())
-
-    def _progressed(self, stream: Stream) -> None:
-        if self.engine_up:
-            self._submission.progressed(stream.number)
+    def _submit(self, stream: Stream, engine: ServingEngine) -> None:
+        stream.submit(engine, self._clock())
 
     # -- a frame ---------------------------------------------------------------------------------
 
@@ -461,8 +469,9 @@ class Hub:
         turns = self.known_turns(key, frame) if tokens is None else {}
         entry = self._starter.make(key, frame, tokens, model, listener.memory, now, parent, turns)
         stream = entry.stream
-        entry.timeout = self._call_later(self._starter.timeout_s(frame), partial(self._time_out, stream))
+        entry.timeout = self._call_later(self._starter.timeout_s(frame), partial(self._time_out, entry))
         self._registry.add(entry)
+        self._submission.started(entry)
         self._subscriptions.subscribe(stream, listener)
         self._empty.clear()
         listener.owe(TOKEN_S * len(stream.context))
@@ -493,7 +502,8 @@ class Hub:
             listener.memory.check()
         if anew and before is not None and not listener.takes_over:
             raise Refusal("request_taken", f'Request "{stream.request_id}" has another listener.')
-        stream.attach(after, self.step, ref, anew=anew)
+        entry = self._registry.by_number(stream.number)
+        stream.attach(after, entry.step if entry else 0, ref, anew=anew)
         self._observer.retried(stream, reason)
         self._hand_over(stream, listener)
         listener.wake(stream)
@@ -519,16 +529,16 @@ class Hub:
     def _begin_grace(self, entry: LiveStream, left_by: int, wake: Callable[[Stream], None]) -> None:
         """It waits for somebody who comes back; those that must not end, since too many do."""
         grace_s = min(entry.stream.grace_s, self.max_grace_ms / 1000)
-        entry.grace = self._call_later(grace_s, partial(self._abandon, entry.stream))
+        entry.grace = self._call_later(grace_s, partial(self._abandon, entry))
         for crowded_out in self._registry.detach(entry, left_by):
-            crowded_out.stream.abandon(self._clock(), self.step)
+            crowded_out.stream.abandon(self._clock(), crowded_out.step)
             wake(crowded_out.stream)
 
-    def _abandon(self, stream: Stream) -> None:
+    def _abandon(self, entry: LiveStream) -> None:
         """Nobody came back."""
         with self._waking() as wake:
-            stream.abandon(self._clock(), self.step)
-            wake(stream)
+            entry.stream.abandon(self._clock(), entry.step)
+            wake(entry.stream)
 
     # -- steering --------------------------------------------------------------------------------
 
@@ -540,28 +550,28 @@ class Hub:
             self._refuse_steering(key, frame)
             return None
         _check_rate(entry, frame)
-        stream = entry.stream
+        stream, step, now = entry.stream, entry.step, self._clock()
         elsewhere = self._subscriptions.listener_of(stream) is not listener
         send_reply = partial(self._send_reply, listener) if elsewhere and frame.ref is not None else None
         match frame:
             case protocol.Grant(limit=limit):
                 if stream.out_of_credit:
                     self._observer.granted(stream)
-                stream.grant(limit, self._clock())
+                stream.grant(limit, now)
             case protocol.Cancel(ref=ref):
-                stream.cancel(self._clock(), self.step, ref, send_reply)
+                stream.cancel(now, step, ref, send_reply)
             case protocol.Inject():
                 self._inject(entry, frame, tokens, send_reply, listener.owe)
             case protocol.Pause(kv=kv):
-                stream.steer(frame, self.step, self._clock(), send_reply, listener.owe)
+                stream.steer(frame, step, now, send_reply, listener.owe)
                 entry.released = entry.released or kv == "release"
             case protocol.Resume():
-                stream.steer(frame, self.step, self._clock(), send_reply, listener.owe)
+                stream.steer(frame, step, now, send_reply, listener.owe)
                 entry.released = False
             case protocol.Approve() | protocol.Amend():
-                stream.steer_call(frame, self.step, self._clock(), send_reply, listener.owe)
+                stream.steer_call(frame, step, now, send_reply, listener.owe)
             case protocol.Adjust() | protocol.Rewind():
-                stream.steer(frame, self.step, self._clock(), send_reply, listener.owe)
+                stream.steer(frame, step, now, send_reply, listener.owe)
         return stream
 
     def _inject(
@@ -577,7 +587,7 @@ class Hub:
             entry.quota.check_rate()
             tokens = tokenize(frame, self.known_model(), brief=True) or []
         try:
-            entry.stream.steer(replace(frame, tokens=tokens), self.step, self._clock(), send_reply, owe)
+            entry.stream.steer(replace(frame, tokens=tokens), entry.step, self._clock(), send_reply, owe)
         except Refusal:
             if text_length(frame):
                 entry.quota.count(len(tokens))
@@ -618,7 +628,7 @@ class Hub:
         if self.draining:
             raise Refusal("draining", "The server is going away and starts nothing new.", retry_after_ms=1000)
         model = self.known_model()
-        if not self.engine_takes_starts:
+        if not self.takes_starts:
             raise Refusal("overloaded", "The engine is being started.", retry_after_ms=1000)
         listener.memory.check()
         self._starter.check(key.tenant, frame, model, others=self._taken_places(besides=key))
@@ -665,7 +675,7 @@ class Hub:
         self._unsubscribe_if_done(stream)
         if self._subscriptions.listener_of(stream) is None:
             stream.release_memory()
-        self._progressed(stream)
+        self._submission.ended(entry)
         self._observer.finished(stream, self._clock())
         self.note_if_empty()
 
@@ -679,12 +689,11 @@ class Hub:
         if not len(self._registry) and not self._long_texts.keys:
             self._empty.set()
 
-    def _time_out(self, stream: Stream) -> None:
+    def _time_out(self, entry: LiveStream) -> None:
         with self._waking() as wake:
-            stream.time_out(self._clock(), self.step)
-            wake(stream)
+            entry.stream.time_out(self._clock(), entry.step)
+            wake(entry.stream)
 
     def _flush_commands(self) -> None:
-        commands, self._outgoing[:] = self._outgoing[:], []
-        if commands and self.engine_up:  # else there is nobody to send them to: a new engine is told all anew
-            self._send(commands)
+        for engine in self._engines.values():
+            engine.flush()

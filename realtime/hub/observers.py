@@ -56,16 +56,17 @@ class StreamOrigin(Struct, frozen=True):
 class Observer:
     """Takes no notice of anything. All of these must be quick."""
 
-    def engine_ready(self, hello: api.Hello) -> None: ...
+    def engine_ready(self, engine: int, hello: api.Hello) -> None:
+        """Engines are told apart by numbers; who takes a lost one's place has its number."""
 
-    def engine_lost(self) -> None: ...
+    def engine_lost(self, engine: int) -> None: ...
 
     def started(self, stream: Stream, origin: StreamOrigin, now: float) -> None: ...
 
-    def stepped(self, output: api.StepOutput, now: float) -> None:
+    def stepped(self, engine: int, output: api.StepOutput, now: float) -> None:
         """A step's news are here, and no stream has heard of them yet."""
 
-    def delivered(self, output: api.StepOutput) -> None:
+    def delivered(self, engine: int, output: api.StepOutput) -> None:
         """The step's news have been given to whoever listens."""
 
     def steered(self, stream: Stream, kind: str, steps: int, seconds: float) -> None:
@@ -97,25 +98,25 @@ class Observers(Observer):
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
 
-    def engine_ready(self, hello: api.Hello) -> None:
+    def engine_ready(self, engine: int, hello: api.Hello) -> None:
         for observer in self._observers:
-            observer.engine_ready(hello)
+            observer.engine_ready(engine, hello)
 
-    def engine_lost(self) -> None:
+    def engine_lost(self, engine: int) -> None:
         for observer in self._observers:
-            observer.engine_lost()
+            observer.engine_lost(engine)
 
     def started(self, stream: Stream, origin: StreamOrigin, now: float) -> None:
         for observer in self._observers:
             observer.started(stream, origin, now)
 
-    def stepped(self, output: api.StepOutput, now: float) -> None:
+    def stepped(self, engine: int, output: api.StepOutput, now: float) -> None:
         for observer in self._observers:
-            observer.stepped(output, now)
+            observer.stepped(engine, output, now)
 
-    def delivered(self, output: api.StepOutput) -> None:
+    def delivered(self, engine: int, output: api.StepOutput) -> None:
         for observer in self._observers:
-            observer.delivered(output)
+            observer.delivered(engine, output)
 
     def steered(self, stream: Stream, kind: str, steps: int, seconds: float) -> None:
         for observer in self._observers:

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from realtime.hub.detached_streams import DetachedStreams
 from realtime.hub.ended_streams import EndedStreams
+from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.stream_key import StreamKey
 from realtime.refusal import Refusal
 from realtime.stream.stream import Stream
@@ -30,10 +31,16 @@ class LiveStream(Struct, eq=False):
     stream: Stream
     start_digest: bytes  # what its start said, digested
     quota: StreamQuota
+    engine: ServingEngine | None  # that computes it, or is about to; None while there is none for it
     timeout: Timer | None = None
     grace: Timer | None = None  # until nobody need come back to it
     hold: Timer | None = None  # until its memory is released, while it waits for results of calls
     released: bool = False  # whether what was computed of it was given up, and is to be computed again
+
+    @property
+    def step(self) -> int:
+        """The last one of its engine."""
+        return 0 if self.engine is None else self.engine.step
 
     def end_hold(self) -> None:
         if self.hold is not None:

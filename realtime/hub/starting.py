@@ -9,11 +9,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from engine import api
 from midstream import protocol
 from realtime.hub.frame_tokenizing import check_tools, checked_params, start_digest, text_length, tokenize
 from realtime.hub.output_rules import output_rules
 from realtime.hub.registry import LiveStream
+from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.stream_key import StreamKey
 from realtime.refusal import Refusal
 from realtime.stream.context import Context, of_prompt
@@ -28,7 +28,7 @@ class StreamStarter:
     def __init__(
         self,
         quotas: Quotas,
-        send: Callable[[api.AnyCommand], None],
+        choose: Callable[[Context, int], ServingEngine | None],
         *,
         window: int,
         max_streams: int,
@@ -36,7 +36,7 @@ class StreamStarter:
         max_timeout_ms: int,
     ) -> None:
         self._quotas = quotas
-        self._send = send
+        self._choose = choose
         self._window = window
         self._max_streams = max_streams
         self._max_grace_ms = max_grace_ms
@@ -88,18 +88,21 @@ class StreamStarter:
             quota = self._quotas.admit(key.tenant, frame, parent.prompt_tokens + len(context.output))
         else:
             context, quota = self._of_prompt(key.tenant, frame, tokens, model, turns)
+        number = self._tenants.setdefault(key.tenant, len(self._tenants))
+        engine = self._choose(context, number)
+        assert engine is not None, "it was looked whether there is one"
         stream = Stream(
             next(self._numbers),
             frame,
             context,
-            model=model,
-            tenant=self._tenants.setdefault(key.tenant, len(self._tenants)),
+            model=engine.model,
+            tenant=number,
             window=self._window,
-            send=self._send,
+            engine=engine,
             memory=memory,
             now=now,
         )
-        return LiveStream(key, stream, start_digest(frame), quota)
+        return LiveStream(key, stream, start_digest(frame), quota, engine)
 
     def _of_prompt(
         self,

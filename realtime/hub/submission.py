@@ -1,5 +1,5 @@
-"""The submission of streams to an engine: to a new one all at once, a slice in each turn of the event loop,
-or group by group where one of them may be what killed the last.
+"""The submission of streams to engines: to which one each goes, all at once where many have lost theirs, a
+slice in each turn of the event loop, or group by group where one of them may be what killed the last.
 
 It knows streams by their numbers, and asks the registry for them. What an engine says of them is not heard
 here, nor is a clock looked at.
@@ -7,79 +7,198 @@ here, nor is a clock looked at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from random import Random
+from typing import NamedTuple
 
+from engine.block_digests import SHORT, digests, salt
+from realtime.hub import router
 from realtime.hub.engine_recovery import EngineRecovery
 from realtime.hub.observers import Observer
-from realtime.hub.registry import StreamRegistry
+from realtime.hub.registry import LiveStream, StreamRegistry
+from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.slices import Slices
+from realtime.stream.context import Context
 from realtime.stream.stream import Stream
 
 # To a new engine in one go, a few milliseconds' work: tokens, as which a stream counts that has few.
 SUBMIT_TOKENS, STREAM_TOKENS = 50_000, 500
+
+NAMED = 256  # blocks of a context that are looked for, from its beginning on
+REPLACEMENT_S = 10.0  # for which suspects wait for an engine of their own, where others run
+
+
+class Given(NamedTuple):
+    engine: ServingEngine
+    number: int  # of a stream
 
 
 class Submission:
     def __init__(
         self,
         registry: StreamRegistry,
+        engines: Mapping[int, ServingEngine],
         observer: Observer,
-        next_turn: Callable[[Callable[[], None]], object],
-        submit: Callable[[Stream], None],
+        call_later: Callable[[float, Callable[[], None]], object],
+        submit: Callable[[Stream, ServingEngine], None],
         flush: Callable[[], None],
     ) -> None:
-        """`submit` has a stream say what the engine must know of it; `flush` sends what was said."""
+        """`engines`: those that are there. `submit` has a stream say what its engine must know of it; `flush`
+        sends what was said."""
         self._registry = registry
+        self._engines = engines
         self._observer = observer
+        self._call_later = call_later
         self._submit_one = submit
         self._flush = flush
         self._recovery = EngineRecovery()
-        self._slices = Slices(self._submit, most=SUBMIT_TOKENS, next_turn=next_turn, weight=self._weight)
+        self._suspicious = False  # when it was last looked
+        self._chance = Random()
+        self._slices = Slices(
+            self._submit,
+            most=SUBMIT_TOKENS,
+            next_turn=lambda turn: call_later(0, turn),
+            weight=self._weight,
+        )
+
+    def proven(self, engine: int) -> bool:
+        """Whether everybody whom the engine was given moved on in it."""
+        return self._recovery.proven(engine)
 
     @property
-    def proven(self) -> bool:
-        """Whether everybody whom the last engine was given moved on in it."""
-        return self._recovery.proven
+    def takes_starts(self) -> bool:
+        """Whether there is an engine, and no doubt about which stream killed the last."""
+        return any(map(self._recovery.takes_starts, self._engines))
 
-    @property
-    def suspicious(self) -> bool:
-        """Whether somebody may be what kills engines."""
-        return self._recovery.suspicious
+    def _admits(self, engine: ServingEngine) -> bool:
+        """Whether others may come to it."""
+        return self._recovery.takes_starts(engine.number)
 
-    def engine_lost(self) -> int | None:
-        """Returns the stream that is known to be what kills engines, if one is."""
-        self._slices.clear()
-        return self._recovery.engine_died()
+    def choose(self, context: Context, tenant: int, fingerprint: str | None = None) -> ServingEngine | None:
+        """The engine for a stream. One that has lost another goes on with the very same tokens where the
+        `fingerprint` is the same."""
+        free = [each for each in self._engines.values() if self._admits(each)]
+        equal = [each for each in free if each.fingerprint == fingerprint] or free
+        if len(equal) < 2:
+            return equal[0] if equal else None
+        names = {block: _names(context, tenant, block) for block in {each.block for each in equal}}
+        choices = [each.choice(names[each.block]) for each in equal]
+        return router.choose(choices, len(context), self._chance)
 
-    def engine_ready(self, streams: Iterable[Stream]) -> None:
-        """There is an engine for these, which knows none of them."""
-        computing, waiting = list[int](), list[int]()
-        for stream in streams:
-            (computing if stream.needs_compute else waiting).append(stream.number)
-        self._slices.add(waiting)
-        self._slices.add(self._recovery.engine_ready(computing))
+    def started(self, entry: LiveStream) -> None:
+        """A stream begins. Where there are other engines, it is watched from the start."""
+        engine = entry.engine
+        assert engine is not None, "it begins with one"
+        engine.give(entry.stream.number, len(entry.stream.context))
+        if len(self._engines) > 1 and entry.stream.needs_compute:
+            self._recovery.given(engine.number, [entry.stream.number])
 
-    def progressed(self, number: int) -> None:
-        """A stream has moved on, or is no more."""
-        if not self._recovery.proven:
-            self._slices.add(self._recovery.progressed(number))
+    def engine_lost(self, engine: int, *, blameless: bool) -> int | None:
+        """Returns the stream that is known to be what kills engines, if one is. `blameless`: it was told to
+        end."""
+        culprit = None
+        if blameless:
+            self._recovery.engine_left(engine)
+        else:
+            culprit = self._recovery.engine_died(engine)
+        self._suspicious = self._recovery.suspicious
+        if self._recovery.needs_engine and self._engines:
+            self._call_later(REPLACEMENT_S, self._try_among_others)
+        return culprit
 
-    def preparing(self, number: int) -> None:
+    def engine_ready(self, engine: ServingEngine) -> None:
+        """It knows no stream yet: those that have none are given to it, or to others."""
+        homeless = [entry for entry in self._registry.entries if entry.engine is None]
+        live = [entry.stream for entry in homeless if not entry.stream.concluded]
+        computing = [stream.number for stream in live if stream.needs_compute]
+        self._give(engine, [stream.number for stream in live if not stream.needs_compute])
+        if others := len(self._engines) > 1:
+            for each in self._engines.values():
+                each.ask_for_blocks()
+        self._give(engine, self._recovery.engine_ready(engine.number, computing, others=others))
+        self.place(homeless)
+
+    def place(self, entries: Iterable[LiveStream]) -> None:
+        """Streams that have no engine go on where one runs: who is being read first, and then the shortest.
+        Who is suspected waits."""
+        free = [
+            entry
+            for entry in entries
+            if entry.engine is None
+            and not entry.stream.concluded
+            and not self._recovery.is_suspected(entry.stream.number)
+        ]
+        free.sort(key=lambda entry: (not entry.stream.wants_tokens, len(entry.stream.context)))
+        for entry in free:
+            stream = entry.stream
+            engine = self.choose(stream.context, stream.tenant, stream.fingerprint)
+            if engine is None:
+                return
+            if entry.stream.needs_compute:
+                self._recovery.given(engine.number, [entry.stream.number])
+            self._give(engine, [entry.stream.number])
+
+    def _try_among_others(self) -> None:
+        """No engine has come on which suspects could be tried apart."""
+        if self._recovery.needs_engine and self._engines:
+            engine = min(self._engines.values(), key=lambda each: each.streams)
+            waiting = [entry.stream.number for entry in self._registry.entries if entry.engine is None]
+            self._give(engine, self._recovery.engine_ready(engine.number, waiting, others=True))
+
+    def ended(self, entry: LiveStream) -> None:
+        """A stream is no more."""
+        engine, number = entry.engine, entry.stream.number
+        given = self._recovery.ended(None if engine is None else engine.number, number)
+        if engine is not None:
+            engine.take(number)
+            self._clear(engine, given)
+
+    def progressed(self, engine: ServingEngine, number: int) -> None:
+        """A stream has moved on."""
+        engine.progressed(number)
+        if not self._recovery.proven(engine.number):
+            self._clear(engine, self._recovery.progressed(engine.number, number))
+
+    def preparing(self, engine: ServingEngine, number: int) -> None:
         """The engine has begun with a stream that has no credit: it will hear no token of it."""
-        self._recovery.preparing(number)
+        self._recovery.preparing(engine.number, number)
 
-    def prepared(self) -> None:
-        """Nothing is being prepared any more."""
-        self._slices.add(self._recovery.prepared())
+    def prepared(self, engine: ServingEngine) -> None:
+        """Nothing is being prepared there any more."""
+        self._clear(engine, self._recovery.prepared(engine.number))
 
-    def _weight(self, number: int) -> int:
-        entry = self._registry.by_number(number)
-        return STREAM_TOKENS + (0 if entry is None else len(entry.stream.context))
+    def _clear(self, engine: ServingEngine, given: list[int]) -> None:
+        """Somebody has proven harmless, and these are next; behind the last, whoever else had to wait."""
+        self._give(engine, given)
+        if self._suspicious and not self._recovery.suspicious:
+            self.place(self._registry.entries)
+        self._suspicious = self._recovery.suspicious
 
-    def _submit(self, numbers: list[int]) -> None:
+    def _give(self, engine: ServingEngine, numbers: Iterable[int]) -> None:
+        given = list[Given]()
         for number in numbers:
             entry = self._registry.by_number(number)
             if entry is not None:  # else it ended while it was held back
-                self._submit_one(entry.stream)
+                entry.engine = engine
+                engine.give(number, len(entry.stream.context))
+                given.append(Given(engine, number))
+        self._slices.add(given)
+
+    def _weight(self, one: Given) -> int:
+        entry = self._registry.by_number(one.number)
+        return STREAM_TOKENS + (0 if entry is None else len(entry.stream.context))
+
+    def _submit(self, given: list[Given]) -> None:
+        for engine, number in given:
+            entry = self._registry.by_number(number)
+            if entry is not None and entry.engine is engine:  # else it has ended, or the engine has
+                self._submit_one(entry.stream, engine)
                 self._observer.retried(entry.stream, "engine")
         self._flush()
+
+
+def _names(context: Context, tenant: int, block: int) -> list[bytes]:
+    """By which an engine tells of the blocks that the stream would find there. The last token is always
+    computed."""
+    tokens = context.beginning(NAMED * block + 1)[:-1]
+    return [digest[:SHORT] for digest in digests(tokens, block, salt(tenant))]

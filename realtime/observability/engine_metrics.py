@@ -1,5 +1,5 @@
-"""The metrics of the engine: what it tells of itself each step, as counters that go on when it is
-replaced."""
+"""The metrics of engines, all together: what they tell of themselves each step, as counters that go on when
+one is replaced."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TOTALS = {
 
 class EngineMetrics:
     def __init__(self) -> None:
-        self._stats = api.Stats()
+        self._stats: dict[int, api.Stats] = {}  # of those that serve: those of the last step
         self._before = Counter[str]()  # totals of engines that are gone
         self._restarts = 0
         self._hello: api.Hello | None = None
@@ -40,11 +40,11 @@ class EngineMetrics:
         self._step = self._steps.of()
         self._decode, self._prefill = self._batches.of("decode"), self._batches.of("prefill")
 
-    def engine_ready(self, hello: api.Hello) -> None:
-        self._hello = hello
+    def engine_ready(self, engine: int, hello: api.Hello) -> None:
+        self._hello, self._stats[engine] = hello, api.Stats()
 
-    def stepped(self, stats: api.Stats) -> None:
-        self._stats = stats
+    def stepped(self, engine: int, stats: api.Stats) -> None:
+        self._stats[engine] = stats
         self._computed["prefill"] += stats.prefill_tokens
         self._computed["decode"] += stats.decode_rows
         if stats.decode_rows:
@@ -54,31 +54,32 @@ class EngineMetrics:
         if stats.decode_rows or stats.prefill_rows:
             self._step.observe(stats.step_s)
 
-    def restarted(self) -> None:
+    def engine_lost(self, engine: int) -> None:
         self._restarts += 1
+        stats = self._stats.pop(engine)
         for name in _TOTALS:
-            self._before[name] += getattr(self._stats, name)
-        self._stats = api.Stats()
+            self._before[name] += getattr(stats, name)
 
     def families(self) -> Iterable[Metric]:
         yield self._steps.family()
         yield self._batches.family()
         yield self._tokens()
         for field, (name, help_) in _TOTALS.items():
-            total = self._before[field] + getattr(self._stats, field)
+            total = self._before[field] + self._sum(field)
             yield CounterMetricFamily(name, help_, value=total)
         yield CounterMetricFamily(
             "midstream_engine_restarts", "Times that the engine was started again", value=self._restarts
         )
-        rows = self._stats.decode_rows
+        yield GaugeMetricFamily("midstream_engines", "Engines that serve", value=len(self._stats))
+        rows = self._sum("decode_rows")
         yield GaugeMetricFamily("midstream_batch_rows", "Rows that decoded in the last step", value=rows)
         yield self._blocks()
-        held = self._stats.kv_host
+        held = self._sum("kv_host")
         yield GaugeMetricFamily("midstream_kv_host_blocks", "Blocks kept in the host's memory", value=held)
         yield GaugeMetricFamily(
             "midstream_grammar_states",
             "Lexer states of grammars, beyond the first of each",
-            value=self._stats.lexer_states,
+            value=self._sum("lexer_states"),
         )
         yield self._info()
 
@@ -91,10 +92,12 @@ class EngineMetrics:
 
     def _blocks(self) -> Metric:
         blocks = GaugeMetricFamily("midstream_kv_blocks", "Blocks of the KV cache", labels=["state"])
-        stats = self._stats
-        for state, count in (("used", stats.kv_used), ("cached", stats.kv_cached), ("free", stats.kv_free)):
-            blocks.add_metric([state], count)
+        for state in ("used", "cached", "free"):
+            blocks.add_metric([state], self._sum(f"kv_{state}"))
         return blocks
+
+    def _sum(self, count: str) -> int:
+        return sum(getattr(stats, count) for stats in self._stats.values())
 
     def _info(self) -> Metric:
         names = ["model", "device", "dtype", "attention"]

@@ -75,9 +75,8 @@ class LatencyMetrics:
         self._decode_wait = self.waits.of("decode")
         self._waiting: dict[int, Waiting] = {}
         self._last: dict[int, float] = {}  # of each stream that has a token: when the last one came
-        # The streams of a step are most often those of the step before: these had their last token `then`.
-        self._together: list[int] = []
-        self._then = 0.0
+        # The streams of a step are most often those of its engine's step before, and when that was.
+        self._together: dict[int, tuple[list[int], float]] = {}
 
     def families(self) -> list[HistogramMetricFamily]:
         return [histogram.family() for histogram in (self.ttft, self.gaps, self.rates, self.waits)]
@@ -92,38 +91,50 @@ class LatencyMetrics:
     def started(self, number: int, origin: StreamOrigin, prompt: int, now: float) -> None:
         self._waiting[number] = Waiting(origin, prompt, now)
 
-    def stepped(self, output: api.StepOutput, now: float) -> None:
+    def engine_lost(self, engine: int) -> None:
+        self._part(engine)
+
+    def stepped(self, engine: int, output: api.StepOutput, now: float) -> None:
         began = now - output.stats.step_s
         moved = [news.stream for news in output.news if news.tokens]
         rare = [news for news in output.news if news.changes or news.admitted is not None]
-        if moved == self._together and not rare:
-            self._waited(self._then, began, now, len(moved))
+        together, then = self._together.get(engine, ([], 0.0))
+        if moved == together and not rare:
+            self._waited(then, began, now, len(moved))
         else:
-            self._part()
-            self._one_by_one(moved, rare, began, now)
-        self._then = now
+            self._part(engine)
+            moved = self._one_by_one(moved, rare, began, now)
+        self._together[engine] = moved, now
+        for news in rare:
+            if news.changes:
+                self._changed(news)
 
     def granted(self, number: int) -> None:
         """It waited for the client."""
-        self._part()
+        self._part_all()
         if number in self._last:
             self._last[number] = UNCOUNTED
         elif number in self._waiting:
             self._waiting[number].held_up = True
 
     def finished(self, number: int, origin: StreamOrigin, tokens_per_s: float | None) -> None:
-        self._part()
+        self._part_all()
         self._waiting.pop(number, None)
         self._last.pop(number, None)
         if tokens_per_s is not None:
             self.rates.of(origin.model, "decode").observe(tokens_per_s)
 
-    def _part(self) -> None:
-        """From now on each has a moment of its own."""
-        self._last.update(dict.fromkeys(self._together, self._then))
-        self._together = []
+    def _part_all(self) -> None:
+        for engine in list(self._together):
+            self._part(engine)
 
-    def _one_by_one(self, moved: list[int], rare: list[api.News], began: float, now: float) -> None:
+    def _part(self, engine: int) -> None:
+        """From now on each has a moment of its own."""
+        together, then = self._together.pop(engine, ([], 0.0))
+        self._last.update(dict.fromkeys(together, then))
+
+    def _one_by_one(self, moved: list[int], rare: list[api.News], began: float, now: float) -> list[int]:
+        """Returns those that have their last token now."""
         for news in rare:
             if news.admitted is not None:
                 self._admitted(news.stream, news.admitted, began)
@@ -136,10 +147,7 @@ class LatencyMetrics:
         for before, times in lasts.items():
             assert before is not None
             self._waited(before, began, now, times)
-        self._together, self._then = [number for number in moved if number in self._last], now
-        for news in rare:
-            if news.changes:
-                self._changed(news)
+        return [number for number in moved if number in self._last]
 
     def _waited(self, before: float, began: float, now: float, times: int) -> None:
         self._gap.observe(now - before, times)

@@ -114,29 +114,30 @@ class ListingObserver(Observer):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._tracked: dict[int, TrackedStream] = {}
-        self._hello: api.Hello | None = None
-        self._up = False
-        self._stats = api.Stats()
+        self._hello: api.Hello | None = None  # of the engine that came last
+        self._stats: dict[int, api.Stats] = {}  # of engines that serve: those of the last step
         self._rate = TokenRate(clock())
         self._noted = clock()
 
     # -- told by the hub and the supervisor ------------------------------------------------------
 
-    def engine_ready(self, hello: api.Hello) -> None:
-        self._hello, self._up = hello, True
+    def engine_ready(self, engine: int, hello: api.Hello) -> None:
+        self._hello, self._stats[engine] = hello, api.Stats()
         self._rate = TokenRate(self._clock())
 
-    def engine_lost(self) -> None:
-        self._up, self._stats = False, api.Stats()
+    def engine_lost(self, engine: int) -> None:
+        del self._stats[engine]
 
     def started(self, stream: Stream, origin: StreamOrigin, now: float) -> None:
         self._tracked[stream.number] = TrackedStream(stream, origin, now, TokenRate(now))
 
-    def delivered(self, output: api.StepOutput) -> None:
-        self._stats, now = output.stats, self._clock()
+    def delivered(self, engine: int, output: api.StepOutput) -> None:
+        if engine not in self._stats:
+            return  # it has gone meanwhile
+        self._stats[engine], now = output.stats, self._clock()
         if now - self._noted >= NOTED_EVERY_S:
             self._noted = now
-            self._rate.note(now, output.stats.tokens_total)
+            self._rate.note(now, self._sum("tokens_total"))
             for one in self._tracked.values():
                 one.rate.note(now, one.stream.decoded)
 
@@ -175,16 +176,20 @@ class ListingObserver(Observer):
         )
 
     def _totals(self, connections: int, *, busy: bool) -> Totals:
-        stats, room = self._stats, self._hello.kv_tokens if self._hello else 0
-        # A block may hold its tokens' share of some layers alone.
-        blocks = max(1, stats.kv_used + stats.kv_cached + stats.kv_free)
+        room = self._hello.kv_tokens * len(self._stats) if self._hello else 0
+        used, cached, free = map(self._sum, ("kv_used", "kv_cached", "kv_free"))
+        blocks = max(1, used + cached + free)  # one may hold its tokens' share of some layers alone
         return Totals(
             model=self._hello.model if self._hello else None,
-            engine=self._up,
+            engine=bool(self._stats),
             connections=connections,
-            batch_rows=stats.decode_rows + stats.prefill_rows if busy else 0,
-            tokens_per_s=self._rate.rate(self._clock(), stats.tokens_total) if busy else 0.0,
-            kv_used_tokens=stats.kv_used * room // blocks,
-            kv_cached_tokens=stats.kv_cached * room // blocks,
-            kv_free_tokens=stats.kv_free * room // blocks,
+            batch_rows=self._sum("decode_rows") + self._sum("prefill_rows") if busy else 0,
+            tokens_per_s=self._rate.rate(self._clock(), self._sum("tokens_total")) if busy else 0.0,
+            kv_used_tokens=used * room // blocks,
+            kv_cached_tokens=cached * room // blocks,
+            kv_free_tokens=free * room // blocks,
         )
+
+    def _sum(self, count: str) -> int:
+        """Of all engines."""
+        return sum(getattr(stats, count) for stats in self._stats.values())

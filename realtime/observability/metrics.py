@@ -82,22 +82,23 @@ class Metrics(Observer):
 
     # -- told by the hub and the supervisor ------------------------------------------------------
 
-    def engine_ready(self, hello: api.Hello) -> None:
-        self._engine.engine_ready(hello)
+    def engine_ready(self, engine: int, hello: api.Hello) -> None:
+        self._engine.engine_ready(engine, hello)
         self._times.engine_ready(hello.model)
 
-    def engine_lost(self) -> None:
-        self._engine.restarted()
+    def engine_lost(self, engine: int) -> None:
+        self._engine.engine_lost(engine)
+        self._times.engine_lost(engine)
 
     def started(self, stream: Stream, origin: StreamOrigin, now: float) -> None:
         self._live[stream.number] = stream, origin
         self._times.started(stream.number, origin, stream.prompt_tokens, now)
         self._usage.started(origin.tenant, stream)
 
-    def stepped(self, output: api.StepOutput, now: float) -> None:
-        self._engine.stepped(output.stats)
+    def stepped(self, engine: int, output: api.StepOutput, now: float) -> None:
+        self._engine.stepped(engine, output.stats)
         self._discarded += output.stats.discarded
-        self._times.stepped(output, now)
+        self._times.stepped(engine, output, now)
 
     def steered(self, stream: Stream, kind: str, steps: int, seconds: float) -> None:
         self._steps.of(kind).observe(steps)

@@ -28,6 +28,7 @@ class TrackedStream(Struct):
     context: Context  # for its children
     prefill: Span | None = None
     steps: int = 0
+    engine: int | None = None  # whose news it had last
 
     def end_prefill(self, at_ns: int | None = None) -> None:
         if self.prefill is not None:
@@ -43,13 +44,14 @@ class Traces(Observer):
         self._emitting: list[TrackedStream] = []
         self._heard_ns = 0
 
-    def engine_ready(self, hello: api.Hello) -> None:
+    def engine_ready(self, engine: int, hello: api.Hello) -> None:
         self._block = hello.block
 
-    def engine_lost(self) -> None:
+    def engine_lost(self, engine: int) -> None:
         for tracked_stream in self._tracked.values():
-            tracked_stream.span.add_event("engine lost")
-            tracked_stream.end_prefill()
+            if tracked_stream.engine == engine:
+                tracked_stream.span.add_event("engine lost")
+                tracked_stream.end_prefill()
 
     def started(self, stream: Stream, origin: StreamOrigin, now: float) -> None:
         carrier = {} if origin.traceparent is None else {"traceparent": origin.traceparent}
@@ -66,7 +68,7 @@ class Traces(Observer):
         if span.is_recording():
             self._tracked[stream.number] = TrackedStream(stream, span, set_span_in_context(span, Context()))
 
-    def stepped(self, output: api.StepOutput, now: float) -> None:
+    def stepped(self, engine: int, output: api.StepOutput, now: float) -> None:
         if not self._tracked:
             return
         self._heard_ns = time.time_ns()
@@ -74,9 +76,10 @@ class Traces(Observer):
         for news in output.news:
             tracked_stream = self._tracked.get(news.stream)
             if tracked_stream is not None:
+                tracked_stream.engine = engine
                 self._moved(tracked_stream, news, output.stats, began_ns)
 
-    def delivered(self, output: api.StepOutput) -> None:
+    def delivered(self, engine: int, output: api.StepOutput) -> None:
         emitting, self._emitting = self._emitting, []
         for tracked_stream in emitting:
             self._tracer.start_span("emit", tracked_stream.context, start_time=self._heard_ns).end()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import islice
 
 from engine import api
 from midstream import protocol
@@ -56,6 +57,12 @@ class Context:
     def __len__(self) -> int:
         """All tokens that an engine is told of."""
         return len(self.prompt) + self._behind_prompt
+
+    def beginning(self, most: int) -> array[int]:
+        """The first of them, up to so many."""
+        if len(self.prompt) >= most:
+            return self.prompt[:most]
+        return self.prompt + array("i", islice(self.output.context(), most - len(self.prompt)))
 
     @property
     def _behind_prompt(self) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -56,12 +57,23 @@ class PendingCommand(Struct):
         return self.frame is not None and not self.preliminary
 
 
+class Computing(Protocol):
+    """The engine that computes a stream, as far as that knows it."""
+
+    @property
+    def fingerprint(self) -> str: ...
+    @property
+    def step(self) -> int:
+        """Its last."""
+
+    def say(self, command: api.AnyCommand) -> None: ...
+
+
 class PendingCommands:
-    def __init__(self, send: Callable[[api.AnyCommand], None]) -> None:
-        self.has_engine = False  # whether there is an engine that knows the stream
+    def __init__(self) -> None:
+        self.engine: Computing | None = None  # that knows the stream
         self.bytes = 0  # of those that wait
         self._pending: deque[PendingCommand] = deque()
-        self._send = send
 
     @property
     def waiting(self) -> bool:
@@ -70,12 +82,12 @@ class PendingCommands:
     def __iter__(self) -> Iterator[PendingCommand]:
         return iter(self._pending)
 
-    def submit(self, submit: api.Submit) -> None:
+    def submit(self, submit: api.Submit, engine: Computing) -> None:
         """To an engine that does not know the stream, and behind it all that had no reply."""
-        self.has_engine = True
-        self._send(submit)
+        self.engine = engine
+        engine.say(submit)
         for pending in self._pending:
-            pending.step = 0  # a new engine counts its steps anew
+            pending.step = engine.step  # each counts its own
         self._send_made(self._pending)
 
     def request(self, pending: PendingCommand) -> None:
@@ -121,8 +133,8 @@ class PendingCommands:
 
     def send(self, command: api.AnyCommand) -> None:
         """A command that has no reply. Without an engine there is nobody who need hear it."""
-        if self.has_engine:
-            self._send(command)
+        if self.engine is not None:
+            self.engine.say(command)
 
     @property
     def goes_back(self) -> bool:

@@ -13,7 +13,7 @@ it is its own record: prompt, output, and the commands that had no reply.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -43,7 +43,15 @@ from realtime.stream.memory import (
 )
 from realtime.stream.outbox import Outbox, OutgoingEvent, PendingToken
 from realtime.stream.params import merged, stops
-from realtime.stream.pending_commands import CallFrame, Owe, PendingCommand, PendingCommands, Reply, SendReply
+from realtime.stream.pending_commands import (
+    CallFrame,
+    Computing,
+    Owe,
+    PendingCommand,
+    PendingCommands,
+    Reply,
+    SendReply,
+)
 from realtime.stream.span_events import guarded, tell_lengths
 from realtime.stream.states import State, check_transition
 from realtime.stream.stopwatch import Stopwatch
@@ -72,7 +80,7 @@ class Stream:
         model: ServedModel,
         tenant: int,
         window: int,
-        send: Callable[[api.AnyCommand], None],
+        engine: Computing,
         memory: MemoryAccount,
         now: float,
     ) -> None:
@@ -96,12 +104,12 @@ class Stream:
         self._fingerprint = model.fingerprint  # of the engine that computes it
         self._told_fingerprint = model.fingerprint
         self._priority = start.priority
-        self._tenant = tenant
+        self.tenant = tenant  # by the number that engines know
         self._requested_params = context.params  # when everything that was requested has taken effect
         self._tools = ToolLoop(start, context.output.spans)
         self._arguments = ToldArguments(context.output.spans, whole=start.whole_arguments)
         self._decoded_turns: list[DecodedTurn] = []
-        self._commands = PendingCommands(send)
+        self._commands = PendingCommands()
         self._cancel: PendingCommand | None = None
         self._cancel_end: End = ("cancelled", None)  # how a cancel ends it
         self._cancel_replies: list[tuple[str, SendReply]] = []  # who else cancelled, each with a ref
@@ -128,7 +136,7 @@ class Stream:
         if start.fork is not None:
             self.outbox.begin_with(*self._snapshot(context.inherited))
         self.credit.granted = self._grantable()
-        self.submit(model.fingerprint, now)
+        self.submit(engine, now)
         self._close_reasoning()
         self._update_memory()
 
@@ -159,6 +167,11 @@ class Stream:
         if state != self._checked_state:
             check_transition(self._checked_state, state)
             self._checked_state = state
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the engine that computed it last."""
+        return self._fingerprint
 
     @property
     def paused(self) -> PauseReason | None:
@@ -510,7 +523,7 @@ class Stream:
             return
         frame = protocol.Cancel(request_id=self.request_id, ref=ref)
         self._cancel = PendingCommand(api.Cancel(self.number), frame, step, received_s=now)
-        if self._conclusion or not self._commands.has_engine:
+        if self._conclusion or self._commands.engine is None:
             self._finish(api.Finish("cancelled"), now)
         else:
             self._commands.send(api.Cancel(self.number))
@@ -611,26 +624,27 @@ class Stream:
 
     # -- engines ---------------------------------------------------------------------------------
 
-    def submit(self, fingerprint: str, now: float) -> None:
+    def submit(self, engine: Computing, now: float) -> None:
         """To an engine that does not know it: all that stands, and the commands that had no reply. Where it
         may go on otherwise than it would have, its listener hears of it."""
-        self._fingerprint = fingerprint
-        if fingerprint != self._told_fingerprint and self._paused is None:
+        self._fingerprint = engine.fingerprint
+        if engine.fingerprint != self._told_fingerprint and self._paused is None:
             self._pause("engine", len(self.output), now)
         self._commands.submit(
             self.context.submission(
                 self.number,
                 credit=self.credit.granted,
                 priority=self._priority,
-                tenant=self._tenant,
+                tenant=self.tenant,
                 paused=self._paused in HOLDING,
                 hold_at_eos=self._tools.holds_at_eos,
-            )
+            ),
+            engine,
         )
 
     def lose_engine(self, now: float) -> None:
         """The engine is gone, and what it knew of this stream with it. Another will have it anew."""
-        self._commands.has_engine = False
+        self._commands.engine = None
         if self._cancel and not self.ended:
             self._finish(api.Finish("cancelled"), now)
         elif self.wants_tokens and self._paused is None and self._stopwatch.admitted:
@@ -928,7 +942,8 @@ class Stream:
                 self._commands.request(PendingCommand(api.Resume(self.number), None, 0, silent=True))
             return
         self._take_back(min(self.outbox.known, len(self.output) - 1))
-        self.submit(self._fingerprint, now)
+        assert self._commands.engine is not None, "it has just said so"
+        self.submit(self._commands.engine, now)
 
     def _go_back(self, verdict: Verdict, index: int) -> None:
         """The engine has."""

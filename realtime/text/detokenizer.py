@@ -103,7 +103,7 @@ class TextStream:
         their text have been let out; what may begin a stop string is held once more, and `released` says how
         much of the rest stands. None of the tokens that stand stops it."""
         behind = TextStream(self._tokenizer)  # decodes what is taken back
-        if index < self._empty_tokens:
+        if self._leading_spaces or index < self._empty_tokens:
             for token in tokens[:index]:
                 behind.feed(token)
         else:

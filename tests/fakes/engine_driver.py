@@ -230,21 +230,21 @@ class Told:
     injections: Injections = field(default_factory=list)
     changes: list[api.AnyChange] = field(default_factory=list)
     voided: list[tuple[list[int], Injections]] = field(default_factory=list)  # what stood before each rewind
-    steered: list[tuple[list[int], api.AnyCommand, api.AnyChange]] = field(
+    steered: list[tuple[list[int], api.StreamCommand, api.AnyChange]] = field(
         default_factory=list
     )  # the output that stood before each command's effect
     logprobs: list[api.Logprob] = field(default_factory=list)
     admitted: int | None = None
     finish: api.Finish | None = None
     paused: bool = False
-    awaited: deque[api.AnyCommand] = field(default_factory=deque)
+    awaited: deque[api.StreamCommand] = field(default_factory=deque)
 
     @property
     def known(self) -> int:
         """Tokens in its context."""
         return len(self.submit.tokens) + len(self.tokens) + sum(len(put) for _, put in self.injections)
 
-    def asked(self, command: api.AnyCommand) -> None:
+    def asked(self, command: api.StreamCommand) -> None:
         if isinstance(command, api.Grant):
             self.credit = max(self.credit, command.credit)
         if type(command) in ANSWERS:
@@ -277,7 +277,7 @@ class Told:
             self.admitted = news.admitted
         self.finish = None if held else news.finish
 
-    def _did(self, command: api.AnyCommand, change: api.AnyChange) -> None:
+    def _did(self, command: api.StreamCommand, change: api.AnyChange) -> None:
         match command, change:
             case api.Truncate(index=index), api.Truncated():
                 self.voided.append((list(self.tokens), list(self.injections)))
@@ -320,7 +320,7 @@ class Driver:
     def stats(self) -> api.Stats:
         return self.outputs[-1].stats
 
-    def send(self, *commands: api.AnyCommand) -> None:
+    def send(self, *commands: api.StreamCommand) -> None:
         for command in commands:
             if isinstance(command, api.Submit):
                 self.told[command.stream] = Told(command, command.credit, paused=command.paused)
@@ -343,7 +343,7 @@ class Driver:
                 self.told[news.stream].hear(news)
             self.outputs.append(output)
 
-    def settle(self, *commands: api.AnyCommand, steps: int = 3000) -> None:
+    def settle(self, *commands: api.StreamCommand, steps: int = 3000) -> None:
         """Send, and step until there is nothing to do."""
         self.send(*commands)
         for _ in range(steps):

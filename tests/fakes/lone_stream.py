@@ -25,6 +25,16 @@ CANCELLED = api.Finish("cancelled")
 RUN_OUT = api.Finish("length")
 
 
+class Heard:
+    """An engine that does nothing but keep what it is told."""
+
+    step = 0
+
+    def __init__(self, fingerprint: str, commands: list[api.AnyCommand]) -> None:
+        self.fingerprint = fingerprint
+        self.say = commands.append
+
+
 class LoneStream:
     def __init__(
         self,
@@ -61,7 +71,7 @@ class LoneStream:
             model=model,
             tenant=0,
             window=WINDOW,
-            send=self.commands.append,
+            engine=Heard(model.fingerprint, self.commands),
             memory=self.memory,
             now=self.now,
         )
@@ -103,7 +113,7 @@ class LoneStream:
 
     def new_engine(self, fingerprint: str = MODEL.fingerprint) -> api.Submit:
         """Another engine; what is sent to it behind the submission stays in `commands`."""
-        self.stream.submit(fingerprint, self.now)
+        self.stream.submit(Heard(fingerprint, self.commands), self.now)
         submit = self.commands.pop(0)
         assert isinstance(submit, api.Submit)
         return submit

@@ -109,7 +109,7 @@ class CountingObserver(Observer):
         self.tokens_discarded = 0
         self.steps = 0
 
-    def stepped(self, output: api.StepOutput, now: float) -> None:
+    def stepped(self, engine: int, output: api.StepOutput, now: float) -> None:
         self.steps += 1
 
     def steered(self, stream: Stream, kind: str, steps: int, seconds: float) -> None:
@@ -133,30 +133,69 @@ def toy_tokenizer() -> Tokenizer:
     return Tokenizer.load(toy_model.FOLDER)
 
 
+STEP_S = 0.01
+
+
+class SimulatedEngine:
+    """One, with what is under way to it and from it."""
+
+    def __init__(self, size: EngineSize) -> None:
+        self.engine = toy_engine(size)
+        self.alive = True
+        self.down: deque[list[api.AnyCommand]] = deque()
+        self.up: deque[api.StepOutput] = deque()
+        self._size = size
+        self._undrained = False
+
+    def die(self) -> None:
+        """With everything that was under way."""
+        self.alive = self._undrained = False
+        self.down.clear()
+        self.up.clear()
+
+    def revive(self) -> None:
+        self.engine, self.alive = toy_engine(self._size), True
+
+    def deliver_down(self) -> None:
+        if self.down:
+            self.engine.send(self.down.popleft())
+            self._undrained = True
+
+    def step(self) -> None:
+        if self.alive:
+            output = self.engine.step()
+            output.stats.step_s = STEP_S  # outside of time, as all else
+            self.up.append(output)
+            self._undrained = False
+            self.engine.audit()
+
+    @property
+    def at_rest(self) -> bool:
+        """Nothing is under way, and the engine would wait for a command."""
+        return self.alive and not (self.down or self.up or self._undrained) and self.engine.idle
+
+
 class SimulatedServer:
     def __init__(
         self,
         size: EngineSize,
         *,
+        engines: int = 1,
         window: int = 8,
         clock: Clock | None = None,
         observer: Observer | None = None,
         tokenizer: Tokenizer | None = None,
         **limits: Any,
     ) -> None:
-        """`limits` are the hub's."""
+        """`limits` are the hub's. Where no engine is named, the first is meant."""
         self._tokenizer = tokenizer or toy_tokenizer()
         self.clock = clock or Clock()
-        self.engine: Engine = toy_engine(size)
-        self.alive = True  # the engine
-        self._size = size
-        self.down: deque[list[api.AnyCommand]] = deque()
-        self.up: deque[api.StepOutput] = deque()
+        self.engines = [SimulatedEngine(size) for _ in range(engines)]
         self.counts = CountingObserver()
         self.window = window
         self.refs = map(str, itertools.count())
         self.hub = Hub(
-            self.down.append,
+            lambda number, commands: self.engines[number].down.append(commands),
             Observers(self.counts, observer or Observer()),
             window=window,
             clock=self.clock,
@@ -168,28 +207,40 @@ class SimulatedServer:
         self.refused: set[str | None] = set()  # refs of frames that some listener was told no about
         self.transitions: set[tuple[State, State]] = set()  # that were seen
         self._states: dict[Stream, State] = {}
-        self._undrained = False
-        self._introduce()
+        for number in range(engines):
+            self._introduce(number)
 
-    def _introduce(self, fingerprint: str = "fp") -> None:
-        self.hub.engine_ready(
-            ServedModel("toy", self._tokenizer, toy_model.VOCAB, self.engine.runner.context, fingerprint)
-        )
+    @property
+    def engine(self) -> Engine:
+        return self.engines[0].engine
 
-    def kill_engine(self) -> None:
+    @property
+    def alive(self) -> bool:
+        return self.engines[0].alive
+
+    @property
+    def down(self) -> deque[list[api.AnyCommand]]:
+        return self.engines[0].down
+
+    @property
+    def up(self) -> deque[api.StepOutput]:
+        return self.engines[0].up
+
+    def _introduce(self, number: int, fingerprint: str = "fp") -> None:
+        context = self.engines[number].engine.runner.context
+        model = ServedModel("toy", self._tokenizer, toy_model.VOCAB, context, fingerprint)
+        self.hub.engine_ready(number, model, self.engines[number].engine.cache.block_size)
+
+    def kill_engine(self, number: int = 0) -> None:
         """With everything that was under way from it and to it."""
-        self.alive = False
-        self.down.clear()
-        self.up.clear()
-        self._undrained = False
-        self.hub.engine_lost()
-        assert not self.down, "there is nobody to send it to"
+        self.engines[number].die()
+        self.hub.engine_lost(number)
+        assert not self.engines[number].down, "there is nobody to send it to"
         self.look()
 
-    def revive_engine(self, fingerprint: str = "fp") -> None:
-        self.engine = toy_engine(self._size)
-        self.alive = True
-        self._introduce(fingerprint)
+    def revive_engine(self, fingerprint: str = "fp", number: int = 0) -> None:
+        self.engines[number].revive()
+        self._introduce(number, fingerprint)
 
     def look(self) -> None:
         """Hold every stream's life against the table."""
@@ -204,37 +255,34 @@ class SimulatedServer:
             if self._states[stream] == "finished":
                 del self._states[stream]
 
-    def deliver_down(self) -> None:
-        """The oldest commands under way reach the engine's inbox."""
-        if self.down:
-            self.engine.send(self.down.popleft())
-            self._undrained = True
+    def deliver_down(self, number: int = 0) -> None:
+        """The oldest commands under way reach an engine's inbox."""
+        self.engines[number].deliver_down()
 
-    def step(self) -> None:
-        if not self.alive:
-            return
-        self.up.append(self.engine.step())
-        self._undrained = False
-        self.engine.audit()
+    def step(self, number: int = 0) -> None:
+        self.engines[number].step()
 
-    def deliver_up(self) -> None:
+    def deliver_up(self, number: int = 0) -> None:
         """The oldest step output under way reaches the hub."""
-        if self.up:
-            output = self.up.popleft()
+        up = self.engines[number].up
+        if up:
+            output = up.popleft()
             for news in output.news:
                 self.counts.decoded[news.stream] += len(news.tokens)
-            self.hub.receive_step(output)
+            self.hub.receive_step(number, output)
             self.look()
 
     def tick(self) -> None:
-        """Everything under way arrives, and the engine makes a step of it that arrives too."""
-        while self.down:
-            self.deliver_down()
-        self.step()
-        while self.up:
-            self.deliver_up()
+        """Everything under way arrives, and each engine makes a step of it that arrives too."""
+        for number, engine in enumerate(self.engines):
+            while engine.down:
+                self.deliver_down(number)
+            self.step(number)
+            while engine.up:
+                self.deliver_up(number)
 
     @property
     def at_rest(self) -> bool:
-        """Nothing is under way, and the engine would wait for a command."""
-        return self.alive and not (self.down or self.up or self._undrained) and self.engine.idle
+        """Nothing is under way, and the engines that live would wait for a command."""
+        alive = [engine for engine in self.engines if engine.alive]
+        return bool(alive) and all(engine.at_rest for engine in alive)

@@ -44,7 +44,7 @@ def short_of_memory(runner: Runner) -> Runner:
     return FaultyRunner(runner, max_rows=2)
 
 
-def submits() -> list[api.AnyCommand]:
+def submits() -> list[api.StreamCommand]:
     """Streams with the culprit's beginning, before it and behind it."""
     lengths = {0: 3, 1: 13, CULPRIT: 17, 3: 25, 4: 9}
     return [api.Submit(stream, PROMPT[:length], greedy(24), 1000) for stream, length in lengths.items()]

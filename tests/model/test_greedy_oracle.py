@@ -128,7 +128,7 @@ def schedules(draw: st.DrawFn, sizes: list[Limits]) -> tuple[Limits, list[Start]
     return limits, starts, draw(st.lists(action, min_size=30, max_size=60))
 
 
-def commands(driver: Driver, action: Action) -> list[api.AnyCommand]:
+def commands(driver: Driver, action: Action) -> list[api.StreamCommand]:
     """What an action sends, in view of what its stream has been told so far."""
     stream, told = action.stream, driver.told[action.stream]
     match action.kind:

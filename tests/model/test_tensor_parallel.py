@@ -92,7 +92,7 @@ def steered(engine: Engine) -> Driver:
         told = driver.told[stream]
         if told.finish is None:
             written = len(told.tokens)
-            does: list[list[api.AnyCommand]] = [
+            does: list[list[api.StreamCommand]] = [
                 [api.Pause(stream)],
                 [api.Pause(stream, release=True), api.Resume(stream)],
                 [api.Resume(stream), api.Grant(stream, written + 9)],

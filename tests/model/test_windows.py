@@ -44,7 +44,7 @@ def spoken(architecture: str, limits: Limits = ROOMY, length: int = 90) -> Drive
     return driver
 
 
-def computed(driver: Driver, *commands: api.AnyCommand) -> int:
+def computed(driver: Driver, *commands: api.StreamCommand) -> int:
     """How many tokens are computed until there is nothing to do."""
     since = len(driver.outputs)
     driver.settle(*commands)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from realtime.config import parse
-from realtime.engines import process_link
+from realtime.fleet import process_link
 from realtime.observability import trace_export
 from realtime.server import CANCEL_S, CLOSE_S
 

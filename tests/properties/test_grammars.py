@@ -112,7 +112,7 @@ def _of(number: int | None, way: Way) -> api.Grammar | None:
     return None if number is None else told(MANY[number % len(MANY)], force=way.force)
 
 
-def settle(driver: Driver, *commands: api.AnyCommand) -> None:
+def settle(driver: Driver, *commands: api.StreamCommand) -> None:
     """Until stream 1 has nothing to do, whatever others do."""
     driver.settle(*commands)
 

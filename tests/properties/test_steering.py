@@ -51,7 +51,7 @@ class Act:
     kind: str
     amount: int
 
-    def commands(self, told: Told) -> list[api.AnyCommand]:
+    def commands(self, told: Told) -> list[api.StreamCommand]:
         stream = self.stream
         match self.kind:
             case "adjust":

@@ -92,7 +92,7 @@ def _steering(what: str, name: str) -> protocol.StreamFrame:
 
 
 class Everything(RuleBasedStateMachine):
-    overlap = False
+    overlap, engines = False, 1
 
     @initialize(
         size=st.sampled_from(SIZES),
@@ -101,7 +101,8 @@ class Everything(RuleBasedStateMachine):
         credit=st.lists(explicit_or_not(), min_size=3, max_size=3),
     )
     def open(self, size: EngineSize, window: int, asked: list[Params], credit: list[Credit | None]) -> None:
-        self.server = SimulatedServer(dataclasses.replace(size, overlap=self.overlap), window=window)
+        size = dataclasses.replace(size, overlap=self.overlap)
+        self.server = SimulatedServer(size, engines=self.engines, window=window)
         self.readers = [Reader(self.server, tenant) for tenant in ("one", "one", "two")]
         self.left: list[Reader] = []
         self.names = itertools.count()
@@ -284,17 +285,17 @@ class Everything(RuleBasedStateMachine):
         for _ in range(times):
             self.server.tick()
 
-    @rule()
-    def step(self) -> None:
-        self.server.step()
+    @rule(engine=PICK)
+    def step(self, engine: int) -> None:
+        self.server.step(engine % self.engines)
 
-    @rule()
-    def deliver_down(self) -> None:
-        self.server.deliver_down()
+    @rule(engine=PICK)
+    def deliver_down(self, engine: int) -> None:
+        self.server.deliver_down(engine % self.engines)
 
-    @rule()
-    def deliver_up(self) -> None:
-        self.server.deliver_up()
+    @rule(engine=PICK)
+    def deliver_up(self, engine: int) -> None:
+        self.server.deliver_up(engine % self.engines)
 
     @rule(seconds=st.sampled_from([0.01, 0.3]))
     def wait(self, seconds: float) -> None:
@@ -351,15 +352,19 @@ class Everything(RuleBasedStateMachine):
         if account and other is not reader and other.tenant == reader.tenant:
             other.steer_elsewhere(_steering(what, account.request_id))
 
-    @rule()
-    def kill_engine(self) -> None:
-        if self.server.alive:
-            self.server.kill_engine()
+    @rule(engine=PICK)
+    def kill_engine(self, engine: int) -> None:
+        if self.server.engines[engine % self.engines].alive:
+            self.server.kill_engine(engine % self.engines)
 
-    @precondition(lambda self: not self.server.alive)
-    @rule()
-    def revive_engine(self) -> None:
-        self.server.revive_engine()
+    @precondition(lambda self: self.dead_engines)
+    @rule(which=PICK)
+    def revive_engine(self, which: int) -> None:
+        self.server.revive_engine(number=self.dead_engines[which % len(self.dead_engines)])
+
+    @property
+    def dead_engines(self) -> list[int]:
+        return [number for number, engine in enumerate(self.server.engines) if not engine.alive]
 
     @precondition(lambda self: len(self.left) < 2)
     @rule(reader=PICK)
@@ -380,8 +385,8 @@ class Everything(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "server"):
             return
-        if not self.server.alive:
-            self.server.revive_engine()
+        for dead in self.dead_engines:
+            self.server.revive_engine(number=dead)
         stalled = [reader for reader in self.readers if not reader.ready]
         self.finish([reader for reader in self.readers if reader.ready])  # whoever stalls delays nobody
         self.finish(stalled)
@@ -420,8 +425,9 @@ class Everything(RuleBasedStateMachine):
         server = self.server
         assert server.hub.streams == []
         assert not server.clock.waiting
-        assert not server.engine.scheduler.sequences
-        assert server.engine.cache.used == 0
+        for one in server.engines:
+            assert not one.engine.scheduler.sequences
+            assert one.engine.cache.used == 0
 
 
 TestEverything = Everything.TestCase
@@ -432,6 +438,16 @@ class Overlapped(Everything):
     """An engine that hears of its tokens one step later."""
 
     overlap = True
+
+
+class Fleet(Everything):
+    """Several engines: whoever loses one goes on at another, or waits to be tried apart."""
+
+    engines = 3
+
+
+TestFleet = Fleet.TestCase
+TestFleet.settings = settings(SETTINGS, max_examples=int(EXAMPLES or 40))
 
 
 TestOverlapped = Overlapped.TestCase

@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 PATIENCE_S = 30.0  # for what must happen; nothing is expected to take a tenth of it
+POLL_S = 0.02  # who asks all the time takes it from those who are waited for
 Metrics = dict[str, float]
 
 
@@ -81,8 +82,8 @@ class Served:
         metrics: Metrics = {}
         try:
             async with asyncio.timeout(PATIENCE_S):
-                while not condition(metrics := await self.metrics()):
-                    pass
+                while not condition(metrics := await self.metrics()):  # noqa: ASYNC110 - of another process
+                    await asyncio.sleep(POLL_S)
         except TimeoutError:
             raise AssertionError(f"it never came to that: {metrics}") from None
         return metrics

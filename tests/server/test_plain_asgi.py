@@ -15,8 +15,9 @@ from realtime.access.authentication import Credentials
 from realtime.access.connection_limits import OpenConnections
 from realtime.app import Endpoints, application
 from realtime.background_tasks import BackgroundTasks
-from realtime.engines.supervisor import Supervisor
-from realtime.engines.thread_link import ThreadLink
+from realtime.fleet.fleet import EnginePlace, Fleet
+from realtime.fleet.supervisor import Patience
+from realtime.fleet.thread_link import ThreadLink
 from realtime.hub.hub import Hub
 from realtime.observability.listing import ListingObserver
 from realtime.observability.metrics import Metrics
@@ -33,14 +34,12 @@ async def served_by_uvicorn() -> AsyncIterator[str]:
     metrics = Metrics()
     options = api.EngineOptions(model="toy", kv_tokens=4096)
     background = BackgroundTasks()
-    supervisor = Supervisor(
-        lambda hear, closed: ThreadLink(options, hear, closed), metrics, background, silence_s=30.0
-    )
-    hub = supervisor.hub = Hub(supervisor.send, metrics, window=64, max_streams=10)
-    await supervisor.start()
+    place = EnginePlace("the engine", lambda hear, closed: ThreadLink(options, hear, closed))
+    fleet = Fleet([place], metrics, background, patience=Patience(30.0))
+    hub = fleet.hub = Hub(fleet.send, metrics, window=64, max_streams=10)
+    await fleet.start()
     doors = Endpoints(
         hub,
-        supervisor,
         metrics,
         LIMITS,
         credentials=Credentials(),
@@ -58,7 +57,7 @@ async def served_by_uvicorn() -> AsyncIterator[str]:
         finally:
             server.should_exit = True
             await task
-            await supervisor.stop()
+            await fleet.stop()
 
 
 @pytest.mark.parametrize("encoding", ["midstream.v1.json", "midstream.v1.msgpack"])

@@ -1,7 +1,7 @@
 """A little of everything that `make reliability` tries: what it holds a server to must hold here as well.
 
 How much, how often and how fast is measured there; here nothing is timed. Engines that die and hang are in
-`test_engine_death.py`, the cases of RFC 6455 in `test_conformance.py`.
+`test_engine_death.py` and `test_fleet.py`, the cases of RFC 6455 in `test_conformance.py`.
 """
 
 from __future__ import annotations

@@ -24,7 +24,6 @@ from realtime.access.keyring import Keyring
 from realtime.access.revocation import revoke
 from realtime.app import Endpoints, application, guarded_routes
 from realtime.background_tasks import BackgroundTasks
-from realtime.engines.supervisor import Supervisor
 from realtime.http.guard import Access, Guard
 from realtime.hub.observers import Caller
 from realtime.keys_command import main
@@ -91,12 +90,8 @@ def app_of(credentials: Credentials) -> ASGIApp:
 def endpoints_of(credentials: Credentials, background: BackgroundTasks | None = None) -> Endpoints:
     metrics = Metrics()
     background = background or BackgroundTasks()
-    supervisor = Supervisor(
-        lambda hear, closed: pytest.fail("there is no engine here"), metrics, background, silence_s=1
-    )
     return Endpoints(
         SimulatedServer(ROOM).hub,
-        supervisor,
         metrics,
         LIMITS,
         credentials=credentials,
@@ -235,7 +230,7 @@ def _lower(headers: dict[str, str]) -> dict[str, str]:
 def test_probes_come_by_whatever_name_and_way(path: str) -> None:
     client = TestClient(app_of(Credentials()), base_url="http://midstream.default.svc:8000")
     answer = client.get(path, headers={"X-Forwarded-For": "10.0.0.1", "Sec-Fetch-Site": "cross-site"})
-    assert answer.json()["status"] in ("ok", "engine not ready")
+    assert answer.json()["status"] in ("ok", "ready")
 
 
 async def test_the_server_is_not_well_while_one_of_its_tasks_is_dead() -> None:

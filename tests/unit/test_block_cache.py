@@ -8,8 +8,8 @@ from hashlib import blake2b
 
 import pytest
 
+from engine import block_digests
 from engine.api import Sampling
-from engine.schedule import block_names
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.sequence import Sequence
 
@@ -255,7 +255,7 @@ def test_what_is_asked_for_again_is_not_hashed_again(monkeypatch: pytest.MonkeyP
         hashed["blocks"] += 1
         return blake2b(data, digest_size=digest_size)
 
-    monkeypatch.setattr(block_names, "blake2b", counted)
+    monkeypatch.setattr(block_digests, "blake2b", counted)
     for _ in range(3):  # it finds no room for the rest
         assert cache.match_prefix(other) == 16
         cache.release(other)

@@ -50,7 +50,12 @@ def midstream_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[s
 
 
 @pytest.mark.parametrize(
-    ("command", "module"), [("serve", "realtime.__main__"), ("keys", "realtime.keys_command")]
+    ("command", "module"),
+    [
+        ("serve", "realtime.__main__"),
+        ("engine", "realtime.engine_command"),
+        ("keys", "realtime.keys_command"),
+    ],
 )
 def test_the_servers_commands_get_the_rest_of_the_line(
     monkeypatch: pytest.MonkeyPatch, command: str, module: str
@@ -62,7 +67,7 @@ def test_the_servers_commands_get_the_rest_of_the_line(
     assert fake.argv == ["--port", "0", "--help", "--version"]
 
 
-@pytest.mark.parametrize("command", ["serve", "keys"])
+@pytest.mark.parametrize("command", ["serve", "engine", "keys"])
 def test_without_the_server_its_commands_say_how_to_get_it(client_alone: Path, command: str) -> None:
     done = midstream_in(client_alone, command, "--help")
     assert (done.returncode, done.stdout, done.stderr) == (1, "", NO_SERVER + "\n")
@@ -76,7 +81,7 @@ def test_help_lists_every_command_with_the_server_and_without(
     assert COMMANDS in capsys.readouterr().out
     assert COMMANDS in midstream_in(client_alone, "--help").stdout
     assert re.findall(r"^  (\w+)", COMMANDS, re.MULTILINE) == [
-        *("serve", "keys", "chat", "run", "replay", "top")
+        *("serve", "engine", "keys", "chat", "run", "replay", "top")
     ]
 
 

@@ -215,6 +215,15 @@ def test_a_stream_can_be_begun_again_from_tokens_that_stand(
     assert again.released == len(text)
 
 
+@given(more=st.lists(st.integers(0, 300), min_size=1, max_size=5))
+@every_kind
+def test_rewound_before_there_was_anything_it_is_as_one_that_begins(
+    tokenizer: Tokenizer, more: list[int]
+) -> None:
+    again, fresh = TextStream(tokenizer).rewound([], 0, 0, (), 0), TextStream(tokenizer)
+    assert run_tokens(again, more) == run_tokens(fresh, more)
+
+
 @given(tokens=st.lists(st.integers(0, 300), max_size=30), stops=stop_strings, data=st.data())
 @every_kind
 def test_a_rewound_stream_is_as_one_that_was_fed_what_stands(

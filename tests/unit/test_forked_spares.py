@@ -17,7 +17,7 @@ import pytest
 from engine import api
 from engine.pipe import Pipe
 from engine.spare import wait_for_options
-from realtime.engines.forked_spares import AdoptedProcess, ForkedSpares
+from realtime.fleet.forked_spares import AdoptedProcess, ForkedSpares
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a spare is no copy")
 OPTIONS = api.EngineOptions(model="toy")

@@ -7,9 +7,11 @@ import threading
 from typing import Any
 
 import pytest
+import torch
 from msgspec.structs import replace
 
 from engine import api, toy_model
+from engine.schedule.batch import Row
 from engine.structure.matcher import Matcher
 from midstream.protocol import Grammar
 from tests.fakes.engine_driver import TOY, Driver, Limits, engine_of, greedy
@@ -310,8 +312,11 @@ def test_a_matcher_that_breaks_ends_its_own_stream(monkeypatch: pytest.MonkeyPat
 
 
 @OVERLAPS
+@pytest.mark.parametrize("force", [True, False])
 @pytest.mark.parametrize("step", ["__init__", "accept", "mask"])
-def test_nobody_waits_for_a_matcher(step: str, overlap: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_waits_for_a_matcher(
+    step: str, force: bool, overlap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not while it compiles, nor while it follows, nor while it fills a mask."""
     done, original = threading.Event(), getattr(Matcher, step)
 
@@ -323,7 +328,8 @@ def test_nobody_waits_for_a_matcher(step: str, overlap: bool, monkeypatch: pytes
     driver.send(api.Submit(2, PROMPT, greedy(500), 1000))
     driver.until(driver.has(2, 3))
     monkeypatch.setattr(Matcher, step, waits)
-    driver.send(api.Submit(1, PROMPT, replace(SOME, grammar=told(Grammar(json_schema=LIST))), 1000))
+    grammar = told(Grammar(json_schema=LIST), force=force)
+    driver.send(api.Submit(1, PROMPT, replace(SOME, grammar=grammar), 1000))
     driver.step()
     before = len(driver.told[2].tokens)
     driver.step(20)
@@ -332,6 +338,35 @@ def test_nobody_waits_for_a_matcher(step: str, overlap: bool, monkeypatch: pytes
     done.set()
     driver.until(lambda: driver.told[1].finish is not None)
     assert driver.told[1].finish == api.Finish("eos")
+
+
+def test_masks_are_filled_while_the_model_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is forced: a mask that is there only behind the forward costs no step."""
+    launched, original = threading.Semaphore(0), Matcher.mask
+
+    def waits(matcher: Matcher) -> bytes | None:
+        assert launched.acquire(timeout=10)
+        return original(matcher)
+
+    monkeypatch.setattr("engine.step.constraining.LEAST_PATIENCE_S", 20.0)
+    sampling = replace(SOME, grammar=told(Grammar(regex="[ab]{40}"), force=False))
+    driver = new()
+    driver.settle(api.Submit(1, PROMPT, sampling, 3))
+    driver.send(api.Grant(1, 30))
+    driver.step()
+    monkeypatch.setattr(Matcher, "mask", waits)
+    driver.step()  # by the mask that is known already
+    forward = driver.engine.runner.forward
+
+    def launches(rows: list[Row]) -> torch.Tensor:
+        launched.release()
+        return forward(rows)
+
+    monkeypatch.setattr(driver.engine.runner, "forward", launches)
+    before = len(driver.told[1].tokens)
+    driver.step(20)
+    assert len(driver.told[1].tokens) == before + 20
+    launched.release()
 
 
 def test_who_begins_waits_for_no_matcher_that_took_long_before(monkeypatch: pytest.MonkeyPatch) -> None:

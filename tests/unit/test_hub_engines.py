@@ -137,7 +137,7 @@ def test_a_culprit_without_credit_is_found_too() -> None:
     assert listeners[1].final.finish_reason == "error"
     assert [stream.request_id for stream in server.hub.streams] == ["a", "c"]
     rest(server)
-    assert server.hub.engine_proven
+    assert server.hub.is_proven(0)
     for listener, name in zip((listeners[0], listeners[2]), "ac", strict=True):
         listener.send(protocol.Grant(request_id=name, limit=5))
         listener.hear_token()
@@ -201,6 +201,7 @@ def test_a_crowd_hears_in_several_goes_that_its_engine_is_gone(monkeypatch: pyte
         server.clock.advance(0)
     assert listener.final.request_id == "c"
     assert [stream.paused for stream in server.hub.streams] == ["engine"] * 2
+    server.revive_engine()
     server.kill_engine()
     server.revive_engine()
     assert not any(stream.paused is None for stream in server.hub.streams), (
@@ -282,8 +283,10 @@ def test_news_of_what_the_hub_has_forgotten_is_counted_and_harms_nothing() -> No
     reader.send(endless("b"))
     while server.down:
         server.deliver_down()
-    server.hub.engine_lost()
-    reader.send(protocol.Cancel(request_id="b"))
+    (stream,) = (stream for stream in server.hub.streams if stream.request_id == "b")
+    with server.hub._waking() as wake:
+        stream.fail("as if by a mistake of ours", server.clock())
+        wake(stream)
     server.step()
     while server.up:
         server.deliver_up()

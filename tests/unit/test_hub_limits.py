@@ -186,6 +186,6 @@ def test_it_is_full_while_another_start_would_be_refused() -> None:
 
 def test_without_an_engine_it_takes_no_start() -> None:
     server = served()
-    assert server.hub.engine_takes_starts
+    assert server.hub.takes_starts
     server.kill_engine()
-    assert not server.hub.engine_takes_starts
+    assert not server.hub.takes_starts

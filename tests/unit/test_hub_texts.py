@@ -37,7 +37,8 @@ def looping(server: SimulatedServer, template: str = ENDLESS) -> SimulatedServer
     """A server whose model brings such a template."""
     definition = json.loads((toy_model.FOLDER / "tokenizer.json").read_text())
     model = ServedModel("toy", Tokenizer(definition, template), toy_model.VOCAB, 4096, "fp")
-    server.hub.model = model
+    server.hub.engine_lost(0)
+    server.hub.engine_ready(0, model, SIZE.block)
     return server
 
 

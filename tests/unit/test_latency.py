@@ -26,7 +26,7 @@ class Steps:
 
     def step(self, *news: api.News, after_s: float = 0.01) -> None:
         self.now += after_s
-        self.times.stepped(api.StepOutput(0, list(news), api.Stats(step_s=0.01)), self.now)
+        self.times.stepped(0, api.StepOutput(0, list(news), api.Stats(step_s=0.01)), self.now)
 
     def first(self, number: int, found: int = 0) -> None:
         """Admitted, and the prompt computed, in one step."""

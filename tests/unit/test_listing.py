@@ -47,7 +47,7 @@ class Watched:
         self.clock = Clock()
         self.listings = ListingObserver(self.clock)
         self.server = SimulatedServer(SIZE, clock=self.clock, observer=self.listings)
-        self.listings.engine_ready(HELLO)
+        self.listings.engine_ready(0, HELLO)
         self.reader = Reader(self.server)
 
     def all(self, **choice: Any) -> Listing:
@@ -128,7 +128,7 @@ def test_the_totals_are_of_the_engine_that_runs(watched: Watched) -> None:
     assert (idle.batch_rows, busy.batch_rows, busy.connections, busy.model) == (0, 1, 7, "toy")
     assert busy.kv_used_tokens >= 16 - 1
     assert busy.kv_used_tokens + busy.kv_cached_tokens + busy.kv_free_tokens == SIZE.kv_tokens
-    watched.listings.engine_lost()
+    watched.listings.engine_lost(0)
     watched.server.kill_engine()
     lost = watched.all().server
     assert lost is not None

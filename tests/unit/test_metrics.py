@@ -138,7 +138,7 @@ def test_coming_back_is_counted_by_how(counted: Counted) -> None:
 def test_totals_go_on_where_an_engine_was_replaced(counted: Counted) -> None:
     counted.reader.send(endless(credit=Credit(limit=3)))
     rest(counted.server)
-    counted.metrics.engine_lost()
+    counted.metrics.engine_lost(0)
     counted.server.kill_engine()
     assert counted.value("midstream_engine_restarts_total") == 1
     assert counted.value("midstream_tokens_total") == 3
@@ -163,9 +163,9 @@ def test_what_an_engine_holds_is_shown_while_it_lives(name: str, stats: api.Stat
     def shown() -> list[float]:
         return [each.samples[0].value for each in metrics.families() if each.name == name]
 
-    metrics.stepped(stats)
+    metrics.stepped(0, stats)
     assert shown() == [7]
-    metrics.restarted()
+    metrics.engine_lost(0)
     assert shown() == [0]
 
 
@@ -190,7 +190,7 @@ def test_there_are_never_more_labels_than_are_bounded_for(counted: Counted) -> N
 def test_the_engine_that_runs_is_named(counted: Counted) -> None:
     names: Any = {"model": "toy", "device": "cuda:0", "dtype": "bf16", "attention": "triton"}
     hello = api.Hello(folder="", vocab=1, context=1, eos=[], kv_tokens=1, block=1, **names)
-    counted.metrics.engine_ready(hello)
+    counted.metrics.engine_ready(0, hello)
     assert counted.value("midstream_engine_info", **names) == 1
 
 

@@ -14,30 +14,30 @@ from tests.fakes.greedy_oracle import oracle
 PROMPT = [(at * at * 7 + 3) % 400 for at in range(20)]
 WARM = api.Sampling(seed=1, ignore_eos=True)
 STEPS = 60
-Control = Callable[[Driver, int], list[api.AnyCommand]]  # of stream 1, in a step of this number
+Control = Callable[[Driver, int], list[api.StreamCommand]]  # of stream 1, in a step of this number
 
 
-def adjust(driver: Driver, step: int) -> list[api.AnyCommand]:
+def adjust(driver: Driver, step: int) -> list[api.StreamCommand]:
     return [api.Adjust(1, replace(WARM, temperature=1.0 + step % 2))]
 
 
-def bounce(driver: Driver, step: int) -> list[api.AnyCommand]:
+def bounce(driver: Driver, step: int) -> list[api.StreamCommand]:
     return [api.Pause(1), api.Resume(1)]
 
 
-def pause_or_resume(driver: Driver, step: int) -> list[api.AnyCommand]:
+def pause_or_resume(driver: Driver, step: int) -> list[api.StreamCommand]:
     return [api.Resume(1) if step % 10 else api.Pause(1)]
 
 
-def rewind(driver: Driver, step: int) -> list[api.AnyCommand]:
+def rewind(driver: Driver, step: int) -> list[api.StreamCommand]:
     return [api.Truncate(1, max(0, len(driver.told[1].tokens) - 1))]
 
 
-def inject(driver: Driver, step: int) -> list[api.AnyCommand]:
+def inject(driver: Driver, step: int) -> list[api.StreamCommand]:
     return [api.Append(1, [70, 71])]
 
 
-def everything(driver: Driver, step: int) -> list[api.AnyCommand]:
+def everything(driver: Driver, step: int) -> list[api.StreamCommand]:
     return [command for control in (bounce, rewind, inject, adjust) for command in control(driver, step)]
 
 

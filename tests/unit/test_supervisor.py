@@ -4,82 +4,19 @@ engine comes back."""
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
-from engine import api, toy_model
+from engine import api
 from realtime.background_tasks import BackgroundTasks
-from realtime.engines.supervisor import Supervisor
-from realtime.engines.watched_engine import EngineFailed
-from realtime.hub.observers import Observer
+from realtime.fleet.fleet import EnginePlace, Fleet
+from realtime.fleet.supervisor import Patience
+from realtime.fleet.watched_engine import EngineFailed
+from tests.fakes.engine_links import Begun, Link
 from tests.fakes.simulated_client import SIZE
 from tests.fakes.simulated_server import SimulatedServer
-
-HELLO = api.Hello(
-    model="toy",
-    folder=str(toy_model.FOLDER),
-    vocab=toy_model.VOCAB,
-    context=4096,
-    eos=[toy_model.EOS],
-    kv_tokens=4096,
-    block=16,
-    device="cpu",
-    dtype="float32",
-    attention="none",
-)
-
-
-class Link:
-    """To an engine that says hello as soon as it is opened, and answers what it is sent; or, as `fault` says,
-    `hangs` or `cannot be prepared`."""
-
-    def __init__(
-        self,
-        hear: Callable[[api.AnyMessage], None],
-        closed: Callable[[], None],
-        tried: Callable[[Link], None],
-        fault: str = "",
-    ) -> None:
-        self.hear = hear
-        self.closed = closed
-        self.fault = fault
-        self.tried = tried
-        self.killed = False
-        self.gone = asyncio.Event()
-        self.gone.set()
-
-    async def prepare(self) -> None:
-        self.tried(self)
-        if self.fault == "cannot be prepared":
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        self.hear(api.Prepared())
-
-    async def open(self) -> None:
-        if not self.fault:
-            asyncio.get_running_loop().call_soon(self.hear, HELLO)
-
-    def send(self, commands: list[api.AnyCommand]) -> None:
-        if not self.fault:
-            asyncio.get_running_loop().call_soon(self.hear, api.StepOutput(1, [], api.Stats()))
-
-    def kill(self) -> None:
-        self.killed = True
-        self.closed()
-
-    async def close(self) -> None:
-        await self.gone.wait()
-
-
-class Begun(Observer):
-    def __init__(self) -> None:
-        self.engines: asyncio.Queue[api.Hello] = asyncio.Queue()
-
-    def engine_ready(self, hello: api.Hello) -> None:
-        self.engines.put_nowait(hello)
 
 
 class Kept:
@@ -90,17 +27,20 @@ class Kept:
         self.spares: asyncio.Queue[Link] = asyncio.Queue()  # each when it is being prepared
         self.begun = Begun()
         self._faults = iter(faults)
-        self.supervisor = Supervisor(
-            self._connect,
+        self.fleet = Fleet(
+            [EnginePlace("the engine", self._connect)],
             self.begun,
             BackgroundTasks(),
-            silence_s=0.5,
-            start_silence_s=start_silence_s,
-            spare_answer_s=0.02,
+            patience=Patience(silence_s=0.5, start_s=start_silence_s, answer_s=0.02),
             spare=spare,
         )
-        self.supervisor.hub = SimulatedServer(SIZE).hub
-        self.supervisor.hub.engine_lost()  # the server's own
+        self.fleet.hub = SimulatedServer(SIZE).hub
+        self.fleet.hub.engine_lost(0)  # the server's own
+
+    @property
+    def ready(self) -> bool:
+        assert self.fleet.hub is not None
+        return self.fleet.hub.takes_starts
 
     def _connect(self, hear: Callable[[api.AnyMessage], None], closed: Callable[[], None]) -> Link:
         self.links.append(Link(hear, closed, self.spares.put_nowait, next(self._faults, "")))
@@ -112,11 +52,11 @@ async def started(kept: Kept) -> AsyncIterator[Kept]:
     """With its first engine."""
     try:
         async with asyncio.timeout(10):
-            await kept.supervisor.start()
+            await kept.fleet.start()
             await kept.begun.engines.get()
             yield kept
     finally:
-        await kept.supervisor.stop()
+        await kept.fleet.stop()
 
 
 async def test_an_engine_that_hangs_while_it_takes_over_is_ended_for_another() -> None:
@@ -124,7 +64,7 @@ async def test_an_engine_that_hangs_while_it_takes_over_is_ended_for_another() -
         kept.links[0].closed()
         await kept.begun.engines.get()
         assert [link.killed for link in kept.links] == [False, True, False]
-        assert kept.supervisor.ready
+        assert kept.ready
 
 
 async def test_the_next_engine_is_opened_when_the_last_one_is_gone_and_its_memory_with_it() -> None:
@@ -142,9 +82,9 @@ async def test_the_next_engine_is_opened_when_the_last_one_is_gone_and_its_memor
 async def test_whoever_starts_a_server_hears_that_its_engine_does_not_start() -> None:
     kept = Kept("hangs")
     with pytest.raises(EngineFailed, match=r"it has said nothing for 0.02 s while it started"):
-        await kept.supervisor.start()
+        await kept.fleet.start()
     assert kept.links[0].killed
-    await kept.supervisor.stop()
+    await kept.fleet.stop()
 
 
 async def test_what_an_engine_says_that_was_given_up_is_not_heard() -> None:
@@ -153,7 +93,7 @@ async def test_what_an_engine_says_that_was_given_up_is_not_heard() -> None:
         await kept.begun.engines.get()
         kept.links[0].closed()
         kept.links[0].hear(api.Failed("of long ago"))
-        assert kept.supervisor.ready
+        assert kept.ready
 
 
 # -- the spare -------------------------------------------------------------------------------------
@@ -165,7 +105,7 @@ async def test_a_spare_takes_over_and_another_stands_behind_it() -> None:
         kept.links[0].closed()
         await kept.begun.engines.get()
         await kept.spares.get()
-        assert kept.supervisor.ready
+        assert kept.ready
         assert [link.killed for link in kept.links] == [False, False, False]
 
 
@@ -175,7 +115,7 @@ async def test_an_engine_comes_back_where_no_spare_can_be_prepared(caplog: pytes
         await kept.spares.get()
         kept.links[0].closed()
         await kept.begun.engines.get()
-        assert kept.supervisor.ready
+        assert kept.ready
         assert "no spare engine can be prepared: [Errno 24] Too many open files; trying again" in caplog.text
         assert await kept.spares.get() is not kept.links[1]
 
@@ -184,7 +124,7 @@ async def test_a_spare_that_dies_alone_is_replaced() -> None:
     async with started(Kept(spare=True)) as kept:
         (await kept.spares.get()).closed()
         another = await kept.spares.get()
-        assert kept.supervisor.ready, "and the engine does not feel it"
+        assert kept.ready, "and the engine does not feel it"
         kept.links[0].closed()
         await kept.begun.engines.get()
         assert await kept.spares.get() is not another, "which has taken over"

@@ -33,7 +33,8 @@ class Traced:
         provider.add_span_processor(SimpleSpanProcessor(self._kept))
         self.traces = Traces(provider.get_tracer("test"))
         self.traces.engine_ready(
-            api.Hello("toy", "", 1, 1, [], kv_tokens=1, block=size.block, device="", dtype="", attention="")
+            0,
+            api.Hello("toy", "", 1, 1, [], kv_tokens=1, block=size.block, device="", dtype="", attention=""),
         )
         self.server = SimulatedServer(size, observer=self.traces)
         self.reader = Reader(self.server)
@@ -153,7 +154,7 @@ def test_of_an_engine_that_dies_in_a_prefill_no_span_is_left_open() -> None:
     (stream,) = traced.server.hub.streams
     while stream.state == "queued":
         traced.server.tick()
-    traced.traces.engine_lost()
+    traced.traces.engine_lost(0)
     traced.server.kill_engine()
     traced.server.revive_engine()
     run_out(traced.server, traced.reader.accounts[0])

@@ -1,13 +1,18 @@
 """A scripted model: put this folder first on PYTHONPATH, and the toy says what it is told to.
 
 What the conversation has between the last `⟦` and `⟧` is what the answer will be, a byte a token, and then
-its end. `⏭` stands between the answers before and behind each injection. A token follows from the prompt,
-what was injected and its index alone, as a seeded model's does.
+its end. `⏭` stands between the answers before and behind each injection, and `☠` where the engine that is to
+compute it is killed. A token follows from the prompt, what was injected and its index alone, as a seeded
+model's does.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+
+DEATH = "☠".encode()
 
 
 def _follow_scripts() -> None:
@@ -28,6 +33,8 @@ def _follow_scripts() -> None:
             script = prompt.rpartition("⟦")[2].partition("⟧")[0] if "⟦" in prompt else ""
             if script:
                 answer, at = _answer(script.split("⏭"), sequence.injections, index)
+                if answer[at:].startswith(DEATH):
+                    os.kill(os.getpid(), signal.SIGKILL)
                 to_sample.fill_(-1e4)
                 to_sample[answer[at] if at < len(answer) else toy_model.EOS] = 1e4
         return logits

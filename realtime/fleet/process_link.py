@@ -15,7 +15,7 @@ from collections.abc import Callable
 import msgspec
 
 from engine import api
-from realtime.engines.forked_spares import AdoptedProcess, ForkedSpares
+from realtime.fleet.forked_spares import AdoptedProcess, ForkedSpares
 
 CLOSE_S = 5.0
 
@@ -35,7 +35,7 @@ class ProcessLink(asyncio.Protocol):
         self._on_closed = on_closed
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(api.AnyMessage)
-        self._buffer = bytearray()
+        self._messages = api.Messages()
         self._loaded = False
         self._transport: asyncio.Transport | None = None
         self._process: asyncio.subprocess.Process | AdoptedProcess | None = None
@@ -113,20 +113,12 @@ class ProcessLink(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        start = 0
-        while len(self._buffer) >= start + api.LENGTH_BYTES:
-            head = start + api.LENGTH_BYTES
-            end = head + int.from_bytes(self._buffer[start:head], "big")
-            if len(self._buffer) < end:
-                break
-            message = self._decoder.decode(memoryview(self._buffer)[head:end].tobytes())
+        for encoded in self._messages.of(data):
+            message = self._decoder.decode(encoded)
             self._loaded = self._loaded or not isinstance(message, api.Starting | api.Prepared)
             if self._process is None and isinstance(message, api.Prepared):
                 self._process = AdoptedProcess(message.pid)
             self._on_message(message)
-            start = end
-        del self._buffer[:start]
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._on_closed()

@@ -37,20 +37,15 @@ Connect = Callable[[Callable[[api.AnyMessage], None], Callable[[], None]], Link]
 
 
 class WatchedEngine:
-    """`on_closed` is told once that it is no engine any more, whatever the reason; from then on nothing that
-    it says is heard."""
+    """Once it is no engine any more, whatever the reason, nothing that it says is heard."""
 
-    def __init__(
-        self,
-        connect: Connect,
-        on_step: Callable[[api.StepOutput], None],
-        on_closed: Callable[[WatchedEngine], None],
-    ) -> None:
+    def __init__(self, connect: Connect) -> None:
+        self.leaves = False  # whether it was told to end
         self.prepared = False  # whether it has loaded what any model needs, and waits
         self.closed = asyncio.Event()
         self.spent = asyncio.Event()  # opened, or closed: a spare no more
-        self._on_step = on_step
-        self._on_closed = on_closed
+        self._on_step: Callable[[api.StepOutput], None] | None = None
+        self._on_closed: Callable[[WatchedEngine], None] | None = None
         self._spoke = asyncio.Event()
         self._hello: api.Hello | None = None
         self._failure: str | None = None
@@ -59,12 +54,20 @@ class WatchedEngine:
     async def prepare(self) -> None:
         await self._link.prepare()
 
-    async def open(self, *, answer_s: float, start_silence_s: float) -> api.Hello:
+    async def open(
+        self,
+        on_step: Callable[[api.StepOutput], None],
+        on_closed: Callable[[WatchedEngine], None],
+        *,
+        answer_s: float,
+        start_silence_s: float,
+    ) -> api.Hello:
         """Have it load its model. While it does it says so now and then; one that was prepared does at once,
-        within `answer_s`. Raises EngineFailed."""
+        within `answer_s`. Raises EngineFailed. `on_closed` is told once that it is no engine any more."""
+        self._on_step, self._on_closed = on_step, on_closed
         self.spent.set()
-        patience_s = answer_s if self.prepared else start_silence_s
         await self._link.open()
+        patience_s = answer_s if self.prepared else start_silence_s
         while self._hello is None and self._failure is None:
             if not await self._speaks(patience_s):
                 self._link.kill()
@@ -94,7 +97,8 @@ class WatchedEngine:
             self._failure = self._failure or "its process ended before it was ready"
             for event in (self.closed, self.spent, self._spoke):
                 event.set()
-            self._on_closed(self)
+            if self._on_closed is not None:
+                self._on_closed(self)
 
     async def close(self) -> None:
         """Returns when it is gone, and its memory with it."""
@@ -122,8 +126,11 @@ class WatchedEngine:
                 if not self.spent.is_set():
                     log.info("a spare engine stands ready")
             case api.StepOutput():
+                assert self._on_step is not None, "nothing is computed before it is opened"
                 self._on_step(message)
             case api.Hello():
                 self._hello = message
             case api.Failed(message=why):
                 self._failure = why
+            case api.Leaving():
+                self.leaves = True

@@ -1,0 +1,108 @@
+"""Where engines are to be had, by the server's options: in processes or a thread of its own, or at addresses
+where they listen.
+
+It makes links, and knows nothing of what goes through them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import partial
+from pathlib import Path
+
+from msgspec import structs
+
+from engine import api
+from realtime.config import ADDRESS, ModelOptions, Options
+from realtime.fleet.fleet import EnginePlace, PlaceError
+from realtime.fleet.forked_spares import forked_spares
+from realtime.fleet.process_link import ProcessLink
+from realtime.fleet.socket_link import Address, SocketLink
+from realtime.fleet.thread_link import ThreadLink
+from realtime.fleet.watched_engine import Connect
+
+
+def at_start(options: Options) -> list[EnginePlace]:
+    """Those that there are to begin with."""
+    if options.fleet == "static":
+        return listening(options)
+    connect = _own(options)
+    if options.engines == 1:
+        return [EnginePlace("the engine", connect)]
+    return [EnginePlace(f"engine {number}", connect) for number in range(options.engines)]
+
+
+def wants_spare(options: Options) -> bool:
+    return options.fleet == "embedded" and options.engine == "process" and options.engine_spare == "on"
+
+
+def listening(options: Options) -> list[EnginePlace]:
+    """Engines that others run, at the addresses that the options name and those in their file now."""
+    token, certificates = token_in(options.engine_token_file), options.engine_ca_file or None
+    listed = _lines(options.engine_addresses_file)
+    for text in listed:
+        if not re.fullmatch(ADDRESS, text):
+            raise PlaceError(
+                f"the file {options.engine_addresses_file} has {text!r}, which is no address: HOST:PORT,"
+                " tls:HOST:PORT or unix:PATH"
+            )
+    texts = [*options.engine_addresses.split(), *listed]
+    return [
+        EnginePlace(
+            f"the engine at {text}", partial(SocketLink, Address(text), token, certificates), ours=False
+        )
+        for text in dict.fromkeys(texts)
+    ]
+
+
+def token_in(file: str) -> str:
+    return " ".join(_lines(file))
+
+
+def _lines(file: str) -> list[str]:
+    """Without comments."""
+    if not file:
+        return []
+    try:
+        lines = Path(file).read_text().splitlines()
+    except OSError as error:
+        raise PlaceError(f"the file {file} cannot be read: {error.strerror}") from None
+    return [line for line in (line.partition("#")[0].strip() for line in lines) if line]
+
+
+def engine_options(options: ModelOptions) -> api.EngineOptions:
+    return api.EngineOptions(
+        model=options.model,
+        device=options.device,
+        devices=options.devices,
+        dtype=options.dtype,
+        weights=options.weights,
+        attention=options.attention,
+        exact=options.exact,
+        drafts=options.drafts,
+        threads=options.threads,
+        kv_tokens=options.kv_tokens,
+        gpu_memory_fraction=options.gpu_memory_fraction,
+        kv_idle_s=options.kv_idle_s,
+        host_kv_gib=options.host_kv_gib,
+        block_size=options.block_size,
+        step_tokens=options.step_tokens,
+        batch_rows=options.batch_rows,
+        max_streams=options.max_streams,
+        context=options.context,
+        toy_step_ms=options.toy_step_ms,
+        log_level=options.log_level,
+        log_format=options.log_format,
+    )
+
+
+def _own(options: Options) -> Connect:
+    made_by = engine_options(options)
+    if options.engines > 1 and not options.threads:
+        threads = max(1, (os.cpu_count() or 1) // options.engines)
+        made_by = structs.replace(made_by, threads=threads)
+    if options.engine == "thread":
+        return lambda on_message, on_closed: ThreadLink(made_by, on_message, on_closed)
+    spares = forked_spares() if wants_spare(options) else None
+    return lambda on_message, on_closed: ProcessLink(made_by, on_message, on_closed, spares)

@@ -1,0 +1,111 @@
+"""The link to an engine that listens: commands through a socket of ours, its messages back.
+
+It knows how to connect and to show the token. The engine is not ours to start or to end: to close the link is
+all that can be done to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from engine import api
+
+CONNECT_S = 3.0
+UNIX, TLS = "unix:", "tls:"
+
+
+class Address(NamedTuple):
+    """Of an engine, as options spell it."""
+
+    text: str
+
+    @property
+    def path(self) -> str | None:
+        return self.text.removeprefix(UNIX) if self.text.startswith(UNIX) else None
+
+    @property
+    def is_tls(self) -> bool:
+        return self.text.startswith(TLS)
+
+    @property
+    def host_and_port(self) -> tuple[str, int]:
+        host, _, port = self.text.removeprefix(TLS).rpartition(":")
+        return host.strip("[]"), int(port)
+
+
+class SocketLink(asyncio.Protocol):
+    """`on_message` is called for each message, `on_closed` when there will be no more."""
+
+    def __init__(
+        self,
+        address: Address,
+        token: str,
+        certificates: str | None,
+        on_message: Callable[[api.AnyMessage], None],
+        on_closed: Callable[[], None],
+    ) -> None:
+        self._address = address
+        self._token = token
+        self._certificates = certificates
+        self._on_message = on_message
+        self._on_closed = on_closed
+        self._decoder = msgspec.msgpack.Decoder(api.AnyMessage)
+        self._messages = api.Messages()
+        self._transport: asyncio.Transport | None = None
+
+    async def prepare(self) -> None:
+        """Nothing can be done before it is opened."""
+
+    async def open(self) -> None:
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await self._connect()
+        except TimeoutError:
+            raise OSError(f"nothing answered there for {CONNECT_S:g} s") from None
+        self._write(api.encoded(api.Join(self._token)))
+        self._on_message(api.Prepared())  # one that can be connected to has its model
+
+    async def _connect(self) -> None:
+        loop, address = asyncio.get_running_loop(), self._address
+        if address.path is not None:
+            await loop.create_unix_connection(lambda: self, address.path)
+            return
+        host, port = address.host_and_port
+        tls = ssl.create_default_context(cafile=self._certificates) if address.is_tls else None
+        await loop.create_connection(lambda: self, host, port, ssl=tls)
+
+    def send(self, commands: list[api.AnyCommand]) -> None:
+        self._write(api.encoded(commands))
+
+    def kill(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def close(self) -> None:
+        self.kill()
+
+    def _write(self, message: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(message)
+
+    # -- asyncio.Protocol ------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for message in self._messages.of(data):
+                self._on_message(self._decoder.decode(message))
+        except msgspec.MsgspecError:
+            self._on_message(api.Failed("what it says is no message of an engine"))
+            self.kill()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._on_closed()

@@ -1,0 +1,93 @@
+"""A serving engine, as the hub has it from when it is ready until it is lost: what it serves, what it has
+before it, what it holds, and what it is to be told next.
+
+It knows streams by their numbers. The engine that takes a lost one's place has its number, and is another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from engine import api
+from realtime.hub.held_blocks import HeldBlocks
+from realtime.hub.router import Choice, Pace
+from realtime.text.served_model import ServedModel
+
+
+class ServingEngine:
+    def __init__(
+        self,
+        number: int,
+        model: ServedModel,
+        block: int,
+        send: Callable[[int, list[api.AnyCommand]], None],
+    ) -> None:
+        """`block`: of how many tokens its blocks are."""
+        self.number = number
+        self.model = model
+        self.block = block
+        self.step = 0
+        self.held = HeldBlocks()
+        self._send = send
+        self._up = True
+        self._outgoing = list[api.AnyCommand]()
+        self._streams = set[int]()
+        self._contexts = dict[int, int]()  # of those that it has not computed yet, their tokens
+        self._waiting_tokens = 0  # of all of them
+        self._pace = Pace()
+        self._tells_blocks = False
+
+    @property
+    def streams(self) -> int:
+        """How many it was given."""
+        return len(self._streams)
+
+    @property
+    def fingerprint(self) -> str:
+        return self.model.fingerprint
+
+    def choice(self, digests: Iterable[bytes]) -> Choice[ServingEngine]:
+        """For a context whose blocks have these digests."""
+        held = self.block * self.held.count(digests)
+        return Choice(self, self._pace, self._waiting_tokens, self.streams, held)
+
+    def ask_for_blocks(self) -> None:
+        """There are others to choose from: it is to tell what it holds."""
+        if not self._tells_blocks:
+            self._tells_blocks = True
+            self.say(api.TellBlocks())
+
+    def stepped(self, output: api.StepOutput) -> None:
+        stats, self.step = output.stats, output.step
+        self._pace.stepped(stats.step_s, stats.decode_rows, stats.prefill_tokens)
+        if output.blocks is not None and self.held.receive(output.blocks):
+            self.say(api.TellBlocks())
+
+    def give(self, number: int, tokens: int) -> None:
+        """It is to compute a stream's context, which has so many."""
+        self._streams.add(number)
+        self._waiting_tokens += tokens - self._contexts.get(number, 0)
+        self._contexts[number] = tokens
+
+    def progressed(self, number: int) -> None:
+        """It has computed the stream's context, or need not."""
+        self._waiting_tokens -= self._contexts.pop(number, 0)
+
+    def take(self, number: int) -> None:
+        """It need not know the stream any more."""
+        self.progressed(number)
+        self._streams.discard(number)
+
+    def say(self, command: api.AnyCommand) -> None:
+        if self._up:
+            self._outgoing.append(command)
+
+    def flush(self) -> None:
+        if self._outgoing:
+            commands, self._outgoing = self._outgoing, []
+            self._send(self.number, commands)
+
+    def lose(self) -> None:
+        """Nobody hears what is said to it any more."""
+        self._up = False
+        self._outgoing = []

@@ -1,0 +1,246 @@
+"""Several engines under one real server: whichever dies, hangs or leaves, streams go on at others with the
+text that they would have had, and the server takes new ones meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from bench.reliability import fleet_deaths
+from bench.reliability.fleet_deaths import RESTARTS, restarts, whole
+from engine.listener import Listener
+from realtime.hub.engine_recovery import DEATHS_ALONE
+from tests.fakes.engine_links import HELLO
+from tests.server.independent_client import Client, Stream, client_of
+from tests.server.listening_engine import ListeningEngine, listening
+from tests.server.server_process import PATIENCE_S, Served
+
+Serve = Callable[..., Served]
+GREEDY = {"ignore_eos": True, "temperature": 0, "max_tokens": 80}
+SLOW = ("--toy-step-ms", "20")
+SILENCE_S = 1.0
+
+
+async def started(client: Client, count: int, **params: object) -> list[Stream]:
+    """All read at the same time, by whoever asks each for its rest."""
+    return [
+        await client.start(
+            f"stream {number}", params=GREEDY | params, credit={"limit": 8000}, return_tokens=True
+        )
+        for number in range(count)
+    ]
+
+
+async def ends(streams: list[Stream]) -> set[tuple[str, str]]:
+    """What they come to."""
+    return {((await stream.rest())["finish_reason"], stream.text) for stream in streams}
+
+
+def paused(stream: Stream) -> list[str]:
+    """For which reasons it was."""
+    return [event["reason"] for event in stream.events if event["type"] == "paused"]
+
+
+# -- engines of its own ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Served]:
+    """Engines, and a spare."""
+    served = Served("--engines", "3", "--engine-spare", "on", *SLOW, "--engine-silence-s", str(SILENCE_S))
+    yield served
+    served.tell()
+    assert served.ended() == 0, served.log()
+    assert "Traceback" not in served.log()
+    served.end()
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+async def test_any_engine_may_die_under_streams_that_are_steered(
+    three: Served, blow: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_deaths, "LENGTH", 100)
+    score, watched = await fleet_deaths.strike(three, blow, 3 if blow == signal.SIGKILL else 1, clients=1)
+    assert score.wrong == []
+    assert watched.resumed_s, "somebody felt it"
+
+
+async def test_while_one_engine_is_gone_the_server_is_ready_and_takes_starts(three: Served) -> None:
+    await whole(three, 3)
+    before = await restarts(three)
+    async with client_of(three.url) as client:
+        streams = await started(client, 12)
+        processes = three.engines
+        for victim in (processes[0], processes[-1]):  # its spare too: another takes seconds
+            os.kill(victim, signal.SIGKILL)
+        metrics = await three.until(lambda now: now[RESTARTS] > before)
+        assert metrics["midstream_engines"] < 3
+        assert await three.ask("/readyz") == (200, '{"status":"ready"}')
+        late = await client.start("late", params=GREEDY)
+        ((reason, _),) = await ends([late, *streams])
+        assert reason == "length"
+        assert paused(late) == []
+        assert any(not paused(stream) for stream in streams), "those of the others did not feel it"
+
+
+async def test_all_engines_may_die_at_once(three: Served) -> None:
+    await whole(three, 3)
+    async with client_of(three.url) as client:
+        truth = await whole_text(client)
+        streams = await started(client, 6)
+        await far(streams[-1], 5)
+        for victim in three.engines:
+            os.kill(victim, signal.SIGKILL)
+        assert await ends(streams) == {("length", truth)}
+        assert all(paused(stream) for stream in streams)
+
+
+@pytest.mark.parametrize("says", ["", "some words "], ids=["at once", "later"])
+async def test_a_stream_that_kills_engines_is_found_and_changes_nobodys_text(
+    scripted_three: Served, says: str
+) -> None:
+    served = scripted_three
+    await whole(served, 3)
+    before = await restarts(served)
+    async with client_of(served.url) as client:
+        truth = await whole_text(client)
+        others = await started(client, 59)
+        culprit = await client.start("culprit", prompt=f"⟦{says}☠⟧", params={"max_tokens": 80})
+        final = await culprit.rest()
+        assert (final["finish_reason"], culprit.text) == ("error", says)
+        assert await ends(others) == {("length", truth)}
+    if not says:  # whoever has said something was not to be suspected at first
+        assert 1 < await restarts(served) - before <= 1 + DEATHS_ALONE
+        assert any(not paused(stream) for stream in others), "those of the other engines went on"
+        assert all(len(paused(stream)) <= 1 for stream in others), "and nobody was tried with it"
+
+
+@pytest.fixture(scope="module")
+def scripted_three() -> Iterator[Served]:
+    served = Served("--engines", "3", "--engine-spare", "on", *SLOW, scripted=True)
+    yield served
+    served.end()
+
+
+async def whole_text(client: Client, name: str = "undisturbed") -> str:
+    stream = await client.start(name, params=GREEDY)
+    await stream.rest()
+    return stream.text
+
+
+# -- engines that others run -----------------------------------------------------------------------
+
+
+class Fleet:
+    """Two engines that listen, one at a port and one at a path, and a server that uses them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.token, self.file = folder / "token", folder / "addresses"
+        self.token.write_text("# of the fleet\nsesame\n")
+        shown = ("--token-file", str(self.token))
+        self.tcp = ListeningEngine(*SLOW, *shown)
+        self.unix = ListeningEngine(*SLOW, *shown, listen=f"unix:{folder}/engine")
+
+    @property
+    def engines(self) -> list[ListeningEngine]:
+        return [self.tcp, self.unix]
+
+    def name(self, *addresses: str) -> None:
+        """In the file that the server follows, at once whole."""
+        written = self.file.with_suffix(".new")
+        written.write_text("".join(f"{address}\n" for address in addresses))
+        written.rename(self.file)
+
+    def name_all(self) -> None:
+        self.name(*(engine.address for engine in self.engines))
+
+
+@asynccontextmanager
+async def static_fleet(folder: Path, serve: Serve) -> AsyncIterator[tuple[Fleet, Served]]:
+    fleet = Fleet(folder)
+    async with listening(fleet.engines):
+        fleet.name_all()
+        served = await asyncio.to_thread(serve, "--fleet", "static", *options(fleet))
+        await whole(served, 2)
+        yield fleet, served
+        served.tell()
+        assert served.ended() == 0, served.log()
+        assert "Traceback" not in served.log()
+        for engine in fleet.engines:
+            engine.tell()
+            assert engine.ended() == 0, engine.said
+            assert "Traceback" not in "".join(engine.said)
+
+
+def options(fleet: Fleet) -> tuple[str, ...]:
+    return "--engine-addresses-file", str(fleet.file), "--engine-token-file", str(fleet.token)
+
+
+async def far(stream: Stream, index: int) -> None:
+    """It has come so far, whatever befell it on the way."""
+    while stream.index < index:
+        event = await stream.next()
+        assert event["type"] in ("token", "paused", "resumed"), event
+
+
+@contextmanager
+def with_another_token() -> Iterator[str]:
+    """Where an engine listens that has one."""
+    with socket.create_server(("127.0.0.1", 0)) as listening_socket:
+        listener = Listener(listening_socket, "another", HELLO, lambda commands: None)
+        host, port = listening_socket.getsockname()
+        yield f"{host}:{port}"
+        listener.leave()
+
+
+async def until_said(served: Served, words: str) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while words not in await asyncio.to_thread(served.log):
+            pass
+
+
+async def test_engines_of_others_are_used_left_and_upgraded_under_streams(
+    tmp_path: Path, serve: Serve
+) -> None:
+    """One test for all, since engines take their time to start."""
+    async with static_fleet(tmp_path, serve) as (fleet, served), client_of(served.url) as client:
+        truth = await whole_text(client)
+
+        long = await started(client, 12, max_tokens=4000)
+        await far(long[-1], 5)
+        fleet.name(fleet.unix.address)
+        await served.until(lambda now: now["midstream_engines"] == 1)
+        fleet.name_all()
+        await whole(served, 2)
+        for engine in fleet.engines:
+            before = await restarts(served)
+            engine.tell()
+            assert await asyncio.to_thread(engine.ended) == 0
+            engine.start()
+            await whole(served, 2, before + 1)
+        await client.roundtrip()
+        for stream in long:
+            await far(stream, stream.index + len(client.heard(stream.request_id)) + 5)
+            await stream.send("cancel")
+            await stream.rest()
+        longest = max((stream.tokens for stream in long), key=len)
+        assert all(stream.tokens == longest[: len(stream.tokens)] for stream in long)
+        assert all(stream.text.startswith(truth) for stream in long)
+        assert all(set(paused(stream)) <= {"engine"} for stream in long)
+        assert any(len(paused(stream)) >= 2 for stream in long), "they had to move"
+
+        with with_another_token() as address:
+            fleet.name(fleet.tcp.address, address)
+            await until_said(served, f"{address} does not start: its token is not this engine's; trying")
+        fleet.name(fleet.tcp.address, "nowhere")
+        await until_said(served, "has 'nowhere', which is no address")
+        assert await whole_text(client, "again") == truth
+        fleet.name(fleet.tcp.address)
+        assert served.log().count("its token is not this engine's") == 1

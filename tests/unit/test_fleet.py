@@ -1,0 +1,294 @@
+"""The fleet, with links that lead nowhere: engines come, go and fail one beside the other, and those that run
+do not feel it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from engine import api
+from realtime.background_tasks import BackgroundTasks
+from realtime.fleet import fleet as fleet_module
+from realtime.fleet.fleet import EnginePlace, Fleet, PlaceError
+from realtime.fleet.supervisor import Patience
+from tests.fakes.engine_links import HELLO, Begun, Link
+from tests.fakes.simulated_client import SIZE
+from tests.fakes.simulated_server import SimulatedServer
+
+
+class Place:
+    """Where engines have these faults, one after the other, and later none; or always the same one."""
+
+    def __init__(
+        self, name: str, *faults: str, always: str = "", ours: bool = True, hello: api.Hello = HELLO
+    ) -> None:
+        self.links = list[Link]()
+        self.made: asyncio.Queue[Link] = asyncio.Queue()
+        self._faults = iter(faults)
+        self._always = always
+        self._hello = hello
+        self.place = EnginePlace(name, self._connect, ours)
+
+    def _connect(self, hear: Callable[[api.AnyMessage], None], closed: Callable[[], None]) -> Link:
+        fault = next(self._faults, self._always)
+        link = Link(hear, closed, self.made.put_nowait, fault, self._hello)
+        self.links.append(link)
+        self.made.put_nowait(link)
+        return link
+
+
+class Run:
+    """A fleet of these, with a hub that has nothing else."""
+
+    def __init__(self, *places: Place | EnginePlace, spare: bool = False) -> None:
+        self.begun = Begun()
+        self.fleet = Fleet(
+            [each.place if isinstance(each, Place) else each for each in places],
+            self.begun,
+            BackgroundTasks(),
+            patience=Patience(silence_s=1000, start_s=1000, answer_s=1000),
+            spare=spare,
+        )
+        self.fleet.hub = self.hub = SimulatedServer(SIZE).hub
+        self.hub.engine_lost(0)  # the server's own
+
+    @property
+    def serving(self) -> list[int]:
+        return [number for number in range(10) if self.hub.is_serving(number)]
+
+    async def use(self, *places: Place) -> None:
+        await self.fleet.use([each.place for each in places])
+
+
+@asynccontextmanager
+async def running(run: Run) -> AsyncIterator[Run]:
+    try:
+        async with asyncio.timeout(10):
+            yield run
+    finally:
+        await run.fleet.stop()
+
+
+@asynccontextmanager
+async def started(run: Run, engines: int = 1) -> AsyncIterator[Run]:
+    """When so many are ready."""
+    async with running(run):
+        await run.fleet.start()
+        await until_begun(run, engines)
+        yield run
+
+
+async def until_begun(run: Run, engines: int) -> None:
+    for _ in range(engines):
+        await run.begun.engines.get()
+
+
+# -- ours ------------------------------------------------------------------------------------------
+
+
+async def test_engines_of_ours_follow_one_by_one() -> None:
+    """Each looks how much memory there is."""
+    places = [Place("a"), Place("b", "hangs"), Place("c")]
+    async with started(Run(*places)) as run:
+        second = await places[1].made.get()
+        assert run.serving == [0], "who starts the server waited for one"
+        assert places[2].links == []
+        second.hear(HELLO)
+        await until_begun(run, 2)
+        assert run.serving == [0, 1, 2]
+
+
+async def test_one_that_never_starts_does_not_keep_others_from_starting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    places = [Place("a"), Place("b", always="fails"), Place("c")]
+    async with started(Run(*places), engines=2) as run:
+        assert run.serving == [0, 2]
+        for _ in range(2):
+            await places[1].made.get()
+    assert caplog.text.count("b does not start: it has no memory; trying again") == 1
+
+
+async def test_each_engine_that_dies_is_replaced_and_the_others_go_on() -> None:
+    places = [Place("a"), Place("b"), Place("c")]
+    async with started(Run(*places), engines=3) as run:
+        for number, place in enumerate(places):
+            place.links[0].closed()
+            assert run.serving == [other for other in range(3) if other != number]
+            await until_begun(run, 1)
+            assert run.serving == [0, 1, 2]
+        assert [len(place.links) for place in places] == [2, 2, 2]
+
+
+async def test_of_two_that_die_at_once_one_takes_the_spare_and_the_other_starts_anew() -> None:
+    a = Place("a")
+    async with started(Run(a, a.place._replace(name="b"), spare=True), engines=2) as run:
+        spare = await until_prepared(a)
+        for link in a.links:
+            if link is not spare:
+                link.closed()
+        await until_begun(run, 2)
+        assert run.serving == [0, 1]
+        spare.closed()
+        assert len(run.serving) == 1, "it has become one of them"
+
+
+async def until_prepared(place: Place) -> Link:
+    """The spare behind two engines. A link is told of when it is made, and when it is being prepared."""
+    told = list[Link]()
+    while not (len(place.links) == 3 and told.count(place.links[-1]) == 2):
+        told.append(await place.made.get())
+    return place.links[-1]
+
+
+async def test_an_engine_that_leaves_is_replaced_and_said_to_have_gone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    a, b = Place("a"), Place("b")
+    async with started(Run(a, b), engines=2) as run:
+        a.links[0].hear(api.Leaving())
+        a.links[0].closed()
+        await until_begun(run, 1)
+    assert "a goes away; another is to take its place" in caplog.text
+    assert "has died" not in caplog.text
+
+
+async def test_a_fleet_that_is_given_up_starts_nobody_again() -> None:
+    a, b = Place("a"), Place("b")
+    async with started(Run(a, b), engines=2) as run:
+        run.fleet.give_up()
+        await asyncio.sleep(0)
+        assert run.serving == []
+    assert [len(place.links) for place in (a, b)] == [1, 1]
+    assert all(place.links[0].killed for place in (a, b))
+
+
+# -- others' ---------------------------------------------------------------------------------------
+
+
+def theirs(name: str, *faults: str, always: str = "", hello: api.Hello = HELLO) -> Place:
+    return Place(name, *faults, always=always, ours=False, hello=hello)
+
+
+async def test_whoever_starts_a_server_waits_for_the_first_of_others_engines() -> None:
+    a, b, c = theirs("a", "hangs"), theirs("b", "fails"), theirs("c", "hangs")
+    async with running(Run(a, b, c)) as run:
+        assert await run.fleet.start() == HELLO
+        assert run.serving == [1], "which failed at first"
+        c.links[0].hear(HELLO)
+        await until_begun(run, 2)
+        assert run.serving == [1, 2]
+
+
+async def test_others_engines_are_all_tried_at_once() -> None:
+    a, b = theirs("a", "hangs"), theirs("b", "hangs")
+    async with running(Run(a, b)) as run:
+        starting = asyncio.create_task(run.fleet.start())
+        await a.made.get()
+        await b.made.get()
+        b.links[0].hear(HELLO)
+        await starting
+        assert run.serving == [1]
+
+
+async def test_engines_come_and_go() -> None:
+    a, b, c = theirs("a"), theirs("b"), theirs("c")
+    async with started(Run(a, b), engines=2) as run:
+        await run.use(b, c)
+        assert a.links[0].ended.is_set()
+        await until_begun(run, 1)
+        assert run.serving == [1, 2]
+        await run.use(a, b, c)
+        await until_begun(run, 1)
+        assert run.serving == [1, 2, 3], "one that comes back is another"
+        assert [len(each.links) for each in (a, b, c)] == [2, 1, 1]
+
+
+async def test_one_that_is_used_no_more_is_not_started_again_and_what_it_says_is_not_heard() -> None:
+    a, b = theirs("a"), theirs("b")
+    async with started(Run(a, b), engines=2) as run:
+        await run.use(a)
+        b.links[0].hear(api.StepOutput(1, [], api.Stats()))
+        b.links[0].closed()
+        assert (run.serving, len(b.links)) == ([0], 1)
+
+
+@pytest.mark.parametrize("fault", ["hangs", "fails"])
+async def test_one_that_has_not_come_yet_may_be_given_up(fault: str) -> None:
+    a, b = theirs("a"), theirs("b", always=fault)
+    async with started(Run(a, b)) as run:
+        await b.made.get()
+        await run.use(a)
+        tried = len(b.links)
+        b.links[-1].hear(HELLO)
+        await asyncio.sleep(0)
+        assert run.serving == [0]
+        await run.use()
+        assert run.serving == []
+        assert len(b.links) == tried
+
+
+@pytest.mark.parametrize(
+    ("differs", "what"),
+    [({"model": "other"}, '"other" with a context of 4096'), ({"context": 99}, '"toy" with a context of 99')],
+)
+async def test_an_engine_of_another_model_is_refused_with_a_sentence(
+    caplog: pytest.LogCaptureFixture, differs: dict[str, object], what: str
+) -> None:
+    a, b = theirs("a"), theirs("b", hello=msgspec.structs.replace(HELLO, **differs))
+    async with started(Run(a)) as run:
+        await run.use(a, b)
+        for _ in range(2):
+            await b.made.get()
+        assert run.serving == [0]
+        assert b.links[0].ended.is_set(), "its place is given back"
+    why = f'b does not start: it serves {what}, and this server "toy" with 4096; trying again'
+    assert caplog.text.count(why) == 1
+
+
+# -- where they are --------------------------------------------------------------------------------
+
+
+class Reading:
+    """What is read of places, one after the other, and the last of it again and again."""
+
+    def __init__(self, *found: Sequence[Place] | PlaceError) -> None:
+        self._found = list(found)
+
+    def __call__(self) -> list[EnginePlace]:
+        found = self._found.pop(0) if len(self._found) > 1 else self._found[0]
+        if isinstance(found, PlaceError):
+            raise found
+        return [each.place for each in found]
+
+
+async def test_a_list_of_engines_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_module, "LOOK_EVERY_S", 0)
+    a, b = theirs("a"), theirs("b")
+    async with started(Run(a)) as run:
+        following = asyncio.create_task(run.fleet.follow(Reading([a], [a, b], [a, b], [b])))
+        await until_begun(run, 1)
+        await a.links[0].ended.wait()
+        assert run.serving == [1]
+        following.cancel()
+
+
+async def test_a_list_that_cannot_be_read_changes_nothing_and_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fleet_module, "LOOK_EVERY_S", 0)
+    a, b = theirs("a"), theirs("b")
+    gone, odd = PlaceError("the file is gone"), PlaceError("the file is odd")
+    async with started(Run(a)) as run:
+        reading = Reading(gone, gone, gone, odd, [a], gone, gone, [a, b])
+        following = asyncio.create_task(run.fleet.follow(reading))
+        await until_begun(run, 1)
+        assert len(a.links) == 1
+        following.cancel()
+    told = "{}; the engines stay those that there are"
+    assert caplog.text.count(told.format(gone)) == 2, "and again when it is so again"
+    assert caplog.text.count(told.format(odd)) == 1

@@ -1,0 +1,275 @@
+"""The hub and several engines, each rule by an example: where streams go, what they feel of another's death,
+and who is tried apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine import api
+from midstream import protocol
+from midstream.protocol import Credit, Params
+from realtime.hub.engine_recovery import DEATHS_ALONE
+from realtime.hub.submission import REPLACEMENT_S
+from realtime.stream.stream import Stream
+from tests.fakes.recording_listener import RecordingListener
+from tests.fakes.simulated_client import endless, start
+from tests.fakes.simulated_server import EngineSize, SimulatedServer
+
+SIZE = EngineSize(kv_tokens=4096, block=16, step_tokens=4096, slots=70, batch_rows=70)
+SHORT = Params(max_tokens=40, ignore_eos=True, temperature=0)
+PLENTY = Credit(limit=1000)
+
+
+@pytest.fixture
+def server() -> SimulatedServer:
+    return SimulatedServer(SIZE, engines=3)
+
+
+@pytest.fixture
+def listener(server: SimulatedServer) -> RecordingListener:
+    return RecordingListener(server)
+
+
+def engine_of(server: SimulatedServer, name: str) -> int:
+    """The number of the one engine that knows it."""
+    stream = stream_of(server, name)
+    numbers = [number for number, one in enumerate(server.engines) if one.alive]
+    knowing = [at for at in numbers if stream.number in server.engines[at].engine.scheduler.sequences]
+    assert len(knowing) == 1
+    return knowing[0]
+
+
+def stream_of(server: SimulatedServer, name: str) -> Stream:
+    (stream,) = (stream for stream in server.hub.streams if stream.request_id == name)
+    return stream
+
+
+def text(listener: RecordingListener, name: str) -> str:
+    tokens = [event for event in listener.heard if isinstance(event, protocol.Token)]
+    return "".join(event.delta for event in tokens if event.request_id == name)
+
+
+def finals(listener: RecordingListener) -> dict[str, str]:
+    return {
+        event.request_id: event.finish_reason for event in listener.heard if isinstance(event, protocol.Final)
+    }
+
+
+def ticks(server: SimulatedServer, count: int) -> None:
+    for _ in range(count):
+        server.tick()
+        server.clock.advance(0)  # what is done in later turns of the event loop
+
+
+def test_streams_are_divided_and_only_those_of_the_engine_that_dies_feel_it(
+    server: SimulatedServer, listener: RecordingListener
+) -> None:
+    names = [str(number) for number in range(6)]
+    for name in names:
+        listener.send(start(name, prompt=f"Once {name}", params=SHORT, credit=PLENTY))
+    ticks(server, 5)
+    at = {name: engine_of(server, name) for name in names}
+    assert sorted(at.values()) == [0, 0, 1, 1, 2, 2]
+    server.kill_engine(1)
+    told = {event.request_id for event in listener.heard if isinstance(event, protocol.Paused)}
+    assert told == {name for name in names if at[name] == 1}
+    ticks(server, 2)
+    assert sorted(engine_of(server, name) for name in told) == [0, 2], "they go on at once"
+    ticks(server, 60)
+    alone = SimulatedServer(SIZE)
+    undisturbed = RecordingListener(alone)
+    for name in names:
+        undisturbed.send(start(name, prompt=f"Once {name}", params=SHORT, credit=PLENTY))
+    while alone.hub.streams:
+        ticks(alone, 1)
+    assert finals(listener) == dict.fromkeys(names, "length")
+    assert [text(listener, name) for name in names] == [text(undisturbed, name) for name in names]
+
+
+def test_what_was_asked_meanwhile_is_done_where_it_goes_on(
+    server: SimulatedServer, listener: RecordingListener
+) -> None:
+    listener.send(endless("a", credit=PLENTY))
+    ticks(server, 3)
+    listener.send(protocol.Adjust(request_id="a", params=Params(temperature=0.5), ref="r"))
+    server.kill_engine(engine_of(server, "a"))
+    listener.send(protocol.Pause(request_id="a", ref="p"))
+    ticks(server, 4)
+    answers = [
+        event.ref for event in listener.heard if isinstance(event, protocol.Adjusted | protocol.Paused)
+    ]
+    assert [ref for ref in answers if ref] == ["r", "p"]
+
+
+def test_with_no_engine_left_they_wait_for_the_next(
+    server: SimulatedServer, listener: RecordingListener
+) -> None:
+    listener.send(start("a", params=SHORT, credit=PLENTY))
+    ticks(server, 5)
+    for number in range(3):
+        server.kill_engine(number)
+    listener.send(endless("b"))
+    assert listener.error().code == "overloaded"
+    assert stream_of(server, "a").paused == "engine"
+    server.revive_engine(number=2)
+    ticks(server, 60)
+    assert finals(listener) == {"a": "length"}
+
+
+def test_a_context_goes_where_it_is_held(server: SimulatedServer, listener: RecordingListener) -> None:
+    story, other = list(range(60, 260)), list(range(260, 60, -1))
+    listener.send(start("a", prompt=story, params=SHORT, credit=PLENTY))
+    listener.send(start("b", prompt=other, params=SHORT, credit=PLENTY))
+    ticks(server, 5)
+    held = {"a": engine_of(server, "a"), "b": engine_of(server, "b")}
+    assert held["a"] != held["b"]
+    ticks(server, 60)
+    for turn in range(3):
+        listener.send(start(f"a{turn}", prompt=[*story, 7 + turn], params=SHORT, credit=PLENTY))
+        listener.send(start(f"b{turn}", prompt=[*other, 7 + turn], params=SHORT, credit=PLENTY))
+        ticks(server, 3)
+        assert engine_of(server, f"a{turn}") == held["a"]
+        assert engine_of(server, f"b{turn}") == held["b"]
+    assert stream_of(server, "a2").context.prompt[0] == story[0]
+
+
+def test_other_tenants_find_nothing_by_it(server: SimulatedServer, listener: RecordingListener) -> None:
+    story = list(range(60, 260))
+    listener.send(start("a", prompt=story, params=SHORT, credit=PLENTY))
+    ticks(server, 60)
+    stranger = RecordingListener(server, "stranger")
+    stranger.send(start("a", prompt=story, params=SHORT, credit=PLENTY))
+    ticks(server, 60)
+    (final,) = (event for event in stranger.heard if isinstance(event, protocol.Final))
+    assert final.usage.cached_tokens == 0
+
+
+def test_a_long_prompt_has_short_ones_go_elsewhere(
+    server: SimulatedServer, listener: RecordingListener
+) -> None:
+    listener.send(start("long", prompt=[7] * 3000, params=SHORT, credit=PLENTY))
+    for number in range(8):
+        listener.send(start(str(number), prompt=[60 + number], params=SHORT, credit=PLENTY))
+    ticks(server, 1)
+    long = engine_of(server, "long")
+    assert [engine_of(server, str(number)) for number in range(8)].count(long) == 0
+
+
+# -- a stream that kills engines -------------------------------------------------------------------
+
+
+def deaths(server: SimulatedServer, poison: str, most: int = 2000) -> list[list[str]]:
+    """Until all has ended, each engine that computes the poison dies, and soon another stands in its place:
+    what else each had on it."""
+    names = {stream.number: stream.request_id for stream in server.hub.streams}
+    found, back = list[list[str]](), dict[int, int]()
+    for tick in range(most):
+        for number in [number for number, due in back.items() if due <= tick]:
+            del back[number]
+            server.revive_engine(number=number)
+        for number, one in enumerate(server.engines):
+            while one.down:
+                server.deliver_down(number)
+            on_it = {names[stream] for stream in one.engine.scheduler.sequences} if one.alive else set()
+            if poison in on_it:
+                found.append(sorted(on_it - {poison}))
+                server.kill_engine(number)
+                back[number] = tick + 20
+                continue
+            server.step(number)
+            while one.up:
+                server.deliver_up(number)
+        server.clock.advance(0)
+        if not server.hub.streams and not back:
+            return found
+    raise AssertionError("it does not end")
+
+
+@pytest.mark.parametrize("count", [1, 6, 60])
+def test_a_stream_that_kills_its_engine_kills_no_other_but_where_it_is_tried(
+    server: SimulatedServer, listener: RecordingListener, count: int
+) -> None:
+    others = [str(number) for number in range(count)]
+    for name in others[: count // 2]:
+        listener.send(start(name, prompt=f"Once {name}", params=SHORT, credit=PLENTY))
+    ticks(server, 3)
+    for name in [*others[count // 2 :], "poison"]:
+        listener.send(start(name, prompt=f"Once {name}", params=SHORT, credit=PLENTY))
+    found = deaths(server, "poison")
+    assert len(found) == 1 + DEATHS_ALONE
+    assert all(set(beside) <= set(found[0]) for beside in found[1:]), "others are where nobody is tried"
+    assert found[2:] == [[]] * (DEATHS_ALONE - 1), "and who has proven harmless goes there"
+    assert finals(listener) == dict.fromkeys(others, "length") | {"poison": "error"}
+    alone = SimulatedServer(SIZE)
+    undisturbed = RecordingListener(alone)
+    for name in others:
+        undisturbed.send(start(name, prompt=f"Once {name}", params=SHORT, credit=PLENTY))
+    while alone.hub.streams:
+        ticks(alone, 1)
+    assert [text(listener, name) for name in others] == [text(undisturbed, name) for name in others]
+
+
+def test_starts_are_taken_while_somebody_is_tried(
+    server: SimulatedServer, listener: RecordingListener
+) -> None:
+    listener.send(endless("suspect", credit=PLENTY))
+    server.kill_engine(_given_to(server, "suspect"))
+    assert server.hub.takes_starts
+    listener.send(start("new", params=SHORT, credit=PLENTY))
+    ticks(server, 60)
+    assert finals(listener) == {"new": "length"}
+    assert stream_of(server, "suspect").state == "queued", "it waits for an engine of its own"
+
+
+def test_where_no_engine_comes_for_suspects_they_are_tried_beside_others(
+    server: SimulatedServer, listener: RecordingListener
+) -> None:
+    listener.send(start("suspect", params=SHORT, credit=PLENTY))
+    server.kill_engine(_given_to(server, "suspect"))
+    ticks(server, 60)
+    assert finals(listener) == {}
+    server.clock.advance(REPLACEMENT_S)
+    ticks(server, 60)
+    assert finals(listener) == {"suspect": "length"}
+
+
+def test_an_engine_that_was_told_to_end_leaves_no_suspects(
+    server: SimulatedServer, listener: RecordingListener
+) -> None:
+    listener.send(start("a", params=SHORT, credit=PLENTY))
+    number = _given_to(server, "a")
+    server.engines[number].die()
+    server.hub.engine_lost(number, blameless=True)
+    ticks(server, 60)
+    assert finals(listener) == {"a": "length"}
+
+
+def test_streams_go_on_by_an_equal_engine_where_there_is_one(
+    server: SimulatedServer, listener: RecordingListener
+) -> None:
+    for number, fingerprint in ((1, "other"), (2, "fp")):
+        server.kill_engine(number)
+        server.revive_engine(fingerprint, number)
+    server.kill_engine(0)
+    server.revive_engine("fp", 0)
+    for name in "abcd":
+        listener.send(endless(name, credit=PLENTY))
+    ticks(server, 3)
+    lost = next(number for number in (0, 2) if any(engine_of(server, name) == number for name in "abcd"))
+    moved = [name for name in "abcd" if engine_of(server, name) == lost]
+    server.kill_engine(lost)
+    ticks(server, 3)
+    assert {engine_of(server, name) for name in moved} == {2 - lost}
+
+
+def _given_to(server: SimulatedServer, name: str) -> int:
+    """Before it has heard of it."""
+    number = stream_of(server, name).number
+    (engine,) = (
+        at
+        for at, one in enumerate(server.engines)
+        for commands in one.down
+        for command in commands
+        if isinstance(command, api.Submit) and command.stream == number
+    )
+    return engine
