@@ -22,8 +22,10 @@ import midstream
 from midstream.protocol import Params
 from midstream.record_format import (
     Adjust,
+    Guard,
     Inject,
     Line,
+    Lost,
     Pause,
     Record,
     Resume,
@@ -145,6 +147,37 @@ def test_whatever_is_done_to_a_stream_is_replayed_equally(
     assert replay.difference is None
     assert replay.tokens == sum(len(line.tokens) for line in record.lines if isinstance(line, Tokens))
     assert replay.same_fingerprint
+
+
+GUARDS = [
+    {"do": "rewind", "regex": "e", "times": 16, "then": "pause"},
+    {"do": "rewind", "regex": "a.{2,6}", "times": 6},
+    {"do": "pause", "regex": "[aeiou] [a-z]+ "},
+    {"do": "finish", "regex": "he"},
+    {"do": "tell", "regex": "t"},
+    {"do": "pause", "budget": {"tokens": 12}},
+]
+
+
+@pytest.mark.parametrize("guard", GUARDS, ids=str)
+@pytest.mark.parametrize("window", [1, 64])
+async def test_what_guards_did_they_do_again(
+    shared: Served, tmp_path: Path, guard: dict[str, Any], window: int
+) -> None:
+    async with midstream.connect(shared.http) as client:
+        with client.record(tmp_path / "r"):
+            guards: Any = [guard | {"name": "g"}]
+            stream = await client.start(prompt=PROMPT, seed=5, max_tokens=40, window=window, guards=guards)
+            while stream.final is None:
+                if stream.try_next() is not None:
+                    continue
+                await (stream.resume() if stream.pause_reason == "guard" else stream.channel.wait())
+    (record,) = midstream.read_records(tmp_path / "r")
+    acts = [line for line in record.lines if isinstance(line, Guard)]
+    assert bool(acts) == (guard["do"] != "tell")
+    assert not any(isinstance(line, Rewind | Lost) for line in record.lines)
+    replay = await replayed(shared, record)
+    assert replay.difference is None
 
 
 async def test_what_was_decoded_and_taken_back_is_compared_too(server: Served, tmp_path: Path) -> None:

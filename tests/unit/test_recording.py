@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from midstream import protocol
-from midstream.protocol import Message, Params, PauseReason, StreamEvent, TokenLogprob
+from midstream.protocol import GuardAction, Message, Params, PauseReason, StreamEvent, TokenLogprob
 from midstream.record_format import (
     Adjust,
     Final,
+    Guard,
     Inject,
     Line,
     Lost,
@@ -259,3 +260,22 @@ def test_a_full_disk_costs_the_record_and_not_the_stream() -> None:
     with pytest.raises(OSError) as told:  # noqa: PT011 - its number is looked at
         recording.close()
     assert (told.value.errno, told.value.filename) == (errno.ENOSPC, "/dev/full")
+
+
+def test_acts_of_guards_are_recorded_where_they_take_effect() -> None:
+    recorded = Recorded()
+    acts: list[tuple[GuardAction, int]] = [("rewind", 1), ("tell", 2), ("finish", 0)]
+    for do, index in acts:
+        recorded.receive(token(), protocol.Guarded(request_id="r", index=index, name=do, do=do))
+        if do != "tell":
+            recorded.receive(protocol.Rewound(request_id="r", index=index, text_length=index))
+    recorded.receive(protocol.Guarded(request_id="r", index=2, name="p", do="pause"), paused("guard"))
+    recorded.sent(protocol.Resume(request_id="r", ref="1"))
+    recorded.receive(resumed("1"))
+    lines = [line for line in recorded.behind_the_start if not isinstance(line, Tokens)]
+    assert lines == [
+        Guard(stream=1, index=1, name="rewind", do="rewind"),
+        Guard(stream=1, index=0, name="finish", do="finish"),
+        Guard(stream=1, index=2, name="p", do="pause"),
+        Resume(stream=1, index=2),
+    ]

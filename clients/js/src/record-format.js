@@ -32,11 +32,15 @@ export const RECORD_VERSION = 1;
 /**
  * @typedef {LineFields & {type: "amend", index: number, call: number, arguments: string | object, partial?: boolean}} AmendLine
  */
+/**
+ * @typedef {LineFields & {type: "guard", index: number, name: string, do: "rewind" | "pause" | "finish" | "tell"}} GuardLine
+ *   Output from `index` on is void
+ */
 /** @typedef {LineFields & {type: "moved", index: number, fingerprint: string}} MovedLine */
 /** @typedef {LineFields & {type: "lost", index: number, why: string}} LostLine */
 /** @typedef {LineFields & {type: "final", index: number, finish_reason: string, stop_reason?: string}} FinalLine */
 /** @typedef {PauseLine | ResumeLine | AdjustLine | InjectLine | RewindLine | WaitsLine | ToolResultLine | AmendLine} ControlLine */
-/** @typedef {StartLine | TokensLine | ControlLine | MovedLine | LostLine | FinalLine} Line */
+/** @typedef {StartLine | TokensLine | ControlLine | GuardLine | MovedLine | LostLine | FinalLine} Line */
 
 /** @typedef {{start: StartLine, lines: Line[]}} StreamRecord One stream's lines, those behind the first in their order. */
 
@@ -52,6 +56,7 @@ const FIELDS = {
   waits: { index: "number" },
   tool_result: { index: "number", call: "number" },
   amend: { index: "number", call: "number" },
+  guard: { index: "number", name: "string", do: "string" },
   moved: { index: "number", fingerprint: "string" },
   lost: { index: "number", why: "string" },
   final: { index: "number", finish_reason: "string" },
@@ -134,7 +139,7 @@ function endAfter(line, end, place) {
     if (line.index !== end) throw new RecordError(`${place}: token ${line.index} stands where token ${end} is due`);
     return end + line.tokens.length;
   }
-  if (line.type !== "rewind") return end;
+  if (line.type !== "rewind" && line.type !== "guard") return end;
   if (line.index > end) throw new RecordError(`${place}: it rewinds to token ${line.index}, but ${end} stand`);
   return line.index;
 }

@@ -8,10 +8,10 @@
  * @import { Line } from "./record-format.js"
  */
 
+import { GuardActs } from "./guard-acts.js";
 import { RECORD_VERSION } from "./record-format.js";
 
 const SNAPSHOT = "the connection was lost, and the server had forgotten what happened meanwhile";
-const GUARD = "a guard acted here, which a stream that is played cannot be held to at the same token";
 const ELSEWHERE = "another connection injected something here";
 
 /** Records one stream: `client.start({ prompt, recorder: new Recorder() })`. */
@@ -26,6 +26,7 @@ export class Recorder {
   /** @type {Set<string>} whose results were told */ #told = new Set();
   #waiting = false; // for the end of the turn, or for others
   /** @type {Start | null} */ #start = null;
+  #guardActs = new GuardActs();
   #forked = false;
   #paused = "";
   #lost = false;
@@ -93,6 +94,8 @@ export class Recorder {
   receive(event) {
     if (this.#lost || !this.#start) return;
     const stream = this.#stream;
+    const act = this.#guardActs.receive(event);
+    if (act) this.#lines.push({ type: "guard", stream, index: act.index, name: act.name, do: act.do });
     switch (event.type) {
       case "started": return this.#receiveStart(event);
       case "token": {
@@ -111,7 +114,7 @@ export class Recorder {
         this.#end = event.index;
         this.#calls.length = event.tool_calls ?? 0;
         this.#waiting &&= this.#calls.some((call) => this.#told.has(call));
-        return this.#add({ type: "rewind", stream, index: event.index }, event.seq);
+        return act || this.#guardActs.pending ? undefined : this.#add({ type: "rewind", stream, index: event.index }, event.seq);
       case "paused":
         this.#paused = event.reason;
         if (event.reason === "client") this.#add({ type: "pause", stream, index: event.index }, event.seq);
@@ -120,7 +123,6 @@ export class Recorder {
         }
         return;
       case "resumed": return this.#receiveResumed(event.index, event.fingerprint);
-      case "guard": return event.do === "tell" ? undefined : this.#lose(GUARD);
       case "snapshot":
         this.#calls = (event.tool_calls ?? []).map(({ call_id }) => call_id);
         return this.#forked && event.index === this.#end ? undefined : this.#lose(SNAPSHOT); // the first is what it begins with
@@ -153,7 +155,7 @@ export class Recorder {
   #receiveResumed(index, fingerprint) {
     const stream = this.#stream;
     if (fingerprint) this.#lines.push({ type: "moved", stream, index, fingerprint });
-    if (this.#paused === "client") this.#lines.push({ type: "resume", stream, index });
+    if (["client", "guard"].includes(this.#paused)) this.#lines.push({ type: "resume", stream, index });
     this.#paused = "";
   }
 
@@ -183,7 +185,7 @@ function endOf(lines) {
   let end = 0;
   for (const line of lines) {
     if (line.type === "tokens") end = line.index + line.tokens.length;
-    if (line.type === "rewind") end = line.index;
+    if (line.type === "rewind" || line.type === "guard") end = line.index;
   }
   return end;
 }
@@ -194,7 +196,10 @@ function endOf(lines) {
  */
 function linesUntil(lines, at) {
   let behind = 0;
-  for (const [number, line] of lines.entries()) if (line.type === "rewind" && line.index < at) behind = number + 1;
+  for (const [number, line] of lines.entries()) {
+    const stands = line.type === "guard" ? line.index <= at : line.type === "rewind" && line.index < at;
+    if (stands) behind = number + 1;
+  }
   const kept = lines.slice(0, behind);
   for (const line of lines.slice(behind)) {
     if (line.type === "tokens" && line.index + line.tokens.length > at) {
@@ -204,7 +209,7 @@ function linesUntil(lines, at) {
       break;
     }
     if (line.type === "final" || line.type === "lost") break;
-    if (line.type === "rewind") continue; // to `at`, or behind it
+    if (line.type === "rewind" || line.type === "guard") continue; // to `at`, or behind it
     kept.push(line);
   }
   return kept;

@@ -8,13 +8,14 @@
  * `ONWARD` keeps it from ending.
  * @module
  * @import { Client } from "./client.js"
- * @import { Params } from "./protocol.js"
- * @import { ControlLine, FinalLine, Line, StreamRecord, TokensLine } from "./record-format.js"
+ * @import { GuardEvent, Params, StreamEvent } from "./protocol.js"
+ * @import { ControlLine, FinalLine, GuardLine, Line, StreamRecord, TokensLine } from "./record-format.js"
  * @import { Stream } from "./stream.js"
  * @import { Chunk } from "./stream-core.js"
  */
 
 import { MidstreamError } from "./errors.js";
+import { GuardActs } from "./guard-acts.js";
 import { MAX_INDEX } from "./protocol.js";
 
 const TOP = 5; // likely tokens that a replay asks for: so the recorded one is mostly among them
@@ -41,7 +42,7 @@ const TOP = 5; // likely tokens that a replay asks for: so the recorded one is m
  */
 /**
  * @typedef {object} Step A control, or the end, and the output before it: that from `begin` on, which no rewind cut.
- * @property {ControlLine | FinalLine | null} control
+ * @property {ControlLine | GuardLine | FinalLine | null} control
  * @property {number} begin
  * @property {OutputToken[]} output
  * @property {number} place where the stream stood, as its reader knows
@@ -64,8 +65,9 @@ export async function replay(client, record, { signal, onchunk } = {}) {
   const content = prompt === undefined ? { messages, tools, tool_choice, parallel_tool_calls, on_tool_call } : { prompt };
   /** @type {string[]} */ const fingerprints = [];
   /** @type {Player | null} */ let player = null;
-  const onevent = (/** @type {any} */ { type, fingerprint }) => {
-    player?.receive();
+  const onevent = (/** @type {any} */ event) => {
+    const { type, fingerprint } = event;
+    player?.receive(event);
     const told = ["started", "resumed", "snapshot"].includes(type) && fingerprint;
     if (told && !fingerprints.includes(fingerprint)) fingerprints.push(fingerprint);
   };
@@ -88,7 +90,7 @@ function stepsOf(lines) {
   for (const line of lines) {
     if (line.type === "tokens") output.push(...tokensOf(line));
     else if (line.type === "final") final = line;
-    else if (line.type === "rewind") {
+    else if (line.type === "rewind" || line.type === "guard") {
       steps.push({ control: line, begin, output, place: begin + output.length, ends: false });
       begin = line.index;
       output = [];
@@ -120,7 +122,8 @@ class Player {
   #held = false; // by us
   #onward = false;
   #compared = 0;
-  #wake = () => {};
+  #guardActs = new GuardActs();
+  /** @type {GuardEvent[]} of guards, that the record has not had yet */ #acts = [];
   /** @type {Difference | null} */ #difference = null;
 
   /**
@@ -135,15 +138,18 @@ class Player {
     this.#params = { ...record.start.params };
   }
 
-  /** An event has come. */
-  receive() {
-    this.#wake();
+  /** It has come. @param {StreamEvent} event */
+  receive(event) {
+    const act = this.#guardActs.receive(event);
+    if (act) this.#acts.push(act);
   }
 
   async play() {
     try {
-      for (const step of stepsOf(this.#record.lines)) {
-        if (step.control && step.control.type !== "final") {
+      const steps = stepsOf(this.#record.lines);
+      for (const [number, step] of steps.entries()) {
+        if (step.control?.type === "guard") await this.#haveGuarded(step.control, step, steps[number + 1]);
+        else if (step.control && step.control.type !== "final") {
           await this.#standAt(Math.max(step.place, this.#floor), step);
           await this.#apply(step.control, step);
         } else await this.#finish(step);
@@ -159,7 +165,14 @@ class Player {
     if (this.#stream.consumed < place) await this.#advance(place, step);
     if (this.#stream.consumed <= place) return;
     await this.#hold();
-    await this.#stream.rewind(place);
+    await this.#rewind(place);
+  }
+
+  /** Where it had run on, what guards did behind that token is void as well. @param {number} index */
+  async #rewind(index) {
+    const effective = await this.#stream.rewind(index);
+    this.#acts = this.#acts.filter((act) => act.index <= index);
+    return effective;
   }
 
   /** Go on, to this place or to where it was granted before. @param {number} place @param {Step} step */
@@ -168,7 +181,11 @@ class Player {
     if (this.#paused || this.#held) await this.#stream.resume();
     this.#held = false;
     this.#granted = Math.max(this.#granted, place);
-    while (this.#stream.consumed < this.#granted) this.#compare(await this.#next(step), place, step);
+    while (this.#stream.consumed < this.#granted) {
+      const chunk = await this.#next(step);
+      if (!chunk) break;
+      this.#compare(chunk, place, step);
+    }
     if (this.#paused) await this.#stream.pause();
   }
 
@@ -224,7 +241,7 @@ class Player {
       case "rewind":
         this.#floor = control.index;
         if (control.index < this.#granted) await this.#hold();
-        return stream.rewind(control.index);
+        return this.#rewind(control.index);
       case "waits": return this.#awaitCalls();
       case "tool_result": {
         const { call_id } = this.#call(control.call);
@@ -253,7 +270,7 @@ class Player {
     this.#granted = Math.max(this.#granted, stream.consumed + 1);
     const waits = () => stream.pauseReason === "tool_call";
     while (!waits()) {
-      const news = new Promise((resolve) => (this.#wake = () => resolve(undefined)));
+      const news = stream.news();
       const chunk = stream.tryNext();
       if (chunk?.count) this.#endAt(chunk);
       if (stream.final) throw new Ended();
@@ -261,6 +278,45 @@ class Player {
     }
     await this.#hold();
     return stream.consumed;
+  }
+
+  /**
+   * The guard acts by itself, as it did, with the first token that nobody is told, and the stream goes on.
+   * @param {GuardLine} line @param {Step} step @param {Step} next
+   */
+  async #haveGuarded(line, step, next) {
+    const stream = this.#stream;
+    await this.#setOnward(false);
+    if (!this.#acts.length) await this.#goOnUntilGuarded(step);
+    const act = /** @type {GuardEvent} */ (this.#acts.shift());
+    if (act.name !== line.name || act.do !== line.do || act.index !== line.index) {
+      throw new Error(`where "${line.name}" acted at token ${line.index} "${act.name}" does at ${act.index} here`);
+    }
+    const stands = Math.min(act.index, ...this.#acts.map(({ index }) => index));
+    for (let chunk; stream.consumed < stands && (chunk = this.#take()); ) this.#compare(chunk, stands, step);
+    this.#floor = act.index;
+    if (act.do === "pause") [this.#paused, this.#held] = [true, false];
+    if (act.do !== "rewind" || next.control?.type === "guard" || next.place >= this.#granted) return;
+    // It runs on, to where it was granted.
+    await this.#hold().catch((error) => {
+      if (error instanceof MidstreamError && error.code === "request_finished") this.#endEarly(step);
+      throw error;
+    });
+    if (stream.index > act.index && this.#acts.every(({ index }) => index > act.index)) await this.#rewind(act.index);
+  }
+
+  /** @param {Step} step */
+  async #goOnUntilGuarded(step) {
+    if (this.#paused || this.#held) await this.#stream.resume();
+    this.#held = false;
+    while (!this.#acts.length) {
+      this.#granted = Math.max(this.#granted, this.#stream.consumed + 1);
+      const news = this.#stream.news();
+      const chunk = this.#take();
+      if (chunk) this.#compare(chunk, MAX_INDEX, step);
+      else if (this.#stream.final) this.#endEarly(step);
+      else await news;
+    }
   }
 
   /** Its own end is awaited; where it was ended from outside, or nobody knows, it is ended there. @param {Step} step */
@@ -271,14 +327,24 @@ class Player {
     }
     await this.#setOnward(false);
     if (this.#paused || this.#held) await this.#stream.resume();
-    for (;;) this.#compare(await this.#next(step), MAX_INDEX, step);
+    for (let chunk; (chunk = await this.#next(step)); ) this.#compare(chunk, MAX_INDEX, step);
+    this.#endEarly(step);
   }
 
-  /** @param {Step} step */
+  /** Null where a guard has paused it, as the record does not. @param {Step} step */
   async #next(step) {
-    const chunk = await this.#stream.next();
-    if (!chunk) return this.#endEarly(step);
-    this.#onchunk?.(chunk);
+    for (;;) {
+      const news = this.#stream.news();
+      const chunk = this.#take();
+      if (chunk || this.#stream.pauseReason === "guard") return chunk;
+      if (this.#stream.final) return this.#endEarly(step);
+      await news;
+    }
+  }
+
+  #take() {
+    const chunk = this.#stream.tryNext();
+    if (chunk) this.#onchunk?.(chunk);
     return chunk;
   }
 

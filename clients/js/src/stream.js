@@ -209,6 +209,11 @@ export class Stream {
     return chunk;
   }
 
+  /** Wait for whatever comes next, or for the end of events. */
+  news() {
+    return this.#channel.nextEvent();
+  }
+
   /**
    * The same chunks for those who pipe. A chunk is asked for when one is read, and none ahead.
    * @returns {ReadableStream<Chunk>}

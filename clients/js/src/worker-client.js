@@ -224,7 +224,10 @@ class SessionProxy {
     this.#channels.receive(event);
     if (event.type !== "final") return;
     this.#pulls.delete(event.request_id);
-    this.#pending.receiveFinal(event);
+    // What else was asked the worker answers, which may have come to it before this.
+    for (const { ref, frame } of this.#pending.ofStream(event.request_id)) {
+      if (frame.type === "cancel") this.#pending.resolve(ref, event);
+    }
   }
 
   /** @param {string} requestId */

@@ -16,6 +16,12 @@ import { PYTHON, ROOT } from "./server-process.js";
 import { withAndWithoutWorker } from "./with-and-without-worker.js";
 
 const WARM = { prompt: "Once upon a time", seed: 11, temperature: 1, max_tokens: 60, ignore_eos: true };
+const GUARDS = /** @type {Omit<import("../src/protocol.js").Guard, "name">[]} */ ([
+  { do: "rewind", regex: "e", times: 16, then: "pause" },
+  { do: "rewind", regex: "a.{2,6}", times: 6 },
+  { do: "pause", regex: "[aeiou] [a-z]+ " },
+  { do: "finish", regex: "he" },
+]);
 
 withAndWithoutWorker("replay", [], (fixture) => {
   /** A stream that is steered in every way. @param {object} [options] @returns {Promise<string>} */
@@ -51,6 +57,24 @@ withAndWithoutWorker("replay", [], (fixture) => {
       assert.deepEqual([...kinds].sort(), ["adjust", "final", "inject", "pause", "resume", "rewind", "tokens"]);
     }
   });
+
+  for (const guard of GUARDS) {
+    test(`what guards did they do again: ${JSON.stringify(guard)}`, async () => {
+      const recorder = new Recorder();
+      const guards = [{ name: "g", ...guard }];
+      const stream = await fixture.client.start({ prompt: "Once upon a time", seed: 5, max_tokens: 40, guards, recorder });
+      while (!stream.final) {
+        const news = stream.news();
+        if (stream.tryNext()) continue;
+        if (stream.pauseReason === "guard") await stream.resume();
+        if (!stream.final) await news; // it may come behind the answer
+      }
+      const [record] = parseRecords(recorder.text);
+      assert.ok(record.lines.some(({ type }) => type === "guard"));
+      assert.ok(!record.lines.some(({ type }) => type === "rewind" || type === "lost"));
+      assert.equal((await replay(fixture.client, record)).difference, null);
+    });
+  }
 
   test("the first token that differs is told with both log probabilities", async () => {
     const [record] = parseRecords(await steered());

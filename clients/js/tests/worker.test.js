@@ -125,6 +125,28 @@ test("a cancel that crosses the final between page and worker has its answer in 
   assert.equal(socket.sent.length, 1, "the server has said its last word of it");
 });
 
+test("what took effect before the end is answered, though the end is told first", async (t) => {
+  const worker = threadless(t, FakeSocket);
+  const { last } = FakeSocket;
+  const connecting = connectWorker(worker, "http://host");
+  await eventually(() => FakeSocket.last !== last);
+  const socket = FakeSocket.last;
+  socket.receive(READY);
+  const client = await connecting;
+  const starting = client.start({ prompt: "Hi", request_id: "r" });
+  await eventually(() => socket.sent.length);
+  socket.receive({ ...started(), ref: socket.sent[0].ref });
+  const stream = await starting;
+  const resuming = stream.resume();
+  const isResume = (/** @type {any} */ { type }) => type === "resume";
+  await eventually(() => socket.sent.some(isResume));
+  const { ref } = socket.sent.find(isResume);
+  socket.receive({ type: "resumed", request_id: "r", ref, seq: 1, index: 0, recomputed_tokens: 0 });
+  socket.receive({ ...final("stop"), seq: 2, index: 0 });
+  assert.equal(await resuming, 0);
+  await client.close();
+});
+
 test("a socket lost and made anew in the worker is the same to the page, and so is a stream that is lost", async (t) => {
   const worker = threadless(t, FakeSocket);
   const { last } = FakeSocket;

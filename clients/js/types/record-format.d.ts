@@ -94,6 +94,15 @@ export type AmendLine = LineFields & {
     arguments: string | object;
     partial?: boolean;
 };
+/**
+ * Output from `index` on is void
+ */
+export type GuardLine = LineFields & {
+    type: "guard";
+    index: number;
+    name: string;
+    do: "rewind" | "pause" | "finish" | "tell";
+};
 export type MovedLine = LineFields & {
     type: "moved";
     index: number;
@@ -111,7 +120,7 @@ export type FinalLine = LineFields & {
     stop_reason?: string;
 };
 export type ControlLine = PauseLine | ResumeLine | AdjustLine | InjectLine | RewindLine | WaitsLine | ToolResultLine | AmendLine;
-export type Line = StartLine | TokensLine | ControlLine | MovedLine | LostLine | FinalLine;
+export type Line = StartLine | TokensLine | ControlLine | GuardLine | MovedLine | LostLine | FinalLine;
 /**
  * One stream's lines, those behind the first in their order.
  */

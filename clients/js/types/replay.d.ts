@@ -46,7 +46,7 @@ export type Replay = {
  * A control, or the end, and the output before it: that from `begin` on, which no rewind cut.
  */
 export type Step = {
-    control: ControlLine | FinalLine | null;
+    control: ControlLine | GuardLine | FinalLine | null;
     begin: number;
     output: OutputToken[];
     /**
@@ -62,4 +62,5 @@ import type { Client } from "./client.js";
 import type { StreamRecord } from "./record-format.js";
 import type { Chunk } from "./stream-core.js";
 import type { ControlLine } from "./record-format.js";
+import type { GuardLine } from "./record-format.js";
 import type { FinalLine } from "./record-format.js";

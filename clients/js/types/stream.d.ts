@@ -73,6 +73,8 @@ export class Stream {
      * @returns {Chunk | null}
      */
     tryNext(): Chunk | null;
+    /** Wait for whatever comes next, or for the end of events. */
+    news(): Promise<void>;
     /**
      * The same chunks for those who pipe. A chunk is asked for when one is read, and none ahead.
      * @returns {ReadableStream<Chunk>}

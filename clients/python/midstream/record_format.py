@@ -126,6 +126,14 @@ class Rewind(RecordLine, kw_only=True):
     index: Index
 
 
+class Guard(RecordLine, kw_only=True):
+    """A guard acted: output from `index` on is void, and the stream went on, was paused, or ended."""
+
+    index: Index
+    name: str
+    do: Literal["rewind", "pause", "finish"]
+
+
 class Moved(RecordLine, kw_only=True):
     """It went on in an engine with this fingerprint."""
 
@@ -147,7 +155,7 @@ class Final(RecordLine, kw_only=True):
 
 
 Control = Pause | Resume | Adjust | Inject | ToolResult | Amend | Rewind
-Line = Start | Tokens | Control | Waits | Moved | Lost | Final
+Line = Start | Tokens | Control | Waits | Guard | Moved | Lost | Final
 _decode_line = msgspec.json.Decoder(Line).decode
 _encode_line = msgspec.json.Encoder().encode
 
@@ -257,7 +265,7 @@ class _Reader:
                 if logprobs is not None and len(logprobs) != len(tokens):
                     raise RecordError(f"{place}: {len(tokens)} tokens have {len(logprobs)} logprobs")
                 self._end[line.stream] = index + len(tokens)
-            case Rewind(index=index):
+            case Rewind(index=index) | Guard(index=index):
                 if index > end:
                     raise RecordError(f"{place}: it rewinds to token {index}, but {end} stand")
                 self._end[line.stream] = index

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from midstream import protocol, record_format
+from midstream.guard_acts import GuardActs
 from midstream.protocol import Frame, PauseReason, StreamEvent
 from midstream.record_format import Line, Record, RecordError, encode_line, parse_records
 from midstream.told import Told
@@ -20,7 +21,6 @@ from midstream.told import Told
 SNAPSHOT = "the connection was lost, and the server had forgotten what happened meanwhile"
 ELSEWHERE = "another connection injected something here"
 FORK = "the stream is a fork, which cannot be played without the one that it forks"
-GUARD = "a guard acted here, which a stream that is played cannot be held to at the same token"
 
 
 def read_records(file: str | Path) -> list[Record]:
@@ -87,6 +87,7 @@ class StreamRecorder:
         self._paused: PauseReason | None = None
         self._calls: list[str] = []  # the ids of those that stand
         self._told = Told()
+        self._guard_acts = GuardActs()
         self._lost = False
 
     def sent(self, frame: Frame) -> None:
@@ -116,8 +117,8 @@ class StreamRecorder:
                 self._write_tokens(event)
             case protocol.ToolCall(call_id=call_id):
                 self._calls.append(call_id)
-            case protocol.Snapshot() | protocol.Guarded():
-                self._lose_behind(event)
+            case protocol.Snapshot():
+                self._lose(SNAPSHOT if self._start.fork is None else FORK)
             case protocol.Final(index=index, finish_reason=reason, stop_reason=stop):
                 self._write(
                     record_format.Final(stream=number, index=index, finish_reason=reason, stop_reason=stop)
@@ -126,7 +127,10 @@ class StreamRecorder:
                 self._receive_steering(event, frame)
 
     def _receive_steering(self, event: StreamEvent, frame: Frame | None) -> None:
-        number = self._number
+        number, act = self._number, self._guard_acts.receive(event)
+        if act is not None:
+            assert act.do != "tell", "that is no act"
+            self._write(record_format.Guard(stream=number, index=act.index, name=act.name, do=act.do))
         match event:
             case protocol.Adjusted(index=index):
                 params = frame.params if isinstance(frame, protocol.Adjust) else event.params
@@ -137,7 +141,8 @@ class StreamRecorder:
                 self._end = index
                 del self._calls[event.tool_calls :]
                 self._told.rewind(index, self._calls)
-                self._write(record_format.Rewind(stream=number, index=index))
+                if act is None and self._guard_acts.pending is None:
+                    self._write(record_format.Rewind(stream=number, index=index))
             case protocol.Paused():
                 self._write_pause(event, frame)
             case protocol.Resumed():
@@ -233,15 +238,9 @@ class StreamRecorder:
         if event.fingerprint is not None:
             line = record_format.Moved(stream=self._number, index=event.index, fingerprint=event.fingerprint)
             self._write(line)
-        if self._paused == "client" or frame is not None:
+        if self._paused in ("client", "guard") or frame is not None:
             self._write(record_format.Resume(stream=self._number, index=event.index))
         self._paused = None
-
-    def _lose_behind(self, event: protocol.Snapshot | protocol.Guarded) -> None:
-        if isinstance(event, protocol.Snapshot):
-            self._lose(SNAPSHOT if self._start.fork is None else FORK)
-        elif event.do != "tell":
-            self._lose(GUARD)
 
     def _lose(self, why: str) -> None:
         self._lost = True

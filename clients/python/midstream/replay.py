@@ -16,12 +16,13 @@ from msgspec import Struct, UnsetType, to_builtins
 from msgspec.structs import asdict
 
 from midstream.errors import MidstreamError, RequestFinished
-from midstream.protocol import MAX_INDEX, Params
+from midstream.protocol import MAX_INDEX, Guarded, Params
 from midstream.record_format import (
     Adjust,
     Amend,
     Control,
     Final,
+    Guard,
     Inject,
     Line,
     Moved,
@@ -106,7 +107,7 @@ async def replay(client: Client, record: Record) -> Replay:
 class _Step(NamedTuple):
     """A control, or the end, and the output before it: that from `begin` on, which no rewind has cut."""
 
-    control: Control | Waits | Final | None
+    control: Control | Waits | Guard | Final | None
     begin: int
     output: list[OutputToken]
     place: int  # where the stream stood, as its reader knows
@@ -132,7 +133,7 @@ def _steps(lines: Iterable[Line]) -> list[_Step]:
         match line:
             case Tokens():
                 output.extend(_tokens(line))
-            case Rewind(index=index):
+            case Rewind(index=index) | Guard(index=index):
                 steps.append(_Step(line, begin, output, begin + len(output)))
                 begin, output = index, []
             case Pause() | Resume() | Adjust() | Inject() | ToolResult() | Amend() | Waits():
@@ -171,13 +172,18 @@ class _Player:
         self._paused = False  # by the record
         self._held = False  # by us
         self._onward = False
+        self._acted = 0  # acts of guards that the record has had
         self._compared = 0
         self._difference: Difference | None = None
         self._fingerprints: list[str] = []
 
     async def play(self) -> Replay:
         try:
-            for step in _steps(self._record.lines):
+            steps = _steps(self._record.lines)
+            for step, following in zip(steps, [*steps[1:], steps[-1]], strict=True):
+                if isinstance(step.control, Guard):
+                    await self._have_guarded(step.control, step, following)
+                    continue
                 if isinstance(step.control, Control | Waits):
                     await self._stand_at(max(step.place, self._floor), step)
                 if isinstance(step.control, Waits):
@@ -201,8 +207,8 @@ class _Player:
         if self._paused or self._held:
             await self._stream.resume()
         self._grant(place)
-        while self._stream.consumed < self._granted:
-            self._compare(await self._next(step), place, step)
+        while self._stream.consumed < self._granted and (chunk := await self._next(step)) is not None:
+            self._compare(chunk, place, step)
         self._held = False
         if self._paused:
             await self._stream.pause()
@@ -215,7 +221,14 @@ class _Player:
     async def _take_back(self, index: int) -> None:
         if self._stream.consumed > index:
             await self._hold()
-            await self._stream.rewind(index)
+            await self._rewind(index)
+
+    async def _rewind(self, index: int) -> int:
+        """Where it had run on, what guards did behind that token is void as well."""
+        effective = await self._stream.rewind(index)
+        acts = self._stream.channel.core.acts
+        acts[self._acted :] = [act for act in acts[self._acted :] if act.index <= index]
+        return effective
 
     async def _hold(self) -> None:
         if not (self._paused or self._held):
@@ -241,6 +254,53 @@ class _Player:
             await self._stream.channel.wait()
         self._held = True
         await self._stream.pause()
+
+    async def _have_guarded(self, line: Guard, step: _Step, following: _Step) -> None:
+        """The guard acts by itself, as it did, with the first token that nobody is told, and the stream goes
+        on."""
+        acts, stream = self._stream.channel.core.acts, self._stream
+        await self._set_onward(False)
+        if len(acts) == self._acted:
+            await self._go_on_until_guarded(step)
+        act, self._acted = acts[self._acted], self._acted + 1
+        if (act.name, act.do, act.index) != (line.name, line.do, line.index):
+            raise ReplayError(
+                f'where "{line.name}" acted at token {line.index} "{act.name}" does at {act.index} here'
+            )
+        stands = min(one.index for one in [act, *acts[self._acted :]])
+        while stream.consumed < stands and (chunk := stream.try_next()) is not None:
+            self._compare(chunk, stands, step)
+        self._floor = act.index
+        if act.do == "pause":
+            self._paused, self._held = True, False
+        elif act.do == "rewind" and not isinstance(following.control, Guard):
+            await self._stand_behind(act, following)
+
+    async def _stand_behind(self, act: Guarded, following: _Step) -> None:
+        """It runs on, to where it was granted, and is steered before."""
+        acts, stream = self._stream.channel.core.acts, self._stream
+        if following.place >= self._granted:
+            return
+        try:
+            await self._hold()
+        except RequestFinished:
+            self._end_early(following)
+        if stream.index > act.index and all(more.index > act.index for more in acts[self._acted :]):
+            await self._rewind(act.index)
+
+    async def _go_on_until_guarded(self, step: _Step) -> None:
+        stream = self._stream
+        if self._paused or self._held:
+            await stream.resume()
+            self._held = False
+        while len(stream.channel.core.acts) == self._acted:
+            self._grant(stream.consumed + 1)
+            if (chunk := stream.try_next()) is not None:
+                self._compare(chunk, MAX_INDEX, step)
+            elif stream.final is not None or self._waits:
+                self._end_early(step)
+            else:
+                await stream.channel.wait()
 
     @property
     def _waits(self) -> bool:
@@ -285,7 +345,7 @@ class _Player:
                 self._floor = index
                 if index < self._granted:
                     await self._hold()
-                return await stream.rewind(index)
+                return await self._rewind(index)
 
     async def _resume(self) -> int:
         """Where it would run on at once, it is still held until it is to go on."""
@@ -300,17 +360,21 @@ class _Player:
             self._grant(MAX_INDEX)
             if self._paused or self._held:
                 await self._stream.resume()
-            while True:
-                self._compare(await self._next(step), MAX_INDEX, step)
+            while (chunk := await self._next(step)) is not None:
+                self._compare(chunk, MAX_INDEX, step)
+            self._end_early(step)
         elif self._stream.consumed < step.place:
             await self._advance(step.place, step)
 
     # -- comparing -------------------------------------------------------------------------------------
 
-    async def _next(self, step: _Step) -> Chunk:
+    async def _next(self, step: _Step) -> Chunk | None:
+        """None where a guard has paused it, as the record does not."""
         while (chunk := self._stream.try_next()) is None:
             if self._stream.final is not None or self._waits:
                 self._end_early(step)
+            if self._stream.pause_reason == "guard":
+                return None
             await self._stream.channel.wait()
         return chunk
 

@@ -13,12 +13,14 @@ from typing import Literal, NamedTuple
 from msgspec import UNSET, Struct
 
 from midstream.errors import ProtocolError
+from midstream.guard_acts import GuardActs
 from midstream.protocol import (
     MAX_INDEX,
     Adjusted,
     Credit,
     Event,
     Final,
+    Guarded,
     Injected,
     Params,
     Paused,
@@ -89,6 +91,8 @@ class StreamCore:
         self.tokens: list[int] = []
         self.spans = Spans()  # what it has beside its text
         self.told = Told()  # by the client, among what it says
+        self.acts: list[Guarded] = []  # of guards, that have taken effect
+        self._guard_acts = GuardActs()
         self._window = window
         self._interval = interval
         self.seq = -1  # of the last event that has come
@@ -194,6 +198,8 @@ class StreamCore:
                 self.final, self.pause_reason = event, None
             case _:
                 self._receive_beside(event)
+        act = self._guard_acts.receive(event)
+        self.acts += [] if act is None else [act]
         return True
 
     def _receive_beside(self, event: StreamEvent) -> None:
