@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from bench.route_sim.replica import ROW_S, STEP_S, TOKEN_S
+from bench.route_sim.replica import ROW_S, TOKEN_S
 from bench.route_sim.trace import BLOCK, Request
 from realtime.hub.router import Choice, Pace, choose
 
@@ -111,7 +111,7 @@ def soonest_of_all() -> Policy:
 def ours() -> Policy:
     """The product's."""
     pace = Pace()
-    pace.step_s, pace.token_s = STEP_S, TOKEN_S
+    pace.token_s = TOKEN_S
 
     def route(request: Request, seen: Sequence[Seen], chance: random.Random) -> int:
         choices = [

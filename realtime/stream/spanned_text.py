@@ -42,6 +42,7 @@ class Call(Struct):
     name: str
     arguments: list[str]
     end: int | None = None
+    approved: bool = False  # as it stands
     answered: int | None = None  # the output token before which its result stands
 
 
@@ -187,6 +188,9 @@ class SpannedText:
         self._read_all()
         return self._reader.reasoning_room(limit)
 
+    def approve(self, call: Call) -> None:
+        self.calls = [replace(one, approved=True) if one is call else one for one in self.calls]
+
     def amend(self, call_id: str) -> None:
         """What is injected next goes on with this call, or begins it again."""
         self._amended = call_id
@@ -300,7 +304,9 @@ class SpannedText:
         if calls:
             last = calls[-1]
             arguments = "".join(last.arguments)[: lengths.arguments]
-            calls[-1] = replace(last, arguments=[arguments], end=None if lengths.open else last.end)
+            calls[-1] = replace(last, arguments=[arguments])
+            if lengths.open:
+                calls[-1].end, calls[-1].approved = None, False
         return calls
 
     def reader_at(self, tokens: Sequence[int], index: int, injected: int) -> SpanReader:

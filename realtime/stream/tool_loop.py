@@ -32,7 +32,6 @@ class ToolLoop:
         self._approvals = start.approvals
         names = () if isinstance(start.approvals, bool) else start.approvals
         self._names_bytes = sum(PART_BYTES + CHARACTER_BYTES * len(name) for name in names)
-        self._approved = set[str]()  # calls
         self._results: dict[str, protocol.ToolResult] = {}  # that wait, by call
         self._results_bytes = 0  # counted when they change: a result may have very many parts
         self._due: protocol.Inject | None = None  # results that are all there before the turn has ended
@@ -64,13 +63,14 @@ class ToolLoop:
         call = self.find(call_id)
         if call.end is None:
             raise Refusal("invalid_params", f'Call "{call_id}" is not whole: it cannot be approved yet.')
-        self._approved.add(call_id)
+        assert self._spans is not None, "it has calls"
+        self._spans.approve(call)
         return call
 
     def waits_for_approval(self, call: Call) -> bool:
         approvals = self._approvals
         asked = approvals if isinstance(approvals, bool) else call.name in approvals
-        return asked and call.end is not None and call.call_id not in self._approved
+        return asked and call.end is not None and not call.approved
 
     def tell_approvals(self, events: Iterable[Beside | SnapshotCall]) -> None:
         """Which of the calls that these tell of wait for one."""
@@ -130,7 +130,6 @@ class ToolLoop:
         """Calls have been answered, or are no more what they were: nothing of theirs waits any longer.
         Whether any result did."""
         missing = {call.call_id for call in self.missing}
-        self._approved &= missing
         settled = self._results.keys() - missing
         for call_id in settled:
             self._drop(call_id)

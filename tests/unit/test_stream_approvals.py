@@ -218,11 +218,37 @@ def test_an_engine_that_dies_meanwhile_is_told_again_and_the_next_does_it() -> N
     assert submit.injections == [(CALL.index("Paris"), 3), (CALL.index("Paris"), 10)]
 
 
-def test_a_fork_asks_for_approvals_of_its_own() -> None:
+def forked(one: LoneStream, at: int | None = None) -> LoneStream:
+    context = one.stream.fork("b", at, Params())
+    return LoneStream(context=context, asked={"fork": protocol.Fork(request_id="a"), "approvals": True})
+
+
+def test_a_fork_has_the_approvals_of_calls_that_stand_in_it_and_none_besides() -> None:
     one, (find,) = called(FIND, approvals=True)
+    before = forked(one)
     approve(one, find)
     one.take()
-    context = one.stream.fork("b", None, Params())
-    fork = LoneStream(context=context, asked={"fork": protocol.Fork(request_id="a"), "approvals": True})
     with pytest.raises(Refusal, match="waits for an approve"):
-        fork.stream.take_result(result(find))
+        before.stream.take_result(result(find))
+    after = forked(one)
+    (snapshot,) = (event for event in after.take() if isinstance(event, protocol.Snapshot))
+    assert not snapshot.tool_calls[0].approval
+    assert after.stream.take_result(result(find)).messages
+    within = forked(one, 60)
+    within.index = 60
+    within.write(FIND.encode()[60:].decode())
+    with pytest.raises(Refusal, match="waits for an approve"):
+        within.stream.take_result(result(find))
+
+
+def test_a_call_whose_result_is_taken_back_need_not_be_approved_again() -> None:
+    one, (find,) = called(FIND, approvals=True)
+    approve(one, find)
+    put_in(one, one.stream.take_result(result(find)))
+    one.write("So")
+    one.take()
+    length = len(FIND.encode())
+    one.steer(protocol.Rewind(request_id="a", to=length - 1))
+    one.answer(api.Truncated(length - 1))
+    one.write(FIND[-1])
+    assert one.stream.take_result(result(find)).messages

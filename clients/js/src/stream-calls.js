@@ -123,14 +123,7 @@ export class StreamCalls {
     if (event.type === "final") return this.#tools.follow([]);
     for (const call of stream.calls) if (isAsking(call) && !this.#outcomes.has(call.call_id)) this.#ask(call).catch(toldByEvents);
     this.#tools.follow(this.#due());
-    for (const outcome of this.#standing()) if (!outcome.told) this.#sendAgain(outcome).catch(toldByEvents);
-  }
-
-  /** In a fork too: who said yes to the call there said it to this one, which is the same. @param {Told} outcome */
-  async #sendAgain({ call, error }) {
-    const here = this.#stream.calls.find(({ call_id }) => call_id === call.call_id);
-    if (here && isAsking(here) && error === undefined) this.#stream.approve(here).catch(toldByEvents);
-    await this.#send(call.call_id);
+    for (const { call, told } of this.#standing()) if (!told) this.#send(call.call_id).catch(toldByEvents);
   }
 
   /** Whole calls that may run, and have no result. */

@@ -113,15 +113,7 @@ class ToolTasks:
                 place = told.results.get(work.call.call_id)
                 # What was put in right there may have come behind the fork; where it did not, it is refused.
                 if work.call.call_id not in told or (place is not None and place.index == at):
-                    again.task = self._spawn(self._tell_inherited(again))
-
-    async def _tell_inherited(self, work: _Work) -> None:
-        """Who said yes to the call there said it to this one, which is the same."""
-        assert work.outcome is not None
-        if self._agent.approvals and work.outcome.error is None:
-            with suppress(RequestFinished):
-                await self._judge(work, True)
-        await self._tell(work)
+                    again.task = self._spawn(self._tell(again))
 
     # -- events ----------------------------------------------------------------------------------------
 
