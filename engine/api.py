@@ -249,7 +249,7 @@ class Stats(Struct, array_like=True):
     credit_stalls_total: int = 0
     discarded: int = 0  # tokens of this step, for streams that were steered while it was under way
     kv_host: int = 0  # blocks that lie in the host's memory
-    lexer_states: int = 0  # of grammars, beyond what each has for nothing: some 1.5 KB each
+    grammar_states: int = 0  # that matchers take, beyond what each has for nothing: some 1.5 KB each
     drafted_total: int = 0  # tokens that were computed before anybody knew whether they come
     accepted_total: int = 0  # of those, that came: each spared its stream a step
 

@@ -305,7 +305,7 @@ class Engine:
             forward_s=self._executor.seconds,
             credit_stalls_total=scheduler.credit_stalls,
             kv_host=scheduler.host_cache.used,
-            lexer_states=self._constraining.lexer_states,
+            grammar_states=self._constraining.grammar_states,
             drafted_total=self._drafting.drafted_total,
             accepted_total=self._drafting.accepted_total,
         )

@@ -23,6 +23,7 @@ log = logging.getLogger("engine")
 
 JOIN_S = 5.0  # within which whoever connects says who it is
 LARGEST_JOIN = 4096
+QUEUE = 16  # steps' news on their way between the threads
 LEAVE_S = 2.0  # for a gateway to take in that the engine ends
 # A gateway whose machine is gone says nothing any more: after so many seconds, and so many questions. Nobody
 # is asked while something is on its way to them, which may be for so long then.
@@ -67,7 +68,8 @@ class Listener:
         if gateway is not None and hears:
             if not self._ending:
                 gateway.writable.wait()
-            self._loop.call_soon_threadsafe(gateway.write, api.encoded(output))
+            gateway.queue.acquire()
+            self._loop.call_soon_threadsafe(gateway.tell, api.encoded(output))
         if not self.streams:
             self._loop.call_soon_threadsafe(self._welcome)
 
@@ -141,6 +143,7 @@ class Gateway(asyncio.Protocol):
         self.joined = False  # it has heard Hello
         self.writable = threading.Event()
         self.writable.set()
+        self.queue = threading.Semaphore(QUEUE)
         self._listener = listener
         self._admitted = False
         self._messages = api.Messages()
@@ -192,6 +195,11 @@ class Gateway(asyncio.Protocol):
     def write(self, message: bytes) -> None:
         if self._transport is not None and not self._is_closing:
             self._transport.write(message)
+
+    def tell(self, message: bytes) -> None:
+        """From the queue."""
+        self.write(message)
+        self.queue.release()
 
     def refuse(self, why: str) -> None:
         log.warning("a connection is refused: %s", why)

@@ -36,6 +36,7 @@ EXPERIMENTS = (
     "handshakes",
     "poison",
     "grammars",
+    "formats",
     "shortages",
     "drains",
     "soak",

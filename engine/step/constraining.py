@@ -21,8 +21,8 @@ from engine import api
 from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
 from engine.structure.constraint import Constraint
-from engine.structure.lexer_states import LexerStates
 from engine.structure.matcher import ALLOWED, GrammarError
+from engine.structure.matcher_memory import MatcherMemory
 from engine.structure.vocabulary import Vocabulary
 from engine.structure.worker import Worker
 
@@ -59,7 +59,7 @@ class Constraining:
         self._patient = patient
         self._quick, self._slow = Worker("grammars"), Worker("slow grammars")
         self._compiling = Worker("new grammars")
-        self._lexer_states = LexerStates()
+        self._memory = MatcherMemory()
         self._unsettled: dict[int, Sequence] = {}  # those of whose outlook there may be news
         self._jobs: dict[int, Future[None]] = {}  # of each stream: the last
         self._awaited: dict[Future[None], int] = {}  # jobs that are worth waiting for, of so many streams
@@ -73,9 +73,9 @@ class Constraining:
         return any(_constraint(sequence).known for sequence in self._unsettled.values())
 
     @property
-    def lexer_states(self) -> int:
+    def grammar_states(self) -> int:
         """Of all matchers, beyond what each has for nothing."""
-        return self._lexer_states.taken()
+        return self._memory.taken()
 
     # -- grammars that begin and end -----------------------------------------------------------------
 
@@ -88,7 +88,7 @@ class Constraining:
         if starts is None:
             starts = [sequence.num_tokens + sequence.num_placeholders]
         changed = partial(self._unsettled.__setitem__, sequence.stream, sequence)
-        share = self._lexer_states.share(sequence.tenant)
+        share = self._memory.share(sequence.tenant)
         constraint = Constraint(grammar.source, self._vocabulary, starts[0], changed, grammar.later, share)
         _replay(constraint, sequence, starts)
         sequence.constraint = sequence.awaited_outlook = constraint

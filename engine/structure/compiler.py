@@ -13,33 +13,40 @@ from concurrent.futures import Future
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
-from engine.structure.lexer_states import MOST
+from engine.structure.matcher_memory import MOST_STATES, MOST_WIDTH
 from engine.structure.worker import Worker
 
 LONGEST_REASON = 300  # characters of what is told of a grammar that is none
 END = 256  # behind the bytes
 
 
-def limits(lexer_states: int) -> LLParserLimits:
+def limits(lexer_states: int, width: int) -> LLParserLimits:
     return LLParserLimits(
         max_grammar_size=100_000,  # symbols
         initial_lexer_fuel=500_000,  # some 10 ms
         step_lexer_fuel=50_000,  # some 4 ms
         step_max_items=10_000,
-        max_items_in_row=1_000,
+        max_items_in_row=width,
         max_lexer_states=lexer_states,
         verbose_errors=False,  # they would quote the text
     )
 
 
-def matcher_of(source: str, tokenizer: LLTokenizer, lexer_states: int = MOST) -> LLMatcher:
-    """At the grammar's beginning. What is wrong is in its `get_error()`."""
-    return LLMatcher(tokenizer, source, log_level=0, limits=limits(lexer_states))
+def matcher_of(
+    source: str, tokenizer: LLTokenizer, lexer_states: int = MOST_STATES, width: int = MOST_WIDTH
+) -> LLMatcher:
+    """At the grammar's beginning. What is wrong is in its `get_error()`. `width`: items in a row of its
+    parser."""
+    return LLMatcher(tokenizer, source, log_level=0, limits=limits(lexer_states, width))
 
 
 def needs_more_states(matcher: LLMatcher) -> bool:
     """Whether it cannot go on for want of them."""
     return matcher.is_error() and "too many states" in matcher.get_error()
+
+
+def needs_wider_rows(matcher: LLMatcher) -> bool:
+    return matcher.is_error() and " items; max is " in matcher.get_error()
 
 
 def problem_of(source: str) -> str:

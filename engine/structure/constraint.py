@@ -15,8 +15,8 @@ from bisect import bisect_right
 from collections.abc import Callable
 from operator import itemgetter
 
-from engine.structure.lexer_states import StateShare
 from engine.structure.matcher import GrammarError, Matcher
+from engine.structure.matcher_memory import MemoryShare
 from engine.structure.vocabulary import Vocabulary
 
 LONG_S = 0.005  # of a processor's time, for one token: others' need not wait behind it, nor behind the next
@@ -53,7 +53,7 @@ class Constraint:
         start: int,
         changed: Callable[[], None],
         later: str | None = None,
-        share: StateShare | None = None,
+        share: MemoryShare | None = None,
     ) -> None:
         self.source, self._later = source, later
         self.slow = False

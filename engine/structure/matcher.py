@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from llguidance import LLMatcher
 
-from engine.structure.compiler import matcher_of, needs_more_states, reason_of
-from engine.structure.lexer_states import MOST, LexerStates, StateShare
+from engine.structure.compiler import matcher_of, needs_more_states, needs_wider_rows, reason_of
+from engine.structure.matcher_memory import MOST_STATES, MOST_WIDTH, MatcherMemory, MemoryShare
 from engine.structure.vocabulary import Vocabulary
 
 ALLOWED = 200  # a mask's byte of a token that may come
@@ -36,6 +36,7 @@ class GrammarError(Exception):
 class _Run:
     def __init__(self) -> None:
         self.inside = array("i")  # its tokens, up to the end token
+        self.text_bytes = 0  # of those
         self.behind_end = 0  # tokens from that on
 
     def without(self, last: int) -> _Run:
@@ -48,10 +49,10 @@ class _Run:
 
 class Matcher:
     def __init__(
-        self, source: str, vocabulary: Vocabulary, later: str | None = None, share: StateShare | None = None
+        self, source: str, vocabulary: Vocabulary, later: str | None = None, share: MemoryShare | None = None
     ) -> None:
         """`later`: the source of the runs behind the first, if that is another."""
-        self._share = share or LexerStates().share()
+        self._share = share or MatcherMemory().share()
         self._vocabulary = vocabulary
         self._ends = vocabulary.ends
         self._sources = (source, later or source)
@@ -62,17 +63,18 @@ class Matcher:
 
     def _begun(self, source: str) -> LLMatcher:
         fresh = self._fresh.get(source)
-        while fresh is None or self._lacks_states(fresh):
+        while fresh is None or self._lacks_memory(fresh):
             if fresh is not None:
-                self._grow()
-            fresh = matcher_of(source, self._vocabulary.tokenizer, self._share.limit)
+                self._grow(fresh)
+            fresh = matcher_of(source, self._vocabulary.tokenizer, self._share.states, self._share.width)
         self._fresh[source] = fresh
         self._check(fresh)
         return fresh
 
-    def _grow(self) -> None:
-        """Have more states, and follow anew from the beginning."""
-        if not self._share.grow():
+    def _grow(self, matcher: LLMatcher) -> None:
+        """Have more of what it lacks, and follow anew from the beginning."""
+        more = self._share.add_states if needs_more_states(matcher) else self._share.widen
+        if not more() or not self._share.follow(self._runs[-1].text_bytes):
             raise GrammarError(NO_ROOM)
         self._fresh.clear()
         self._followed = None
@@ -81,23 +83,26 @@ class Matcher:
     def _matcher(self) -> LLMatcher:
         if self._followed is None:
             self._followed = self._begun(self._sources[len(self._runs) > 1]).deep_copy()
-            again = self._runs[-1].inside.tolist()  # which takes no more states than before
+            again = self._runs[-1].inside.tolist()  # which takes no more than before
             if again and not self._followed.consume_tokens(again):
                 raise self._error(self._followed)
         return self._followed
 
     def _ask(self, question: Callable[[LLMatcher], T]) -> T:
-        """Again, where it takes more states to answer."""
+        """Again, where it takes more memory to answer."""
         while True:
             matcher = self._matcher
             answer = question(matcher)
-            if not self._lacks_states(matcher):
+            if not self._lacks_memory(matcher):
                 return answer
-            self._grow()
+            self._grow(matcher)
 
-    def _lacks_states(self, matcher: LLMatcher) -> bool:
-        """And not those that no grammar may have."""
-        return self._share.limit < MOST and needs_more_states(matcher)
+    def _lacks_memory(self, matcher: LLMatcher) -> bool:
+        """And not what no grammar may have."""
+        states, width = self._share.states, self._share.width
+        if states < MOST_STATES and needs_more_states(matcher):
+            return True
+        return width < MOST_WIDTH and needs_wider_rows(matcher)
 
     def accept(self, tokens: list[int]) -> None:
         run = self._runs[-1]
@@ -111,6 +116,12 @@ class Matcher:
     def _consume(self, tokens: list[int]) -> None:
         if tokens and not self._ask(lambda matcher: matcher.consume_tokens(tokens)):
             raise self._error(self._matcher)
+        self._runs[-1].text_bytes += self._length_of(tokens)
+        if not self._share.follow(self._runs[-1].text_bytes):
+            raise GrammarError(NO_ROOM)
+
+    def _length_of(self, tokens: list[int]) -> int:
+        return len(self._vocabulary.tokenizer.decode_bytes(tokens))
 
     def would_fit(self, tokens: list[int], *, dropped: int, void: int) -> bool:
         """Whether they might come next if so many runs were dropped, and so many of the last tokens void."""
@@ -136,6 +147,7 @@ class Matcher:
         behind = min(count, run.behind_end)
         run.behind_end -= behind
         if count > behind:
+            run.text_bytes -= self._length_of(run.inside[behind - count :].tolist())
             del run.inside[behind - count :]
             if self._followed is not None and not self._followed.rollback(count - behind):
                 raise self._error(self._followed)

@@ -67,6 +67,8 @@ class Fleet:
         others follow one by one, since each looks how much memory there is."""
         self._first = asyncio.get_running_loop().create_future()
         supervisors = [self._supervise(place) for place in self._places]
+        if not self._places:
+            log.warning("no engine is named yet")
         if not any(place.ours for place in self._places):
             for supervisor in supervisors:
                 self._keep(supervisor)

@@ -40,6 +40,8 @@ def wants_spare(options: Options) -> bool:
 def listening(options: Options) -> list[EnginePlace]:
     """Engines that others run, at the addresses that the options name and those in their file now."""
     token, certificates = token_in(options.engine_token_file), options.engine_ca_file or None
+    if certificates and not Path(certificates).is_file():
+        raise PlaceError(f"the file {certificates} of certificates cannot be read: it is not there")
     listed = _lines(options.engine_addresses_file)
     for text in listed:
         if not re.fullmatch(ADDRESS, text):

@@ -14,24 +14,21 @@ from typing import Generic, NamedTuple, TypeVar
 E = TypeVar("E")
 
 HOLDERS, OTHERS = 2, 3
-FIRST_STEP_S, FIRST_TOKEN_S = 0.01, 0.0002  # of an engine that has computed nothing yet
+FIRST_TOKEN_S = 0.0002  # of an engine that has computed nothing yet
 NEWEST = 0.1  # how much of an average the newest step is
+ABOUT, ABOUT_S = 1.25, 0.01  # what is sooner by less than this is as soon
 
 
 class Pace:
-    """How long an engine's steps take: a part for itself, and a part by what it computes."""
+    """How long an engine takes to compute a token of a context."""
 
     def __init__(self) -> None:
-        self.step_s = FIRST_STEP_S
         self.token_s = FIRST_TOKEN_S
 
     def stepped(self, step_s: float, rows: int, prompt_tokens: int) -> None:
-        """A step has taken so long."""
+        """A step has taken so long. One that mostly decodes says nothing of it."""
         if prompt_tokens > rows:
-            rest_s = max(0.0, step_s - self.step_s)
-            self.token_s += NEWEST * (rest_s / prompt_tokens - self.token_s)
-        elif rows:
-            self.step_s += NEWEST * (step_s - self.step_s)
+            self.token_s += NEWEST * (step_s / (prompt_tokens + rows) - self.token_s)
 
 
 class Choice(NamedTuple, Generic[E]):
@@ -44,18 +41,19 @@ class Choice(NamedTuple, Generic[E]):
     held_tokens: int  # of the context that is to be computed
 
     def first_token_s(self, tokens: int) -> float:
-        """How long a context of so many tokens waits there for its first one more."""
-        missing = max(0, tokens - self.held_tokens)
-        return self.pace.step_s + self.pace.token_s * (self.waiting_tokens + missing)
+        """How long a context of so many tokens waits there until it is computed."""
+        return self.pace.token_s * (self.waiting_tokens + max(0, tokens - self.held_tokens))
 
 
 def choose(choices: Sequence[Choice[E]], tokens: int, chance: Random) -> E | None:
-    """The engine for a context of so many tokens; of equals, the one with the fewest streams. None where
-    there is none."""
+    """The engine for a context of so many tokens: of those that are about as soon, the one with the fewest
+    streams. None where there is none."""
     if not choices:
         return None
     holding = [choice for choice in choices if choice.held_tokens]
     holders = sorted(holding, key=lambda choice: -choice.held_tokens)[:HOLDERS]
     others = [choice for choice in choices if choice not in holders]
     asked = [*holders, *chance.sample(others, min(OTHERS, len(others)))]
-    return min(asked, key=lambda choice: (choice.first_token_s(tokens), choice.streams)).engine
+    soon_s = ABOUT * min(choice.first_token_s(tokens) for choice in asked) + ABOUT_S
+    soon = [choice for choice in asked if choice.first_token_s(tokens) <= soon_s]
+    return min(soon, key=lambda choice: (choice.streams, choice.first_token_s(tokens))).engine

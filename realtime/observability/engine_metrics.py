@@ -78,8 +78,8 @@ class EngineMetrics:
         yield GaugeMetricFamily("midstream_kv_host_blocks", "Blocks kept in the host's memory", value=held)
         yield GaugeMetricFamily(
             "midstream_grammar_states",
-            "Lexer states of grammars, beyond the first of each",
-            value=self._sum("lexer_states"),
+            "Memory of grammars, in lexer states of 1.5 KB, beyond the first of each",
+            value=self._sum("grammar_states"),
         )
         yield self._info()
 

@@ -13,18 +13,22 @@ from msgspec.structs import replace
 from midstream.protocol import Message, MessageToolCall, Tool
 from realtime.tools.offered import as_told
 
-# As tried on small models, which choose by what stands last.
+# As models that are trained on this format are told. One that is not chooses better by these words as well.
 _ABOUT = """\
-These are the functions that you can call:
+# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
 <tools>
 {tools}
 </tools>
-To call one, write
+
+For each function call, return a json object with function name and arguments within \
+<tool_call></tool_call> XML tags:
 <tool_call>
-{{"name": "NAME", "arguments": {{"ARGUMENT": "VALUE"}}}}
-</tool_call>
-Choose the function that fits the question:
-{names}"""
+{{"name": <function-name>, "arguments": <args-json-object>}}
+</tool_call>"""
 
 
 def without_tools(messages: Sequence[Message], tools: Sequence[Tool] | None) -> list[Message]:
@@ -46,8 +50,7 @@ def without_tools(messages: Sequence[Message], tools: Sequence[Tool] | None) -> 
 
 def _about(tools: Sequence[Tool]) -> str:
     lines = (msgspec.json.encode(as_told(tool)).decode() for tool in tools)
-    names = (f"{tool.function.name}: {tool.function.description or ''}".rstrip(" :") for tool in tools)
-    return _ABOUT.format(tools="\n".join(lines), names="\n".join(names))
+    return _ABOUT.format(tools="\n".join(lines))
 
 
 def _with_system(messages: list[Message], about: str) -> list[Message]:

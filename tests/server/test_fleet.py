@@ -17,6 +17,7 @@ from bench.reliability import fleet_deaths
 from bench.reliability.fleet_deaths import RESTARTS, restarts, whole
 from engine.listener import Listener
 from realtime.hub.engine_recovery import DEATHS_ALONE
+from tests.fakes.cutting_proxy import CuttingProxy
 from tests.fakes.engine_links import HELLO
 from tests.server.independent_client import Client, Stream, client_of
 from tests.server.listening_engine import ListeningEngine, listening
@@ -67,6 +68,7 @@ async def test_any_engine_may_die_under_streams_that_are_steered(
     three: Served, blow: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleet_deaths, "LENGTH", 100)
+    monkeypatch.setattr(fleet_deaths, "SEEDS", range(1))
     score, watched = await fleet_deaths.strike(three, blow, 3 if blow == signal.SIGKILL else 1, clients=1)
     assert score.wrong == []
     assert watched.resumed_s, "somebody felt it"
@@ -139,14 +141,15 @@ async def whole_text(client: Client, name: str = "undisturbed") -> str:
 
 
 class Fleet:
-    """Two engines that listen, one at a port and one at a path, and a server that uses them."""
+    """Two engines that listen, one behind a network that may fail and one at a path."""
 
     def __init__(self, folder: Path) -> None:
         self.token, self.file = folder / "token", folder / "addresses"
         self.token.write_text("# of the fleet\nsesame\n")
-        shown = ("--token-file", str(self.token))
-        self.tcp = ListeningEngine(*SLOW, *shown)
-        self.unix = ListeningEngine(*SLOW, *shown, listen=f"unix:{folder}/engine")
+        shown = ("--token-file", str(self.token), "--toy-step-ms", "30")
+        self.tcp = ListeningEngine(*shown)
+        self.unix = ListeningEngine(*shown, listen=f"unix:{folder}/engine")
+        self.far = ""  # where the first is reached
 
     @property
     def engines(self) -> list[ListeningEngine]:
@@ -159,17 +162,18 @@ class Fleet:
         written.rename(self.file)
 
     def name_all(self) -> None:
-        self.name(*(engine.address for engine in self.engines))
+        self.name(self.far, self.unix.address)
 
 
 @asynccontextmanager
-async def static_fleet(folder: Path, serve: Serve) -> AsyncIterator[tuple[Fleet, Served]]:
+async def static_fleet(folder: Path, serve: Serve) -> AsyncIterator[tuple[Fleet, CuttingProxy, Served]]:
     fleet = Fleet(folder)
-    async with listening(fleet.engines):
+    async with listening(fleet.engines), CuttingProxy(int(fleet.tcp.address.rpartition(":")[2])) as proxy:
+        fleet.far = proxy.url.removeprefix("http://")
         fleet.name_all()
         served = await asyncio.to_thread(serve, "--fleet", "static", *options(fleet))
         await whole(served, 2)
-        yield fleet, served
+        yield fleet, proxy, served
         served.tell()
         assert served.ended() == 0, served.log()
         assert "Traceback" not in served.log()
@@ -180,7 +184,8 @@ async def static_fleet(folder: Path, serve: Serve) -> AsyncIterator[tuple[Fleet,
 
 
 def options(fleet: Fleet) -> tuple[str, ...]:
-    return "--engine-addresses-file", str(fleet.file), "--engine-token-file", str(fleet.token)
+    files = ("--engine-addresses-file", str(fleet.file), "--engine-token-file", str(fleet.token))
+    return (*files, "--engine-silence-s", str(SILENCE_S))
 
 
 async def far(stream: Stream, index: int) -> None:
@@ -210,7 +215,7 @@ async def test_engines_of_others_are_used_left_and_upgraded_under_streams(
     tmp_path: Path, serve: Serve
 ) -> None:
     """One test for all, since engines take their time to start."""
-    async with static_fleet(tmp_path, serve) as (fleet, served), client_of(served.url) as client:
+    async with static_fleet(tmp_path, serve) as (fleet, proxy, served), client_of(served.url) as client:
         truth = await whole_text(client)
 
         long = await started(client, 12, max_tokens=4000)
@@ -225,6 +230,11 @@ async def test_engines_of_others_are_used_left_and_upgraded_under_streams(
             assert await asyncio.to_thread(engine.ended) == 0
             engine.start()
             await whole(served, 2, before + 1)
+        before = await restarts(served)
+        proxy.cut("reset")
+        await whole(served, 2, before + 1)
+        proxy.cut("silence")  # and nobody hears that it was
+        await served.until(lambda now: now[RESTARTS] > before + 1)
         await client.roundtrip()
         for stream in long:
             await far(stream, stream.index + len(client.heard(stream.request_id)) + 5)
@@ -237,10 +247,9 @@ async def test_engines_of_others_are_used_left_and_upgraded_under_streams(
         assert any(len(paused(stream)) >= 2 for stream in long), "they had to move"
 
         with with_another_token() as address:
-            fleet.name(fleet.tcp.address, address)
+            fleet.name(fleet.unix.address, address)
             await until_said(served, f"{address} does not start: its token is not this engine's; trying")
-        fleet.name(fleet.tcp.address, "nowhere")
+        fleet.name(fleet.unix.address, "nowhere")
         await until_said(served, "has 'nowhere', which is no address")
         assert await whole_text(client, "again") == truth
-        fleet.name(fleet.tcp.address)
         assert served.log().count("its token is not this engine's") == 1

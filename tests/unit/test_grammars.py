@@ -21,6 +21,13 @@ from tests.fakes.small_tokenizers import toy_vocabulary
 PROMPT = [72, 101, 300]
 JSON = Grammar(json_schema=PERSON)
 SOME = api.Sampling(seed=3, temperature=2.0, max_tokens=90, grammar=told(JSON))
+OF_ITSELF = {  # behind a key, where no first step comes to it
+    "type": "object",
+    "properties": {"a": {"$ref": "#/$defs/a"}},
+    "required": ["a"],
+    "additionalProperties": False,
+    "$defs": {"a": {"$ref": "#/$defs/a"}},
+}
 OVERLAPS = pytest.mark.parametrize("overlap", [False, True], ids=["", "overlap"])
 
 
@@ -282,12 +289,20 @@ def test_behind_an_end_that_is_ignored_everything_goes() -> None:
 
 @OVERLAPS
 @pytest.mark.parametrize(
-    "lark", ['start: "abc" X\nX: /[a-z]/ & /[0-9]/', 'start: "ab" ' + '"c"? ' * 1200, "start: ((", ""]
+    "source",
+    [
+        'start: "abc" X\nX: /[a-z]/ & /[0-9]/',
+        'start: "ab" ' + '"c"? ' * 1200,
+        "start: ((",
+        "",
+        told(Grammar(json_schema=OF_ITSELF)).source,
+    ],
+    ids=["no such token", "too large", "no grammar", "nothing", "of itself"],
 )
-def test_a_grammar_that_leads_nowhere_ends_its_own_stream(lark: str, overlap: bool) -> None:
+def test_a_grammar_that_leads_nowhere_ends_its_own_stream(source: str, overlap: bool) -> None:
     driver = new(overlap)
     driver.send(api.Submit(2, PROMPT, greedy(40), 1000))
-    bad = replace(SOME, grammar=api.Grammar(lark))
+    bad = replace(SOME, grammar=api.Grammar(source))
     driver.settle(api.Submit(1, PROMPT, bad, 1000), api.Submit(3, PROMPT, SOME, 1000))
     finish = driver.told[1].finish
     assert finish is not None

@@ -132,6 +132,12 @@ def test_of_equals_the_one_with_fewest_streams_is_chosen() -> None:
     assert chosen(engine("a", streams=2), engine("b", streams=1), engine("c", streams=3)) == "b"
 
 
+def test_short_contexts_are_divided_however_quick_the_engines_were_lately() -> None:
+    slow = Pace()
+    slow.stepped(0.5, 0, 1000)
+    assert chosen(engine("a", streams=3), engine("b", pace=slow), tokens=5) == "b"
+
+
 def test_a_slow_engine_is_chosen_where_the_quick_one_has_much_before_it() -> None:
     slow, quick = Pace(), Pace()
     for _ in range(100):

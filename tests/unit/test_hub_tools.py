@@ -158,7 +158,7 @@ async def test_without_a_choice_no_tool_is_told() -> None:
 
 def test_a_template_that_knows_no_tools_is_told_of_them_as_text() -> None:
     text = spelt(toy_tokenizer(), toy_tokenizer().encode_chat(TALK, [FIND]))
-    assert text.startswith("system\nThese are the functions")
+    assert text.startswith("system\n# Tools")
     assert '"name":"find"' in text
     assert '<tool_call>\n{"name": "find", "arguments": {"q": "x"}}\n</tool_call>' in text
     assert "user\n<tool_response>\n42\n</tool_response>" in text
@@ -167,7 +167,7 @@ def test_a_template_that_knows_no_tools_is_told_of_them_as_text() -> None:
 def test_a_system_message_stays_the_first() -> None:
     told = without_tools([Message(role="system", content=[TextPart("Be"), TextPart(" kind")]), *HI], [FIND])
     assert [message.role for message in told] == ["system", "user"]
-    assert "".join(told[0].texts).startswith("Be kind\n\nThese are the functions")
+    assert "".join(told[0].texts).startswith("Be kind\n\n# Tools")
 
 
 def test_results_of_one_turn_are_one_message() -> None:

@@ -154,7 +154,7 @@ def test_totals_go_on_where_an_engine_was_replaced(counted: Counted) -> None:
     ("name", "stats"),
     [
         ("midstream_kv_host_blocks", api.Stats(kv_host=7)),
-        ("midstream_grammar_states", api.Stats(lexer_states=7)),
+        ("midstream_grammar_states", api.Stats(grammar_states=7)),
     ],
 )
 def test_what_an_engine_holds_is_shown_while_it_lives(name: str, stats: api.Stats) -> None:

@@ -53,6 +53,8 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         places.at_start(Options(fleet="static", engine_addresses_file=str(file)))
     with pytest.raises(PlaceError, match=f"the file {file} cannot be read"):
         places.token_in(str(file))
+    with pytest.raises(PlaceError, match=f"the file {file} of certificates cannot be read"):
+        places.at_start(Options(fleet="static", engine_addresses="tls:a:1", engine_ca_file=str(file)))
 
 
 def test_a_token_is_what_its_file_says_but_for_comments(tmp_path: Path) -> None:

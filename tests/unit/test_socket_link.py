@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -13,13 +16,14 @@ from engine import api
 from realtime.fleet import socket_link
 from realtime.fleet.socket_link import Address, SocketLink
 from realtime.fleet.watched_engine import EngineFailed, WatchedEngine
+from tests.fakes.certificates import self_signed
 from tests.fakes.engine_links import HELLO
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def answering(answer: Answer) -> AsyncIterator[str]:
+async def answering(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """At an address, whoever answers so."""
 
     over = list[asyncio.Event]()
@@ -32,7 +36,7 @@ async def answering(answer: Answer) -> AsyncIterator[str]:
             await writer.wait_closed()
         over[-1].set()
 
-    server = await asyncio.start_server(serve, "127.0.0.1")
+    server = await asyncio.start_server(serve, "127.0.0.1", ssl=tls)
     host, port = server.sockets[0].getsockname()
     try:
         yield f"{host}:{port}"
@@ -42,10 +46,8 @@ async def answering(answer: Answer) -> AsyncIterator[str]:
             await each.wait()
 
 
-async def opened(address: str) -> api.Hello:
-    engine = WatchedEngine(
-        lambda on_message, on_closed: SocketLink(Address(address), "sesame", None, on_message, on_closed)
-    )
+async def opened(address: str, certificates: str | None = None) -> api.Hello:
+    engine = WatchedEngine(partial(SocketLink, Address(address), "sesame", certificates))
     try:
         async with asyncio.timeout(10):
             return await engine.open(
@@ -113,3 +115,20 @@ async def test_who_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(SocketLink, "_connect", lambda self: asyncio.Event().wait())
     with pytest.raises(OSError, match=r"nothing answered there for 0.01 s"):
         await opened("10.255.255.1:7000")
+
+
+async def test_an_encrypted_engine_is_known_by_its_certificate(tmp_path: Path) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(api.encoded(HELLO))
+        await reader.read()
+
+    cert, key = self_signed(tmp_path)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(cert, key)
+    async with answering(answer, tls) as address:
+        port = address.rpartition(":")[2]
+        assert await opened(f"tls:localhost:{port}", str(cert)) == HELLO
+        with pytest.raises(OSError, match="certificate verify failed"):
+            await opened(f"tls:localhost:{port}")
+        with pytest.raises(OSError, match=r"not valid for '127.0.0.1'"):
+            await opened(f"tls:127.0.0.1:{port}", str(cert))

@@ -1,15 +1,11 @@
 """Calls and reasoning in every known format: the same is told however the text was cut into tokens, whatever
-its strings hold, and what was cut off is never told as a call.
-
-`MIDSTREAM_EXAMPLES` set to any number tries every cut in one place and in two, and a thousand at random.
+its strings hold, and what was cut off is never told as a call. Every cut is tried in
+`bench/reliability/formats.py`.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
-import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,42 +14,10 @@ from realtime.tools.formats import BY_NAME, TOOL_FORMATS, find, find_reasoning
 from realtime.tools.parts import CallBegun, CallEnded, Content
 from realtime.tools.span_reader import SpanReader
 from realtime.tools.spelling import spelling_of
-from tests.fakes.spelt_calls import BARE, DSML, SPELT, THINK, Calls, Pieces, Told, told
+from tests.fakes.cut_calls import CALLS, EVERY, OFFERED, cuts_of, is_told, pieces_of, sample
+from tests.fakes.spelt_calls import BARE, DSML, SPELT, THINK, Pieces, Told, told
 
-THOROUGH = "MIDSTREAM_EXAMPLES" in os.environ
-STRIDE, TWO_PLACES, AT_RANDOM = (1, None, 1000) if THOROUGH else (5, 15, 15)
-TEXT = 'say "hi" \\ } ] { [ é日👩‍👧\n</p'
-CALLS: Calls = [("find", {"q": TEXT, "n": 3, "deep": {"a": [1.5, None, True], "b": ""}}), ("stop", {})]
-OFFERED = {"find": {"n", "deep"}, "stop": set[str]()}
-EVERY = [(name, single) for name in SPELT for single in (True, False)]
-
-
-def sample(name: str) -> tuple[str, Calls]:
-    """Reasoning, content, calls whose strings hold the delimiters, and content."""
-    form = BY_NAME[name]
-    delimiters = [*form.fills[:1], *form.opens[:1], form.tags.value_end + "-" if form.tags.value_end else ""]
-    text = TEXT + "".join(delimiters)
-    calls = [("find", CALLS[0][1] | {"q": text}), CALLS[1]]
-    spelt = SPELT[name](calls)
-    if name == "harmony":
-        final = "<|start|>assistant<|channel|>final<|message|>"
-        reasoning = "<|channel|>analysis<|message|>so </thi <|end|>"
-        return f"{reasoning}{final}On <it<|end|>{spelt}{final}Done <t<|return|>", calls
-    return f"<think>\nso </thi \n</think>\n\nOn <it{spelt}\nDone <t", calls
-
-
-def pieces_of(name: str, *, single: bool) -> Pieces:
-    return Pieces(name, single=single, reasoning=None if name == "harmony" else THINK)
-
-
-def cuts_of(length: int) -> Iterator[list[int]]:
-    """All in one, every single byte, cuts in one place, in two, and at random."""
-    yield from ([], list(range(length)), *([at] for at in range(1, length, STRIDE)))
-    pairs = list(itertools.combinations(range(1, length), 2))
-    chance = random.Random(7)
-    yield from map(list, pairs if TWO_PLACES is None else chance.sample(pairs, TWO_PLACES))
-    for _ in range(AT_RANDOM):
-        yield chance.sample(range(1, length), chance.randrange(1, length - 1))
+FEW = {"stride": 5, "pairs": 15, "at_random": 15}
 
 
 def _beyond(text: str, shown: str) -> str:
@@ -62,17 +26,13 @@ def _beyond(text: str, shown: str) -> str:
     return shown[len(list(same)) :]
 
 
-def expected(calls: Calls, whole: Told) -> bool:
-    return whole.whole == calls and whole.reasoning.strip() == "so </thi" and whole.content == "On <itDone <t"
-
-
 @pytest.mark.parametrize(("name", "single"), EVERY)
 def test_the_same_is_told_under_any_cut(name: str, single: bool) -> None:
     text, calls = sample(name)
     pieces = pieces_of(name, single=single)
     first = told(pieces.reader(OFFERED), pieces.tokens(text))
-    assert expected(calls, first), first.said
-    for cuts in cuts_of(len(text.encode())):
+    assert is_told(calls, first), first.said
+    for cuts in cuts_of(len(text.encode()), **FEW):
         assert told(pieces.reader(OFFERED), pieces.tokens(text, cuts)).said == first.said, cuts
 
 
@@ -141,7 +101,7 @@ def test_a_copy_goes_on_where_it_was_made(name: str, single: bool) -> None:
 def test_an_answer_that_is_calls_alone_needs_no_delimiter(name: str) -> None:
     pieces = Pieces(name, single=False)
     text = BARE[name](CALLS)
-    for cuts in cuts_of(len(text.encode())):
+    for cuts in cuts_of(len(text.encode()), **FEW):
         assert told(pieces.reader(OFFERED), pieces.tokens(text, cuts)).whole == CALLS
 
 
@@ -171,7 +131,7 @@ def test_and_an_answer_that_only_looks_like_one_is_content(name: str, text: str)
 )
 def test_what_turns_out_to_be_no_call_is_content(text: str) -> None:
     pieces = Pieces("hermes", single=False)
-    for cuts in cuts_of(len(text)):
+    for cuts in cuts_of(len(text), **FEW):
         assert told(pieces.reader(OFFERED), pieces.tokens(text + "!", cuts)).content == text + "!"
 
 

@@ -1,0 +1,119 @@
+"""The memory of matchers: more as it is needed, and shared among tenants."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from engine.structure import matcher_memory
+from engine.structure.compiler import matcher_of
+from engine.structure.matcher import GrammarError, Matcher
+from engine.structure.matcher_memory import FIRST_STATES, MOST_STATES, STATE_BYTES, MatcherMemory
+from midstream.protocol import Grammar
+from realtime.text.grammar import source_of
+from tests.fakes.small_tokenizers import toy_vocabulary
+
+DEAR = source_of(Grammar(json_schema={"type": "string", "maxLength": 2_000}))
+LONG = [*b'"' + b"a" * (FIRST_STATES + 100)]
+
+
+def test_what_a_matcher_needs_more_is_counted_and_given_back_when_it_is_gone() -> None:
+    memory = MatcherMemory()
+    matcher = Matcher(DEAR, toy_vocabulary(), share=memory.share(7))
+    matcher.accept(LONG[:10])
+    small = matcher.mask()
+    assert memory.taken() == 0, "most need no more than the first"
+    for token in LONG[10:]:
+        matcher.accept([token])
+        matcher.mask()
+    assert memory.taken() == memory.taken(7) > 0
+    assert memory.taken(8) == 0
+    matcher.back(len(LONG) - 10)
+    assert matcher.mask() == small, "it followed anew, and knows the same"
+    del matcher
+    gc.collect()
+    assert memory.taken() == 0
+
+
+def test_a_matcher_that_grows_beyond_what_its_tenant_may_have_says_so_and_others_grow_on() -> None:
+    memory = MatcherMemory(room=16 * FIRST_STATES)
+    one, two, other = (Matcher(DEAR, toy_vocabulary(), share=memory.share(tenant)) for tenant in (1, 1, 2))
+
+    def grow(matcher: Matcher, tokens: int) -> None:
+        for _ in range(tokens):
+            matcher.accept([*b"a"])
+            matcher.mask()
+
+    for matcher in (one, two, other):
+        matcher.accept([*b'"'])
+    grow(one, FIRST_STATES)
+    with pytest.raises(GrammarError, match=r"left for those of your streams.*have ended\."):
+        grow(two, FIRST_STATES)
+    grow(other, FIRST_STATES)
+    grow(one, 10)
+
+
+def test_no_matcher_has_more_than_most() -> None:
+    memory = MatcherMemory(room=100 * MOST_STATES)
+    share = memory.share()
+    while share.add_states():
+        pass
+    assert share.states == MOST_STATES
+    assert memory.taken() == MOST_STATES - FIRST_STATES < matcher_memory.ROOM
+
+
+def alike(rules: int) -> str:
+    """A grammar whose parser has as many items in every row of its."""
+    names = [f"r{number}" for number in range(rules)]
+    lark = "\n".join([f"start: ({' | '.join(names)})*", *(f"{name}: /a/ /b/" for name in names)])
+    return source_of(Grammar(lark=lark))
+
+
+def test_rows_of_a_parser_that_are_wide_are_counted_by_the_text_that_they_are_of() -> None:
+    memory = MatcherMemory()
+    narrow, wide = (Matcher(alike(rules), toy_vocabulary(), share=memory.share(7)) for rules in (20, 300))
+    text = [*b"ab" * 200]
+    narrow.accept(text)
+    assert narrow.mask() is not None
+    assert memory.taken() == 0, "most need no more than the first"
+    wide.accept(text)
+    whole, mask = memory.taken(7), wide.mask()
+    assert whole * STATE_BYTES > 400 * 500 * 8, "of items in each row"
+    wide.back(300)
+    wide.accept(text[:300])
+    assert (memory.taken(7), wide.mask()) == (whole, mask)
+    fresh = Matcher(alike(300), toy_vocabulary())
+    fresh.accept(text)
+    assert fresh.mask() == mask
+    del wide
+    gc.collect()
+    assert memory.taken() == 0
+
+
+def test_a_parser_that_takes_more_than_its_tenant_may_have_ends_its_own_stream() -> None:
+    memory = MatcherMemory(room=5_000)
+    one, other = (Matcher(alike(300), toy_vocabulary(), share=memory.share(tenant)) for tenant in (1, 2))
+    with pytest.raises(GrammarError, match=r"left for those of your streams.*have ended\."):
+        one.accept([*b"abab" * 250])
+    assert memory.taken(1) <= 2_500
+    other.accept([*b"abab"])
+
+
+@pytest.mark.parametrize("width", [8, 64, 500])
+def test_a_mask_is_the_same_however_narrow_the_rows_were_at_first(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tried in rows that are too narrow for it, a mask is no other, and no smaller."""
+    properties = {f"p{number}": {"type": "integer"} for number in range(60)}
+    schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    plain = source_of(Grammar(json_schema=schema))
+    choices = source_of(Grammar(choice=[f"{number} and more" for number in range(300)]))
+    for source, text in ((plain, b'{"p3":1,"p7":22,"p40":3}'), (choices, b"117 and"), (alike(200), b"abab")):
+        wide = matcher_of(source, toy_vocabulary().tokenizer)
+        monkeypatch.setattr(matcher_memory, "FIRST_WIDTH", width)
+        matcher = Matcher(source, toy_vocabulary())
+        for token in text:
+            assert matcher.mask() == wide.compute_logit_bias()
+            matcher.accept([token])
+            assert wide.consume_token(token)
