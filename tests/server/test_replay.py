@@ -180,6 +180,38 @@ async def test_what_guards_did_they_do_again(
     assert replay.difference is None
 
 
+async def test_a_fork_is_recorded_as_its_stream_up_to_there_and_then_as_it_goes_on(
+    shared: Served, tmp_path: Path
+) -> None:
+    async with midstream.connect(shared.http) as client:
+        outside = await client.start(prompt=PROMPT, max_tokens=30)
+        await read(outside, 5)
+        with client.record(tmp_path / "r"):
+            stream = await client.start(prompt=PROMPT, max_tokens=60, ignore_eos=True, window=4, **WARM)
+            await read(stream, 20)
+            await stream.rewind(12)
+            await stream.adjust(temperature=0.7)
+            await read(stream, 6)
+            await stream.pause()
+            fork = await client.fork(stream, at=15, seed=3, temperature=1.5, window=4)
+            await read(fork, 9)
+            again = await client.fork(fork, at=10)
+            lost = await client.fork(outside, at=4)
+            await stream.resume()
+            for one in (stream, fork, again, lost):
+                async for _ in one:
+                    pass
+    first, *forks, unknown = midstream.read_records(tmp_path / "r")
+    for record, one in zip([first, *forks], [stream, fork, again], strict=True):
+        replay = await replayed(shared, record)
+        assert (replay.difference, replay.replayed_prompt_tokens) == (None, stream.prompt_tokens)
+        assert one.final is not None
+        assert replay.tokens >= one.final.index
+    assert unknown.start.fork is not None
+    with pytest.raises(midstream.ReplayError, match="cannot be played"):
+        await replayed(shared, unknown)
+
+
 async def test_what_was_decoded_and_taken_back_is_compared_too(server: Served, tmp_path: Path) -> None:
     moves: list[Move] = [("read", 20), ("rewind", 15), ("adjust", {"seed": 5}), ("read", 3), ("adjust at", 2)]
     record = await recorded(server, tmp_path / "r", moves, max_tokens=40, window=1, **WARM)

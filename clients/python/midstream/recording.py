@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from midstream import protocol, record_format
+from midstream.forked_record import lines_of_fork
 from midstream.guard_acts import GuardActs
 from midstream.protocol import Frame, PauseReason, StreamEvent
 from midstream.record_format import Line, Record, RecordError, encode_line, parse_records
@@ -39,6 +40,7 @@ class Recording:
         self._file = Path(file).open("wb", buffering=0)  # noqa: SIM115 - closed in `close`
         self._on_close = on_close
         self._numbers = itertools.count(1)
+        self._by_request = dict[str, int]()  # the stream's number
         self._failure: OSError | None = None
 
     def recorder(self, start: protocol.Start) -> StreamRecorder:
@@ -46,7 +48,18 @@ class Recording:
         start.return_tokens = True
         if not isinstance(start.params.logprobs, int):
             start.params.logprobs = 0
-        return StreamRecorder(next(self._numbers), start, self._write)
+        number = next(self._numbers)
+        self._by_request[start.request_id] = number
+        return StreamRecorder(number, start, self._write, self._so_far)
+
+    def _so_far(self, request_id: str) -> Record | None:
+        """What is recorded of a stream: a fork's begins with it."""
+        number = self._by_request.get(request_id)
+        try:
+            records = read_records(self._file.name)
+        except (RecordError, OSError):
+            return None
+        return next((record for record in records if record.start.stream == number), None)
 
     def _write(self, line: Line) -> None:
         """A full disk is no reason to lose the stream: whoever closes the recording hears of it."""
@@ -78,10 +91,19 @@ class Recording:
 class StreamRecorder:
     """One stream's: frames and events in, lines out. Pure."""
 
-    def __init__(self, number: int, start: protocol.Start, write: Callable[[Line], None]) -> None:
+    def __init__(
+        self,
+        number: int,
+        start: protocol.Start,
+        write: Callable[[Line], None],
+        so_far: Callable[[str], Record | None] = lambda request_id: None,
+    ) -> None:
+        """`so_far`: what is recorded of the stream of this request id."""
         self._number = number
         self._start = start
         self._write = write
+        self._so_far = so_far
+        self._forked: protocol.Started | None = None  # until it is known what it begins with
         self._frames: list[Frame] = []  # that were sent, and have no answer yet
         self._end = 0  # of the output that has come and stands
         self._paused: PauseReason | None = None
@@ -111,14 +133,18 @@ class StreamRecorder:
     def _receive(self, event: StreamEvent, frame: Frame | None) -> None:
         number = self._number
         match event:
+            case protocol.Started() if self._start.fork is not None:
+                self._forked = event
             case protocol.Started():
                 self._write_start(event)
             case protocol.Token():
                 self._write_tokens(event)
             case protocol.ToolCall(call_id=call_id):
                 self._calls.append(call_id)
+            case protocol.Snapshot() if self._forked is not None:
+                self._begin_fork(self._forked, event)
             case protocol.Snapshot():
-                self._lose(SNAPSHOT if self._start.fork is None else FORK)
+                self._lose(SNAPSHOT)
             case protocol.Final(index=index, finish_reason=reason, stop_reason=stop):
                 self._write(
                     record_format.Final(stream=number, index=index, finish_reason=reason, stop_reason=stop)
@@ -167,6 +193,22 @@ class StreamRecorder:
                 params=event.params,
             )
         )
+
+    def _begin_fork(self, started: protocol.Started, begun: protocol.Snapshot) -> None:
+        assert self._start.fork is not None
+        self._forked = None
+        parent = self._so_far(self._start.fork.request_id)
+        lines = parent and lines_of_fork(
+            parent, begun.index, begun.tokens or (), started.params, self._number
+        )
+        if not lines:
+            self._write_start(started)
+            self._lose(FORK)
+            return
+        for line in lines:
+            self._write(line)
+        self._end = begun.index
+        self._calls = [call.call_id for call in begun.tool_calls]
 
     def _write_tokens(self, event: protocol.Token) -> None:
         self._end = event.index + event.count

@@ -1,0 +1,74 @@
+"""The record of a fork: its stream's up to where it was forked, and then as the fork goes on. A fork is its
+stream, with other parameters from a token on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import UNSET
+from msgspec.structs import asdict, replace
+
+from midstream.protocol import Params
+from midstream.record_format import (
+    Adjust,
+    Final,
+    Guard,
+    Line,
+    Lost,
+    Pause,
+    Record,
+    Resume,
+    Rewind,
+    Tokens,
+)
+
+
+def lines_of_fork(
+    parent: Record, at: int, tokens: Sequence[int], params: Params, stream: int
+) -> list[Line] | None:
+    """How a fork's record begins, of which `tokens` stand and these `params` are in force. None where the
+    other's does not come to that."""
+    lines = _lines_until(parent.lines, at)
+    if _standing(lines) != list(tokens):
+        return None
+    paused = [line for line in lines if isinstance(line, Pause | Resume)]
+    if paused and isinstance(paused[-1], Pause):  # a fork runs, whatever its stream does
+        lines.append(Resume(stream=stream, index=at))
+    in_force = {**asdict(parent.start.params)}
+    for line in lines:
+        if isinstance(line, Adjust):
+            in_force |= {name: value for name, value in asdict(line.params).items() if value is not UNSET}
+    changed = {name: value for name, value in asdict(params).items() if value != in_force[name]}
+    told = [replace(line, stream=stream) for line in [parent.start, *lines]]
+    return [*told, Adjust(stream=stream, index=at, params=Params(**changed))]
+
+
+def _lines_until(lines: Sequence[Line], at: int) -> list[Line]:
+    """What it takes to stand before output token `at`: what came behind that, and was not taken back to
+    before it, is left out."""
+    behind = 0
+    for number, line in enumerate(lines, 1):
+        if (isinstance(line, Rewind) and line.index < at) or (isinstance(line, Guard) and line.index <= at):
+            behind = number
+    kept = list(lines[:behind])
+    for line in lines[behind:]:
+        if isinstance(line, Final | Lost) or (isinstance(line, Tokens) and line.index >= at):
+            break
+        if isinstance(line, Tokens) and line.index + len(line.tokens) > at:
+            count = at - line.index
+            logprobs = None if line.logprobs is None else line.logprobs[:count]
+            kept.append(replace(line, text="", tokens=line.tokens[:count], logprobs=logprobs))
+            break
+        if not isinstance(line, Rewind | Guard):  # to `at`, or behind it
+            kept.append(line)
+    return kept
+
+
+def _standing(lines: Sequence[Line]) -> list[int]:
+    tokens = list[int]()
+    for line in lines:
+        if isinstance(line, Tokens):
+            tokens += line.tokens
+        elif isinstance(line, Rewind | Guard):
+            del tokens[line.index :]
+    return tokens
