@@ -53,7 +53,8 @@ def choose(choices: Sequence[Choice[E]], tokens: int, chance: Random) -> E | Non
     holding = [choice for choice in choices if choice.held_tokens]
     holders = sorted(holding, key=lambda choice: -choice.held_tokens)[:HOLDERS]
     others = [choice for choice in choices if choice not in holders]
-    asked = [*holders, *chance.sample(others, min(OTHERS, len(others)))]
+    left_out = chance.sample(others, max(0, len(others) - OTHERS))
+    asked = [choice for choice in choices if choice not in left_out]
     soon_s = ABOUT * min(choice.first_token_s(tokens) for choice in asked) + ABOUT_S
     soon = [choice for choice in asked if choice.first_token_s(tokens) <= soon_s]
     return min(soon, key=lambda choice: (choice.streams, choice.first_token_s(tokens))).engine
