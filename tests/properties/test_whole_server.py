@@ -451,4 +451,4 @@ TestFleet.settings = settings(SETTINGS, max_examples=int(EXAMPLES or 40))
 
 
 TestOverlapped = Overlapped.TestCase
-TestOverlapped.settings = settings(SETTINGS, max_examples=int(EXAMPLES or 40))
+TestOverlapped.settings = settings(SETTINGS, max_examples=int(EXAMPLES or 15))
