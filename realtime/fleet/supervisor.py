@@ -53,7 +53,7 @@ class Supervisor:
     ) -> None:
         """`number`: by which the hub knows its engine. `name`: as the log is to say it, with its article."""
         self._number = number
-        self._name = name
+        self.name = name
         self._connect = connect
         self._hub = hub
         self._observer = observer
@@ -66,10 +66,6 @@ class Supervisor:
         self._up = asyncio.Event()
         self._backoff = Backoff(first_s=FIRST_WAIT_S, longest_s=longest_wait_s)
         self._began_s = 0.0
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     async def open(self) -> api.Hello:
         """Raises EngineFailed, or OSError, where it does not start."""
@@ -93,7 +89,7 @@ class Supervisor:
             raise
         finally:
             self.tried.set()
-        log.info("%s is ready", self._name)
+        log.info("%s is ready", self.name)
         self._began_s = asyncio.get_running_loop().time()
         self._up.set()
         self._on_up(hello)
@@ -109,7 +105,7 @@ class Supervisor:
             assert self._engine is not None
             await self._engine.closed.wait()
             how = "goes away" if self._engine.leaves else "has died"
-            log.error("%s %s; another is to take its place", self._name, how)
+            log.error("%s %s; another is to take its place", self.name, how)
             await self._replace(self._engine)
 
     async def end_if_hung(self) -> None:
@@ -118,7 +114,7 @@ class Supervisor:
             engine = self._engine
             assert engine is not None
             if not await engine.answers(self._patience.silence_s):
-                log.error("%s has said nothing for %g s: it is ended", self._name, self._patience.silence_s)
+                log.error("%s has said nothing for %g s: it is ended", self.name, self._patience.silence_s)
                 engine.kill()
             await asyncio.sleep(self._patience.silence_s / 2)
 
@@ -160,7 +156,7 @@ class Supervisor:
                 await self.open()
             except (EngineFailed, OSError) as error:
                 if str(error) != told:
-                    log.error("%s does not start: %s; trying again", self._name, error)
+                    log.error("%s does not start: %s; trying again", self.name, error)
                 told = str(error)
                 wait_s = self._backoff.next_s()
                 await self.close()

@@ -61,6 +61,17 @@ def ticks(server: SimulatedServer, count: int) -> None:
         server.clock.advance(0)  # what is done in later turns of the event loop
 
 
+def undisturbed(names: list[str]) -> list[str]:
+    """The texts of such streams where one engine has them all, and lives."""
+    alone = SimulatedServer(SIZE)
+    listener = RecordingListener(alone)
+    for name in names:
+        listener.send(start(name, prompt=f"Once {name}", params=SHORT, credit=PLENTY))
+    while alone.hub.streams:
+        ticks(alone, 1)
+    return [text(listener, name) for name in names]
+
+
 def test_streams_are_divided_and_only_those_of_the_engine_that_dies_feel_it(
     server: SimulatedServer, listener: RecordingListener
 ) -> None:
@@ -76,14 +87,8 @@ def test_streams_are_divided_and_only_those_of_the_engine_that_dies_feel_it(
     ticks(server, 2)
     assert sorted(engine_of(server, name) for name in told) == [0, 2], "they go on at once"
     ticks(server, 60)
-    alone = SimulatedServer(SIZE)
-    undisturbed = RecordingListener(alone)
-    for name in names:
-        undisturbed.send(start(name, prompt=f"Once {name}", params=SHORT, credit=PLENTY))
-    while alone.hub.streams:
-        ticks(alone, 1)
     assert finals(listener) == dict.fromkeys(names, "length")
-    assert [text(listener, name) for name in names] == [text(undisturbed, name) for name in names]
+    assert [text(listener, name) for name in names] == undisturbed(names)
 
 
 def test_what_was_asked_meanwhile_is_done_where_it_goes_on(
@@ -200,13 +205,7 @@ def test_a_stream_that_kills_its_engine_kills_no_other_but_where_it_is_tried(
     assert all(set(beside) <= set(found[0]) for beside in found[1:]), "others are where nobody is tried"
     assert found[2:] == [[]] * (DEATHS_ALONE - 1), "and who has proven harmless goes there"
     assert finals(listener) == dict.fromkeys(others, "length") | {"poison": "error"}
-    alone = SimulatedServer(SIZE)
-    undisturbed = RecordingListener(alone)
-    for name in others:
-        undisturbed.send(start(name, prompt=f"Once {name}", params=SHORT, credit=PLENTY))
-    while alone.hub.streams:
-        ticks(alone, 1)
-    assert [text(listener, name) for name in others] == [text(undisturbed, name) for name in others]
+    assert [text(listener, name) for name in others] == undisturbed(others)
 
 
 def test_starts_are_taken_while_somebody_is_tried(
