@@ -13,10 +13,16 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import IO
 
 PATIENCE_S = 30.0  # for what must happen; nothing is expected to take a tenth of it
 POLL_S = 0.02  # who asks all the time takes it from those who are waited for
 Metrics = dict[str, float]
+
+
+def said(log: IO[str]) -> str:
+    """What a process that writes to it has said so far. To seek would move the place where it writes."""
+    return os.pread(log.fileno(), os.fstat(log.fileno()).st_size, 0).decode()
 
 
 class Served:
@@ -54,8 +60,7 @@ class Served:
         return text
 
     def log(self) -> str:
-        self.errors.seek(0)
-        return self.errors.read()
+        return said(self.errors)
 
     # -- over HTTP -------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ import httpx2
 import pytest
 
 from tests.server.independent_client import Client, client_of
-from tests.server.server_process import PATIENCE_S, Served
+from tests.server.server_process import PATIENCE_S, Served, said
 
 OPS = Path(__file__).parents[2] / "ops"
 RULES = OPS / "prometheus/midstream.rules.yml"
@@ -144,8 +144,7 @@ class Prometheus:
         return [value for value in values if not math.isnan(value)]
 
     def log(self) -> str:
-        self._log.seek(0)
-        return self._log.read()
+        return said(self._log)
 
     def end(self) -> None:
         self._process.terminate()
