@@ -198,22 +198,26 @@ class Account:
     def _rewound(self, event: protocol.Rewound) -> None:
         assert event.index <= len(self.tokens), "what was never received is not taken back"
         assert event.text_length <= len(self.text)
-        self.voided += len(self.tokens) - event.index
+        told = len(self.tokens)
+        self.voided += told - event.index
         del self.tokens[event.index :], self.inherited[event.index :]
         self.text = self.text[: event.text_length]
         assert spelled(self.tokens).startswith(self.text)
         self.params = [(min(index, event.index), params) for index, params in self.params]
         self.injections = [entry for entry in self.injections if entry[0] <= event.index]
 
-        if self._acting is not None and self._acting.index == event.index and event.ref is None:
-            self.acts.add(Act(self._guard(self._acting.name), event.index, self._acting.token))
+        act = self._acting
+        if act is not None and event.ref is None and event.index == min(act.index, told):
+            self.acts.add(Act(self._guard(act.name), act.index, act.token))
             self._acting = None
         else:
             self.acts.cut(event.index)
 
     def _guarded(self, event: protocol.Guarded) -> None:
         assert self._guard(event.name).do in (event.do, "rewind")
-        assert event.do == "tell" or event.index <= len(self.tokens), "what it acts on is not told"
+        ahead = self.start.credit.prefetch if self.start.credit else 0
+        told = len(self.tokens) if not ahead else max(len(self.tokens), self.limit + ahead)
+        assert event.do == "tell" or event.index <= told, "what it acts on is not told"
         assert (event.token is None) == (event.times is None) == (event.do != "rewind")
         if event.do == "rewind":
             self._acting = event

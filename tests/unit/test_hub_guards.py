@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from midstream import protocol
-from midstream.protocol import Fork, Guard, Params
+from midstream.protocol import Credit, Fork, Guard, Params
 from tests.fakes.checking_client import Account, Reader
 from tests.fakes.simulated_client import rest, run_out, start
 from tests.fakes.simulated_server import EngineSize, SimulatedServer
@@ -113,6 +113,23 @@ def test_a_fork_may_be_free_of_them() -> None:
     )
     run_out(server, reader.accounts[1])
     assert reader.accounts[1].tokens == free.tokens
+
+
+@OVERLAPS
+def test_one_that_acts_ahead_of_credit_is_told_before_the_tokens_and_takes_none_back(overlap: bool) -> None:
+    _, whole = told(VOWELS, WORDS)
+    server, reader = opened(overlap=overlap)
+    reader.send(start(params=asked(VOWELS, WORDS), credit=Credit(limit=0, prefetch=40)))
+    account = reader.accounts[0]
+    while not account.acts.bans:
+        server.tick()
+    assert account.acts.bans[0] == whole.acts.bans[0]
+    assert not account.tokens
+    assert not account.voided
+    reader.send(protocol.Grant(request_id="a", limit=60))
+    run_out(server, account)
+    assert account.tokens == whole.tokens
+    assert account.acts.bans == whole.acts.bans
 
 
 @OVERLAPS
