@@ -684,7 +684,7 @@ class Stream:
         if held:
             self._truncate(len(self.output) - 1)  # the end token: the turn is open yet
         replied = [self._receive_reply(change, now) for change in news.changes]
-        effective = [pending for pending in replied if pending.wants_reply]
+        effective = [pending for pending in replied if pending is not None and pending.wants_reply]
         if held:
             if self._paused is None:
                 self._pause("tool_call", len(self.output), now)
@@ -756,7 +756,8 @@ class Stream:
         elif isinstance(change, api.Resumed):
             self._resume(change.index, change.recomputed, now)
 
-    def _receive_reply(self, change: api.AnyChange, now: float) -> PendingCommand:
+    def _receive_reply(self, change: api.AnyChange, now: float) -> PendingCommand | None:
+        """Returns what took effect."""
         pending = self._commands.pop_replied()
         if isinstance(change, api.Paused | api.Resumed):
             self._receive_pause_or_resume(change, pending, now)
@@ -764,36 +765,44 @@ class Stream:
         if pending.verdict is not None:
             self._go_back(pending.verdict, change.index)
             return pending
+        event = self._take_effect(pending, change, now)
+        if event is None:
+            return None
+        self._emit(event, pending)
+        self._put_beside(change.index, "")
+        if isinstance(pending.frame, protocol.Amend) and isinstance(change, api.Appended):
+            self._go_on_with_call()
+        return pending
+
+    def _take_effect(self, pending: PendingCommand, change: api.AnyChange, now: float) -> Reply | None:
+        """Returns what is told of it, if anything is."""
         ref, request_id, index = pending.ref, self.request_id, change.index
-        event: Reply
         match pending.command, change:
             case api.Append(), api.Refused() if pending.frame is None:
                 self._commands.send(api.Cancel(self.number))
                 self._conclude("length", None, now)  # no room is left for the end of reasoning
-                return pending
+                return None
             case api.Append() as command, api.Refused():
                 self._forget_withheld(index)
-                event = not_put_in(command, change, pending.frame).event(request_id, ref)
+                return not_put_in(command, change, pending.frame).event(request_id, ref)
+            case api.Append(), api.Appended() if pending.frame and self._commands.takes_back(index):
+                self._commands.request(pending)  # it was accepted: it comes where the guard has gone back to
+                return None
             case api.Append() as command, api.Appended(count=count):
                 self._inject(command, pending.frame, index)
-                event = protocol.Injected(request_id=request_id, ref=ref, index=index, count=count)
-                event.reason = None if pending.frame else "reasoning_tokens"
+                told = protocol.Injected(request_id=request_id, ref=ref, index=index, count=count)
+                told.reason = None if pending.frame else "reasoning_tokens"
+                return told
             case api.Adjust(), api.Adjusted():
                 assert pending.params is not None
                 self.context.adjust(pending.params)
-                event = protocol.Adjusted(request_id=request_id, ref=ref, index=index, params=pending.params)
+                return protocol.Adjusted(request_id=request_id, ref=ref, index=index, params=pending.params)
             case api.Truncate(), api.Truncated() if pending.silent:
-                return pending
+                return None
             case api.Truncate(), api.Truncated():
                 self._truncate(index)
-                event = self._rewound(index, ref)
-            case unexpected:
-                raise AssertionError(f"not a reply: {unexpected}")
-        self._emit(event, pending)
-        self._put_beside(index, "")
-        if isinstance(pending.frame, protocol.Amend) and isinstance(change, api.Appended):
-            self._go_on_with_call()
-        return pending
+                return self._rewound(index, ref)
+        raise AssertionError(f"no reply to {pending.command}: {change}")
 
     def _go_on_with_call(self) -> None:
         """One was amended: where it waits for results the model closes it first."""
