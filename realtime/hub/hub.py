@@ -329,7 +329,7 @@ class Hub:
             self._news.first(one._replace(news=api.News(stream.number)))
         wake(stream)
         if news.tokens or news.changes:
-            self._submission.progressed(engine, stream.number)
+            self._submission.progressed(engine, stream)
         elif news.admitted is not None and stream.out_of_credit:
             self._submission.preparing(engine, stream.number)
 
@@ -371,7 +371,7 @@ class Hub:
         self._news.finish()  # what it said before it went
         lost = self._engines.pop(number)
         lost.lose()
-        culprit = self._submission.engine_lost(number, blameless=blameless)
+        culprit = self._submission.engine_lost(lost, blameless=blameless)
         entry = None if culprit is None else self._registry.by_number(culprit)
         if entry is not None:
             with self._waking() as wake:
