@@ -149,6 +149,15 @@ class PendingCommands:
     def has_verdict(self) -> bool:
         return any(pending.verdict is not None for pending in self._pending)
 
+    def takes_back(self, index: int) -> bool:
+        """Whether a guard will go back to before what was put in there."""
+        return any(
+            pending.verdict is not None
+            and isinstance(pending.command, api.Truncate)
+            and pending.command.index < index
+            for pending in self._pending
+        )
+
     def clear(self) -> list[PendingCommand]:
         """The stream has ended: the commands that will have no reply any more."""
         left = list(self._pending)

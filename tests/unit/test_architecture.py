@@ -52,6 +52,7 @@ OUR_OWN = {
     "realtime.access": ["realtime.hub", "realtime.tenants", "realtime.transport", *SPOKEN],
     "realtime.fleet": ["engine.heap", "realtime.backoff", "realtime.background_tasks", *CORE],
     "realtime.fleet.places": ["realtime.config", "engine.api", "realtime.fleet"],
+    "realtime.fleet.models_file": ["realtime.config", "realtime.fleet"],
     "realtime.engine_command": ["realtime", "engine.listening", "engine.model.preflight"],
     "realtime.fleet.thread_link": ["engine.api", "engine.thread"],
     "realtime.observability": [

@@ -16,6 +16,7 @@ from tests.fakes.simulated_server import EngineSize, SimulatedServer
 ROOM = EngineSize(kv_tokens=4096, block=16, step_tokens=4096, slots=12)
 OVERLAPS = pytest.mark.parametrize("overlap", [False, True], ids=["", "overlap"])
 VOWELS = Guard(name="vowels", do="rewind", times=16, then="pause", regex="[aeiou]{2}")
+INJECTED = [7, 8, 9]
 WORDS = Guard(name="words", do="rewind", times=9, regex=r"\bt\w*\b")
 
 
@@ -130,6 +131,25 @@ def test_one_that_acts_ahead_of_credit_is_told_before_the_tokens_and_takes_none_
     run_out(server, account)
     assert account.tokens == whole.tokens
     assert account.acts.bans == whole.acts.bans
+
+
+@OVERLAPS
+def test_what_is_injected_as_a_guard_pauses_is_not_lost(overlap: bool) -> None:
+    guard = Guard(name="g", do="pause", regex="[aeiou]{2}")
+    for ticks in range(2, 24):
+        server, reader = opened(overlap=overlap)
+        reader.send(start(params=asked(guard, max_tokens=30)))
+        account = reader.accounts[0]
+        for _ in range(ticks):
+            server.tick()
+        reader.send(protocol.Inject(request_id="a", tokens=INJECTED))
+        while account.final is None:
+            rest(server)
+            reader.let_through()
+        ((index, tokens),) = account.injections
+        assert tokens == INJECTED
+        assert index <= account.final.index
+        assert account.final.usage.injected_tokens == len(INJECTED)
 
 
 @OVERLAPS

@@ -8,17 +8,22 @@ import pytest
 
 from realtime.config import Options, parse, parse_listening
 from realtime.fleet import places
-from realtime.fleet.fleet import PlaceError
+from realtime.fleet.fleet import EnginePlace, PlaceError
+from realtime.fleet.models_file import entries
 from realtime.fleet.socket_link import Address
 
 ADDRESSES = ["10.0.0.7:7000", "tls:gpu1.lan:65535", "[::1]:1", "unix:/run/midstream/engine"]
+
+
+def at_start(options: Options) -> list[EnginePlace]:
+    return places.at_start(options, entries(options))
 
 
 def listed(tmp_path: Path, text: str, named: str = "") -> list[str]:
     file = tmp_path / "addresses"
     file.write_text(text)
     options = Options(fleet="static", engine_addresses=named, engine_addresses_file=str(file))
-    found = places.at_start(options)
+    found = at_start(options)
     assert not any(place.ours for place in found)
     return [place.name.removeprefix("the engine at ") for place in found]
 
@@ -50,11 +55,11 @@ def test_an_engine_listens_at_no_such_address(address: str) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     file = tmp_path / "none"
     with pytest.raises(PlaceError, match=f"the file {file} cannot be read: No such file or directory"):
-        places.at_start(Options(fleet="static", engine_addresses_file=str(file)))
+        at_start(Options(fleet="static", engine_addresses_file=str(file)))
     with pytest.raises(PlaceError, match=f"the file {file} cannot be read"):
         places.token_in(str(file))
     with pytest.raises(PlaceError, match=f"the file {file} of certificates cannot be read"):
-        places.at_start(Options(fleet="static", engine_addresses="tls:a:1", engine_ca_file=str(file)))
+        at_start(Options(fleet="static", engine_addresses="tls:a:1", engine_ca_file=str(file)))
 
 
 def test_a_token_is_what_its_file_says_but_for_comments(tmp_path: Path) -> None:
@@ -65,7 +70,7 @@ def test_a_token_is_what_its_file_says_but_for_comments(tmp_path: Path) -> None:
 
 
 def test_engines_of_ours_share_the_machines_threads() -> None:
-    one, several = places.at_start(Options()), places.at_start(Options(engines=3))
+    one, several = at_start(Options()), at_start(Options(engines=3))
     assert [place.name for place in one] == ["the engine"]
     assert [place.name for place in several] == ["engine 0", "engine 1", "engine 2"]
     assert all(place.ours for place in several)

@@ -1,8 +1,8 @@
 """A completion while it is written: its starts go to the hub, their events become chunks or a whole response.
 
 It knows the choices of one request and its dialect. Of several choices of a prompt the first goes ahead, and
-the others follow when its prompt is computed: they find it in the cache. What is kept for a whole response is
-on its listener's account. How bytes travel is no business of its, nor what frames mean.
+the others follow when its prompt is computed, as forks of it. What is kept for a whole response is on its
+listener's account. How bytes travel is no business of its, nor what frames mean.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
 from realtime.stream.memory import Holding
 from realtime.stream.outbox import OutgoingEvent
+from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
 from realtime.work_budget import steering_s
 from realtime.work_ledger import PayerWork
@@ -87,19 +88,20 @@ class CompletionSource(ListenerSource):
         self._include_usage = include_usage
         self._id = prompts[0][0].request_id
         self._created = int(time.time())
+        self._asked_model = prompts[0][0].model
         self._firsts = [first.request_id for first, *_ in prompts]
         self._work = work
         self._ready_starts = deque(first for first, *_ in prompts)
         # What is not started yet, behind the first choice of each prompt.
         self._waiting_starts = {first.request_id: others for first, *others in prompts}
+        self._shows_logprobs = isinstance(prompts[0][0].params.logprobs, int)
         starts = [start for choices in prompts for start in choices]
         self._choices = {
-            start.request_id: Choice(index, logprobs=isinstance(start.params.logprobs, int))
+            start.request_id: Choice(index, logprobs=self._shows_logprobs)
             for index, start in enumerate(starts)
         }
         self._fingerprints: set[str] = set()  # of the engines that had a part in it
         self._opened = False
-        self._shows_logprobs = any(choice.shows_logprobs for choice in self._choices.values())
         # A snapshot stands in for text that was sent before, and not for its log probabilities.
         super().__init__(HttpListener(hub, caller, work, keeps_events=self._shows_logprobs))
         self._kept = Holding(self._listener.memory)
@@ -227,8 +229,7 @@ class CompletionSource(ListenerSource):
         return b"".join(self._chunk([choice]) for choice in choices if choice is not None)
 
     def _chunk(self, choices: list[AnyChoice], usage: Usage | None = None) -> bytes:
-        assert self._hub.model is not None, "what has no model starts no stream"
-        chunk = self._object(self._dialect.CHUNK, choices, usage, self._hub.model.fingerprint)
+        chunk = self._object(self._dialect.CHUNK, choices, usage, self._model.fingerprint)
         return format_event(_encode(chunk))
 
     # -- both ------------------------------------------------------------------------------------
@@ -267,12 +268,12 @@ class CompletionSource(ListenerSource):
         if isinstance(event, protocol.Started | protocol.Resumed | protocol.Snapshot) and event.fingerprint:
             self._fingerprints.add(event.fingerprint)
         if choice.begun:
-            self._ready_starts += self._waiting_starts.pop(request_id, ())  # they can share its prompt
+            self._ready_starts += self._waiting_starts.pop(request_id, ())  # its prompt is computed
         return choice, before
 
     def _logprobs_of(self, event: OutgoingEvent) -> list[EncodedLogprob]:
         told = event.logprobs if isinstance(event, protocol.Token) else None
-        return [self._dialect.encoded_logprob(one, self._tokenizer) for one in told or ()]
+        return [self._dialect.encoded_logprob(one, self._model.tokenizer) for one in told or ()]
 
     def _check_end(self, final: protocol.Final) -> None:
         """Some ends are failures."""
@@ -288,16 +289,16 @@ class CompletionSource(ListenerSource):
         return all(choice.final is not None for choice in self._choices.values())
 
     @property
-    def _tokenizer(self) -> Tokenizer:
-        assert self._hub.model is not None, "what has no model starts no stream"
-        return self._hub.model.tokenizer
+    def _model(self) -> ServedModel:
+        served = self._hub.models.find(self._asked_model).served
+        assert served is not None, "what has no model starts no stream"
+        return served
 
     def _object(
         self, kind: str, choices: list[AnyChoice], usage: Usage | None, fingerprint: str | None
     ) -> CompletionObject:
-        assert self._hub.model is not None, "what has no model starts no stream"
         usage_or_unset = usage if usage or self._include_usage else UNSET
-        name = self._hub.model.name
+        name = self._model.name
         return CompletionObject(self._id, kind, self._created, name, fingerprint, choices, usage_or_unset)
 
     def _usage(self) -> Usage:
