@@ -15,7 +15,8 @@ import pytest
 
 from bench.reliability import fleet_deaths
 from bench.reliability.fleet_deaths import RESTARTS, restarts, whole
-from engine.listener import Listener
+from engine.listening.listener import Listener
+from engine.listening.socket_door import SocketDoor
 from realtime.hub.engine_recovery import DEATHS_ALONE
 from tests.fakes.cutting_proxy import CuttingProxy
 from tests.fakes.engine_links import HELLO
@@ -199,9 +200,9 @@ async def far(stream: Stream, index: int) -> None:
 def with_another_token() -> Iterator[str]:
     """Where an engine listens that has one."""
     with socket.create_server(("127.0.0.1", 0)) as listening_socket:
-        listener = Listener(listening_socket, "another", HELLO, lambda commands: None)
-        host, port = listening_socket.getsockname()
-        yield f"{host}:{port}"
+        door = SocketDoor(listening_socket)
+        listener = Listener(door, "another", HELLO, lambda commands: None)
+        yield door.address
         listener.leave()
 
 

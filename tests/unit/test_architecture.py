@@ -34,6 +34,7 @@ OUR_OWN = {
     "realtime.stream": ["realtime.guards", "realtime.text", "realtime.tools", *SPOKEN],
     "realtime.token_bucket": [],
     "realtime.backoff": [],
+    "realtime.certificates": [],
     "realtime.pieces": [],
     "realtime.background_tasks": ["realtime.backoff"],
     "realtime.tenants": ["realtime.token_bucket", *SPOKEN],
@@ -50,8 +51,15 @@ OUR_OWN = {
     "realtime.hub.tokenizing_pool": ["engine.heap", "realtime.hub"],
     "realtime.transport": ["realtime.token_bucket", "realtime.work_budget", "realtime.work_ledger"],
     "realtime.access": ["realtime.hub", "realtime.tenants", "realtime.transport", *SPOKEN],
-    "realtime.fleet": ["engine.heap", "realtime.backoff", "realtime.background_tasks", *CORE],
-    "realtime.fleet.places": ["realtime.config", "engine.api", "realtime.fleet"],
+    "realtime.fleet": [
+        "engine.heap",
+        "realtime.backoff",
+        "realtime.background_tasks",
+        "realtime.certificates",
+        *CORE,
+    ],
+    "realtime.fleet.places": ["realtime.certificates", "realtime.config", "engine.api", "realtime.fleet"],
+    "realtime.fleet.grpc_link": ["engine.grpc_frames", "realtime.certificates", "realtime.fleet", *CORE],
     "realtime.engine_command": ["realtime", "engine.listening", "engine.model.preflight"],
     "realtime.fleet.thread_link": ["engine.api", "engine.thread"],
     "realtime.observability": [
@@ -83,6 +91,9 @@ OUR_OWN = {
     "engine": [],
     "engine.api": [],
     "engine.heap": [],
+    "engine.grpc_frames": [],
+    "engine.listening": ["engine.api", "engine.grpc_frames"],
+    "engine.listening.listen": ["engine"],
     "engine.structure": [],
     "engine.drafts": [],
     "engine.block_digests": [],
@@ -127,12 +138,15 @@ OTHERS = {
     "realtime.tenants": ["msgspec"],
     "realtime.hub": ["msgspec"],
     "realtime.fleet": ["msgspec"],
+    "realtime.fleet.grpc_link": ["grpc", "msgspec"],
     "realtime.transport": ["h11", "starlette", "uvicorn", "websockets"],
     "realtime.observability": ["msgspec", "prometheus_client", "structlog"],
     "realtime.observability.trace_export": ["opentelemetry"],
     "realtime.observability.traces": ["msgspec", "opentelemetry"],
     "engine": ["msgspec", "torch", "transformers"],
     "engine.api": ["msgspec"],
+    "engine.listening": ["msgspec"],
+    "engine.listening.grpc_door": ["grpc"],
     "engine.drafts": ["numpy"],
     "engine.schedule": [],
     "engine.structure": ["llguidance"],
@@ -160,7 +174,13 @@ OTHERS = {
         "transformers",
     ],
 }
-OPTIONAL = {"mcp", "prompt_toolkit", "opentelemetry", "triton"}  # behind an extra, or brought by torch
+OPTIONAL = {
+    "grpc",
+    "mcp",
+    "prompt_toolkit",
+    "opentelemetry",
+    "triton",
+}  # behind an extra, or brought by torch
 # What happens is told to these, and when: they do no I/O and look at no clock. The hub hands work to threads,
 # and the gate has a bucket that leaks by itself.
 PURE = [
