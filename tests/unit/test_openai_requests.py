@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from midstream.protocol import Grammar, Guard, MessageToolCall, Params, Start
+from midstream.protocol import Fork, Grammar, Guard, MessageToolCall, Params, Start
 from realtime.http.bodies_and_headers import MOST_FIELDS
 from realtime.http.openai.errors import FieldRefusal, error_object
 from realtime.http.openai.requests import CHOICE_LIMIT, MESSAGE_LIMIT, ChatBody, TextBody, read
@@ -341,7 +341,10 @@ def test_choices_have_names_and_seeds_of_their_own() -> None:
 )
 def test_a_prompt_is_one_or_many_texts_or_tokens(prompt: Any, prompts: list[Any]) -> None:
     made = text(prompt=prompt, n=2)
-    assert [[start.prompt for start in choices] for choices in made] == [[one, one] for one in prompts]
+    assert [choices[0].prompt for choices in made] == prompts
+    assert [[start.fork for start in choices] for choices in made] == [
+        [None, Fork(request_id=choices[0].request_id, at=0)] for choices in made
+    ]
     names = [start.request_id for choices in made for start in choices]
     assert names == ["made", *(f"made:{index}" for index in range(1, len(names)))]
 

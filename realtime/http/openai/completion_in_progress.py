@@ -1,8 +1,8 @@
 """A completion while it is written: its starts go to the hub, their events become chunks or a whole response.
 
 It knows the choices of one request and its dialect. Of several choices of a prompt the first goes ahead, and
-the others follow when its prompt is computed: they find it in the cache. What is kept for a whole response is
-on its listener's account. How bytes travel is no business of its, nor what frames mean.
+the others follow when its prompt is computed, as forks of it. What is kept for a whole response is on its
+listener's account. How bytes travel is no business of its, nor what frames mean.
 """
 
 from __future__ import annotations
@@ -92,14 +92,14 @@ class CompletionSource(ListenerSource):
         self._ready_starts = deque(first for first, *_ in prompts)
         # What is not started yet, behind the first choice of each prompt.
         self._waiting_starts = {first.request_id: others for first, *others in prompts}
+        self._shows_logprobs = isinstance(prompts[0][0].params.logprobs, int)
         starts = [start for choices in prompts for start in choices]
         self._choices = {
-            start.request_id: Choice(index, logprobs=isinstance(start.params.logprobs, int))
+            start.request_id: Choice(index, logprobs=self._shows_logprobs)
             for index, start in enumerate(starts)
         }
         self._fingerprints: set[str] = set()  # of the engines that had a part in it
         self._opened = False
-        self._shows_logprobs = any(choice.shows_logprobs for choice in self._choices.values())
         # A snapshot stands in for text that was sent before, and not for its log probabilities.
         super().__init__(HttpListener(hub, caller, work, keeps_events=self._shows_logprobs))
         self._kept = Holding(self._listener.memory)
@@ -267,7 +267,7 @@ class CompletionSource(ListenerSource):
         if isinstance(event, protocol.Started | protocol.Resumed | protocol.Snapshot) and event.fingerprint:
             self._fingerprints.add(event.fingerprint)
         if choice.begun:
-            self._ready_starts += self._waiting_starts.pop(request_id, ())  # they can share its prompt
+            self._ready_starts += self._waiting_starts.pop(request_id, ())  # its prompt is computed
         return choice, before
 
     def _logprobs_of(self, event: OutgoingEvent) -> list[EncodedLogprob]:

@@ -1,13 +1,15 @@
-"""The `start` frames that a request of OpenAI's API stands for: one for each choice, by prompt."""
+"""The `start` frames that a request of OpenAI's API stands for, by prompt: one for its first choice, and for
+the others forks of that, which begin where its output does."""
 
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from midstream.protocol import MAX_MILLISECONDS, MAX_TRACEPARENT, Grammar, Message, Params, Start
+from midstream.protocol import MAX_MILLISECONDS, MAX_TRACEPARENT, Fork, Grammar, Message, Params, Start
 from realtime.http.openai.errors import FieldRefusal
 from realtime.http.openai.requests import (
     CHOICE_LIMIT,
@@ -43,24 +45,25 @@ def starts(
     if traceparent is not None and len(traceparent) > MAX_TRACEPARENT:
         traceparent = None  # it stands in a header, which may be much longer, and each stream would keep it
     tools = _tools(body)
-    return [
-        [
-            Start(
-                request_id=_id_of(request_id, at * body.n + choice),
-                **prompt,
-                **tools,
-                model=body.model,
-                params=_of_choice(params, choice),
-                priority=body.priority,
-                timeout_ms=body.timeout_ms,
-                on_disconnect=body.on_disconnect or ("pause" if body.request_id else "cancel"),
-                grace_ms=min(GRACE_MS, max_grace_ms) if body.grace_ms is None else body.grace_ms,
-                traceparent=traceparent,
-            )
-            for choice in range(body.n)
+    start = partial(
+        Start,
+        model=body.model,
+        priority=body.priority,
+        timeout_ms=body.timeout_ms,
+        on_disconnect=body.on_disconnect or ("pause" if body.request_id else "cancel"),
+        grace_ms=min(GRACE_MS, max_grace_ms) if body.grace_ms is None else body.grace_ms,
+        traceparent=traceparent,
+    )
+    found = []
+    for at, prompt in enumerate(prompts):
+        first, *others = (_id_of(request_id, at * body.n + choice) for choice in range(body.n))
+        fork = Fork(request_id=first, at=0)
+        forks = [
+            start(request_id=other, fork=fork, params=_of_choice(params, choice))
+            for choice, other in enumerate(others, 1)
         ]
-        for at, prompt in enumerate(prompts)
-    ]
+        found.append([start(request_id=first, params=params, **prompt, **tools), *forks])
+    return found
 
 
 def _asked(body: Body) -> tuple[list[dict[str, Any]], Params]:
@@ -141,8 +144,7 @@ def _id_of(request_id: str, index: int) -> str:
 
 
 def _of_choice(params: Params, choice: int) -> Params:
-    """Choices with the same seed would be the same."""
-    if params.seed is UNSET or not choice:
-        return params
-    values = {name: getattr(params, name) for name in params.__struct_fields__}
-    return Params(**values | {"seed": (params.seed + choice + 2**63) % 2**64 - 2**63})
+    """What it has not from the first: with the same seed it would be the same."""
+    if params.seed is UNSET:
+        return Params()
+    return Params(seed=(params.seed + choice + 2**63) % 2**64 - 2**63)
