@@ -12,7 +12,7 @@ from engine import api
 from engine.grpc_frames import METHOD, SERVICE, unwrapped, wrapped
 
 PROTO = Path(__file__).parents[2] / "engine/listening/engine_link.proto"
-CHANGES = {change.__name__ for change in api.AnyChange.__args__}  # type: ignore[attr-defined]
+CHANGES = {change.__name__ for change in api.AnyChange.__args__}
 
 
 class Described:
@@ -37,7 +37,7 @@ class Described:
             case inspect.NoneType():
                 return "nil"
             case inspect.LiteralType(values=values):
-                return " or ".join(f'"{value}"' for value in sorted(values))
+                return " or ".join(f'"{value}"' for value in sorted(map(str, values)))
             case inspect.ListType(item_type=item) | inspect.VarTupleType(item_type=item):
                 return f"[{self._of(item)}...]"
             case inspect.TupleType(item_types=items):
@@ -64,6 +64,9 @@ class Described:
             self.lines[name] = f"{name} = {opening}{', '.join(parts)}{closing}"
         return name
 
+    def _field(self, field: inspect.Field) -> str:
+        return f"{field.encode_name}{'' if field.required else '?'}: {self._of(field.type)}"
+
 
 def described(messages: object) -> list[str]:
     return list(Described(messages).lines.values())
@@ -85,7 +88,7 @@ def test_nothing_is_described_that_there_is_not() -> None:
 
 
 def test_commands_are_named_as_they_may_come() -> None:
-    names = [command.__name__ for command in api.AnyCommand.__args__]  # type: ignore[attr-defined]
+    names = [command.__name__ for command in api.AnyCommand.__args__]
     assert f"[{' or '.join(names)}...]" in said(PROTO.read_text())
 
 
