@@ -73,13 +73,15 @@ class SocketConnection(asyncio.Protocol):
         self._gateway = Gateway(listener, self)
         self._may_join = False
         self._messages = api.Messages()
-        self._transport: asyncio.Transport | None = None
+        self._plain: asyncio.Transport | None = None
+        self._transport: asyncio.Transport | None = None  # what is said goes through it, encrypted or not
         self._encrypting: asyncio.Task[None] | None = None
         self._early = b""  # read while nothing could be written yet
         self._late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
+        self._plain = transport
         _ask_now_and_then(transport.get_extra_info("socket"))
         self._late = asyncio.get_running_loop().call_later(limits.JOIN_S, self._too_late)
         if self._door.tls is None:
@@ -127,13 +129,13 @@ class SocketConnection(asyncio.Protocol):
     def abort(self) -> None:
         if self._encrypting is not None:
             self._encrypting.cancel()
-        elif self._transport is not None:
-            self._transport.abort()
+        if self._plain is not None:
+            self._plain.abort()
 
     def refuse(self, why: str) -> None:
         self._gateway.refuse(why)
-        if self._encrypting is not None:
-            self._encrypting.cancel()
+        if self._transport is None:
+            self.abort()  # there is nothing yet that it could be told by
 
     @property
     def _is_closing(self) -> bool:

@@ -29,6 +29,9 @@ import grpc
 
 OPTIONS = [
     *ANY_SIZE,
+    # A fixed window in place of one that is measured, by pings that cost more than a step's news.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 2**20),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),  # or a new link would wait as long as one before it was to
 ]

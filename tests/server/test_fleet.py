@@ -16,7 +16,7 @@ import pytest
 from bench.reliability import fleet_deaths
 from bench.reliability.fleet_deaths import RESTARTS, restarts, whole
 from engine.listening.grpc_door import GrpcDoor
-from engine.listening.listener import Listener
+from engine.listening.listener import Door, Listener
 from engine.listening.socket_door import SocketDoor
 from realtime.certificates import Certificates
 from realtime.hub.engine_recovery import DEATHS_ALONE
@@ -227,7 +227,7 @@ def with_another_token(fleet: Fleet) -> Iterator[list[str]]:
     _, cert, _, key, _, known = fleet.certified
     pems = Certificates(known, cert, key).contents()
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-        doors = [SocketDoor(one), GrpcDoor(other, pems)]
+        doors: list[Door] = [SocketDoor(one), GrpcDoor(other, pems)]
         listeners = [Listener(door, "another", HELLO, lambda commands: None) for door in doors]
         yield [by_name(door.address) for door in doors]
         for listener in listeners:

@@ -619,6 +619,7 @@ def test_a_certificate_that_is_not_there_or_not_ours_is_refused_in_a_sentence(
     context = Certificates(str(fleet.authority.cert), *own).of_a_gateway()
     with context.wrap_socket(bare_connection(engine), server_hostname="localhost") as connection:
         assert Gateway(connection).join().hear() is None
+    engine.leave()  # it has said all that it says
     assert why in caplog.text
 
 
