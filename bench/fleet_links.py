@@ -102,7 +102,7 @@ class Gateway:
             engine_cert_file=files.gateway.own,
             engine_key_file=files.gateway.key,
         )
-        self._engines = [WatchedEngine(place.connect) for place in places.at_start(options)]
+        self._engines = [WatchedEngine(place.connect) for place in places.listening(options)]
 
     async def cost_us(self) -> float:
         """Of one step."""

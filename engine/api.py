@@ -50,6 +50,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     """How an engine is to be made. Zero means: choose by the model and the machine."""
 
     model: str
+    name: str = ""  # by which it is asked for; else the last part of `model`
     device: str = "auto"
     dtype: str = "auto"
     weights: str = "auto"  # on a CPU, or f32, bf16, q8, q4; auto is a GGUF file's own, q8 for a small one
@@ -290,6 +291,15 @@ class Hello(Struct, tag=True, array_like=True):
     exact: bool = False  # whether a stream's tokens follow from its own start and steering alone
     weights: str = ""  # how wide they are
     products: str = "torch"  # or ggml: by which library they are multiplied
+
+
+class Outline(Struct, tag=True, array_like=True):
+    """What an engine would serve, as far as its files say."""
+
+    folder: str
+    vocab: int
+    context: int  # at most
+    grammars: bool
 
 
 class Starting(Struct, tag=True, array_like=True):

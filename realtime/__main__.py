@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from engine import api
 from realtime.access.authentication import Credentials
 from realtime.access.connection_limits import OpenConnections
 from realtime.access.key_file import KeyFileError
@@ -27,8 +28,9 @@ from realtime.app import Endpoints, application
 from realtime.background_tasks import BackgroundTasks
 from realtime.bind import StartupError, bind, raise_descriptor_limit, welcome
 from realtime.config import Options, parse, unknown_variables
-from realtime.fleet import places
+from realtime.fleet import models_file, places
 from realtime.fleet.fleet import Fleet, PlaceError
+from realtime.fleet.models_file import ModelEntry
 from realtime.fleet.served_models import ServedModels
 from realtime.fleet.supervisor import Patience
 from realtime.fleet.watched_engine import EngineFailed
@@ -36,6 +38,7 @@ from realtime.garbage import look_at_all_again, look_at_news_alone
 from realtime.http.sse import SseTimeouts
 from realtime.http.unknown_routes import no_request
 from realtime.hub.hub import Hub
+from realtime.hub.models import KnownModel, Models
 from realtime.hub.observers import Observer, Observers
 from realtime.observability import logs, loop_lag
 from realtime.observability.listing import ListingObserver
@@ -92,7 +95,8 @@ async def serve(options: Options, listening: socket.socket) -> None:
         *(observer for observer in (metrics, traces) if observer is not None),
     )
     background = BackgroundTasks()
-    fleet = _fleet(options, observers, background)
+    models = _models(options)
+    fleet = _fleet(options, models, observers, background)
     keyring = _keyring(options)
     allowance = keyring.allowance if keyring else _everything
     hub = Hub(
@@ -106,6 +110,7 @@ async def serve(options: Options, listening: socket.socket) -> None:
         stream_memory=options.stream_memory_mib << 20,
         total_stream_memory=options.total_stream_memory_mib << 20,
         quotas=Quotas(allowance),
+        models=Models(KnownModel(entry.name, entry.aliases) for entry in models if _declares(options)),
     )
     fleet.hub = hub
     connections = OpenConnections(options.max_connections, options.connections_per_address or None, allowance)
@@ -132,8 +137,7 @@ async def serve(options: Options, listening: socket.socket) -> None:
         look_at_news_alone()
         ending = partial(let_finish, hub, fleet, endpoints, options.shutdown_grace_s)
         server = Server(_uvicorn_config(options, endpoints, ledger), ending)
-        model = f"{hello.model} ({hello.weights or hello.dtype}, {hello.device})"
-        print(welcome(listening, model, keyless=keyring is None), flush=True)
+        print(welcome(listening, _served(hub, hello), keyless=keyring is None), flush=True)
         await server.serve(sockets=[listening])
     except EngineFailed as error:
         raise StartupError(f"the engine does not start: {error}") from None
@@ -193,18 +197,42 @@ def _traces() -> ExportedTraces:
     return ExportedTraces()
 
 
-def _fleet(options: Options, observer: Observer, background: BackgroundTasks) -> Fleet:
+def _models(options: Options) -> list[ModelEntry]:
     try:
-        engines = places.at_start(options)
+        return models_file.entries(options)
     except PlaceError as problem:
         raise StartupError(str(problem)) from None
+
+
+def _declares(options: Options) -> bool:
+    """Whether it is known which models there are before engines say so."""
+    return options.fleet == "embedded" or bool(options.models)
+
+
+def _served(hub: Hub, hello: api.Hello | None) -> str:
+    """In the welcome's words."""
+    names = [known.name for known in hub.models]
+    if hello is None or len(names) > 1:
+        return ", ".join(names)
+    return f"{hello.model} ({hello.weights or hello.dtype}, {hello.device})"
+
+
+def _fleet(
+    options: Options, models: list[ModelEntry], observer: Observer, background: BackgroundTasks
+) -> Fleet:
+    try:
+        engines = places.at_start(options, models)
+    except PlaceError as problem:
+        raise StartupError(str(problem)) from None
+    made_by = {entry.name: places.engine_options(entry.options) for entry in models}
     return Fleet(
         engines,
         observer,
         background,
         patience=Patience(options.engine_silence_s),
         spare=places.wants_spare(options),
-        models=ServedModels(options.tool_format, options.model),
+        models=ServedModels(made_by, {entry.name: entry.tool_format for entry in models}),
+        keep_alive_s={entry.name: entry.keep_alive_s for entry in models if entry.keep_alive_s is not None},
     )
 
 

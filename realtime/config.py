@@ -65,6 +65,12 @@ class ModelOptions:
         "model to serve: a known name, a local folder, a hub id, or toy",
         right="a known name, a local folder, a hub id, or toy",
     )
+    model_name: str = option(
+        "",
+        "name by which clients ask for it; else the last part of --model",
+        pattern=".*",
+        right="a name",
+    )
     device: str = option(
         "auto",
         "where the model runs: auto, cpu, cuda or cuda:N",
@@ -132,6 +138,12 @@ class Options(ModelOptions):
         "how the model spells tool calls, by its name in docs/tools.md; auto finds it in the chat template",
         pattern="|".join([AUTO, *BY_NAME]),
         right=f"{AUTO} or one of {', '.join(BY_NAME)}",
+    )
+    models: str = option(
+        "",
+        "file of the models to serve, in place of --model; see docs/operations.md",
+        pattern=".*",
+        right="a file",
     )
     engine: EnginePlace = option(
         "process", "where the engine runs: in a child process, or in a thread of the server"
@@ -323,6 +335,18 @@ def _rows(of: type[ModelOptions]) -> list[_Option]:
 
 
 _SERVE, _ENGINE = _rows(Options), _rows(ListenOptions)
+# Of those that engines are made by, what is one's for the whole server.
+_OF_THE_SERVER = {"model", "model_name", "max_streams", "log_level", "log_format"}
+_OF_A_MODEL = {
+    row.name: row
+    for row in _SERVE
+    if row.name in {*get_type_hints(ModelOptions), "tool_format"} - _OF_THE_SERVER
+}
+
+
+def option_of_a_model(name: str) -> _Option | None:
+    """That one model may have otherwise than others of its server."""
+    return _OF_A_MODEL.get(name)
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
@@ -392,6 +416,11 @@ def _contradiction(options: Options) -> str | None:
     if options.engines > 1 and options.engine == "thread":
         return (
             f"--engines is {options.engines}; with --engine thread it must be 1: a thread cannot be replaced"
+        )
+    if options.models and (options.engines > 1 or options.engine == "thread"):
+        return (
+            "--models goes with engines in processes, and says in the file how many of each there are: leave"
+            " --engines and --engine out"
         )
     addresses = bool(options.engine_addresses or options.engine_addresses_file)
     if (options.fleet == "static") != addresses:

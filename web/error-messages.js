@@ -7,6 +7,7 @@ const ADVICE = {
   draining: "The server is going away. Wait until the connection is back, then press \u201cGo on\u201d.",
   engine_error: "The engine failed and is started again. Press \u201cGo on\u201d in a moment.",
   invalid_params: "One of the settings is not accepted. Change it and try again.",
+  model_loading: "The model is being loaded. Press \u201cGo on\u201d in a moment.",
   overloaded: "The server is full. Press \u201cGo on\u201d in a moment.",
   request_taken: "This answer was taken over elsewhere. Press \u201cGo on\u201d to have it continued here.",
   rate_limited: "Too much at once. Press \u201cGo on\u201d in a moment.",

@@ -15,7 +15,7 @@ from engine.build.products import narrow_width
 from engine.drafts.lookup import Lookup
 from engine.engine import Engine
 from engine.forward.interface import Runner
-from engine.forward.toy_runner import CONTEXT, ToyRunner
+from engine.forward.toy_runner import ToyRunner
 from engine.heap import trim_heap
 from engine.model.preflight import ModelError
 from engine.sampling.sampler import Sampler
@@ -56,7 +56,7 @@ def build(options: api.EngineOptions, join: JoinRanks | None = None) -> tuple[En
 def _build_toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
     if options.devices > 1:
         raise ModelError(f"the toy has no weights to share among {options.devices} devices: --devices 1 does")
-    context = min(options.context or CONTEXT, CONTEXT)
+    context = min(options.context or toy_model.CONTEXT, toy_model.CONTEXT)
     tokens = whole_blocks(options.kv_tokens or MAX_CONTEXTS * context, options.block_size, "cpu")
     context = min(context, tokens)
     rows = decoding_rows(options.batch_rows, options.max_streams)
@@ -65,7 +65,7 @@ def _build_toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
         tokens=tokens, block_size=options.block_size, context=context, step_ms=options.toy_step_ms
     )
     hello = api.Hello(
-        model=TOY,
+        model=options.name or TOY,
         folder=str(toy_model.FOLDER),
         vocab=toy_model.VOCAB,
         context=context,
@@ -135,7 +135,7 @@ def build_around(
     trim_heap()  # of what reading it took
     dtype = str(model.dtype).removeprefix("torch.")
     hello = api.Hello(
-        model=Path(options.model).name,
+        model=options.name or Path(options.model).name,
         folder=str(folder),
         vocab=components.facts.vocab,
         context=components.runner.context,

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from engine.schedule.batch import Row
-from engine.toy_model import EOS, VOCAB, WORDS
+from engine.toy_model import CONTEXT, EOS, VOCAB, WORDS
 
-CONTEXT = 8192
 _MIX = 0x5851F42D4C957F2D
 _EMOJI = (0xF0, 0x9F, 0x99, 0x82)  # byte tokens: each is followed by the next
 _EMOJI_EVERY, _END_EVERY = 47, 331

@@ -18,3 +18,4 @@ FOLDER = Path(__file__).parent
 WORDS = range(256, 461)
 BOS, MESSAGE, EOS = 461, 462, 463
 VOCAB = 464
+CONTEXT = 8192

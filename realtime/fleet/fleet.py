@@ -8,15 +8,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from engine import api
 from realtime.background_tasks import BackgroundTasks
+from realtime.fleet.model_engines import ModelEngines, watched
 from realtime.fleet.served_models import ServedModels
 from realtime.fleet.spare import LONGEST_WAIT_S, Spare
 from realtime.fleet.supervisor import Patience, Supervisor
-from realtime.fleet.watched_engine import Connect, WatchedEngine
+from realtime.fleet.watched_engine import Connect
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Observer
 
@@ -36,6 +38,7 @@ class EnginePlace(NamedTuple):
     name: str  # as the log is to say it, with its article
     connect: Connect
     ours: bool = True  # whether it is there because we start it
+    model: str = ""  # that ours is to have
 
 
 class Fleet:
@@ -48,39 +51,56 @@ class Fleet:
         patience: Patience,
         spare: bool = False,
         models: ServedModels | None = None,
+        keep_alive_s: Mapping[str, float] | None = None,
     ) -> None:
-        """`spare`: whether another engine stands ready for when one dies, wherever that is."""
+        """`spare`: whether another engine stands ready for when one of ours dies. `keep_alive_s`: for which
+        models that come and go stay loaded when nobody wants them."""
         self.hub: Hub | None = None
         self._places = places
         self._observer = observer
         self._background = tasks
         self._patience = patience
-        self._spare = Spare(lambda: WatchedEngine(places[0].connect)) if spare else None
+        self._has_spare = spare
+        self._keep_alive_s = keep_alive_s or {}
+        self._own: dict[str, ModelEngines] = {}  # by model
         self._models = models or ServedModels()
         self._numbers = itertools.count()
         self._supervisors: dict[int, Supervisor] = {}
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}  # by whose they are
         self._first: asyncio.Future[api.Hello] | None = None
 
-    async def start(self) -> api.Hello:
-        """The first engine: whoever starts a server waits for it, and hears why if one of ours cannot be. Our
-        others follow one by one, since each looks how much memory there is."""
+    async def start(self) -> api.Hello | None:
+        """Whoever starts a server waits for the first engine, and hears why if one of ours cannot be; None
+        where nothing is to be loaded before somebody wants it."""
         self._first = asyncio.get_running_loop().create_future()
-        supervisors = [self._supervise(place) for place in self._places]
+        for place in self._places:
+            if not place.ours:
+                self._tasks[place.name] = watched(self._background, self._supervise(place))
         if not self._places:
             log.warning("no engine is named yet")
-        if not any(place.ours for place in self._places):
-            for supervisor in supervisors:
-                self._keep(supervisor)
+        self._own = self._own_models()
+        if not self._own:
             return await self._first
-        first, *others = supervisors
-        hello = await first.open()
-        self._keep(first)
-        if others:
-            self._tasks["others"] = [asyncio.create_task(self._keep_one_by_one(others))]
-        if self._spare is not None:
-            keep = self._background.start("the supervisor of the spare engine", self._spare.keep)
-            self._tasks["the spare"] = [keep]
+        return await self._load()
+
+    async def _load(self) -> api.Hello | None:
+        """Those that are pinned, the first of them at once: our engines follow one by one, since each looks
+        how much memory there is. What the others are is read from their files."""
+        assert self.hub is not None
+        cold = [name for name, engines in self._own.items() if not engines.pinned]
+        for served in await self._models.outlined(cold):
+            self.hub.models.serve(served)
+        for known in self.hub.models:
+            known.keeper = self._own.get(known.name)
+        pinned = [engines for engines in self._own.values() if engines.pinned]
+        hello = await pinned[0].open() if pinned else None
+        for name, engines in self._own.items():
+            if engines.pinned:
+                engines.want()
+            whose = f' of "{name}"' if name else ""
+            self._tasks[f"keeper {name}"] = [
+                self._background.start(f"the keeper of the engines{whose}", engines.keep)
+            ]
         return hello
 
     def send(self, engine: int, commands: list[api.AnyCommand]) -> None:
@@ -103,10 +123,15 @@ class Fleet:
     async def use(self, places: Sequence[EnginePlace]) -> None:
         """These engines, and no others: the streams of those that are left go on at those that stay."""
         wanted = {place.name: place for place in places}
-        had = {supervisor.name: number for number, supervisor in self._supervisors.items()}
+        own = {place.name for place in self._places if place.ours}
+        had = {
+            supervisor.name: number
+            for number, supervisor in self._supervisors.items()
+            if supervisor.name not in own
+        }
         for name in wanted.keys() - had.keys():
             log.info("%s is used from now on", name)
-            self._keep(self._supervise(wanted[name]))
+            self._tasks[name] = watched(self._background, self._supervise(wanted[name]))
         for name in had.keys() - wanted.keys():
             log.info("%s is used no more", name)
             self._end(self._tasks.pop(name))
@@ -119,6 +144,8 @@ class Fleet:
         """The server ends, and an engine does not do what it is told: all streams hear that theirs is gone,
         and no other is started."""
         self._end_all()
+        for engines in self._own.values():
+            engines.give_up()
         for supervisor in self._supervisors.values():
             supervisor.give_up()
 
@@ -126,14 +153,36 @@ class Fleet:
         self._end_all()
         tasks = itertools.chain.from_iterable(self._tasks.values())
         await asyncio.gather(*tasks, return_exceptions=True)
-        closing = [supervisor.close() for supervisor in self._supervisors.values()]
-        if self._spare is not None:
-            closing.append(self._spare.close())
-        await asyncio.gather(*closing)
+        await asyncio.gather(*(engines.close() for engines in self._own.values()))
+        await asyncio.gather(*(supervisor.close() for supervisor in self._supervisors.values()))
 
-    def _supervise(self, place: EnginePlace) -> Supervisor:
+    def _own_models(self) -> dict[str, ModelEngines]:
         assert self.hub is not None
-        number = next(self._numbers)
+        turn, own = asyncio.Lock(), dict[str, ModelEngines]()
+        for model in dict.fromkeys(place.model for place in self._places if place.ours):
+            places = [place for place in self._places if place.ours and place.model == model]
+            own[model] = ModelEngines(
+                model,
+                partial(self._supervise_all, places, [next(self._numbers) for _ in places]),
+                self.hub,
+                self._background,
+                turn,
+                keep_alive_s=self._keep_alive_s.get(model),
+                spare=places[0].connect if self._has_spare else None,
+            )
+        return own
+
+    def _supervise_all(
+        self, places: list[EnginePlace], numbers: list[int], spare: Spare | None
+    ) -> list[Supervisor]:
+        """The engines of a model have the same numbers whenever it is loaded."""
+        return [self._supervise(place, number, spare) for place, number in zip(places, numbers, strict=True)]
+
+    def _supervise(
+        self, place: EnginePlace, number: int | None = None, spare: Spare | None = None
+    ) -> Supervisor:
+        assert self.hub is not None
+        number = next(self._numbers) if number is None else number
         self._supervisors[number] = supervisor = Supervisor(
             number,
             place.name,
@@ -142,7 +191,7 @@ class Fleet:
             self._observer,
             self._models,
             self._patience,
-            self._spare,
+            spare,
             self._note_up,
             LONGEST_WAIT_S if place.ours else RECONNECT_S,
         )
@@ -151,18 +200,6 @@ class Fleet:
     def _note_up(self, hello: api.Hello) -> None:
         if self._first is not None and not self._first.done():
             self._first.set_result(hello)
-
-    def _keep(self, supervisor: Supervisor) -> None:
-        start, name = self._background.start, supervisor.name
-        self._tasks[name] = [
-            start(f"the supervisor of {name}", supervisor.keep_running),
-            start(f"the watch over {name}", supervisor.end_if_hung),
-        ]
-
-    async def _keep_one_by_one(self, supervisors: list[Supervisor]) -> None:
-        for supervisor in supervisors:
-            self._keep(supervisor)
-            await supervisor.tried.wait()
 
     def _end_all(self) -> None:
         for tasks in self._tasks.values():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from realtime.config import ADDRESS, ModelOptions, Options
 from realtime.fleet.address import Address
 from realtime.fleet.fleet import EnginePlace, PlaceError
 from realtime.fleet.forked_spares import forked_spares
+from realtime.fleet.models_file import ModelEntry
 from realtime.fleet.process_link import ProcessLink
 from realtime.fleet.socket_link import SocketLink
 from realtime.fleet.thread_link import ThreadLink
@@ -27,14 +29,20 @@ from realtime.fleet.watched_engine import Connect
 NEEDS_GRPC = "needs grpcio; in a clone of Midstream, install it with: pip install ./clients/python '.[grpc]'"
 
 
-def at_start(options: Options) -> list[EnginePlace]:
-    """Those that there are to begin with."""
+def at_start(options: Options, models: Sequence[ModelEntry]) -> list[EnginePlace]:
+    """Those that there are to begin with, or while a model is loaded."""
     if options.fleet == "static":
         return listening(options)
-    connect = _own(options)
-    if options.engines == 1:
-        return [EnginePlace("the engine", connect)]
-    return [EnginePlace(f"engine {number}", connect) for number in range(options.engines)]
+    engines = sum(entry.replicas for entry in models)
+    return [place for entry in models for place in _own_places(options, entry, engines)]
+
+
+def _own_places(options: Options, entry: ModelEntry, engines: int) -> Iterator[EnginePlace]:
+    connect = _own(options, entry, engines)
+    whose = f' of "{entry.name}"' if options.models else ""
+    for number in range(entry.replicas):
+        name = f"engine {number}{whose}" if entry.replicas > 1 else f"the engine{whose}"
+        yield EnginePlace(name, connect, model=entry.name)
 
 
 def wants_spare(options: Options) -> bool:
@@ -90,9 +98,15 @@ def _lines(file: str) -> list[str]:
     return [line for line in (line.partition("#")[0].strip() for line in lines) if line]
 
 
+def model_name(options: ModelOptions) -> str:
+    """By which clients ask for it."""
+    return options.model_name or Path(options.model).name
+
+
 def engine_options(options: ModelOptions) -> api.EngineOptions:
     return api.EngineOptions(
         model=options.model,
+        name=model_name(options),
         device=options.device,
         devices=options.devices,
         dtype=options.dtype,
@@ -116,10 +130,10 @@ def engine_options(options: ModelOptions) -> api.EngineOptions:
     )
 
 
-def _own(options: Options) -> Connect:
-    made_by = engine_options(options)
-    if options.engines > 1 and not options.threads:
-        threads = max(1, (os.cpu_count() or 1) // options.engines)
+def _own(options: Options, entry: ModelEntry, engines: int) -> Connect:
+    made_by = engine_options(entry.options)
+    if engines > 1 and not entry.options.threads:
+        threads = max(1, (os.cpu_count() or 1) // engines)
         made_by = structs.replace(made_by, threads=threads)
     if options.engine == "thread":
         return lambda on_message, on_closed: ThreadLink(made_by, on_message, on_closed)

@@ -1,15 +1,19 @@
-"""What engines serve, as the gateway needs it: from an engine's hello to a served model.
+"""What engines serve, as the gateway needs it: from an engine's hello to a served model, or from
+its outline while no engine has it.
 
-It reads a tokenizer once for all engines that serve the same files. It knows no engine and no stream.
+It reads a tokenizer once for all engines of a model that have the same files. It knows no engine and no
+stream.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from engine import api
 from engine.heap import trim_heap
+from realtime.fleet.outlines import outlines
 from realtime.fleet.watched_engine import EngineFailed
 from realtime.text.chat_template import TextError
 from realtime.text.served_model import ServedModel
@@ -18,18 +22,22 @@ from realtime.tools.spelling import AUTO
 
 
 class ServedModels:
-    def __init__(self, tool_format: str = AUTO, folder: str = "") -> None:
-        """`folder`: where the model's files are, if not where an engine on another machine has them."""
-        self._tool_format = tool_format
-        self._own_folder = folder
-        self._folder: str | None = None
-        self._tokenizer: Tokenizer | None = None
+    def __init__(
+        self,
+        made_by: Mapping[str, api.EngineOptions] | None = None,
+        tool_formats: Mapping[str, str] | None = None,
+    ) -> None:
+        """By name: what engines of a model are made by, or where its files are if not where an engine on
+        another machine has them; and how it spells calls, if that is known."""
+        self._made_by = made_by or {}
+        self._tool_formats = tool_formats or {}
+        self._tokenizers: dict[tuple[str, str], Tokenizer] = {}  # by model and the engine's folder
         self._reading = asyncio.Lock()
 
     async def served(self, hello: api.Hello) -> ServedModel:
         return ServedModel(
             hello.model,
-            await self._tokenizer_in(hello.folder),
+            await self._tokenizer_of(hello.model, hello.folder),
             hello.vocab,
             hello.context,
             hello.fingerprint,
@@ -38,23 +46,39 @@ class ServedModels:
             f"{hello.weights} by {hello.products}" if hello.weights else None,
         )
 
-    async def _tokenizer_in(self, folder: str) -> Tokenizer:
-        async with self._reading:
-            if self._tokenizer is None or self._folder != folder:
-                self._tokenizer = await asyncio.to_thread(self._read, folder)
-                self._folder = folder
-            return self._tokenizer
+    async def outlined(self, names: Sequence[str]) -> list[ServedModel]:
+        """What models are that are not loaded. Raises EngineFailed."""
+        found = await outlines({name: self._made_by[name] for name in names})
+        return [
+            ServedModel(
+                name,
+                await self._tokenizer_of(name, outline.folder),
+                outline.vocab,
+                outline.context,
+                None,
+                outline.grammars,
+            )
+            for name, outline in found.items()
+        ]
 
-    def _read(self, folder: str) -> Tokenizer:
+    async def _tokenizer_of(self, model: str, folder: str) -> Tokenizer:
+        async with self._reading:
+            key = model, folder
+            if key not in self._tokenizers:
+                self._tokenizers[key] = await asyncio.to_thread(self._read, *key)
+            return self._tokenizers[key]
+
+    def _read(self, model: str, folder: str) -> Tokenizer:
         path = Path(folder)
         if not path.is_dir():
-            path = Path(self._own_folder)
+            path = Path(self._made_by[model].model if model in self._made_by else "")
             if not (path / "tokenizer.json").is_file():
                 raise EngineFailed(
-                    f"it has its model's files in {folder}: name a copy of them here by --model"
+                    f'it has the files of "{model}" in {folder}: name a copy of them here by --model, and'
+                    " --model-name where that is called otherwise"
                 )
         try:
-            return Tokenizer.load(path, self._tool_format)
+            return Tokenizer.load(path, self._tool_formats.get(model, AUTO))
         except TextError as error:
             raise EngineFailed(str(error)) from None
         finally:

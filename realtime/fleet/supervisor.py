@@ -18,6 +18,7 @@ from realtime.fleet.served_models import ServedModels
 from realtime.fleet.spare import FIRST_WAIT_S, Spare
 from realtime.fleet.watched_engine import Connect, EngineFailed, WatchedEngine
 from realtime.hub.hub import Hub
+from realtime.hub.models import KnownModel
 from realtime.hub.observers import Observer
 from realtime.text.served_model import ServedModel
 
@@ -79,7 +80,7 @@ class Supervisor:
                 start_silence_s=self._patience.start_s,
             )
             model = await self._models.served(hello)
-            _check_same(model, self._hub.model)
+            _check_same(model, self._hub.models.named(model.name))
             if engine.closed.is_set():
                 raise EngineFailed("its process ended as soon as it was ready")
             self._observer.engine_ready(self._number, hello)
@@ -174,10 +175,11 @@ class Supervisor:
             self._hub.engine_lost(self._number, blameless=engine.leaves)
 
 
-def _check_same(model: ServedModel, other: ServedModel | None) -> None:
+def _check_same(model: ServedModel, known: KnownModel | None) -> None:
     """Streams may go from one engine to another."""
-    if other is not None and (model.name, model.context) != (other.name, other.context):
+    other = None if known is None else known.served
+    if other is not None and other.fingerprint is not None and model.context != other.context:
         raise EngineFailed(
-            f'it serves "{model.name}" with a context of {model.context}, and this server'
-            f' "{other.name}" with {other.context}'
+            f'it serves "{model.name}" with a context of {model.context}, and others of this server with'
+            f" {other.context}"
         )

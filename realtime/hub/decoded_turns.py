@@ -1,5 +1,5 @@
-"""The turns with calls that streams have decoded, of each tenant, by the ids of their calls: a conversation
-that comes again has the tokens that were decoded, however its client spells them.
+"""The turns with calls that streams have decoded, of each tenant and model, by the ids of their calls: a
+conversation that comes again has the tokens that were decoded, however its client spells them.
 
 Pure: it is told the time. Bounded in bytes and in time, and shared fairly among tenants.
 """
@@ -24,19 +24,21 @@ class _Kept(NamedTuple):
 
 class DecodedTurns:
     def __init__(self, *, byte_limit: int = BYTE_LIMIT) -> None:
-        self._kept = FairCache[str, tuple[str, str], _Kept](byte_limit)  # by tenant, and the first call's id
+        self._kept = FairCache[str, tuple[str, str, str], _Kept](
+            byte_limit
+        )  # by tenant, model, and the first call's id
 
-    def add(self, tenant: str, turn: DecodedTurn, now: float) -> None:
+    def add(self, tenant: str, model: str, turn: DecodedTurn, now: float) -> None:
         self._expire(now)
-        self._kept.put(tenant, (tenant, turn.calls[0].call_id), _Kept(turn, now + KEPT_S), turn.bytes)
+        self._kept.put(tenant, (tenant, model, turn.calls[0].call_id), _Kept(turn, now + KEPT_S), turn.bytes)
 
-    def told_in(self, tenant: str, frame: StreamFrame, now: float) -> Turns:
+    def told_in(self, tenant: str, model: str, frame: StreamFrame, now: float) -> Turns:
         """Those that the conversation of a start may have."""
         if not isinstance(frame, protocol.Start) or not frame.messages:
             return {}
         self._expire(now)
         ids = (message.tool_calls[0].id for message in frame.messages if message.tool_calls)
-        found = ((call_id, self._kept.get((tenant, call_id))) for call_id in ids)
+        found = ((call_id, self._kept.get((tenant, model, call_id))) for call_id in ids)
         return {call_id: kept.turn for call_id, kept in found if kept is not None}
 
     def _expire(self, now: float) -> None:

@@ -25,11 +25,12 @@ from msgspec.structs import replace
 
 from engine import api
 from midstream import protocol
-from midstream.protocol import MAX_MILLISECONDS, StreamFrame
+from midstream.protocol import MAX_MILLISECONDS, CatalogModel, ModelState, StreamFrame
 from realtime.hub.decoded_turns import DecodedTurns
 from realtime.hub.frame_tokenizing import brings_text, start_digest, text_length, tokenize
 from realtime.hub.listener import Listener
 from realtime.hub.long_texts import LongTexts, told
+from realtime.hub.models import KnownModel, Models
 from realtime.hub.observers import DisconnectCause, Observer, RetryReason, StreamOrigin
 from realtime.hub.registry import LiveStream, StreamRegistry, Timer
 from realtime.hub.serving_engine import ServingEngine
@@ -39,6 +40,7 @@ from realtime.hub.stream_key import StreamKey
 from realtime.hub.submission import Submission
 from realtime.hub.subscriptions import Subscriptions
 from realtime.refusal import Refusal
+from realtime.stream.context import Context
 from realtime.stream.memory import MemoryAccount
 from realtime.stream.outbox import OutgoingEvent
 from realtime.stream.pending_commands import Owe, PendingCommand, Reply, SendReply
@@ -114,6 +116,7 @@ class Hub:
         send: Callable[[int, list[api.AnyCommand]], None],
         observer: Observer,
         *,
+        models: Models | None = None,
         quotas: Quotas | None = None,
         window: int,
         max_streams: int,
@@ -126,7 +129,7 @@ class Hub:
         call_later: Callable[[float, Callable[[], None]], Timer] | None = None,
     ) -> None:
         """`send`: commands to the engine of that number."""
-        self.model: ServedModel | None = None  # until the first engine is there
+        self.models = models or Models()
         self.draining = False
         self.max_grace_ms = max_grace_ms
         self._send = send
@@ -141,9 +144,8 @@ class Hub:
         self._long_texts = LongTexts(self, self._quotas)
         next_turn = partial(self._call_later, 0)
         self._engines: dict[int, ServingEngine] = {}  # that are there now
-        self._submission = Submission(
-            self._registry, self._engines, observer, self._call_later, self._submit, self._flush_commands
-        )
+        self._submissions: dict[str, Submission] = {}  # by model
+        self._submission_to: dict[int, Submission] = {}  # by engine, also those that are gone
         self._losing = Slices(self._lose_engine, most=NEWS_A_TURN, next_turn=next_turn)
         self._news = Slices(self._receive_slice, most=NEWS_A_TURN, next_turn=next_turn, weight=_news_weight)
         self._leaving = Slices(self._leave, most=LEFT_A_TURN, next_turn=next_turn)
@@ -157,7 +159,7 @@ class Hub:
         self._detached_memory: dict[str, MemoryAccount] = {}  # of each tenant
         self._starter = StreamStarter(
             self._quotas,
-            self._submission.choose,
+            self._choose,
             window=window,
             max_streams=max_streams,
             max_grace_ms=max_grace_ms,
@@ -179,12 +181,34 @@ class Hub:
 
     def is_proven(self, engine: int) -> bool:
         """Whether everybody whom the last engine of this number was given moved on in it."""
-        return self._submission.proven(engine)
+        return self._submission_to[engine].proven(engine)
 
     @property
     def takes_starts(self) -> bool:
-        """Whether there is an engine, and no doubt about which stream killed the last."""
-        return self._submission.takes_starts
+        """Whether there is a model that does."""
+        return any(self._takes_starts(known) for known in self.models)
+
+    def _takes_starts(self, known: KnownModel) -> bool:
+        """Whether it has an engine, and there is no doubt about which stream killed the last; or whether it
+        will be loaded."""
+        return known.served is not None and (known.awaited or self._submission(known.name).takes_starts)
+
+    @property
+    def catalog(self) -> list[CatalogModel]:
+        """The models, as they are told of."""
+        return [self._told(known) for known in self.models]
+
+    def _told(self, known: KnownModel) -> CatalogModel:
+        served, keeper = known.served, known.keeper
+        state: ModelState = "ready" if self._submission(known.name).serves else "loading"
+        return CatalogModel(
+            name=known.name,
+            state=keeper.state if keeper is not None and known.awaited else state,
+            aliases=list(known.aliases),
+            pinned=keeper is None or keeper.pinned,
+            context=None if served is None else served.context,
+            fingerprint=None if served is None else served.fingerprint,
+        )
 
     @property
     def full(self) -> bool:
@@ -297,7 +321,7 @@ class Hub:
                     self._receive_stream_news(one, one.news, wake)
                     continue
                 if not (one.output.stats.prefill_rows and one.output.stats.ready):
-                    self._submission.prepared(one.engine)
+                    self._submission_to[one.engine.number].prepared(one.engine)
                 delivered.append(one)
         for one in delivered:
             self._observer.delivered(one.engine.number, one.output)
@@ -321,17 +345,18 @@ class Hub:
             steps = max(0, output.step - pending.step)  # an end that was on its way answers a later cancel
             self._observer.steered(stream, pending.kind, steps, now - pending.received_s)
         for turn in stream.take_decoded_turns():
-            self._turns.add(entry.key.tenant, turn, now)
+            self._turns.add(entry.key.tenant, stream.model.name, turn, now)
         for action in stream.take_acted():
             self._observer.guarded(stream, action)
         self._time_hold(entry)
         if stream.reading:
             self._news.first(one._replace(news=api.News(stream.number)))
         wake(stream)
+        submission = self._submission_to[engine.number]
         if news.tokens or news.changes:
-            self._submission.progressed(engine, stream.number)
+            submission.progressed(engine, stream.number)
         elif news.admitted is not None and stream.out_of_credit:
-            self._submission.preparing(engine, stream.number)
+            submission.preparing(engine, stream.number)
 
     def _receive_news(self, entry: LiveStream, news: api.News, now: float) -> list[PendingCommand]:
         """A mistake of ours ends the stream that it shows in, and no other."""
@@ -371,7 +396,7 @@ class Hub:
         self._news.finish()  # what it said before it went
         lost = self._engines.pop(number)
         lost.lose()
-        culprit = self._submission.engine_lost(number, blameless=blameless)
+        culprit = self._submission_to[number].engine_lost(number, blameless=blameless)
         entry = None if culprit is None else self._registry.by_number(culprit)
         if entry is not None:
             with self._waking() as wake:
@@ -386,14 +411,58 @@ class Hub:
                 entry.engine = None
                 entry.stream.lose_engine(self._clock())
                 wake(entry.stream)
-        self._submission.place(some)
+        for name in {entry.stream.model.name: None for entry in some}:
+            self._submissions[name].place(entry for entry in some if entry.stream.model.name == name)
+        for entry in some:
+            self._await_model(entry)
 
     def engine_ready(self, number: int, model: ServedModel, block: int) -> None:
         """There is an engine, and it knows no stream yet."""
         self._losing.finish()  # of those before
-        self.model = model
+        self.models.serve(model)
         self._engines[number] = engine = ServingEngine(number, model, block, self._send)
-        self._submission.engine_ready(engine)
+        self._submission_to[number] = submission = self._submission(model.name)
+        submission.engine_ready(engine)
+
+    # -- models that come and go -----------------------------------------------------------------
+
+    def wants(self, model: str) -> bool:
+        """Whether some stream needs an engine of it."""
+        return self._submission(model).wanted
+
+    def computes(self, model: str) -> bool:
+        """Whether some stream needs the engine that it has."""
+        return self._submission(model).computes
+
+    def drain(self, model: str, *, drains: bool) -> None:
+        """Whether nobody is to come to its engines any more."""
+        self._submission(model).drains = drains
+
+    def fail_waiting(self, model: str) -> None:
+        """It could not be loaded."""
+        with self._waking() as wake:
+            for stream in self._submission(model).waiting:
+                stream.fail("the model could not be loaded", self._clock())
+                wake(stream)
+
+    def _await_model(self, entry: LiveStream) -> None:
+        """A stream that needs an engine has none: if its model is not loaded, it is wanted now."""
+        known = self.models.named(entry.stream.model.name)
+        waits = entry.engine is None and entry.stream.needs_engine
+        if waits and known is not None and known.keeper is not None and known.awaited:
+            known.keeper.want()
+            entry.stream.tell_loading(known.keeper.eta_ms)
+
+    def _submission(self, model: str) -> Submission:
+        found = self._submissions.get(model)
+        if found is None:
+            found = self._submissions[model] = Submission(
+                model, self._registry, self._observer, self._call_later, self._submit, self._flush_commands
+            )
+        return found
+
+    def _choose(self, model: str, context: Context, tenant: int) -> ServingEngine | None:
+        return self._submission(model).choose(context, tenant)
 
     def _submit(self, stream: Stream, engine: ServingEngine) -> None:
         stream.submit(engine, self._clock())
@@ -467,11 +536,14 @@ class Hub:
             self._registry.find(StreamKey(key.tenant, frame.fork.request_id), now) if frame.fork else None
         )
         turns = self.known_turns(key, frame) if tokens is None else {}
-        entry = self._starter.make(key, frame, tokens, model, listener.memory, now, parent, turns)
+        known = self.models.named(model.name)
+        eta_ms = known.keeper.eta_ms if known is not None and known.keeper is not None else None
+        entry = self._starter.make(key, frame, tokens, model, listener.memory, now, parent, turns, eta_ms)
         stream = entry.stream
         entry.timeout = self._call_later(self._starter.timeout_s(frame), partial(self._time_out, entry))
         self._registry.add(entry)
-        self._submission.started(entry)
+        self._submission(model.name).started(entry)
+        self._await_model(entry)
         self._subscriptions.subscribe(stream, listener)
         self._empty.clear()
         listener.owe(TOKEN_S * len(stream.context))
@@ -506,6 +578,8 @@ class Hub:
         stream.attach(after, entry.step if entry else 0, ref, anew=anew)
         self._observer.retried(stream, reason)
         self._hand_over(stream, listener)
+        if entry is not None:
+            self._await_model(entry)
         listener.wake(stream)
         listener.flush()
 
@@ -572,6 +646,7 @@ class Hub:
                 stream.steer_call(frame, step, now, send_reply, listener.owe)
             case protocol.Adjust() | protocol.Rewind():
                 stream.steer(frame, step, now, send_reply, listener.owe)
+        self._await_model(entry)
         return stream
 
     def _inject(
@@ -585,7 +660,7 @@ class Hub:
         """What takes effect is counted then; what was tokenized in vain, now."""
         if tokens is None:
             entry.quota.check_rate()
-            tokens = tokenize(frame, self.known_model(), brief=True) or []
+            tokens = tokenize(frame, entry.stream.model, brief=True) or []
         try:
             entry.stream.steer(replace(frame, tokens=tokens), entry.step, self._clock(), send_reply, owe)
         except Refusal:
@@ -627,11 +702,20 @@ class Hub:
     def _check_start(self, key: StreamKey, frame: protocol.Start, listener: Listener) -> ServedModel:
         if self.draining:
             raise Refusal("draining", "The server is going away and starts nothing new.", retry_after_ms=1000)
-        model = self.known_model()
-        if not self.takes_starts:
+        model = self._model_for(key, frame)
+        known = self.models.find(model.name)
+        if not self._takes_starts(known):
             raise Refusal("overloaded", "The engine is being started.", retry_after_ms=1000)
+        if frame.on_cold == "refuse" and known.keeper is not None and known.awaited:
+            known.keeper.want()
+            eta_ms = known.keeper.eta_ms
+            raise Refusal(
+                "model_loading",
+                f'The model "{known.name}" is not loaded; it is now.',
+                retry_after_ms=1000 if eta_ms is None else eta_ms,
+            )
         listener.memory.check()
-        self._starter.check(key.tenant, frame, model, others=self._taken_places(besides=key))
+        self._starter.check(key.tenant, frame, others=self._taken_places(besides=key))
         return model
 
     def _taken_places(self, besides: StreamKey | None = None) -> int:
@@ -641,12 +725,31 @@ class Hub:
 
     def known_turns(self, key: StreamKey, frame: StreamFrame) -> Turns:
         """Those of a start's conversation that were decoded here, for this tenant."""
-        return self._turns.told_in(key.tenant, frame, self._clock())
+        model = self.model_of(key, frame)
+        return {} if model is None else self._turns.told_in(key.tenant, model.name, frame, self._clock())
 
-    def known_model(self) -> ServedModel:
-        if self.model is None:
-            raise Refusal("overloaded", "The engine is being started.", retry_after_ms=1000)
-        return self.model
+    def model_of(self, key: StreamKey, frame: StreamFrame) -> ServedModel | None:
+        """The model of a frame's stream; None where the stream is not there yet."""
+        entry = self._registry.by_key(key)
+        if entry is not None:
+            return entry.stream.model
+        return self._model_for(key, frame) if isinstance(frame, protocol.Start) else None
+
+    def _model_for(self, key: StreamKey, frame: protocol.Start) -> ServedModel:
+        """That a start asks for. A fork has the one of the stream that it forks."""
+        if frame.fork is not None:
+            forked = self._registry.find(StreamKey(key.tenant, frame.fork.request_id), self._clock())
+            if frame.model is not None and self.models.find(frame.model).name != forked.model.name:
+                raise Refusal(
+                    "invalid_params",
+                    f'`model` is "{frame.model}", and the stream that is forked has "{forked.model.name}":'
+                    " a fork has no other.",
+                )
+            return forked.model
+        known = self.models.find(frame.model)
+        if known.served is None:
+            raise Refusal("overloaded", f'The model "{known.name}" is being loaded.', retry_after_ms=1000)
+        return known.served
 
     # -- afterwards ------------------------------------------------------------------------------
 
@@ -675,7 +778,7 @@ class Hub:
         self._unsubscribe_if_done(stream)
         if self._subscriptions.listener_of(stream) is None:
             stream.release_memory()
-        self._submission.ended(entry)
+        self._submission(stream.model.name).ended(entry)
         self._observer.finished(stream, self._clock())
         self.note_if_empty()
 

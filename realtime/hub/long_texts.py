@@ -47,7 +47,8 @@ class WaitingFrame(NamedTuple):
 class Receiver(Protocol):
     """Who acts on frames."""
 
-    def known_model(self) -> ServedModel: ...
+    def model_of(self, key: StreamKey, frame: StreamFrame) -> ServedModel | None:
+        """The model of a frame's stream; None where the stream is not there yet."""
 
     def known_turns(self, key: StreamKey, frame: StreamFrame) -> Turns:
         """Those of its conversation that were decoded here."""
@@ -82,7 +83,9 @@ class LongTexts:
         """A frame whose text may take long, or that is behind one; False where it is refused."""
         size = None if self._stops_anew(key, frame, listener) else weight(frame)
         try:
-            check_length(frame, self._receiver.known_model())
+            model = self._receiver.model_of(key, frame)
+            if model is not None:
+                check_length(frame, model)
             if size is not None:
                 self._waiting_frames.check(key.tenant, listener, size)
         except Refusal as refusal:
@@ -137,7 +140,9 @@ class LongTexts:
                 return None
             try:
                 turns = self._receiver.known_turns(key, frame)
-                return await self._pool.run(tokenize, frame, self._receiver.known_model(), turns)
+                model = self._receiver.model_of(key, frame)
+                assert model is not None, "what has no stream needs no tokens"
+                return await self._pool.run(tokenize, frame, model, turns)
             except Refusal:
                 self._quotas.count(key.tenant, estimated_tokens(frame))
                 raise

@@ -44,7 +44,7 @@ class ServingEngine:
 
     @property
     def fingerprint(self) -> str:
-        return self.model.fingerprint
+        return self.model.fingerprint or ""
 
     def choice(self, digests: Iterable[bytes]) -> Choice[ServingEngine]:
         """For a context whose blocks have these digests."""

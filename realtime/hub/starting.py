@@ -28,13 +28,14 @@ class StreamStarter:
     def __init__(
         self,
         quotas: Quotas,
-        choose: Callable[[Context, int], ServingEngine | None],
+        choose: Callable[[str, Context, int], ServingEngine | None],
         *,
         window: int,
         max_streams: int,
         max_grace_ms: int,
         max_timeout_ms: int,
     ) -> None:
+        """`choose`: the engine for a stream, by its model, its context and its tenant's number."""
         self._quotas = quotas
         self._choose = choose
         self._window = window
@@ -44,12 +45,8 @@ class StreamStarter:
         self._numbers = itertools.count()
         self._tenants: dict[str, int] = {}
 
-    def check(self, tenant: str, frame: protocol.Start, model: ServedModel, *, others: int) -> None:
+    def check(self, tenant: str, frame: protocol.Start, *, others: int) -> None:
         """Refuse what can be refused before anything is tokenized; `others` are streams that there are."""
-        if frame.model not in (None, model.name):
-            raise Refusal(
-                "unknown_model", f'There is no model "{frame.model}"; this server has "{model.name}".'
-            )
         if sum(given is not None for given in (frame.messages, frame.prompt, frame.fork)) != 1:
             raise Refusal("invalid_frame", "A start has one of `messages`, `prompt` and `fork`.")
         check_tools(frame)
@@ -80,27 +77,28 @@ class StreamStarter:
         now: float,
         parent: Stream | None,
         turns: Turns,
+        eta_ms: int | None,
     ) -> LiveStream:
         """`tokens` are the prompt, where that was tokenized before, and `turns` those of it that were decoded
-        here; `parent` is what it forks."""
+        here; `parent` is what it forks. `eta_ms`: until its model is loaded, if that is known."""
         if parent is not None and frame.fork is not None:
             context = parent.fork(frame.request_id, frame.fork.at, frame.params)
             quota = self._quotas.admit(key.tenant, frame, parent.prompt_tokens + len(context.output))
         else:
             context, quota = self._of_prompt(key.tenant, frame, tokens, model, turns)
         number = self._tenants.setdefault(key.tenant, len(self._tenants))
-        engine = self._choose(context, number)
-        assert engine is not None, "it was looked whether there is one"
+        engine = self._choose(model.name, context, number)
         stream = Stream(
             next(self._numbers),
             frame,
             context,
-            model=engine.model,
+            model=model if engine is None else engine.model,
             tenant=number,
             window=self._window,
             engine=engine,
             memory=memory,
             now=now,
+            eta_ms=eta_ms,
         )
         return LiveStream(key, stream, start_digest(frame), quota, engine)
 

@@ -1,5 +1,6 @@
-"""The submission of streams to engines: to which one each goes, all at once where many have lost theirs, a
-slice in each turn of the event loop, or group by group where one of them may be what killed the last.
+"""The submission of the streams of one model to its engines: to which one each goes, all at once where many
+have lost theirs, a slice in each turn of the event loop, or group by group where one of them may be what
+killed the last.
 
 It knows streams by their numbers, and asks the registry for them. What an engine says of them is not heard
 here, nor is a clock looked at.
@@ -7,7 +8,7 @@ here, nor is a clock looked at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import NamedTuple
 
@@ -36,23 +37,24 @@ class Given(NamedTuple):
 class Submission:
     def __init__(
         self,
+        model: str,
         registry: StreamRegistry,
-        engines: Mapping[int, ServingEngine],
         observer: Observer,
         call_later: Callable[[float, Callable[[], None]], object],
         submit: Callable[[Stream, ServingEngine], None],
         flush: Callable[[], None],
     ) -> None:
-        """`engines`: those that are there. `submit` has a stream say what its engine must know of it; `flush`
-        sends what was said."""
+        """`submit` has a stream say what its engine must know of it; `flush` sends what was said."""
+        self._model = model
         self._registry = registry
-        self._engines = engines
+        self._engines: dict[int, ServingEngine] = {}  # that are there now
         self._observer = observer
         self._call_later = call_later
         self._submit_one = submit
         self._flush = flush
         self._recovery = EngineRecovery()
         self._suspicious = False  # when it was last looked
+        self.drains = False  # whether nobody is to come to its engines any more
         self._chance = Random()
         self._slices = Slices(
             self._submit,
@@ -72,7 +74,7 @@ class Submission:
 
     def _admits(self, engine: ServingEngine) -> bool:
         """Whether others may come to it."""
-        return self._recovery.takes_starts(engine.number)
+        return not self.drains and self._recovery.takes_starts(engine.number)
 
     def choose(self, context: Context, tenant: int, fingerprint: str | None = None) -> ServingEngine | None:
         """The engine for a stream. One that has lost another goes on with the very same tokens where the
@@ -88,14 +90,41 @@ class Submission:
     def started(self, entry: LiveStream) -> None:
         """A stream begins. Where there are other engines, it is watched from the start."""
         engine = entry.engine
-        assert engine is not None, "it begins with one"
+        if engine is None:
+            return  # it waits for its model
         engine.give(entry.stream.number, len(entry.stream.context))
         if len(self._engines) > 1 and entry.stream.needs_compute:
             self._recovery.given(engine.number, [entry.stream.number])
 
+    @property
+    def serves(self) -> bool:
+        """Whether there is an engine."""
+        return bool(self._engines)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether some stream needs an engine."""
+        return any(entry.stream.needs_engine for entry in self._entries)
+
+    @property
+    def computes(self) -> bool:
+        """Whether some stream needs the engine that it has."""
+        return any(entry.engine is not None and entry.stream.needs_engine for entry in self._entries)
+
+    @property
+    def waiting(self) -> list[Stream]:
+        """Those that need an engine, and have none."""
+        return [entry.stream for entry in self._entries if entry.engine is None and entry.stream.needs_engine]
+
+    @property
+    def _entries(self) -> list[LiveStream]:
+        """The streams of this model."""
+        return [entry for entry in self._registry.entries if entry.stream.model.name == self._model]
+
     def engine_lost(self, engine: int, *, blameless: bool) -> int | None:
         """Returns the stream that is known to be what kills engines, if one is. `blameless`: it was told to
         end."""
+        del self._engines[engine]
         culprit = None
         if blameless:
             self._recovery.engine_left(engine)
@@ -108,7 +137,8 @@ class Submission:
 
     def engine_ready(self, engine: ServingEngine) -> None:
         """It knows no stream yet: those that have none are given to it, or to others."""
-        homeless = [entry for entry in self._registry.entries if entry.engine is None]
+        self._engines[engine.number] = engine
+        homeless = [entry for entry in self._entries if entry.engine is None]
         live = [entry.stream for entry in homeless if not entry.stream.concluded]
         computing = [stream.number for stream in live if stream.needs_compute]
         self._give(engine, [stream.number for stream in live if not stream.needs_compute])
@@ -142,7 +172,7 @@ class Submission:
         """No engine has come on which suspects could be tried apart."""
         if self._recovery.needs_engine and self._engines:
             engine = min(self._engines.values(), key=lambda each: each.streams)
-            waiting = [entry.stream.number for entry in self._registry.entries if entry.engine is None]
+            waiting = [entry.stream.number for entry in self._entries if entry.engine is None]
             self._give(engine, self._recovery.engine_ready(engine.number, waiting, others=True))
 
     def ended(self, entry: LiveStream) -> None:
@@ -171,7 +201,7 @@ class Submission:
         """Somebody has proven harmless, and these are next; behind the last, whoever else had to wait."""
         self._give(engine, given)
         if self._suspicious and not self._recovery.suspicious:
-            self.place(self._registry.entries)
+            self.place(self._entries)
         self._suspicious = self._recovery.suspicious
 
     def _give(self, engine: ServingEngine, numbers: Iterable[int]) -> None:
@@ -192,8 +222,10 @@ class Submission:
         for engine, number in given:
             entry = self._registry.by_number(number)
             if entry is not None and entry.engine is engine:  # else it has ended, or the engine has
+                first = entry.stream.paused == "loading"
                 self._submit_one(entry.stream, engine)
-                self._observer.retried(entry.stream, "engine")
+                if not first:
+                    self._observer.retried(entry.stream, "engine")
         self._flush()
 
 

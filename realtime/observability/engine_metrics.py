@@ -33,7 +33,8 @@ class EngineMetrics:
         self._stats: dict[int, api.Stats] = {}  # of those that serve: those of the last step
         self._before = Counter[str]()  # totals of engines that are gone
         self._restarts = 0
-        self._hello: api.Hello | None = None
+        self._hellos: dict[str, api.Hello] = {}  # of each model, of the engine that came last
+        self._models: dict[int, str] = {}  # of those that serve
         self._steps = Histogram("midstream_step_seconds", "One step of the engine", _STEP)
         self._batches = Histogram("scheduler_batch_size", "Rows of a step", _ROWS, ("phase",))
         self._computed = {"prefill": 0, "decode": 0}  # tokens that went through the model
@@ -41,7 +42,8 @@ class EngineMetrics:
         self._decode, self._prefill = self._batches.of("decode"), self._batches.of("prefill")
 
     def engine_ready(self, engine: int, hello: api.Hello) -> None:
-        self._hello, self._stats[engine] = hello, api.Stats()
+        self._hellos[hello.model], self._stats[engine] = hello, api.Stats()
+        self._models[engine] = hello.model
 
     def stepped(self, engine: int, stats: api.Stats) -> None:
         self._stats[engine] = stats
@@ -57,6 +59,7 @@ class EngineMetrics:
     def engine_lost(self, engine: int) -> None:
         self._restarts += 1
         stats = self._stats.pop(engine)
+        self._models.pop(engine, None)
         for name in _TOTALS:
             self._before[name] += getattr(stats, name)
 
@@ -71,6 +74,7 @@ class EngineMetrics:
             "midstream_engine_restarts", "Times that the engine was started again", value=self._restarts
         )
         yield GaugeMetricFamily("midstream_engines", "Engines that serve", value=len(self._stats))
+        yield self._by_model()
         rows = self._sum("decode_rows")
         yield GaugeMetricFamily("midstream_batch_rows", "Rows that decoded in the last step", value=rows)
         yield self._blocks()
@@ -101,7 +105,17 @@ class EngineMetrics:
 
     def _info(self) -> Metric:
         names = ["model", "device", "dtype", "attention"]
-        info = GaugeMetricFamily("midstream_engine_info", "The engine that runs, or ran last", labels=names)
-        if self._hello is not None:
-            info.add_metric([getattr(self._hello, name) for name in names], 1)
+        info = GaugeMetricFamily(
+            "midstream_engine_info", "The engine that runs a model, or ran it last", labels=names
+        )
+        for hello in self._hellos.values():
+            info.add_metric([getattr(hello, name) for name in names], 1)
         return info
+
+    def _by_model(self) -> Metric:
+        serving = GaugeMetricFamily(
+            "midstream_model_engines", "Engines that serve the model", labels=["model"]
+        )
+        for model in self._hellos:
+            serving.add_metric([model], list(self._models.values()).count(model))
+        return serving

@@ -45,9 +45,10 @@ class Listed(Struct):
 
 
 class Totals(Struct):
-    """The server, all tenants together. The cache's tokens are those of whole blocks."""
+    """The server, all tenants together. `models` are those that engines have served. The cache's tokens are
+    those of whole blocks."""
 
-    model: str | None
+    models: list[str]
     engine: bool
     connections: int
     batch_rows: int
@@ -114,7 +115,8 @@ class ListingObserver(Observer):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._tracked: dict[int, TrackedStream] = {}
-        self._hello: api.Hello | None = None  # of the engine that came last
+        self._models: dict[str, None] = {}  # that were served
+        self._kv_tokens: dict[int, int] = {}  # of engines that serve: that each holds
         self._stats: dict[int, api.Stats] = {}  # of engines that serve: those of the last step
         self._rate = TokenRate(clock())
         self._noted = clock()
@@ -122,11 +124,12 @@ class ListingObserver(Observer):
     # -- told by the hub and the supervisor ------------------------------------------------------
 
     def engine_ready(self, engine: int, hello: api.Hello) -> None:
-        self._hello, self._stats[engine] = hello, api.Stats()
+        self._models[hello.model] = None
+        self._stats[engine], self._kv_tokens[engine] = api.Stats(), hello.kv_tokens
         self._rate = TokenRate(self._clock())
 
     def engine_lost(self, engine: int) -> None:
-        del self._stats[engine]
+        del self._stats[engine], self._kv_tokens[engine]
 
     def started(self, stream: Stream, origin: StreamOrigin, now: float) -> None:
         self._tracked[stream.number] = TrackedStream(stream, origin, now, TokenRate(now))
@@ -176,19 +179,26 @@ class ListingObserver(Observer):
         )
 
     def _totals(self, connections: int, *, busy: bool) -> Totals:
-        room = self._hello.kv_tokens * len(self._stats) if self._hello else 0
-        used, cached, free = map(self._sum, ("kv_used", "kv_cached", "kv_free"))
-        blocks = max(1, used + cached + free)  # one may hold its tokens' share of some layers alone
+        used, cached, free = map(self._tokens, ("kv_used", "kv_cached", "kv_free"))
         return Totals(
-            model=self._hello.model if self._hello else None,
+            models=list(self._models),
             engine=bool(self._stats),
             connections=connections,
             batch_rows=self._sum("decode_rows") + self._sum("prefill_rows") if busy else 0,
             tokens_per_s=self._rate.rate(self._clock(), self._sum("tokens_total")) if busy else 0.0,
-            kv_used_tokens=used * room // blocks,
-            kv_cached_tokens=cached * room // blocks,
-            kv_free_tokens=free * room // blocks,
+            kv_used_tokens=used,
+            kv_cached_tokens=cached,
+            kv_free_tokens=free,
         )
+
+    def _tokens(self, blocks: str) -> int:
+        """In the blocks of all engines that are counted so."""
+        tokens = 0
+        for engine, stats in self._stats.items():
+            # One may hold its tokens' share of some layers alone.
+            all_blocks = max(1, stats.kv_used + stats.kv_cached + stats.kv_free)
+            tokens += getattr(stats, blocks) * self._kv_tokens[engine] // all_blocks
+        return tokens
 
     def _sum(self, count: str) -> int:
         """Of all engines."""

@@ -80,10 +80,12 @@ class Stream:
         model: ServedModel,
         tenant: int,
         window: int,
-        engine: Computing,
+        engine: Computing | None,
         memory: MemoryAccount,
         now: float,
+        eta_ms: int | None = None,
     ) -> None:
+        """Without an `engine` it waits for its model to be loaded, which takes so long."""
         self.number = number
         self.request_id = start.request_id
         self.on_disconnect = start.on_disconnect
@@ -100,8 +102,8 @@ class Stream:
         self._memory = Holding(memory)
         self._cached_tokens = 0
         self._forced_tokens = 0
-        self._model = model
-        self._fingerprint = model.fingerprint  # of the engine that computes it
+        self.model = model
+        self._fingerprint = model.fingerprint  # of the engine that computes it; None before the first
         self._told_fingerprint = model.fingerprint
         self._priority = start.priority
         self.tenant = tenant  # by the number that engines know
@@ -136,7 +138,10 @@ class Stream:
         if start.fork is not None:
             self.outbox.begin_with(*self._snapshot(context.inherited))
         self.credit.granted = self._grantable()
-        self.submit(engine, now)
+        if engine is None:
+            self._pause("loading", len(self.output), now, eta_ms=eta_ms)
+        else:
+            self.submit(engine, now)
         self._close_reasoning()
         self._update_memory()
 
@@ -169,8 +174,8 @@ class Stream:
             self._checked_state = state
 
     @property
-    def fingerprint(self) -> str:
-        """Of the engine that computed it last."""
+    def fingerprint(self) -> str | None:
+        """Of the engine that computed it last, if one has."""
         return self._fingerprint
 
     @property
@@ -189,6 +194,13 @@ class Stream:
         held = self.concluded or self._paused in HOLDING
         first = not len(self.output) and self.prompt_tokens > 1
         return not held and (first or self.wants_tokens)
+
+    @property
+    def needs_engine(self) -> bool:
+        """Whether there has to be an engine for it: it does not wait for somebody to have it go on, or
+        something was asked that only an engine answers."""
+        asked = self._commands.waiting or self._cancel is not None
+        return not self.concluded and (self._paused not in HOLDING or asked)
 
     @property
     def out_of_credit(self) -> bool:
@@ -292,7 +304,7 @@ class Stream:
         if self.concluded or self._cancel or self._commands.waiting or self._reasoning_room is None:
             return
         if self._reasoning_room == 0:
-            end = api.Append(self.number, list(self._model.tokenizer.reasoning_end))
+            end = api.Append(self.number, list(self.model.tokenizer.reasoning_end))
             self._commands.request(PendingCommand(end, None, 0))
         else:
             self._send_grant()
@@ -450,7 +462,7 @@ class Stream:
 
     def _amend(self, frame: protocol.Amend) -> api.Append:
         call = self._tools.find(frame.call_id)
-        change = amendment(self.output, call, self.outbox.sent, frame, self._model.tokenizer)
+        change = amendment(self.output, call, self.outbox.sent, frame, self.model.tokenizer)
         if change.behind is not None:
             self._hold_grants()
         return api.Append(self.number, change.tokens, behind=change.behind)
@@ -501,10 +513,10 @@ class Stream:
     def _checked_params(self, frame: SteeringFrame) -> Params | None:
         """An adjust's parameters, complete; raises Refusal where the frame cannot be done."""
         if isinstance(frame, protocol.Adjust):
-            return merged(self._requested_params, frame.params, vocab=self._model.vocab)
+            return merged(self._requested_params, frame.params, vocab=self.model.vocab)
         if isinstance(frame, protocol.Inject):
             assert frame.tokens is not None
-            self.context.check_room(frame.at, len(frame.tokens), self._model.context)
+            self.context.check_room(frame.at, len(frame.tokens), self.model.context)
         return None
 
     def cancel(
@@ -545,7 +557,7 @@ class Stream:
                 "invalid_params",
                 f"`fork.at` is {index}, but only {sent} tokens of request {self.request_id} have been sent.",
             )
-        return self.context.fork(request_id, index, asked, self._model)
+        return self.context.fork(request_id, index, asked, self.model)
 
     # -- listeners -------------------------------------------------------------------------------
 
@@ -607,7 +619,7 @@ class Stream:
             index=count,
             text=self.output.text(count, flushed=self.outbox.final_sent),
             tokens=list(self.output.tokens[:count]) if self.outbox.shows_tokens else None,
-            model=self._model.name,
+            model=self.model.name,
             prompt_tokens=self.prompt_tokens,
             params=self.context.params,
             fingerprint=self._told_fingerprint,
@@ -641,6 +653,15 @@ class Stream:
             ),
             engine,
         )
+
+    def tell_loading(self, eta_ms: int | None) -> None:
+        """It is to go on, and its model is loaded for it."""
+        goes_on = any(isinstance(asked.command, api.Resume) for asked in self._commands)
+        if goes_on and self._paused in HOLDING and self.outbox.paused != "loading":
+            paused = protocol.Paused(
+                request_id=self.request_id, index=len(self.output), reason="loading", eta_ms=eta_ms
+            )
+            self._emit(paused)
 
     def lose_engine(self, now: float) -> None:
         """The engine is gone, and what it knew of this stream with it. Another will have it anew."""
@@ -735,7 +756,7 @@ class Stream:
         if not self._stopwatch.admitted:
             self._cached_tokens = min(found, self.prompt_tokens)  # not what was injected since
             self._stopwatch.admit(now)
-        if self._paused == "engine":
+        if self._paused in ("engine", "loading"):
             self._resume(len(self.output), len(self.context) - 1 - found, now)
         self._check_transition()
 
@@ -982,13 +1003,21 @@ class Stream:
     # -- events ----------------------------------------------------------------------------------
 
     def _pause(
-        self, reason: PauseReason, index: int, now: float, pending: PendingCommand | None = None
+        self,
+        reason: PauseReason,
+        index: int,
+        now: float,
+        pending: PendingCommand | None = None,
+        eta_ms: int | None = None,
     ) -> None:
         self._paused = reason
         self._turn_has_ended |= reason == "tool_call"
         self._stopwatch.pause(now)
         ref = None if pending is None else pending.ref
-        self._emit(protocol.Paused(request_id=self.request_id, ref=ref, index=index, reason=reason), pending)
+        paused = protocol.Paused(
+            request_id=self.request_id, ref=ref, index=index, reason=reason, eta_ms=eta_ms
+        )
+        self._emit(paused, pending)
         self._check_transition()
 
     def _resume(self, index: int, recomputed: int, now: float, pending: PendingCommand | None = None) -> None:

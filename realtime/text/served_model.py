@@ -13,7 +13,7 @@ class ServedModel(Struct, frozen=True):
     tokenizer: Tokenizer
     vocab: int
     context: int
-    fingerprint: str
+    fingerprint: str | None  # None until an engine has it
     grammars: bool = True  # whether its engine can follow them
     exact: bool = False  # whether equal starts and steering give equal tokens, in any company
     weights: str | None = None  # how wide they are, and what multiplies them

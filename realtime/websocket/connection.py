@@ -143,12 +143,13 @@ class Connection:
     # -- from the peer ---------------------------------------------------------------------------
 
     def greet(self) -> None:
-        model = self._hub.model
+        catalog, model = self._hub.catalog, self._hub.models.default
         self._send(
             protocol.Ready(
                 protocol=protocol.VERSION,
                 session_id=self.session_id,
-                models=[] if model is None else [model.name],
+                models=[known.name for known in catalog],
+                catalog=catalog,
                 limits={name: getattr(self._limits, name) for name in self._limits.__struct_fields__}
                 | ({} if model is None else {"context": model.context}),
                 fingerprint=None if model is None else model.fingerprint,

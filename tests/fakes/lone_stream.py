@@ -71,7 +71,7 @@ class LoneStream:
             model=model,
             tenant=0,
             window=WINDOW,
-            engine=Heard(model.fingerprint, self.commands),
+            engine=Heard(model.fingerprint or "", self.commands),
             memory=self.memory,
             now=self.now,
         )
@@ -111,7 +111,7 @@ class LoneStream:
         self.stream.lose_engine(self.now)
         assert self.commands == [], "there is nobody to hear of it"
 
-    def new_engine(self, fingerprint: str = MODEL.fingerprint) -> api.Submit:
+    def new_engine(self, fingerprint: str = MODEL.fingerprint or "") -> api.Submit:
         """Another engine; what is sent to it behind the submission stays in `commands`."""
         self.stream.submit(Heard(fingerprint, self.commands), self.now)
         submit = self.commands.pop(0)

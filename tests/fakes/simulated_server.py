@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from engine.schedule.block_cache import BlockCache
 from engine.schedule.scheduler import Scheduler
 from midstream.protocol import StreamFrame
 from realtime.hub.hub import Hub
+from realtime.hub.models import Models
 from realtime.hub.observers import Observer, Observers
 from realtime.stream.states import TRANSITIONS, State
 from realtime.stream.stream import Stream
@@ -181,22 +182,27 @@ class SimulatedServer:
         size: EngineSize,
         *,
         engines: int = 1,
+        models: Sequence[str] = ("toy",),
+        known: Models | None = None,
         window: int = 8,
         clock: Clock | None = None,
         observer: Observer | None = None,
         tokenizer: Tokenizer | None = None,
         **limits: Any,
     ) -> None:
-        """`limits` are the hub's. Where no engine is named, the first is meant."""
+        """`limits` are the hub's. Where no engine is named, the first is meant. Engines have these `models`,
+        in turn, which differ in nothing but their names; `known` says more of them."""
         self._tokenizer = tokenizer or toy_tokenizer()
         self.clock = clock or Clock()
         self.engines = [SimulatedEngine(size) for _ in range(engines)]
+        self.models = [models[number % len(models)] for number in range(engines)]
         self.counts = CountingObserver()
         self.window = window
         self.refs = map(str, itertools.count())
         self.hub = Hub(
-            lambda number, commands: self.engines[number].down.append(commands),
+            self._send,
             Observers(self.counts, observer or Observer()),
+            models=known,
             window=window,
             clock=self.clock,
             call_later=self.clock.call_later,
@@ -226,9 +232,17 @@ class SimulatedServer:
     def up(self) -> deque[api.StepOutput]:
         return self.engines[0].up
 
+    def _send(self, number: int, commands: list[api.AnyCommand]) -> None:
+        """Never to an engine of another model."""
+        live = {stream.number: stream for stream in self.hub.streams}
+        for command in commands:
+            if isinstance(command, api.Submit) and command.stream in live:
+                assert live[command.stream].model.name == self.models[number]
+        self.engines[number].down.append(commands)
+
     def _introduce(self, number: int, fingerprint: str = "fp") -> None:
         context = self.engines[number].engine.runner.context
-        model = ServedModel("toy", self._tokenizer, toy_model.VOCAB, context, fingerprint)
+        model = ServedModel(self.models[number], self._tokenizer, toy_model.VOCAB, context, fingerprint)
         self.hub.engine_ready(number, model, self.engines[number].engine.cache.block_size)
 
     def kill_engine(self, number: int = 0) -> None:

@@ -94,6 +94,8 @@ def _steering(what: str, name: str) -> protocol.StreamFrame:
 
 class Everything(RuleBasedStateMachine):
     overlap, engines = False, 1
+    models: tuple[str, ...] = ("toy",)
+    asked: tuple[str | None, ...] = (None,)
 
     @initialize(
         size=st.sampled_from(SIZES),
@@ -104,7 +106,7 @@ class Everything(RuleBasedStateMachine):
     def open(self, size: EngineSize, window: int, asked: list[Params], credit: list[Credit | None]) -> None:
         stream_params._seed = itertools.count().__next__  # those without one have the same in every run
         size = dataclasses.replace(size, overlap=self.overlap)
-        self.server = SimulatedServer(size, engines=self.engines, window=window)
+        self.server = SimulatedServer(size, engines=self.engines, models=self.models, window=window)
         self.readers = [Reader(self.server, tenant) for tenant in ("one", "one", "two")]
         self.left: list[Reader] = []
         self.names = itertools.count()
@@ -147,8 +149,10 @@ class Everything(RuleBasedStateMachine):
     ) -> None:
         who = reader % len(self.readers)
         said = [Message(role="user", content="Hi")] if chat else None
+        name = next(self.names)
         frame = protocol.Start(
-            request_id=f"{next(self.names)}",
+            request_id=f"{name}",
+            model=self.asked[name % len(self.asked)],
             prompt=None if chat else prompt,
             messages=said,
             params=asked,
@@ -446,6 +450,17 @@ class Fleet(Everything):
     """Several engines: whoever loses one goes on at another, or waits to be tried apart."""
 
     engines = 3
+
+
+class TwoModels(Fleet):
+    """Engines of two models: no stream comes to one of the other's, whatever dies."""
+
+    models = ("toy", "other")
+    asked = (None, "toy", "other")
+
+
+TestTwoModels = TwoModels.TestCase
+TestTwoModels.settings = settings(SETTINGS, max_examples=int(EXAMPLES or 20))
 
 
 TestFleet = Fleet.TestCase

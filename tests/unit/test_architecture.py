@@ -60,6 +60,7 @@ OUR_OWN = {
     ],
     "realtime.fleet.places": ["realtime.certificates", "realtime.config", "engine.api", "realtime.fleet"],
     "realtime.fleet.grpc_link": ["engine.grpc_frames", "realtime.certificates", "realtime.fleet", *CORE],
+    "realtime.fleet.models_file": ["realtime.config", "realtime.fleet"],
     "realtime.engine_command": ["realtime", "engine.listening", "engine.model.preflight"],
     "realtime.fleet.thread_link": ["engine.api", "engine.thread"],
     "realtime.observability": [

@@ -22,7 +22,7 @@ ONE = Listed(
     context_tokens=271,
 )
 SERVER = Totals(
-    model="toy",
+    models=["toy"],
     engine=True,
     connections=1,
     batch_rows=3,
@@ -103,7 +103,7 @@ def test_the_server_is_said_in_a_line_where_it_may_be_seen() -> None:
     assert header_lines(replace(listing, server=None)) == [
         "1 stream: 0 queued, 1 running, 0 paused, 0 stalled"
     ]
-    away = replace(SERVER, engine=False, model=None, kv_used_tokens=0, kv_cached_tokens=0, kv_free_tokens=0)
+    away = replace(SERVER, engine=False, models=[], kv_used_tokens=0, kv_cached_tokens=0, kv_free_tokens=0)
     assert header_lines(replace(listing, server=away))[0].startswith("no engine · no model yet · ")
 
 

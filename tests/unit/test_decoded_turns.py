@@ -161,14 +161,15 @@ def test_a_result_goes_in_where_a_template_wants_its_call_before_it() -> None:
         tokenizer(STRICT.replace("and not messages[loop.index0 - 1].tool_calls", "")).encode_turns([result()])
 
 
-def test_they_are_kept_by_tenant_and_for_a_while() -> None:
+def test_they_are_kept_by_tenant_and_model_and_for_a_while() -> None:
     kept, turn = DecodedTurns(), decoded(tokenizer())
-    kept.add("alice", turn, 0.0)
+    kept.add("alice", "toy", turn, 0.0)
     frame = protocol.Start(request_id="a", messages=[*ASKED, told(turn)])
-    assert kept.told_in("alice", frame, 1.0) == {"abcdefghi": turn}
-    assert kept.told_in("bob", frame, 1.0) == {}
-    assert kept.told_in("alice", protocol.Start(request_id="a", messages=ASKED), 1.0) == {}
-    assert kept.told_in("alice", frame, KEPT_S) == {}
+    assert kept.told_in("alice", "toy", frame, 1.0) == {"abcdefghi": turn}
+    assert kept.told_in("bob", "toy", frame, 1.0) == {}
+    assert kept.told_in("alice", "other", frame, 1.0) == {}, "its tokens are others"
+    assert kept.told_in("alice", "toy", protocol.Start(request_id="a", messages=ASKED), 1.0) == {}
+    assert kept.told_in("alice", "toy", frame, KEPT_S) == {}
 
 
 def test_and_in_so_many_bytes() -> None:
@@ -176,6 +177,6 @@ def test_and_in_so_many_bytes() -> None:
     turns = [decoded(of, f"abcdefg{number:02}") for number in range(20)]
     kept = DecodedTurns(byte_limit=5 * turns[0].bytes)
     for turn in turns:
-        kept.add("alice", turn, 0.0)
+        kept.add("alice", "toy", turn, 0.0)
     frame = protocol.Start(request_id="a", messages=[*ASKED, *map(told, turns)])
-    assert list(kept.told_in("alice", frame, 1.0).values()) == turns[-5:]
+    assert list(kept.told_in("alice", "toy", frame, 1.0).values()) == turns[-5:]

@@ -232,22 +232,25 @@ async def test_one_that_has_not_come_yet_may_be_given_up(fault: str) -> None:
         assert len(b.links) == tried
 
 
-@pytest.mark.parametrize(
-    ("differs", "what"),
-    [({"model": "other"}, '"other" with a context of 4096'), ({"context": 99}, '"toy" with a context of 99')],
-)
-async def test_an_engine_of_another_model_is_refused_with_a_sentence(
-    caplog: pytest.LogCaptureFixture, differs: dict[str, object], what: str
+async def test_an_engine_with_another_context_is_refused_with_a_sentence(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    a, b = theirs("a"), theirs("b", hello=msgspec.structs.replace(HELLO, **differs))
+    a, b = theirs("a"), theirs("b", hello=msgspec.structs.replace(HELLO, context=99))
     async with started(Run(a)) as run:
         await run.use(a, b)
         for _ in range(2):
             await b.made.get()
         assert run.serving == [0]
         assert b.links[0].ended.is_set(), "its place is given back"
-    why = f'b does not start: it serves {what}, and this server "toy" with 4096; trying again'
+    why = 'b does not start: it serves "toy" with a context of 99, and others of this server with 4096'
     assert caplog.text.count(why) == 1
+
+
+async def test_engines_of_another_model_serve_it_beside(caplog: pytest.LogCaptureFixture) -> None:
+    a, b = theirs("a"), theirs("b", hello=msgspec.structs.replace(HELLO, model="other", context=99))
+    async with started(Run(a, b), engines=2) as run:
+        served = {known.name: known.served for known in run.hub.models}
+        assert {name: one and one.context for name, one in served.items()} == {"toy": 4096, "other": 99}
 
 
 # -- where they are --------------------------------------------------------------------------------

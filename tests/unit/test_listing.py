@@ -125,7 +125,7 @@ def test_the_totals_are_of_the_engine_that_runs(watched: Watched) -> None:
     busy = watched.all().server
     assert idle is not None
     assert busy is not None
-    assert (idle.batch_rows, busy.batch_rows, busy.connections, busy.model) == (0, 1, 7, "toy")
+    assert (idle.batch_rows, busy.batch_rows, busy.connections, busy.models) == (0, 1, 7, ["toy"])
     assert busy.kv_used_tokens >= 16 - 1
     assert busy.kv_used_tokens + busy.kv_cached_tokens + busy.kv_free_tokens == SIZE.kv_tokens
     watched.listings.engine_lost(0)

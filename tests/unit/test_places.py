@@ -11,16 +11,21 @@ from realtime import engine_command
 from realtime.config import Options, parse, parse_listening
 from realtime.fleet import places
 from realtime.fleet.address import Address
-from realtime.fleet.fleet import PlaceError
+from realtime.fleet.fleet import EnginePlace, PlaceError
+from realtime.fleet.models_file import entries
 
 ADDRESSES = ["10.0.0.7:7000", "grpc:gpu2:7000", "tls:gpu1.lan:65535", "[::1]:1", "unix:/run/midstream/engine"]
+
+
+def at_start(options: Options) -> list[EnginePlace]:
+    return places.at_start(options, entries(options))
 
 
 def listed(tmp_path: Path, text: str, named: str = "") -> list[str]:
     file = tmp_path / "addresses"
     file.write_text(text)
     options = Options(fleet="static", engine_addresses=named, engine_addresses_file=str(file))
-    found = places.at_start(options)
+    found = at_start(options)
     assert not any(place.ours for place in found)
     return [place.name.removeprefix("the engine at ") for place in found]
 
@@ -65,11 +70,11 @@ def test_an_engine_listens_at_no_such_address(address: str) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     file = tmp_path / "none"
     with pytest.raises(PlaceError, match=f"the file {file} cannot be read: No such file or directory"):
-        places.at_start(Options(fleet="static", engine_addresses_file=str(file)))
+        at_start(Options(fleet="static", engine_addresses_file=str(file)))
     with pytest.raises(PlaceError, match=f"the file {file} cannot be read"):
         places.token_in(str(file))
     with pytest.raises(PlaceError, match=f"the file {file} of certificates cannot be read"):
-        places.at_start(Options(fleet="static", engine_addresses="tls:a:1", engine_ca_file=str(file)))
+        at_start(Options(fleet="static", engine_addresses="tls:a:1", engine_ca_file=str(file)))
 
 
 def test_a_token_is_what_its_file_says_but_for_comments(tmp_path: Path) -> None:
@@ -80,7 +85,7 @@ def test_a_token_is_what_its_file_says_but_for_comments(tmp_path: Path) -> None:
 
 
 def test_engines_of_ours_share_the_machines_threads() -> None:
-    one, several = places.at_start(Options()), places.at_start(Options(engines=3))
+    one, several = at_start(Options()), at_start(Options(engines=3))
     assert [place.name for place in one] == ["the engine"]
     assert [place.name for place in several] == ["engine 0", "engine 1", "engine 2"]
     assert all(place.ours for place in several)
@@ -100,7 +105,7 @@ def test_an_address_is_taken_apart() -> None:
 
 def test_an_engine_that_is_encrypted_by_grpc_is_known_by_a_file(tmp_path: Path) -> None:
     with pytest.raises(PlaceError, match="an engine at grpc:tls:a:1 is known by --engine-ca-file: give one"):
-        places.at_start(Options(fleet="static", engine_addresses="grpc:tls:a:1"))
+        at_start(Options(fleet="static", engine_addresses="grpc:tls:a:1"))
 
 
 def test_where_grpc_is_missing_both_sides_say_how_to_get_it(
@@ -110,7 +115,7 @@ def test_where_grpc_is_missing_both_sides_say_how_to_get_it(
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "grpc", None)
     with pytest.raises(PlaceError, match=r"an engine at grpc:a:1 needs grpcio; .* pip install"):
-        places.at_start(Options(fleet="static", engine_addresses="grpc:a:1"))
+        at_start(Options(fleet="static", engine_addresses="grpc:a:1"))
     token = tmp_path / "token"
     token.write_text("sesame")
     assert engine_command.main(["--listen", "grpc:127.0.0.1:0", "--token-file", str(token)]) == 1

@@ -44,7 +44,7 @@ export const PARAMS = [
 /** The fields of `start` that are no sampling parameters, and that a caller gives. */
 export const START_FIELDS = [
   "request_id", "messages", "prompt", "model", "stream_interval", "priority", "timeout_ms", "on_disconnect",
-  "grace_ms", "return_tokens", "tools", "tool_choice", "parallel_tool_calls", "fork", "on_tool_call",
+  "grace_ms", "on_cold", "return_tokens", "tools", "tool_choice", "parallel_tool_calls", "fork", "on_tool_call",
   "tool_hold_ms", "approvals", "whole_arguments",
 ];
 
@@ -130,6 +130,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @property {"cancel" | "pause" | "continue"} [on_disconnect] what becomes of it when the connection ends; by
  *   default "pause" where the client connects anew by itself
  * @property {number} [grace_ms] how long it then waits for somebody to come
+ * @property {"wait" | "refuse"} [on_cold] whether it waits for a model that is to be loaded, or is refused
  * @property {boolean} [return_tokens] chunks carry token ids
  * @property {Tool[]} [tools] functions that the model may call
  * @property {ToolChoice} [tool_choice]
@@ -196,7 +197,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  */
 
 /** @typedef {"stop" | "length" | "cancelled" | "error" | "tool_calls" | "guard"} FinishReason */
-/** @typedef {"client" | "memory" | "detached" | "engine" | "tool_call" | "guard"} PauseReason */
+/** @typedef {"client" | "memory" | "detached" | "engine" | "tool_call" | "guard" | "loading"} PauseReason */
 /** @typedef {{request_id: string, seq: number, ref?: string}} StreamEventFields What every event of a stream has. */
 
 /**
@@ -207,7 +208,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @typedef {StreamEventFields & {type: "token", index: number, count: number, delta: string, tokens?: number[],
  *   logprobs?: TokenLogprob[]}} Token
  */
-/** @typedef {StreamEventFields & {type: "paused", index: number, reason: PauseReason}} Paused */
+/** @typedef {StreamEventFields & {type: "paused", index: number, reason: PauseReason, eta_ms?: number}} Paused */
 /**
  * @typedef {StreamEventFields & {type: "resumed", index: number, recomputed_tokens: number,
  *   fingerprint?: string}} Resumed
@@ -266,7 +267,17 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @property {number} [context]
  */
 /**
- * @typedef {{type: "ready", protocol: number, session_id: string, models: string[],
+ * @typedef {object} CatalogModel A model of the server, and whether it is loaded.
+ * @property {string} name
+ * @property {"cold" | "loading" | "ready" | "unloading"} state
+ * @property {string[]} [aliases]
+ * @property {string} [parent] of an adapter, the model that it changes
+ * @property {boolean} [pinned] it stays loaded when nobody uses it
+ * @property {number} [context]
+ * @property {string} [fingerprint]
+ */
+/**
+ * @typedef {{type: "ready", protocol: number, session_id: string, models: string[], catalog?: CatalogModel[],
  *   limits: Limits & Record<string, unknown>, fingerprint?: string, exact?: boolean, weights?: string}} Ready
  */
 /**

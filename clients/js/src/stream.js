@@ -109,7 +109,7 @@ export class Stream {
 
   /**
    * Why it is paused: "client" (somebody asked), "memory" (the server is short of it), "engine" (it failed, and is
-   * started anew) or "detached" (its connection was lost).
+   * started anew), "loading" (its model is) or "detached" (its connection was lost).
    */
   get pauseReason() {
     return this.#channel.core.pauseReason;

@@ -96,6 +96,10 @@ export class Agent {
          */
         grace_ms?: number | undefined;
         /**
+         * whether it waits for a model that is to be loaded, or is refused
+         */
+        on_cold?: "wait" | "refuse" | undefined;
+        /**
          * chunks carry token ids
          */
         return_tokens?: boolean | undefined;

@@ -220,6 +220,10 @@ export type StartFields = {
      */
     grace_ms?: number | undefined;
     /**
+     * whether it waits for a model that is to be loaded, or is refused
+     */
+    on_cold?: "wait" | "refuse" | undefined;
+    /**
      * chunks carry token ids
      */
     return_tokens?: boolean | undefined;
@@ -395,7 +399,7 @@ export type Timing = {
     tokens_per_s: number | null;
 };
 export type FinishReason = "stop" | "length" | "cancelled" | "error" | "tool_calls" | "guard";
-export type PauseReason = "client" | "memory" | "detached" | "engine" | "tool_call" | "guard";
+export type PauseReason = "client" | "memory" | "detached" | "engine" | "tool_call" | "guard" | "loading";
 /**
  * What every event of a stream has.
  */
@@ -424,6 +428,7 @@ export type Paused = StreamEventFields & {
     type: "paused";
     index: number;
     reason: PauseReason;
+    eta_ms?: number;
 };
 export type Resumed = StreamEventFields & {
     type: "resumed";
@@ -546,11 +551,30 @@ export type Limits = {
     max_timeout_ms?: number | undefined;
     context?: number | undefined;
 };
+/**
+ * A model of the server, and whether it is loaded.
+ */
+export type CatalogModel = {
+    name: string;
+    state: "cold" | "loading" | "ready" | "unloading";
+    aliases?: string[] | undefined;
+    /**
+     * of an adapter, the model that it changes
+     */
+    parent?: string | undefined;
+    /**
+     * it stays loaded when nobody uses it
+     */
+    pinned?: boolean | undefined;
+    context?: number | undefined;
+    fingerprint?: string | undefined;
+};
 export type Ready = {
     type: "ready";
     protocol: number;
     session_id: string;
     models: string[];
+    catalog?: CatalogModel[];
     limits: Limits & Record<string, unknown>;
     fingerprint?: string;
     exact?: boolean;

@@ -42,7 +42,7 @@ export class Stream {
     get state(): "finished" | "paused" | "running";
     /**
      * Why it is paused: "client" (somebody asked), "memory" (the server is short of it), "engine" (it failed, and is
-     * started anew) or "detached" (its connection was lost).
+     * started anew), "loading" (its model is) or "detached" (its connection was lost).
      */
     get pauseReason(): import("./protocol.js").PauseReason | null;
     /** How it ended, with usage and timing; null until it has. @returns {Final | null} */

@@ -104,6 +104,10 @@ class Overloaded(RequestError):
     """503: the server has no room for another stream just now."""
 
 
+class ModelLoading(RequestError):
+    """503: the model is being loaded, and the start asked not to wait for that (`on_cold`)."""
+
+
 class Draining(RequestError):
     """503: the server is going away, and starts nothing new."""
 
@@ -126,6 +130,7 @@ BY_CODE: dict[str, type[RequestError]] = {
     "too_many_streams": TooManyStreams,
     "engine_error": EngineError,
     "overloaded": Overloaded,
+    "model_loading": ModelLoading,
     "draining": Draining,
 }
 

@@ -78,7 +78,8 @@ class StartOptions(ParamOptions, total=False):
 
     `stream_interval`: tokens in a chunk. `return_tokens`: chunks carry token ids. `priority`: from -8 to 8.
     `timeout_ms`: the longest that the stream may live. `on_disconnect`: what becomes of it when the
-    connection breaks. `request_id`: a name of one's own, up to 128 characters; a random one by default.
+    connection breaks. `on_cold`: whether it waits for a model that is to be loaded, or is refused.
+    `request_id`: a name of one's own, up to 128 characters; a random one by default.
     `tools`: what the model may call: Python functions, types whose fields are the arguments, or what OpenAI's
     API has. `tool_choice`: "auto", "none", "required", or the one that is to be called, by its name or
     itself. `on_tool_call`: whether it ends with its calls, waits for their results (`Stream.tool_result`), or
@@ -96,6 +97,7 @@ class StartOptions(ParamOptions, total=False):
     timeout_ms: int | None
     on_disconnect: Literal["cancel", "pause", "continue"]
     grace_ms: int | None
+    on_cold: Literal["wait", "refuse"]
     return_tokens: bool
     tools: Sequence[ToolLike]
     tool_choice: ToolChoiceLike

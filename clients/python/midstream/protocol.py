@@ -225,6 +225,7 @@ class Start(Frame, kw_only=True):
     timeout_ms: Annotated[int, Meta(ge=1, le=MAX_MILLISECONDS)] | None = None
     on_disconnect: Literal["cancel", "pause", "continue"] = "cancel"
     grace_ms: Milliseconds | None = None
+    on_cold: Literal["wait", "refuse"] = "wait"
     return_tokens: bool = False
     traceparent: Annotated[str, Meta(max_length=MAX_TRACEPARENT)] | None = None
     tools: Tools | None = None
@@ -358,11 +359,27 @@ class Event(Struct, tag_field="type", tag=str.lower, omit_defaults=True, kw_only
     pass
 
 
+ModelState = Literal["cold", "loading", "ready", "unloading"]
+
+
+class CatalogModel(Struct, kw_only=True, omit_defaults=True):
+    """A model of the server. `context` and `fingerprint` are there once they are known."""
+
+    name: str
+    state: ModelState
+    aliases: list[str] = []
+    parent: str | None = None  # of an adapter, the model that it changes
+    pinned: bool = False  # whether it stays loaded when nobody uses it
+    context: int | None = None
+    fingerprint: str | None = None
+
+
 class Ready(Event, kw_only=True):
     protocol: int
     session_id: str
     models: list[str]
     limits: dict[str, Any]
+    catalog: list[CatalogModel] = []
     fingerprint: str | None = None  # of the engine; equal ones promise equal tokens
     exact: bool = False  # whether they do so in any company
     weights: str | None = None  # how wide the model's weights are, and what multiplies them
@@ -437,12 +454,15 @@ class Approved(StreamEvent, kw_only=True):
     call_id: str
 
 
-PauseReason = Literal["client", "memory", "detached", "engine", "tool_call", "guard"]
+PauseReason = Literal["client", "memory", "detached", "engine", "tool_call", "guard", "loading"]
 
 
 class Paused(StreamEvent, kw_only=True):
+    """`eta_ms`: while the model is loaded, until it is, by how long that took before."""
+
     index: int
     reason: PauseReason
+    eta_ms: int | None = None
 
 
 class Resumed(StreamEvent, kw_only=True):
@@ -598,6 +618,7 @@ ERRORS: dict[str, tuple[int, bool]] = {
     "too_many_streams": (429, True),
     "engine_error": (500, True),
     "overloaded": (503, True),
+    "model_loading": (503, True),
     "draining": (503, True),
 }
 

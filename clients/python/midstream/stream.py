@@ -156,7 +156,7 @@ class Stream:
     @property
     def pause_reason(self) -> PauseReason | None:
         """Why it is paused: "client" (somebody asked), "tool_call" (it waits for results), "memory", "engine"
-        (it failed) or "detached"."""
+        (it failed), "loading" (its model is) or "detached"."""
         return self._core.pause_reason
 
     @property

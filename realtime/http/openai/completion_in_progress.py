@@ -38,6 +38,7 @@ from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
 from realtime.stream.memory import Holding
 from realtime.stream.outbox import OutgoingEvent
+from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
 from realtime.work_budget import steering_s
 from realtime.work_ledger import PayerWork
@@ -87,6 +88,7 @@ class CompletionSource(ListenerSource):
         self._include_usage = include_usage
         self._id = prompts[0][0].request_id
         self._created = int(time.time())
+        self._asked_model = prompts[0][0].model
         self._firsts = [first.request_id for first, *_ in prompts]
         self._work = work
         self._ready_starts = deque(first for first, *_ in prompts)
@@ -227,8 +229,7 @@ class CompletionSource(ListenerSource):
         return b"".join(self._chunk([choice]) for choice in choices if choice is not None)
 
     def _chunk(self, choices: list[AnyChoice], usage: Usage | None = None) -> bytes:
-        assert self._hub.model is not None, "what has no model starts no stream"
-        chunk = self._object(self._dialect.CHUNK, choices, usage, self._hub.model.fingerprint)
+        chunk = self._object(self._dialect.CHUNK, choices, usage, self._model.fingerprint)
         return format_event(_encode(chunk))
 
     # -- both ------------------------------------------------------------------------------------
@@ -272,7 +273,7 @@ class CompletionSource(ListenerSource):
 
     def _logprobs_of(self, event: OutgoingEvent) -> list[EncodedLogprob]:
         told = event.logprobs if isinstance(event, protocol.Token) else None
-        return [self._dialect.encoded_logprob(one, self._tokenizer) for one in told or ()]
+        return [self._dialect.encoded_logprob(one, self._model.tokenizer) for one in told or ()]
 
     def _check_end(self, final: protocol.Final) -> None:
         """Some ends are failures."""
@@ -288,16 +289,16 @@ class CompletionSource(ListenerSource):
         return all(choice.final is not None for choice in self._choices.values())
 
     @property
-    def _tokenizer(self) -> Tokenizer:
-        assert self._hub.model is not None, "what has no model starts no stream"
-        return self._hub.model.tokenizer
+    def _model(self) -> ServedModel:
+        served = self._hub.models.find(self._asked_model).served
+        assert served is not None, "what has no model starts no stream"
+        return served
 
     def _object(
         self, kind: str, choices: list[AnyChoice], usage: Usage | None, fingerprint: str | None
     ) -> CompletionObject:
-        assert self._hub.model is not None, "what has no model starts no stream"
         usage_or_unset = usage if usage or self._include_usage else UNSET
-        name = self._hub.model.name
+        name = self._model.name
         return CompletionObject(self._id, kind, self._created, name, fingerprint, choices, usage_or_unset)
 
     def _usage(self) -> Usage:

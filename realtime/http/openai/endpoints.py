@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from midstream.protocol import CatalogModel
 from realtime.http import sse
 from realtime.http.bodies_and_headers import read_body, request_id_header
 from realtime.http.guard import caller_of, set_refusal_headers
@@ -117,22 +118,27 @@ async def _pieces(body: list[bytes]) -> AsyncIterator[bytes]:
 
 
 def models(hub: Hub) -> tuple[Endpoint, Endpoint]:
-    """All of them, and one by its name. There is one, once the engine is there."""
+    """All of them, and one by its name or an alias."""
     created = int(time.time())
 
-    def known() -> list[Model]:
-        model = hub.model
-        return [] if model is None else [Model(id=model.name, created=created, context_length=model.context)]
+    def told(model: CatalogModel) -> Model:
+        return Model(
+            id=model.name,
+            created=created,
+            context_length=model.context,
+            state=model.state,
+            aliases=model.aliases,
+            parent=model.parent,
+            pinned=model.pinned,
+            fingerprint=model.fingerprint,
+        )
 
     async def listed(request: Request) -> Response:
-        return _json(ModelList(known()))
+        return _json(ModelList([told(model) for model in hub.catalog]))
 
     async def one(request: Request) -> Response:
-        name = request.path_params["model"]
-        found = next((model for model in known() if model.id == name), None)
-        if found is None:
-            raise Refusal("unknown_model", f'There is no model "{name}".')
-        return _json(found)
+        name = hub.models.find(request.path_params["model"]).name
+        return _json(next(told(model) for model in hub.catalog if model.name == name))
 
     return listed, one
 

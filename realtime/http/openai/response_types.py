@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from midstream.protocol import ModelState
+
 
 class TopLogprob(Struct):
     token: str
@@ -138,11 +140,18 @@ class CompletionObject(Struct):
 
 
 class Model(Struct, kw_only=True):
+    """OpenAI's fields, and behind them our own."""
+
     id: str
     object: str = "model"
     created: int
     owned_by: str = "midstream"
-    context_length: int
+    context_length: int | None  # null until it is known
+    state: ModelState
+    aliases: list[str]
+    parent: str | None
+    pinned: bool
+    fingerprint: str | None
 
 
 class ModelList(Struct):

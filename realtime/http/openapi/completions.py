@@ -15,7 +15,7 @@ _NEW = (
     *("invalid_frame", "invalid_params", "context_too_long", "unknown_model"),
     *("request_conflict", "request_finished", "request_taken", "request_expired"),
     *("too_large", "unsupported", "rate_limited", "too_many_streams"),
-    *("engine_error", "overloaded", "draining"),
+    *("engine_error", "overloaded", "model_loading", "draining"),
 )
 _NEW_ID = {
     "name": "X-Request-Id",
@@ -66,7 +66,7 @@ def _models() -> dict[str, Any]:
     return {
         "operationId": "models",
         "tags": ["OpenAI"],
-        "summary": "All models: there is one, once the engine is there.",
+        "summary": "All models that engines serve, the default first.",
         "responses": {"200": as_json("The models.", ref("ModelList")), **_refused(*KEY)},
     }
 

@@ -10,6 +10,7 @@ _ADVICE = {
     "forbidden": "another key may be needed: it is read from the environment variable MIDSTREAM_API_KEY",
     "unknown_model": "leave the model out to take the one that is served",
     "context_too_long": "begin a new conversation, or make the text shorter",
+    "model_loading": "try again in a moment",
     "overloaded": "try again in a moment",
     "draining": "the server is about to stop: try again when it is back",
 }

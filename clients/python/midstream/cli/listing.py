@@ -41,7 +41,7 @@ class Listed(Struct):
 class Totals(Struct):
     """The whole server, as an admin may see it."""
 
-    model: str | None
+    models: list[str]
     engine: bool
     connections: int
     batch_rows: int

@@ -46,7 +46,7 @@ def _server(server: Totals) -> str:
     room = server.kv_used_tokens + server.kv_cached_tokens + server.kv_free_tokens
     share = f" ({server.kv_used_tokens / room:.0%})" if room else ""
     parts = [
-        sanitize(server.model or "no model yet"),
+        sanitize(", ".join(server.models) or "no model yet"),
         f"{server.tokens_per_s:.1f} tok/s",
         f"{server.batch_rows} in the batch",
         f"KV {format_count(server.kv_used_tokens)} of {format_count(room)} tokens{share}",

@@ -1,0 +1,122 @@
+"""The file of models (`--models`): which there are, what each is made by, and how long it stays loaded.
+
+It knows TOML and the options that a model may have of its own. Whatever is wrong is one sentence that names
+the file and the key.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from realtime.config import ModelOptions, Options, option_of_a_model
+from realtime.fleet.fleet import PlaceError
+
+NAME = r"[\w.:-][\w.:/-]{0,127}"
+UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+FOREVER = "forever"
+OWN = ("source", "aliases", "replicas", "keep_alive")
+
+
+class ModelEntry(NamedTuple):
+    """A model of this server."""
+
+    name: str
+    options: ModelOptions  # that its engines are made by
+    tool_format: str
+    aliases: tuple[str, ...] = ()
+    replicas: int = 1
+    keep_alive_s: float | None = None  # None is for ever
+
+
+def entries(options: Options) -> list[ModelEntry]:
+    """Those of the file, or the one that the options name."""
+    if not options.models:
+        name = options.model_name or Path(options.model).name
+        return [ModelEntry(name, options, options.tool_format, replicas=options.engines)]
+    try:
+        tables = tomllib.loads(Path(options.models).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PlaceError(f"the file {options.models} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PlaceError(f"the file {options.models} is no TOML: {error}") from None
+    return _Reader(options).entries(tables)
+
+
+class _Reader:
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def entries(self, tables: Mapping[str, Any]) -> list[ModelEntry]:
+        if unknown := sorted(tables.keys() - {"models"}):
+            raise self._wrong(unknown[0], "it is none that this file may have: each model is [models.NAME]")
+        models = tables.get("models")
+        if not isinstance(models, dict) or not models:
+            raise self._wrong("models", "there is no model: each is a table [models.NAME]")
+        found = [self._entry(name, table) for name, table in models.items()]
+        names = [name for entry in found for name in (entry.name, *entry.aliases)]
+        twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
+        if twice is not None:
+            raise self._wrong("aliases", f"two models are called {twice!r}")
+        return found
+
+    def _entry(self, name: str, table: Any) -> ModelEntry:
+        key = f"models.{name}"
+        if not isinstance(table, dict):
+            raise self._wrong(key, "it must be a table")
+        if not re.fullmatch(NAME, name):
+            raise self._wrong(key, "a name has letters, digits and . : - _ /, at most 128 of them")
+        source = table.get("source")
+        if not isinstance(source, str) or not source:
+            raise self._wrong(f"{key}.source", "it must be there: a known name, a local folder or a hub id")
+        aliases = table.get("aliases", [])
+        if not isinstance(aliases, list) or not all(
+            isinstance(alias, str) and re.fullmatch(NAME, alias) for alias in aliases
+        ):
+            raise self._wrong(f"{key}.aliases", f"it is {aliases!r}; it must be a list of names")
+        replicas = table.get("replicas", 1)
+        if isinstance(replicas, bool) or not isinstance(replicas, int) or not 1 <= replicas <= 64:
+            raise self._wrong(
+                f"{key}.replicas", f"it is {replicas!r}; it must be a whole number from 1 to 64"
+            )
+        values, tool_format = self._values(key, table)
+        return ModelEntry(
+            name,
+            replace(self._options, model=source, model_name=name, **values),
+            tool_format,
+            tuple(aliases),
+            replicas,
+            self._keep_alive(f"{key}.keep_alive", table.get("keep_alive", FOREVER)),
+        )
+
+    def _values(self, key: str, table: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+        """The options that it has otherwise than the server."""
+        values: dict[str, Any] = {"tool_format": self._options.tool_format}
+        for name, value in table.items():
+            if name in OWN:
+                continue
+            row = option_of_a_model(name)
+            if row is None:
+                raise self._wrong(f"{key}.{name}", "a model has no such key")
+            try:
+                values[name] = row.read(str(value))
+            except ValueError:  # msgspec's ValidationError is one
+                raise self._wrong(f"{key}.{name}", f"it is {value!r}; it must be {row.right}") from None
+        return values, values.pop("tool_format")
+
+    def _keep_alive(self, key: str, value: Any) -> float | None:
+        if value == FOREVER:
+            return None
+        told = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value))
+        if told is None or isinstance(value, bool):
+            raise self._wrong(
+                key, f'it is {value!r}; it must be "{FOREVER}", or a time such as "5m", "90s" or 0'
+            )
+        return float(told[1]) * UNITS[told[2]]
+
+    def _wrong(self, key: str, why: str) -> PlaceError:
+        return PlaceError(f"the file {self._options.models}, {key}: {why}")

@@ -1,0 +1,207 @@
+"""The hub and a model that comes and goes: whoever starts or goes on while it is not there is told so, has it
+loaded, and has the text that it would have had."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from midstream import protocol
+from midstream.protocol import Credit, Params
+from realtime.hub.models import KnownModel, LoadState, Models
+from tests.fakes.recording_listener import RecordingListener
+from tests.fakes.simulated_client import start
+from tests.fakes.simulated_server import EngineSize, SimulatedServer
+
+SIZE = EngineSize(kv_tokens=4096, block=16, step_tokens=4096, slots=70, batch_rows=70)
+SHORT = Params(max_tokens=40, ignore_eos=True, temperature=0)
+PLENTY = Credit(limit=1000)
+
+
+class FakeKeeper:
+    """Of the one model, whose engine comes and goes as the test says."""
+
+    pinned = False
+
+    def __init__(self, server: SimulatedServer, eta_ms: int | None) -> None:
+        self.state: LoadState = "ready"
+        self.eta_ms = eta_ms
+        self.wanted = 0
+        self._server = server
+
+    @property
+    def awaited(self) -> bool:
+        return self.state != "ready"
+
+    def want(self) -> None:
+        self.wanted += 1
+
+    def unload(self) -> None:
+        self.state = "unloading"
+        self._server.hub.drain("toy", drains=True)
+
+    def pin(self, *, pinned: bool) -> None:
+        self.pinned = pinned
+
+    def goes(self) -> None:
+        self.state = "cold"
+        self._server.engines[0].die()
+        self._server.hub.engine_lost(0, blameless=True)
+        self._server.hub.drain("toy", drains=False)
+        ticks(self._server, 1)
+
+    def comes(self) -> None:
+        self.state = "ready"
+        self._server.revive_engine()
+
+
+class Cold:
+    def __init__(self, eta_ms: int | None = 1500) -> None:
+        known = KnownModel("toy")
+        self.server = SimulatedServer(SIZE, known=Models([known]))
+        self.keeper = known.keeper = FakeKeeper(self.server, eta_ms)
+        self.listener = RecordingListener(self.server)
+        self.send = self.listener.send
+
+    def told(self, *kinds: type[protocol.StreamEvent]) -> list[protocol.StreamEvent]:
+        return [event for event in self.listener.heard if isinstance(event, kinds)]
+
+    @property
+    def pauses(self) -> list[tuple[str, int | None]]:
+        return [(one.reason, one.eta_ms) for one in self.listener.heard if isinstance(one, protocol.Paused)]
+
+    @property
+    def text(self) -> str:
+        return "".join(one.delta for one in self.listener.heard if isinstance(one, protocol.Token))
+
+    @property
+    def reasons(self) -> list[str]:
+        return [one.finish_reason for one in self.listener.heard if isinstance(one, protocol.Final)]
+
+
+def ticks(server: SimulatedServer, count: int = 60) -> None:
+    for _ in range(count):
+        server.tick()
+        server.clock.advance(0)
+
+
+@pytest.fixture(scope="module")
+def whole() -> str:
+    """The text of who is disturbed by nothing."""
+    cold = Cold()
+    cold.send(start("a", params=SHORT, credit=PLENTY))
+    ticks(cold.server)
+    assert cold.reasons == ["length"]
+    return cold.text
+
+
+@pytest.mark.parametrize("eta_ms", [1500, None])
+def test_a_start_is_taken_told_that_it_waits_and_goes_on(whole: str, eta_ms: int | None) -> None:
+    cold = Cold(eta_ms)
+    cold.keeper.goes()
+    cold.send(start("a", params=SHORT, credit=PLENTY))
+    assert cold.pauses == [("loading", eta_ms)]
+    assert cold.keeper.wanted
+    assert cold.server.hub.wants("toy")
+    assert not cold.server.hub.computes("toy")
+    cold.keeper.comes()
+    ticks(cold.server)
+    assert [type(event).__name__ for event in cold.told(protocol.StreamEvent)[:3]] == [
+        "Started",
+        "Paused",
+        "Resumed",
+    ]
+    assert (cold.reasons, cold.text) == (["length"], whole)
+    assert not cold.server.hub.wants("toy")
+
+
+def test_it_is_refused_where_it_asks_for_that_and_the_model_is_loaded() -> None:
+    cold = Cold()
+    frame = msgspec.structs.replace(start("a", params=SHORT), on_cold="refuse")
+    cold.keeper.goes()
+    cold.send(frame)
+    error = cold.listener.error()
+    assert (error.code, error.retryable, error.retry_after_ms) == ("model_loading", True, 1500)
+    assert cold.keeper.wanted == 1
+    cold.keeper.comes()
+    cold.send(frame)
+    assert cold.told(protocol.Started)
+
+
+def test_an_engine_that_has_died_is_no_cold_model() -> None:
+    cold = Cold()
+    cold.server.kill_engine()
+    cold.send(start("a"))
+    assert cold.listener.error().code == "overloaded"
+    assert not cold.keeper.wanted
+
+
+def test_a_paused_streams_model_may_go_and_come_back(whole: str) -> None:
+    cold = Cold()
+    cold.send(start("a", params=SHORT, credit=PLENTY))
+    ticks(cold.server, 8)
+    assert cold.server.hub.wants("toy")
+    cold.send(protocol.Pause(request_id="a"))
+    ticks(cold.server, 2)
+    assert not cold.server.hub.wants("toy"), "who is paused needs none"
+    cold.keeper.goes()
+    assert cold.pauses == [("client", None)]
+    assert cold.keeper.wanted == 0
+    cold.send(protocol.Resume(request_id="a", ref="go on"))
+    assert cold.keeper.wanted > 0
+    assert cold.pauses == [("client", None), ("loading", 1500)]
+    cold.keeper.comes()
+    ticks(cold.server)
+    assert [event.ref for event in cold.told(protocol.Resumed)] == ["go on"]
+    assert (cold.reasons, cold.text) == (["length"], whole)
+
+
+def test_who_starts_while_it_is_to_go_waits_and_who_runs_runs_on(whole: str) -> None:
+    cold = Cold()
+    cold.send(start("a", params=SHORT, credit=PLENTY))
+    ticks(cold.server, 5)
+    cold.keeper.unload()
+    cold.send(start("b", params=SHORT, credit=PLENTY))
+    assert cold.pauses == [("loading", 1500)]
+    assert cold.server.hub.computes("toy"), "what runs is not cut"
+    ticks(cold.server)
+    assert cold.reasons == ["length"]
+    assert not cold.server.hub.computes("toy")
+    cold.keeper.goes()
+    assert cold.server.hub.wants("toy")
+    cold.keeper.comes()
+    ticks(cold.server)
+    assert (cold.reasons, cold.text) == (["length"] * 2, whole * 2)
+
+
+def test_what_is_asked_while_it_waits_is_done(whole: str) -> None:
+    cold = Cold()
+    cold.keeper.goes()
+    for name in "abc":
+        cold.send(start(name, params=SHORT, credit=PLENTY))
+    cold.send(protocol.Cancel(request_id="a"))
+    cold.send(protocol.Pause(request_id="b", ref="stop"))
+    assert cold.reasons == ["cancelled"]
+    cold.keeper.comes()
+    ticks(cold.server)
+    assert [one for one in cold.pauses if one[0] == "client"] == [("client", None)]
+    assert (cold.reasons, cold.text) == (["cancelled", "length"], whole)
+
+
+def test_who_waits_for_what_cannot_be_loaded_is_told_so() -> None:
+    cold = Cold()
+    cold.keeper.goes()
+    cold.send(start("a", params=SHORT))
+    cold.server.hub.fail_waiting("toy")
+    (final,) = cold.told(protocol.Final)
+    assert isinstance(final, protocol.Final)
+    assert (final.finish_reason, final.stop_reason) == ("error", "the model could not be loaded")
+
+
+def test_the_catalog_says_what_is_loaded() -> None:
+    cold = Cold()
+    states = []
+    for change in (cold.keeper.unload, cold.keeper.goes, cold.keeper.comes, cold.server.kill_engine):
+        change()
+        states += [one.state for one in cold.server.hub.catalog]
+    assert states == ["unloading", "cold", "ready", "loading"]

@@ -1,0 +1,110 @@
+"""The file of models: what it may say, and each mistake as a sentence that names the file and the key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from realtime.config import Options, parse
+from realtime.fleet import places
+from realtime.fleet.fleet import PlaceError
+from realtime.fleet.models_file import ModelEntry, entries
+
+
+def read(tmp_path: Path, text: str) -> list[ModelEntry]:
+    file = tmp_path / "models.toml"
+    file.write_text(text)
+    return entries(Options(models=str(file), dtype="bfloat16", threads=3, tool_format="hermes"))
+
+
+def test_models_are_what_the_file_says_and_else_what_the_server_does(tmp_path: Path) -> None:
+    large, small = read(
+        tmp_path,
+        """
+        [models.large]
+        source = "/srv/qwen3"
+        aliases = ["best", "qwen3:8b"]
+        replicas = 2
+        dtype = "float32"
+        kv_tokens = 4096
+        exact = "on"
+        kv_idle_s = 10
+
+        [models."org/small"]
+        source = "org/small"
+        keep_alive = "5m"
+        tool_format = "auto"
+        """,
+    )
+    assert (large.name, large.aliases, large.replicas) == ("large", ("best", "qwen3:8b"), 2)
+    assert (large.keep_alive_s, large.tool_format) == (None, "hermes")
+    made_by = places.engine_options(large.options)
+    assert (made_by.model, made_by.name) == ("/srv/qwen3", "large")
+    assert (made_by.dtype, made_by.threads, made_by.kv_tokens) == ("float32", 3, 4096)
+    assert (made_by.exact, made_by.kv_idle_s) == ("on", 10.0)
+    assert (small.name, small.options.dtype, small.keep_alive_s, small.tool_format) == (
+        "org/small",
+        "bfloat16",
+        300.0,
+        "auto",
+    )
+
+
+def test_without_a_file_there_is_the_one_that_the_options_name() -> None:
+    (entry,) = entries(Options(model="/srv/models/qwen3", engines=3))
+    assert (entry.name, entry.replicas, entry.keep_alive_s, entry.aliases) == ("qwen3", 3, None, ())
+    (named,) = entries(Options(model="/srv/models/qwen3", model_name="best"))
+    assert named.name == "best"
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [('"forever"', None), ('"90s"', 90.0), ('"2h"', 7200.0), ("0", 0.0), ("1.5", 1.5), ('"7"', 7.0)],
+)
+def test_how_long_a_model_is_kept(tmp_path: Path, said: str, seconds: float | None) -> None:
+    (entry,) = read(tmp_path, f'[models.a]\nsource = "toy"\nkeep_alive = {said}\n')
+    assert entry.keep_alive_s == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("models", "is no TOML"),
+        ("", "models: there is no model: each is a table [models.NAME]"),
+        ("port = 1", "port: it is none that this file may have"),
+        ("[models]\na = 1", "models.a: it must be a table"),
+        ('[models."a b"]\nsource = "toy"', "models.a b: a name has letters, digits"),
+        ("[models.a]", "models.a.source: it must be there"),
+        ('[models.a]\nsource = "toy"\naliases = "b"', "models.a.aliases: it is 'b'; it must be a list"),
+        ('[models.a]\nsource = "toy"\nreplicas = 0', "models.a.replicas: it is 0; it must be a whole number"),
+        ('[models.a]\nsource = "toy"\nkeep_alive = "long"', "models.a.keep_alive: it is 'long'; it must be"),
+        ('[models.a]\nsource = "toy"\nkeep_alive = -1', "models.a.keep_alive: it is -1; it must be"),
+        (
+            '[models.a]\nsource = "toy"\ndtype = "int3"',
+            "models.a.dtype: it is 'int3'; it must be one of",
+        ),
+        ('[models.a]\nsource = "toy"\nport = 1', "models.a.port: a model has no such key"),
+        ('[models.a]\nsource = "toy"\nmax_streams = 1', "models.a.max_streams: a model has no such key"),
+        (
+            '[models.a]\nsource = "toy"\n[models.b]\nsource = "toy"\naliases = ["a"]',
+            "aliases: two models are called 'a'",
+        ),
+    ],
+)
+def test_what_is_wrong_is_a_sentence(tmp_path: Path, text: str, why: str) -> None:
+    with pytest.raises(PlaceError) as told:
+        read(tmp_path, text)
+    assert str(told.value).startswith(f"the file {tmp_path / 'models.toml'}")
+    assert why in str(told.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PlaceError, match=r"none\.toml cannot be read: No such file"):
+        entries(Options(models=str(tmp_path / "none.toml")))
+
+
+@pytest.mark.parametrize("more", [["--engines", "2"], ["--engine", "thread"]])
+def test_how_many_engines_there_are_is_said_in_the_file(more: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--models", "models.toml", *more], {})
