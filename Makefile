@@ -13,7 +13,7 @@ SERVING := $(VENV)/.setup-serving-$(SUM)
 DEVELOPING := $(VENV)/.setup-developing-$(SUM)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve setup test check bench bench-gpu route-sim reliability compat pictures
+.PHONY: help serve setup test check bench bench-gpu bench-fleet route-sim reliability compat pictures
 .NOTPARALLEL:  # two set-ups at once would write into one environment
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo "make check   formatting, lint, strict types, import rules"
 	@echo "make bench   measure, and write the table to bench/results"
 	@echo "make bench-gpu     measure a CUDA device, beside its limits and transformers"
+	@echo "make bench-fleet   kill the engine that writes, here and behind routers by others (installed into $(VENV)/bench-fleet)"
 	@echo "make route-sim     play a trace of requests through every policy of routing (ARGUMENTS='--trace FILE')"
 	@echo "make compat        run tool loops and typed answers of OpenAI's clients by others, as they are, against the chat door"
 	@echo "make pictures      make the README's pictures of the page anew, with the default model"
@@ -46,6 +47,9 @@ check: $(DEVELOPING)
 
 route-sim: $(DEVELOPING)
 	$(RUN)/python -m bench.route_sim $(ARGUMENTS)
+
+bench-fleet: $(DEVELOPING)
+	$(RUN)/python -m bench.fleet $(ARGUMENTS)
 
 bench-gpu: $(DEVELOPING)
 	$(RUN)/python -m bench.gpu
