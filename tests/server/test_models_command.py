@@ -112,7 +112,8 @@ async def test_an_unknown_model_and_a_body_that_is_none_are_refused(served: Serv
     request = urllib.request.Request(served.http + "/v1/models/small", b'{"do": "dance"}')
     with pytest.raises(urllib.error.HTTPError) as refused:
         await asyncio.to_thread(urllib.request.urlopen, request)
-    assert refused.value.code == 400
+    with refused.value:
+        assert refused.value.code == 400
 
 
 async def test_it_takes_an_admins_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
