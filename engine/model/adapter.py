@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from math import sqrt
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct, convert
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -38,12 +39,12 @@ _NOT_MERGED = {
 class _Config(Struct):
     """As far as the sum hangs on it."""
 
-    r: int
-    lora_alpha: float
+    r: Annotated[int, Meta(gt=0)]
+    lora_alpha: Annotated[float, Meta(gt=0)]
     peft_type: str = "LORA"
     use_rslora: bool = False
-    rank_pattern: dict[str, int] = {}
-    alpha_pattern: dict[str, float] = {}
+    rank_pattern: dict[str, int] | None = None
+    alpha_pattern: dict[str, float] | None = None
 
     def scale(self, module: str) -> float:
         rank = _of(self.rank_pattern, module, self.r)
@@ -102,32 +103,23 @@ def _config(folder: Path) -> _Config:
     file = folder / CONFIG
     try:
         said: dict[str, Any] = json.loads(file.read_bytes())
-        config = _Config(
-            said["r"],
-            said["lora_alpha"],
-            said.get("peft_type", "LORA"),
-            bool(said.get("use_rslora")),
-            said.get("rank_pattern") or {},
-            said.get("alpha_pattern") or {},
-        )
+        config = convert(said, _Config)
     except FileNotFoundError:
         raise ModelError(f"the adapter folder {folder} holds no {CONFIG}") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{file} is broken: {error!r}") from error
+    except (OSError, ValueError) as error:  # msgspec's ValidationError is one
+        raise ModelError(f"{file} is broken: {error}") from error
     if config.peft_type != "LORA":
         raise ModelError(f"the adapter in {folder} is {config.peft_type}; LORA alone can be merged")
     for key, usual in _NOT_MERGED.items():
         value = said.get(key)
         if value and value != usual:
             raise ModelError(f"the adapter in {folder} has {key} = {value!r}, which cannot be merged")
-    if not all(isinstance(number, int | float) and number > 0 for number in (config.r, config.lora_alpha)):
-        raise ModelError(f"{file} is broken: r and lora_alpha must be positive numbers")
     return config
 
 
-def _of(pattern: dict[str, Any], module: str, usual: float) -> float:
+def _of(pattern: Mapping[str, float] | None, module: str, usual: float) -> float:
     """As PEFT looks a module up: by the end of its name."""
-    for key, value in pattern.items():
+    for key, value in (pattern or {}).items():
         if re.match(rf"(.*\.)?({key})$", module):
             return float(value)
     return usual

@@ -134,8 +134,8 @@ def unknown(folder: Path) -> None:
         (None, {"use_dora": True}, "has use_dora = True, which cannot be merged"),
         (None, {"bias": "all"}, "has bias = 'all'"),
         (None, {"modules_to_save": ["lm_head"]}, "has modules_to_save = ['lm_head']"),
-        (None, {"r": 0}, "must be positive numbers"),
-        (None, {"r": None}, "must be positive numbers"),
+        (None, {"r": 0}, "adapter_config.json is broken: Expected `int` >= 1"),
+        (None, {"r": None}, "adapter_config.json is broken: Expected `int`, got `null`"),
     ],
 )
 def test_what_cannot_be_merged_is_a_sentence(
