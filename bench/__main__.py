@@ -15,6 +15,7 @@ from bench.result_tables import Figure, table, write
 MEASUREMENTS = (
     "gateway",
     "metrics_overhead",
+    "fleet_links",
     "control",
     "steering",
     "endpoints",

@@ -71,15 +71,10 @@ def _may_copy() -> bool:
 def serve(pipe: Pipe, options: api.EngineOptions) -> int:
     reader = PipeReader(pipe)
     configure_logging(options.log_level, options.log_format)
-    if options.devices == 1:
-        return _serve(pipe, reader, options, None)
-    from engine.parallel.ranks import RankLauncher
+    from engine.build.ranks import other_ranks
 
-    launcher = RankLauncher(options)
-    try:
-        return _serve(pipe, reader, options, launcher.start)
-    finally:
-        launcher.close()
+    with other_ranks(options) as join:
+        return _serve(pipe, reader, options, join)
 
 
 def _serve(pipe: Pipe, reader: PipeReader, options: api.EngineOptions, join: JoinRanks | None) -> int:

@@ -24,8 +24,8 @@ DAY_S = 86_400
 PREFIX = "MIDSTREAM_"  # of environment variables
 PORT = r"(\d{1,4}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5])"
 HOST_AND_PORT = rf"(\[[0-9a-fA-F:]+\]|[^\s:\[\]/]+):{PORT}"
-LISTEN = rf"unix:\S+|{HOST_AND_PORT}"
-ADDRESS = rf"unix:\S+|(tls:)?{HOST_AND_PORT}"
+LISTEN = rf"unix:\S+|(grpc:)?{HOST_AND_PORT}"
+ADDRESS = rf"unix:\S+|(grpc:)?(tls:)?{HOST_AND_PORT}"
 ADDRESSES = rf"(({ADDRESS})( +|$))*"
 OF_CLIENTS = ("MIDSTREAM_API_KEY",)
 
@@ -162,7 +162,7 @@ class Options(ModelOptions):
     )
     engine_addresses: str = option(
         "",
-        "engines that listen, as HOST:PORT, tls:HOST:PORT or unix:PATH, with spaces between",
+        "engines that listen, as [grpc:][tls:]HOST:PORT or unix:PATH, with spaces between",
         pattern=ADDRESSES,
         right="addresses such as 10.0.0.7:7000, tls:gpu1:7000 or unix:/run/engine, with spaces between",
     )
@@ -181,6 +181,10 @@ class Options(ModelOptions):
         pattern=".*",
         right="a file",
     )
+    engine_cert_file: str = option(
+        "", "file of a certificate for engines that ask for one", pattern=".*", right="a file"
+    )
+    engine_key_file: str = option("", "file of its private key", pattern=".*", right="a file")
     engine_silence_s: float = option(
         30.0, "seconds of silence after which an engine process is taken for hung", least=0.2, most=DAY_S
     )
@@ -258,9 +262,9 @@ class ListenOptions(ModelOptions):
 
     listen: str = option(
         "127.0.0.1:7000",
-        "where gateways connect: HOST:PORT, or unix:PATH",
+        "where gateways connect: HOST:PORT, grpc:HOST:PORT for gRPC, or unix:PATH",
         pattern=LISTEN,
-        right="HOST:PORT or unix:PATH",
+        right="HOST:PORT, grpc:HOST:PORT or unix:PATH",
     )
     token_file: str = option(
         "",
@@ -272,6 +276,12 @@ class ListenOptions(ModelOptions):
         "", "file of a certificate: connections are encrypted", pattern=".*", right="a file"
     )
     tls_key_file: str = option("", "file of its private key", pattern=".*", right="a file")
+    tls_ca_file: str = option(
+        "",
+        "file of the certificates of which gateways must show one, or one that they signed",
+        pattern=".*",
+        right="a file",
+    )
 
 
 class _Option:
@@ -421,6 +431,8 @@ def _contradiction(options: Options) -> str | None:
             "--fleet static and --engine-addresses (or --engine-addresses-file) belong together: give both,"
             " or neither"
         )
+    if bool(options.engine_cert_file) != bool(options.engine_key_file):
+        return "--engine-cert-file and --engine-key-file belong together: give both, or neither"
     return None
 
 
@@ -439,6 +451,10 @@ def _open_to_all(options: ListenOptions) -> str | None:
         )
     if bool(options.tls_cert_file) != bool(options.tls_key_file):
         return "--tls-cert-file and --tls-key-file belong together: give both, or neither"
+    if options.tls_ca_file and not options.tls_cert_file:
+        return "--tls-ca-file is about encrypted connections: give --tls-cert-file and --tls-key-file too"
+    if options.tls_cert_file and options.listen.startswith("unix:"):
+        return f"--listen is {options.listen}, where nothing is encrypted: --tls-cert-file is for HOST:PORT"
     return None
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import socket
-import ssl
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from engine.listening.listener import Door, DoorError
+from engine.listening.socket_door import SocketDoor
 from realtime.bind import StartupError, bind
+from realtime.certificates import CertificateError, Certificates
 from realtime.config import ListenOptions, parse_listening
+from realtime.fleet.address import Address
 from realtime.fleet.fleet import PlaceError
-from realtime.fleet.places import engine_options, token_in
-from realtime.fleet.socket_link import Address
+from realtime.fleet.places import NEEDS_GRPC, engine_options, token_in
 from realtime.observability import logs
 
 
@@ -24,31 +26,39 @@ def main(argv: Sequence[str] | None = None) -> int:
         token = token_in(options.token_file)
         if options.token_file and not token:
             raise PlaceError(f"the file {options.token_file} holds no token")
-        tls = _tls(options)
-        with _bound(Address(options.listen)) as listening:
-            # They bring torch with them: only once it is known that there is something to do.
-            from engine.listening import listen
-            from engine.model.preflight import ModelError
-
-            try:
-                listen(engine_options(options), listening, token, tls)
-            except ModelError as problem:
-                raise StartupError(f"the engine does not start: {problem}") from None
-    except (StartupError, PlaceError) as problem:
+        address = Address(options.listen)
+        with _bound(address) as bound:
+            _listen(options, _door(options, address, bound), token)
+    except (StartupError, PlaceError, CertificateError) as problem:
         print(f"midstream: {problem}", file=sys.stderr)
         return 1
     return 0
 
 
-def _tls(options: ListenOptions) -> ssl.SSLContext | None:
-    if not options.tls_cert_file:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+def _listen(options: ListenOptions, door: Door, token: str) -> None:
+    # They bring torch with them: only once it is known that there is something to do.
+    from engine.listening.listen import listen
+    from engine.model.preflight import ModelError
+
     try:
-        context.load_cert_chain(options.tls_cert_file, options.tls_key_file)
-    except (OSError, ssl.SSLError) as error:
-        raise StartupError(f"the certificate {options.tls_cert_file} cannot be used: {error}") from None
-    return context
+        listen(engine_options(options), door, token)
+    except ModelError as problem:
+        raise StartupError(f"the engine does not start: {problem}") from None
+    except DoorError as problem:
+        raise StartupError(f"{options.listen} cannot be listened at: {problem}") from None
+
+
+def _door(options: ListenOptions, address: Address, bound: socket.socket) -> Door:
+    files = Certificates(options.tls_ca_file, options.tls_cert_file, options.tls_key_file)
+    tls = files.of_an_engine() if files.own else None
+    if not address.is_grpc:
+        return SocketDoor(bound, tls)
+    try:
+        # It brings gRPC: only where it was asked for.
+        from engine.listening.grpc_door import GrpcDoor
+    except ModuleNotFoundError:
+        raise StartupError(f"--listen {options.listen} {NEEDS_GRPC}") from None
+    return GrpcDoor(bound, files.contents() if files.own else None)
 
 
 def _bound(address: Address) -> socket.socket:

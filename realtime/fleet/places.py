@@ -15,14 +15,18 @@ from pathlib import Path
 from msgspec import structs
 
 from engine import api
+from realtime.certificates import Certificates
 from realtime.config import ADDRESS, ModelOptions, Options
+from realtime.fleet.address import Address
 from realtime.fleet.fleet import EnginePlace, PlaceError
 from realtime.fleet.forked_spares import forked_spares
 from realtime.fleet.models_file import ModelEntry
 from realtime.fleet.process_link import ProcessLink
-from realtime.fleet.socket_link import Address, SocketLink
+from realtime.fleet.socket_link import SocketLink
 from realtime.fleet.thread_link import ThreadLink
 from realtime.fleet.watched_engine import Connect
+
+NEEDS_GRPC = "needs grpcio; in a clone of Midstream, install it with: pip install ./clients/python '.[grpc]'"
 
 
 def at_start(options: Options, models: Sequence[ModelEntry]) -> list[EnginePlace]:
@@ -47,23 +51,36 @@ def wants_spare(options: Options) -> bool:
 
 def listening(options: Options) -> list[EnginePlace]:
     """Engines that others run, at the addresses that the options name and those in their file now."""
-    token, certificates = token_in(options.engine_token_file), options.engine_ca_file or None
-    if certificates and not Path(certificates).is_file():
-        raise PlaceError(f"the file {certificates} of certificates cannot be read: it is not there")
+    token = token_in(options.engine_token_file)
+    certificates = Certificates(options.engine_ca_file, options.engine_cert_file, options.engine_key_file)
+    for file in filter(None, certificates):
+        if not Path(file).is_file():
+            raise PlaceError(f"the file {file} of certificates cannot be read: it is not there")
     listed = _lines(options.engine_addresses_file)
     for text in listed:
         if not re.fullmatch(ADDRESS, text):
             raise PlaceError(
-                f"the file {options.engine_addresses_file} has {text!r}, which is no address: HOST:PORT,"
-                " tls:HOST:PORT or unix:PATH"
+                f"the file {options.engine_addresses_file} has {text!r}, which is no address:"
+                " [grpc:][tls:]HOST:PORT or unix:PATH"
             )
     texts = [*options.engine_addresses.split(), *listed]
     return [
-        EnginePlace(
-            f"the engine at {text}", partial(SocketLink, Address(text), token, certificates), ours=False
-        )
+        EnginePlace(f"the engine at {text}", _listening(Address(text), token, certificates), ours=False)
         for text in dict.fromkeys(texts)
     ]
+
+
+def _listening(address: Address, token: str, certificates: Certificates) -> Connect:
+    if not address.is_grpc:
+        return partial(SocketLink, address, token, certificates)
+    if address.is_tls and not certificates.authorities:
+        raise PlaceError(f"an engine at {address.text} is known by --engine-ca-file: give one")
+    try:
+        # It brings gRPC: only where it was asked for.
+        from realtime.fleet.grpc_link import GrpcLink
+    except ModuleNotFoundError:
+        raise PlaceError(f"an engine at {address.text} {NEEDS_GRPC}") from None
+    return partial(GrpcLink, address, token, certificates)
 
 
 def token_in(file: str) -> str:

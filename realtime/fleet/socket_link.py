@@ -7,35 +7,16 @@ all that can be done to it.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable
-from typing import NamedTuple
 
 import msgspec
 
 from engine import api
+from realtime.certificates import Certificates
+from realtime.fleet.address import Address
 
 CONNECT_S = 3.0
-UNIX, TLS = "unix:", "tls:"
-
-
-class Address(NamedTuple):
-    """Of an engine, as options spell it."""
-
-    text: str
-
-    @property
-    def path(self) -> str | None:
-        return self.text.removeprefix(UNIX) if self.text.startswith(UNIX) else None
-
-    @property
-    def is_tls(self) -> bool:
-        return self.text.startswith(TLS)
-
-    @property
-    def host_and_port(self) -> tuple[str, int]:
-        host, _, port = self.text.removeprefix(TLS).rpartition(":")
-        return host.strip("[]"), int(port)
+WHERE_CERTIFICATES_DIFFER = "as where our certificate is not what the engine asks for"
 
 
 class SocketLink(asyncio.Protocol):
@@ -45,7 +26,7 @@ class SocketLink(asyncio.Protocol):
         self,
         address: Address,
         token: str,
-        certificates: str | None,
+        certificates: Certificates,
         on_message: Callable[[api.AnyMessage], None],
         on_closed: Callable[[], None],
     ) -> None:
@@ -56,6 +37,7 @@ class SocketLink(asyncio.Protocol):
         self._on_closed = on_closed
         self._decoder = msgspec.msgpack.Decoder(api.AnyMessage)
         self._messages = api.Messages()
+        self._has_spoken = False
         self._transport: asyncio.Transport | None = None
 
     async def prepare(self) -> None:
@@ -76,7 +58,7 @@ class SocketLink(asyncio.Protocol):
             await loop.create_unix_connection(lambda: self, address.path)
             return
         host, port = address.host_and_port
-        tls = ssl.create_default_context(cafile=self._certificates) if address.is_tls else None
+        tls = self._certificates.of_a_gateway() if address.is_tls else None
         await loop.create_connection(lambda: self, host, port, ssl=tls)
 
     def send(self, commands: list[api.AnyCommand]) -> None:
@@ -100,6 +82,7 @@ class SocketLink(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
+        self._has_spoken = True
         try:
             for message in self._messages.of(data):
                 self._on_message(self._decoder.decode(message))
@@ -108,4 +91,7 @@ class SocketLink(asyncio.Protocol):
             self.kill()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._address.is_tls and not self._has_spoken:
+            why = "it ends the connection before it says anything"
+            self._on_message(api.Failed(f"{why}, {WHERE_CERTIFICATES_DIFFER}"))
         self._on_closed()

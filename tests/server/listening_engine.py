@@ -1,58 +1,67 @@
-"""`midstream engine --listen` as a process of its own, which may end and begin again at the same place."""
+"""`midstream engine --listen` as a process of its own, which may end and begin again at the same place.
+
+All are forked from one process that has loaded what they need, or each would take seconds for that.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
+import os
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from queue import SimpleQueue
 from threading import Thread
 
 from tests.server.server_process import PATIENCE_S, environment
+
+LOADED = ["realtime.engine_command", "engine.listening.listen", "engine.sampling.numba_draw"]
 
 
 class ListeningEngine:
     """With the toy model, from each `start` until `ended`. `options` are the command line's."""
 
     def __init__(self, *options: str, listen: str = "127.0.0.1:0") -> None:
-        self.address = listen
+        self.address = ""  # by which a gateway finds it
         self.said: list[str] = []
+        self._listen = listen
         self._options = options
         self._places: SimpleQueue[str] = SimpleQueue()  # where it listens, and nowhere once it has ended
-        self._process: subprocess.Popen[str] | None = None
+        self._process: ForkServerProcess | None = None
         self._reading: Thread | None = None
 
     def start(self) -> None:
         """At the place of before; the first time a port may be any that is free."""
-        command = ["engine", "--model", "toy", "--listen", self.address, *self._options]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "midstream", *command],
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(),
-        )
+        ours, theirs = _processes.Pipe(duplex=False)
+        command = ["--model", "toy", "--listen", self._listen, *self._options]
+        self._process = _processes.Process(target=_run, args=(command, environment(), theirs))
+        self._process.start()
+        theirs.close()
         self._places = SimpleQueue()
-        self._reading = Thread(target=self._read, args=[self._process, self._places], daemon=True)
+        self._reading = Thread(target=self._read, args=[ours, self._places], daemon=True)
         self._reading.start()
 
     async def until_ready(self) -> None:
         self.address = await asyncio.to_thread(self._places.get, timeout=PATIENCE_S)
         assert self.address, self.said
+        self._listen = self.address.replace("tls:", "")
 
     def tell(self, number: signal.Signals = signal.SIGTERM) -> None:
         assert self._process is not None
-        self._process.send_signal(number)
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
 
-    def ended(self) -> int:
+    def ended(self) -> int | None:
         """Wait for its end: the exit status."""
         assert self._process is not None
         assert self._reading is not None
-        status = self._process.wait(PATIENCE_S)
+        self._process.join(PATIENCE_S)
         self._reading.join(PATIENCE_S)
-        return status
+        return self._process.exitcode
 
     def end(self) -> None:
         """Whatever state it is in."""
@@ -60,15 +69,30 @@ class ListeningEngine:
             self._process.kill()
             self.ended()
 
-    def _read(self, process: subprocess.Popen[str], places: SimpleQueue[str]) -> None:
-        assert process.stderr is not None
-        with process.stderr as lines:
+    def _read(self, connection: Connection, places: SimpleQueue[str]) -> None:
+        with os.fdopen(os.dup(connection.fileno())) as lines:
+            connection.close()
             for line in lines:
                 self.said.append(line)
                 _, found, place = line.partition("gateways may join at ")
                 if found:
                     places.put(place.strip())
         places.put("")
+
+
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(LOADED)
+
+
+def _run(command: list[str], environ: dict[str, str], errors: Connection) -> None:
+    """In the process."""
+    from realtime import engine_command
+
+    os.environ.clear()
+    os.environ.update(environ)
+    os.dup2(errors.fileno(), sys.stderr.fileno())
+    errors.close()
+    sys.exit(engine_command.main(command))
 
 
 @asynccontextmanager

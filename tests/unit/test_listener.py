@@ -1,21 +1,26 @@
-"""The listener of an engine on a socket, with an engine that computes nothing and gateways that say whatever
-they like: who may join, and what becomes of the streams of one that goes."""
+"""The listener of an engine, by each of its doors, with an engine that computes nothing and gateways that say
+whatever they like: who may join, and what becomes of the streams of one that goes."""
 
 from __future__ import annotations
 
 import socket
-import ssl
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
 
+import grpc
 import msgspec
 import pytest
 
-from engine import api, listener
-from engine.listener import Listener
-from tests.fakes.certificates import self_signed
+from engine import api
+from engine.grpc_frames import METHOD, SERVICE, showing, unwrapped, wrapped
+from engine.listening import limits
+from engine.listening.grpc_door import GrpcDoor
+from engine.listening.listener import Door, DoorError, Listener
+from engine.listening.socket_door import SocketDoor
+from realtime.certificates import Certificates
+from tests.fakes.certificates import Authority
 from tests.fakes.engine_links import HELLO
 
 PATIENCE_S = 10.0
@@ -28,14 +33,11 @@ WRONG = "its token is not this engine's"
 class SimulatedEngine:
     """It hears commands, and has the news that a test says."""
 
-    def __init__(
-        self, listening: socket.socket, token: str = TOKEN, tls: ssl.SSLContext | None = None
-    ) -> None:
+    def __init__(self, door: Door, token: str = TOKEN) -> None:
         self.commands: SimpleQueue[list[api.AnyCommand]] = SimpleQueue()
-        self.listening = listening
+        self.address = door.address
         self.left = False
-        listening.listen()
-        self.listener = Listener(listening, token, HELLO, self.commands.put, tls)
+        self.listener = Listener(door, token, HELLO, self.commands.put)
 
     def next_commands(self) -> list[api.AnyCommand]:
         return self.commands.get(timeout=PATIENCE_S)
@@ -51,7 +53,7 @@ class SimulatedEngine:
 
 
 class Gateway:
-    """One connection to it."""
+    """One connection to it, by a socket."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.settimeout(PATIENCE_S)
@@ -87,6 +89,80 @@ class Gateway:
         self._connection.close()
 
 
+class GrpcGateway(Gateway):
+    """One by gRPC."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._channel = channel
+        self._said: SimpleQueue[bytes | None] = SimpleQueue()
+        self._call: grpc.Call | None = None
+        self._decoder = msgspec.msgpack.Decoder(api.AnyMessage)
+
+    def send(self, *messages: object) -> None:
+        for message in messages:
+            self.send_bytes(wrapped(msgspec.msgpack.encode(message)))
+
+    def send_bytes(self, data: bytes) -> None:
+        self._said.put(data)
+
+    def hear(self) -> api.AnyMessage | None:
+        assert self._call is not None
+        try:
+            message: api.AnyMessage = self._decoder.decode(unwrapped(next(self._call)))
+        except StopIteration:
+            return None
+        return message
+
+    def join(self, token: str = TOKEN) -> Gateway:
+        call = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")
+        said = iter(self._said.get, None)
+        self._call = call(said, metadata=showing(token), timeout=PATIENCE_S)
+        self._call.initial_metadata()  # whoever joins later comes later
+        return self
+
+    def close(self) -> None:
+        self._said.put(None)
+        self._channel.close()
+
+
+class Fleet:
+    """Certificates of one authority, doors by which engines are to be reached, and ways to each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = Authority(folder / "ours")
+        self.of_engine = Certificates(str(self.authority.cert), *map(str, self.authority.signed("engine")))
+        self.of_gateway = Certificates(str(self.authority.cert), *map(str, self.authority.signed("gateway")))
+
+    def door(self, kind: str, folder: Path) -> Door:
+        match kind:
+            case "tcp":
+                return SocketDoor(loopback())
+            case "unix":
+                bound = socket.socket(socket.AF_UNIX)
+                bound.bind(str(folder / "engine"))
+                return SocketDoor(bound)
+            case "tls":
+                return SocketDoor(loopback(), self.of_engine.of_an_engine())
+            case _:
+                return GrpcDoor(loopback(), self.of_engine.contents())
+
+    def gateway(self, address: str) -> Gateway:
+        kind, _, place = address.rpartition("unix:" if address.startswith("unix:") else "127.0.0.1:")
+        if kind == "grpc:tls:":
+            credentials = grpc.ssl_channel_credentials(*self.of_gateway.contents())
+            options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+            return GrpcGateway(grpc.secure_channel(f"localhost:{place}", credentials, options))
+        if address.startswith("unix:"):
+            connection = socket.socket(socket.AF_UNIX)
+            connection.connect(place)
+        else:
+            connection = socket.create_connection(("127.0.0.1", int(place)), PATIENCE_S)
+        if kind == "tls:":
+            context = self.of_gateway.of_a_gateway()
+            connection = context.wrap_socket(connection, server_hostname="localhost")
+        return Gateway(connection)
+
+
 def output(*news: api.News) -> api.StepOutput:
     return api.StepOutput(1, list(news), api.Stats())
 
@@ -95,19 +171,24 @@ def submit(stream: int) -> api.Submit:
     return api.Submit(stream, [1, 2, 3], api.Sampling(), 10)
 
 
-@pytest.fixture(params=["tcp", "unix"])
-def listening(request: pytest.FixtureRequest, tmp_path: Path) -> socket.socket:
-    if request.param == "tcp":
-        return loopback()
-    bound = socket.socket(socket.AF_UNIX)
-    bound.bind(str(tmp_path / "engine"))
-    return bound
-
-
 def loopback() -> socket.socket:
     bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     bound.bind(("127.0.0.1", 0))
     return bound
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
+    return Fleet(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(params=["tcp", "unix", "tls", "grpc"])
+def door(request: pytest.FixtureRequest, fleet: Fleet, tmp_path: Path) -> Door:
+    return fleet.door(request.param, tmp_path)
+
+
+only_sockets = pytest.mark.parametrize("door", ["tcp", "unix", "tls"], indirect=True)
 
 
 @pytest.fixture
@@ -115,8 +196,8 @@ def listens() -> Iterator[Callable[..., SimulatedEngine]]:
     """Engines that are told to end when the test is over."""
     made = list[SimulatedEngine]()
 
-    def listen(*options: object, **named: object) -> SimulatedEngine:
-        made.append(SimulatedEngine(*options, **named))  # type: ignore[arg-type]
+    def listen(door: Door, token: str = TOKEN) -> SimulatedEngine:
+        made.append(SimulatedEngine(door, token))
         return made[-1]
 
     yield listen
@@ -125,18 +206,16 @@ def listens() -> Iterator[Callable[..., SimulatedEngine]]:
 
 
 @pytest.fixture
-def engine(listening: socket.socket, listens: Callable[..., SimulatedEngine]) -> SimulatedEngine:
-    return listens(listening)
+def engine(door: Door, listens: Callable[..., SimulatedEngine]) -> SimulatedEngine:
+    return listens(door)
 
 
 @pytest.fixture
-def connect(engine: SimulatedEngine) -> Iterator[Callable[[], Gateway]]:
+def connect(engine: SimulatedEngine, fleet: Fleet) -> Iterator[Callable[[], Gateway]]:
     made = list[Gateway]()
 
     def connected() -> Gateway:
-        connection = socket.socket(engine.listening.family)
-        connection.connect(engine.listening.getsockname())
-        made.append(Gateway(connection))
+        made.append(fleet.gateway(engine.address))
         return made[-1]
 
     yield connected
@@ -171,7 +250,7 @@ def test_whoever_knows_the_token_hears_what_is_served_and_has_commands_done(
     assert gateway.hear() == output(api.News(7, tokens=[1]))
 
 
-@pytest.mark.parametrize("token", ["", "Sesame", "sesame ", "sesamé", "s" * 4000])
+@pytest.mark.parametrize("token", ["", "Sesame", "sesame!", "Bearer sesame", "s" * 4000])
 def test_a_wrong_token_is_refused_in_a_sentence(
     engine: SimulatedEngine, connect: Connect, token: str
 ) -> None:
@@ -182,27 +261,26 @@ def test_a_wrong_token_is_refused_in_a_sentence(
 
 
 def test_an_engine_without_a_token_takes_whoever_connects(
-    listens: Callable[..., SimulatedEngine], tmp_path: Path
+    listens: Callable[..., SimulatedEngine], door: Door, fleet: Fleet
 ) -> None:
-    bound = socket.socket(socket.AF_UNIX)
-    bound.bind(str(tmp_path / "open"))
-    listens(bound, "")
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(tmp_path / "open"))
-        assert Gateway(connection).join("whatever").hear() == HELLO
+    gateway = fleet.gateway(listens(door, "").address)
+    assert gateway.join("whatever").hear() == HELLO
+    gateway.close()
 
 
+@only_sockets
 def test_a_connection_has_one_token_to_try(engine: SimulatedEngine, connect: Connect) -> None:
     gateway = connect()
-    gateway.send(api.Join("a guess"), api.Join("another"), api.Join(TOKEN))
+    gateway.send(api.Join("sesamé"), api.Join("another"), api.Join(TOKEN))
     assert gateway.hear() == api.Failed(WRONG)
     assert gateway.hear() is None
 
 
+@only_sockets
 @pytest.mark.parametrize(
     "said",
     [
-        (listener.LARGEST_JOIN + 1).to_bytes(4, "big"),
+        (limits.LARGEST_JOIN + 1).to_bytes(4, "big"),
         b"\xff\xff\xff\xff",
         b"GET / HTTP/1.1\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # of TLS
@@ -224,20 +302,22 @@ def test_what_is_no_join_is_refused_before_it_is_read(
     assert engine.commands.empty()
 
 
+@only_sockets
 def test_who_says_nothing_is_hung_up_on(
     monkeypatch: pytest.MonkeyPatch, engine: SimulatedEngine, connect: Connect
 ) -> None:
-    monkeypatch.setattr(listener, "JOIN_S", 0.05)
+    monkeypatch.setattr(limits, "JOIN_S", 0.05)
     gateway = connect()
     gateway.send_bytes(b"\0\0\0")  # the beginning of something
     assert gateway.hear() == api.Failed("nothing was said for 0.05 s")
     assert gateway.hear() is None
 
 
+@only_sockets
 def test_who_has_joined_may_be_silent(
     monkeypatch: pytest.MonkeyPatch, engine: SimulatedEngine, connect: Connect
 ) -> None:
-    monkeypatch.setattr(listener, "JOIN_S", 0.05)
+    monkeypatch.setattr(limits, "JOIN_S", 0.05)
     gateway = connect().join()
     assert gateway.hear() == HELLO
     silent = connect()
@@ -399,11 +479,11 @@ def test_an_engine_that_is_told_to_end_waits_for_nobody(engine: SimulatedEngine,
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="elsewhere it takes the kernel minutes")
-@pytest.mark.parametrize("listening", ["tcp"], indirect=True)
+@pytest.mark.parametrize("door", ["tcp", "tls"], indirect=True)
 def test_a_gateway_whose_machine_takes_nothing_is_given_up(
     monkeypatch: pytest.MonkeyPatch, engine: SimulatedEngine, connect: Connect
 ) -> None:
-    monkeypatch.setattr(listener, "UNTAKEN_S", 0.5)
+    monkeypatch.setattr(limits, "UNTAKEN_S", 0.5)
     with_streams(engine, connect(), 1)
     thread = emitting(engine)()
     thread.join(PATIENCE_S)
@@ -425,6 +505,7 @@ def test_an_engine_that_ends_says_so_behind_what_it_has_computed(
     assert gateway.hear() is None
 
 
+@only_sockets
 def test_an_engine_with_no_gateway_ends_at_once(engine: SimulatedEngine, connect: Connect) -> None:
     silent = connect()
     assert connect().join("wrong").hear() == api.Failed(WRONG)  # so the one before is known
@@ -432,49 +513,122 @@ def test_an_engine_with_no_gateway_ends_at_once(engine: SimulatedEngine, connect
     assert silent.hear() is None
 
 
-# -- TLS -------------------------------------------------------------------------------------------
+# -- strangers -------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return self_signed(tmp_path_factory.mktemp("tls"))
+@only_sockets
+def test_of_too_many_strangers_the_oldest_goes(
+    monkeypatch: pytest.MonkeyPatch, engine: SimulatedEngine, connect: Connect
+) -> None:
+    monkeypatch.setattr(limits, "MOST_STRANGERS", 2)
+    known = with_streams(engine, connect(), 1)
+    strangers = [connect() for _ in range(3)]
+    why = "2 have connected since, and it has said nothing yet"
+    assert strangers[0].hear() == api.Failed(why)
+    assert strangers[0].hear() is None
+    assert strangers[2].join().hear() == api.Failed(OTHER), "there is room for those that say something"
+    assert strangers[1].join().hear() == api.Failed(OTHER)
+    known.send([submit(2)])
+    assert engine.next_commands() == [submit(2)], "who has joined is none"
 
 
-@pytest.fixture
-def encrypted(certificate: tuple[Path, Path], listens: Callable[..., SimulatedEngine]) -> SimulatedEngine:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(*certificate)
-    return listens(loopback(), tls=context)
+@pytest.mark.parametrize("door", ["tls"], indirect=True)
+def test_who_does_not_shake_hands_is_a_stranger(
+    monkeypatch: pytest.MonkeyPatch, engine: SimulatedEngine, connect: Connect
+) -> None:
+    monkeypatch.setattr(limits, "MOST_STRANGERS", 2)
+    bare = [bare_gateway(engine) for _ in range(3)]
+    assert bare[0].hear() is None
+    assert connect().join().hear() == HELLO
+    assert bare[1].hear() is None
+    for stranger in bare:
+        stranger.close()
 
 
+@pytest.mark.parametrize("door", ["grpc"], indirect=True)
+def test_where_grpc_has_too_many_the_newest_goes_and_who_calls_nothing_does_not_stay(
+    monkeypatch: pytest.MonkeyPatch, fleet: Fleet, door: Door, listens: Callable[..., SimulatedEngine]
+) -> None:
+    monkeypatch.setattr(limits, "MOST_STRANGERS", 2)
+    monkeypatch.setattr(limits, "JOIN_S", 0.3)
+    engine = listens(door)
+    bare = [bare_gateway(engine) for _ in range(3)]
+    assert all(stranger.hear() is None for stranger in bare), "none has shaken hands"
+    gateway = fleet.gateway(engine.address)
+    assert gateway.join().hear() == HELLO
+    for each in (*bare, gateway):
+        each.close()
+
+
+def bare_connection(engine: SimulatedEngine) -> socket.socket:
+    """Whatever it would have to begin with."""
+    return socket.create_connection(("127.0.0.1", int(engine.address.rpartition(":")[2])))
+
+
+def bare_gateway(engine: SimulatedEngine) -> Gateway:
+    return Gateway(bare_connection(engine))
+
+
+# -- certificates ----------------------------------------------------------------------------------
+
+
+encrypted = pytest.mark.parametrize("door", ["tls", "grpc"], indirect=True)
+
+
+@encrypted
 def test_what_goes_through_an_encrypted_connection_is_the_same(
-    encrypted: SimulatedEngine, certificate: tuple[Path, Path]
+    engine: SimulatedEngine, connect: Connect
 ) -> None:
-    context = ssl.create_default_context(cafile=certificate[0])
-    plain = socket.create_connection(encrypted.listening.getsockname())
-    with context.wrap_socket(plain, server_hostname="localhost") as connection:
-        gateway = Gateway(connection).join()
-        assert gateway.hear() == HELLO
-        gateway.send([submit(1)])
-        assert encrypted.next_commands() == [submit(1)]
-        many = output(api.News(1, tokens=[100_000] * 50_000))
-        encrypted.listener.emit(many)
-        assert gateway.hear() == many
+    gateway = with_streams(engine, connect(), 1)
+    many = output(api.News(1, tokens=[100_000] * 2_000_000))
+    engine.listener.emit(many)
+    assert gateway.hear() == many
 
 
-def test_who_is_not_encrypted_hears_nothing(encrypted: SimulatedEngine) -> None:
-    with socket.create_connection(encrypted.listening.getsockname()) as connection:
-        assert Gateway(connection).join().hear() is None
+@encrypted
+def test_who_is_not_encrypted_hears_nothing(engine: SimulatedEngine) -> None:
+    stranger = bare_gateway(engine).join()
+    assert stranger.hear() is None
+    stranger.close()
 
 
+@pytest.mark.parametrize("door", ["tls"], indirect=True)
 def test_who_does_not_shake_hands_is_hung_up_on(
-    monkeypatch: pytest.MonkeyPatch,
-    certificate: tuple[Path, Path],
-    listens: Callable[..., SimulatedEngine],
+    monkeypatch: pytest.MonkeyPatch, engine: SimulatedEngine
 ) -> None:
-    monkeypatch.setattr(listener, "JOIN_S", 0.05)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(*certificate)
-    engine = listens(loopback(), tls=context)
-    with socket.create_connection(engine.listening.getsockname()) as connection:
-        assert Gateway(connection).hear() is None
+    monkeypatch.setattr(limits, "JOIN_S", 0.05)
+    stranger = bare_gateway(engine)
+    assert stranger.hear() is None
+    stranger.close()
+
+
+@pytest.mark.parametrize("door", ["tls"], indirect=True)
+@pytest.mark.parametrize(
+    ("by", "why"), [("", "did not return a certificate"), ("others", "certificate verify failed")]
+)
+def test_a_certificate_that_is_not_there_or_not_ours_is_refused_in_a_sentence(
+    engine: SimulatedEngine,
+    fleet: Fleet,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    by: str,
+    why: str,
+) -> None:
+    """Behind the handshake that a gateway sees: it hears so when it reads."""
+    own = map(str, Authority(tmp_path / by).signed("gateway")) if by else ()
+    context = Certificates(str(fleet.authority.cert), *own).of_a_gateway()
+    with context.wrap_socket(bare_connection(engine), server_hostname="localhost") as connection:
+        assert Gateway(connection).join().hear() is None
+    engine.leave()  # it has said all that it says
+    assert why in caplog.text
+
+
+def test_a_place_that_is_taken_meanwhile_is_told(fleet: Fleet, tmp_path: Path) -> None:
+    door = fleet.door("grpc", tmp_path)
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        ours = int(door.address.rpartition(":")[2])
+        other.bind(("127.0.0.1", ours))
+        other.listen()
+        with pytest.raises(DoorError, match="gRPC cannot listen there"):
+            SimulatedEngine(door)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from realtime import engine_command
 from realtime.config import Options, parse, parse_listening
 from realtime.fleet import places
+from realtime.fleet.address import Address
 from realtime.fleet.fleet import EnginePlace, PlaceError
 from realtime.fleet.models_file import entries
-from realtime.fleet.socket_link import Address
 
-ADDRESSES = ["10.0.0.7:7000", "tls:gpu1.lan:65535", "[::1]:1", "unix:/run/midstream/engine"]
+ADDRESSES = ["10.0.0.7:7000", "grpc:gpu2:7000", "tls:gpu1.lan:65535", "[::1]:1", "unix:/run/midstream/engine"]
 
 
 def at_start(options: Options) -> list[EnginePlace]:
@@ -37,16 +39,29 @@ def test_engines_are_where_the_options_and_their_file_say(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "line", ["gpu1", "gpu1:", ":7000", "gpu1:65536", "a b:1", "tls:unix:/a", "http://a:1"]
+    "line",
+    [
+        "gpu1",
+        "gpu1:",
+        ":7000",
+        "gpu1:65536",
+        "a b:1",
+        "tls:unix:/a",
+        "grpc:unix:/a",
+        "tls:grpc:a:1",
+        "http://a:1",
+    ],
 )
 def test_what_is_no_address_is_named(tmp_path: Path, line: str) -> None:
-    with pytest.raises(PlaceError, match=r"addresses has .*, which is no address: HOST:PORT, tls:HOST:PORT"):
+    with pytest.raises(PlaceError, match=r"addresses has .*, which is no address: \[grpc:\]"):
         listed(tmp_path, f"gpu1:7000\n{line}\n")
     with pytest.raises(SystemExit):
         parse(["--fleet", "static", "--engine-addresses", line.replace(" ", "?") + "/"], {})
 
 
-@pytest.mark.parametrize("address", ["gpu1", ":7000", "gpu1:65536", "tls:gpu1:7000", "7000"])
+@pytest.mark.parametrize(
+    "address", ["gpu1", ":7000", "gpu1:65536", "tls:gpu1:7000", "grpc:tls:gpu1:7000", "grpc:unix:/a", "7000"]
+)
 def test_an_engine_listens_at_no_such_address(address: str) -> None:
     with pytest.raises(SystemExit):
         parse_listening(["--token-file", "t", "--listen", address], {})
@@ -81,5 +96,52 @@ def test_an_address_is_taken_apart() -> None:
     assert Address("tls:gpu1:7000").host_and_port == ("gpu1", 7000)
     assert Address("tls:gpu1:7000").is_tls
     assert not Address("gpu1:7000").is_tls
+    for text, is_tls in (("grpc:tls:gpu1:7000", True), ("grpc:gpu1:7000", False)):
+        address = Address(text)
+        assert (address.is_grpc, address.is_tls, address.place) == (True, is_tls, "gpu1:7000")
     assert Address("unix:/run/engine").path == "/run/engine"
     assert Address("gpu1:7000").path is None
+
+
+def test_an_engine_that_is_encrypted_by_grpc_is_known_by_a_file(tmp_path: Path) -> None:
+    with pytest.raises(PlaceError, match="an engine at grpc:tls:a:1 is known by --engine-ca-file: give one"):
+        at_start(Options(fleet="static", engine_addresses="grpc:tls:a:1"))
+
+
+def test_where_grpc_is_missing_both_sides_say_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for module in ("grpc", "realtime.fleet.grpc_link", "engine.listening.grpc_door"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with pytest.raises(PlaceError, match=r"an engine at grpc:a:1 needs grpcio; .* pip install"):
+        at_start(Options(fleet="static", engine_addresses="grpc:a:1"))
+    token = tmp_path / "token"
+    token.write_text("sesame")
+    assert engine_command.main(["--listen", "grpc:127.0.0.1:0", "--token-file", str(token)]) == 1
+    assert "--listen grpc:127.0.0.1:0 needs grpcio; in a clone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--tls-ca-file", "a"], "give --tls-cert-file and --tls-key-file too"),
+        (
+            ["--listen", "unix:/a", "--tls-cert-file", "a", "--tls-key-file", "b"],
+            "where nothing is encrypted",
+        ),
+        (["--tls-cert-file", "a"], "--tls-cert-file and --tls-key-file belong together"),
+    ],
+)
+def test_what_is_wrong_with_an_engines_certificates_is_said(
+    options: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse_listening(["--token-file", "t", *options], {})
+    assert why in capsys.readouterr().err
+
+
+def test_a_gateways_certificate_needs_its_key(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--engine-cert-file", "a"], {})
+    assert "--engine-cert-file and --engine-key-file belong together" in capsys.readouterr().err

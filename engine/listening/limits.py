@@ -1,0 +1,12 @@
+"""What whoever connects may take before it is known, and how long one that says nothing is waited for."""
+
+from __future__ import annotations
+
+JOIN_S = 5.0  # within which whoever connects says who it is
+GOODBYE_S = 1.0  # for whoever is hung up on to take that in
+LARGEST_JOIN = 4096
+MOST_STRANGERS = 64  # connections at a time that have not said it
+# A gateway whose machine is gone says nothing any more: after so many seconds, and so many questions. Nobody
+# is asked while something is on its way to them, which may be for so long then.
+IDLE_S, BETWEEN_S, QUESTIONS = 5, 2, 3
+UNTAKEN_S = IDLE_S + BETWEEN_S * QUESTIONS

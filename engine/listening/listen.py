@@ -1,0 +1,34 @@
+"""An engine that listens: it loads its model, and computes for whoever joins until it is told to end."""
+
+from __future__ import annotations
+
+import logging
+import signal
+
+from engine import api
+from engine.build.build import build
+from engine.build.ranks import other_ranks
+from engine.engine import Engine
+from engine.heap import settle_heap
+from engine.listening.listener import Door, Listener
+
+log = logging.getLogger("engine")
+
+
+def listen(options: api.EngineOptions, door: Door, token: str) -> None:
+    """Raises ModelError, where the model cannot be loaded, and DoorError, where the door cannot be
+    opened. Nobody can connect before it is."""
+    with other_ranks(options) as join:
+        engine, hello = build(options, join)
+        settle_heap()
+        listener = Listener(door, token, hello, engine.send)
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, lambda *_: _end(engine, listener))
+        log.info("%s is loaded, and gateways may join at %s", hello.model, door.address)
+        engine.run(listener.emit)
+        listener.leave()
+
+
+def _end(engine: Engine, listener: Listener) -> None:
+    engine.stop()
+    listener.end_soon()

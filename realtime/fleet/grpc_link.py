@@ -1,0 +1,127 @@
+"""The link to an engine that listens for gRPC: one call, through which commands go down and its messages come
+up.
+
+It knows how to connect and to show token and certificate. The engine is not ours to start or to end: to end
+the call is all that can be done to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from engine import api
+from engine.grpc_frames import ANY_SIZE, METHOD, SERVICE, showing, unwrapped, wrapped
+from realtime.certificates import Certificates
+from realtime.fleet import socket_link
+from realtime.fleet.address import Address
+from realtime.fleet.socket_link import WHERE_CERTIFICATES_DIFFER
+
+# What it logs comes as errors, too, once: and it reads this when it is imported.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+import grpc
+
+OPTIONS = [
+    *ANY_SIZE,
+    # A fixed window in place of one that is measured, by pings that cost more than a step's news.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 2**20),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),  # or a new link would wait as long as one before it was to
+]
+
+
+class GrpcLink:
+    """`on_message` is called for each message, `on_closed` when there will be no more."""
+
+    def __init__(
+        self,
+        address: Address,
+        token: str,
+        certificates: Certificates,
+        on_message: Callable[[api.AnyMessage], None],
+        on_closed: Callable[[], None],
+    ) -> None:
+        self._address = address
+        self._token = token
+        self._certificates = certificates
+        self._on_message = on_message
+        self._on_closed = on_closed
+        self._decoder = msgspec.msgpack.Decoder(api.AnyMessage)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._unsent = asyncio.Queue[bytes]()
+        self._channel: Any = None
+        self._call: Any = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def prepare(self) -> None:
+        """Nothing can be done before it is opened."""
+
+    async def open(self) -> None:
+        if not self._token.isascii():
+            raise OSError("a token that goes by gRPC has letters of ASCII alone")
+        self._channel = self._connected()
+        join = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")
+        self._call = join(metadata=showing(self._token))
+        try:
+            async with asyncio.timeout(socket_link.CONNECT_S):
+                await self._call.wait_for_connection()
+        except TimeoutError:
+            raise OSError(f"nothing answered there for {socket_link.CONNECT_S:g} s") from None
+        except grpc.aio.AioRpcError as error:
+            raise OSError(self._why(error)) from None
+        self._on_message(api.Prepared())  # one that can be connected to has its model
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
+
+    def _connected(self) -> Any:
+        if not self._address.is_tls:
+            return grpc.aio.insecure_channel(self._address.place, options=OPTIONS)
+        self._certificates.of_a_gateway()  # which says it in a sentence if it cannot be
+        credentials = grpc.ssl_channel_credentials(*self._certificates.contents())
+        return grpc.aio.secure_channel(self._address.place, credentials, options=OPTIONS)
+
+    def send(self, commands: list[api.AnyCommand]) -> None:
+        self._unsent.put_nowait(wrapped(self._encoder.encode(commands)))
+
+    def kill(self) -> None:
+        if self._call is not None:
+            self._call.cancel()
+
+    async def close(self) -> None:
+        self.kill()
+        if self._channel is not None:
+            await self._channel.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _read(self) -> None:
+        try:
+            while (data := await self._call.read()) is not grpc.aio.EOF:
+                self._on_message(self._decoder.decode(unwrapped(data)))
+        except (ValueError, msgspec.MsgspecError):
+            self._on_message(api.Failed("what it says is no message of an engine"))
+        except grpc.aio.AioRpcError as error:
+            self._on_message(api.Failed(self._why(error)))
+        finally:
+            self.kill()
+            self._on_closed()
+
+    async def _write(self) -> None:
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # it is over, as is read
+            while True:
+                await self._call.write(await self._unsent.get())
+
+    def _why(self, error: grpc.aio.AioRpcError) -> str:
+        details = re.sub(r".*last error: \w+: ", "", error.details() or error.code().name)
+        if "Socket closed" not in details:
+            return details
+        if self._address.is_tls:
+            return f"{details}, {WHERE_CERTIFICATES_DIFFER}"
+        return f"{details}, as where what goes there is to be encrypted"
