@@ -148,14 +148,17 @@ class EngineRecovery:
     def progressed(self, engine: int, number: int, *, rests: bool = False) -> list[int]:
         """A stream has moved on; returns those that its engine is given now. `rests`: it will not go on by
         itself, and is not waited for."""
-        moves = self._moves.setdefault(engine, Counter())
-        moves[number] += 1
+        moves = self._moves.get(engine)
+        if moves is None:
+            moves = self._moves[engine] = Counter()
+        moves[number] = moved = moves.get(number, 0) + 1
         last = self._deaths.get(number)
-        if last is not None and moves[number] > last.moves + FEW:
+        if last is not None and moved > last.moves + FEW:
             del self._deaths[number]
-        if rests or (moves[number] > FEW and number not in self._deaths):
+            last = None
+        if rests or (moved > FEW and last is None and self.is_watched(engine)):
             return self._passes(engine, number)
-        if moves[number] > FEW:
+        if moved > FEW and last is not None:
             self._unproven.get(engine, set()).discard(number)
         return self._go_on(engine)
 
