@@ -17,8 +17,12 @@ import { explain, explainSteering } from "./error-messages.js";
 import { RateMeter } from "./rate-meter.js";
 import { Transcript, injection } from "./answer-transcript.js";
 
+/** Where an answer's own words begin. */
+const START = { run: 0, index: 0 };
+
 export class Answer {
   /** What it is a fork of, and from where. @type {{ answer: Answer, at: Position } | null} */ origin = null;
+  /** Beside which it answers the same question. @type {Answer | null} */ #beside = null;
   transcript = new Transcript();
   calls = new AnswerCalls(() => this.#agentRun, (asked) => this.#try(asked));
   meter = new RateMeter();
@@ -42,6 +46,7 @@ export class Answer {
   /** @type {any} taken from the stream, and not shown yet */ #pendingChunk = null;
   #stopped = false;
   /** @type {Promise<number> | null} */ #cancelling = null;
+  /** Settled once it has a stream, or will have none. @type {PromiseWithResolvers<void> | null} */ #begun = null;
   /** @type {Promise<void> | undefined} */ #written;
   #client;
 
@@ -50,6 +55,13 @@ export class Answer {
     this.#client = client;
     this.question = question;
     this.label = label;
+  }
+
+  /** Another to the same question, which begins where this one's output does. @param {string} label */
+  another(label) {
+    const other = new Answer(this.#client, this.question, label);
+    other.#beside = this;
+    return other;
   }
 
   /** Another, which goes on from `at` in its own way; this one notices nothing. @param {Position} at @param {string} label */
@@ -120,6 +132,7 @@ export class Answer {
 
   /** Write, behind what stands already. @param {Settings} settings */
   write(settings) {
+    this.#begun = Promise.withResolvers();
     this.#written = this.#write(settings);
     return this.#written;
   }
@@ -133,7 +146,7 @@ export class Answer {
     this.#stopped = false;
     this.onchange("The answer begins");
     try {
-      if (!(await this.#fork(window))) {
+      if (!(await this.#fork(window, params.seed))) {
         this.#run += this.transcript.pieces.length ? 1 : 0;
         const agent = new Agent({ tools, approvals: approvals.length ? approvals : undefined });
         const options = { return_tokens: true, window, ...params, ...(model && { model }), ...(tool_choice && { tool_choice }) };
@@ -158,14 +171,20 @@ export class Answer {
     this.#take(await client.run(agent, messages, { ...options, onevent: this.#receiver(), recorder }));
   }
 
-  /** The origin's stream is forked where the server has it; where not, what stands is all that is needed. @param {number} window */
-  async #fork(window) {
-    if (!this.origin || this.#recorders.length) return false;
-    const { answer, at } = this.origin;
+  /**
+   * The stream of its origin, or of the answer beside it, is forked where the server has it; where not, what stands is
+   * all that is needed. @param {number} window @param {number} [seed]
+   */
+  async #fork(window, seed) {
+    const from = this.origin ?? (this.#beside && { answer: this.#beside, at: START });
+    if (!from || this.#recorders.length) return false;
+    const { answer, at } = from;
+    await answer.#begun?.promise;
     if (!answer.#agentRun || at.run !== answer.#run) return false;
     const recorder = answer.#recorders.at(-1)?.fork(at.index);
+    const own = seed === undefined || this.origin ? {} : { seed };
     try {
-      this.#take(await answer.#agentRun.fork({ at: at.index, window, return_tokens: true, onevent: this.#receiver(), recorder }));
+      this.#take(await answer.#agentRun.fork({ at: at.index, window, return_tokens: true, ...own, onevent: this.#receiver(), recorder }));
     } catch (error) {
       if (!FORGOTTEN.includes(/** @type {any} */ (error).code)) throw error;
       return false;
@@ -177,6 +196,7 @@ export class Answer {
   /** @param {Run} run */
   #take(run) {
     this.#agentRun = run;
+    this.#begun?.resolve();
     this.#showCalls(this.#run);
   }
 
@@ -250,6 +270,7 @@ export class Answer {
   /** @param {any} final @param {string} problem */
   #end(final, problem) {
     Object.assign(this, { state: "ended", final, problem, reasons: false });
+    this.#begun?.resolve();
     if (this.#stream) this.reasoning = this.#stream.reasoning;
     this.#gate = null;
     this.onchange(problem || "The answer has ended");

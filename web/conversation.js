@@ -44,7 +44,8 @@ export class Conversation {
   ask(question, times) {
     const before = [...this.#history(), { role: "user", content: question }];
     const labels = times > 1 ? [..."ABCD"].slice(0, times).map((letter) => `Answer ${letter}`) : ["Answer"];
-    this.#answer(this.#add(question, labels.map((label) => new Answer(this.#client, before, label))));
+    const first = new Answer(this.#client, before, labels[0]);
+    this.#answer(this.#add(question, [first, ...labels.slice(1).map((label) => first.another(label))]));
   }
 
   /** @param {Turn} turn */

@@ -1,46 +1,72 @@
 """The recovery of streams on other engines: all at once, unless one of them may be what killed the last.
 
-An engine that dies is mostly killed from outside, and what it was doing is not to blame. But if it dies
-before everybody whom it was given has moved on, one of those who have not may be: they are suspects. Suspects
-are tried on one engine, in a few parts, then one by one, each part when the one before has proven harmless,
-until one that is alone with dying engines has shown often enough that it is the culprit. Where there are
-other engines the rest goes on there meanwhile, so that a stream that kills engines does not kill all of them.
+An engine that dies is mostly killed from outside, and what it was doing is not to blame. Under a stream that
+kills engines they die alike: before it has moved on there, or after it has moved on as often as in the last.
+Whoever an engine dies under like that is a suspect. Suspects are tried on one engine, in a few parts, each
+when the one before has moved on a little, so that no two of them have moved on as often; until so many in a
+row have died alike under one of them, and no other, that it is the culprit. Where there are other engines the
+rest goes on there meanwhile, so that a stream that kills engines does not kill all of them.
 
 Pure: numbers in, numbers out. It knows no stream, no engine and no time.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
-DEATHS_ALONE = 3  # engines that die under one stream alone before it is given up
+DEATHS = 4  # of engines in a row that die alike under a stream, until it is given up
+FEW = 3  # times that one moves on by what the last engine did and did not tell
 PARTS = 32  # of suspects
+
+
+class Death(NamedTuple):
+    """The last engine that died under a stream, which has not moved on more often since."""
+
+    moves: int  # how often it had moved on there
+    row: int  # how many deaths in a row were alike, with this
+
+    def is_like(self, moves: int) -> bool:
+        """Whether one behind so many moves is; if not, it has come too early."""
+        return moves <= FEW or moves >= self.moves - FEW
+
+    def is_still_to_come(self, moves: int) -> bool:
+        """Whether there have been several, and so many moves are too few for another."""
+        return self.row > 1 and not self.is_like(moves)
 
 
 class EngineRecovery:
     def __init__(self) -> None:
         self._groups: deque[list[int]] = deque()  # of suspects, to be tried one after the other
-        self._unproven: dict[
-            int, set[int]
-        ] = {}  # by engine: those of whom it was given that have not moved on
+        self._moves: dict[int, Counter[int]] = {}  # by engine: how often each stream has moved on there
+        self._unproven: dict[int, set[int]] = {}  # by engine: whom it was given and who has hardly moved on
         self._preparing: dict[int, set[int]] = {}  # those of them that have nothing to show for it yet
-        self._tried_on: int | None = None  # the engine that was given nobody but who is to be watched
-        self._alone: int | None = None  # whom the last trial was of, if of one alone
-        self._deaths = 0  # of engines, under that one alone
+        self._deaths: dict[int, Death] = {}  # by stream
+        self._tried_on: int | None = None  # the engine that suspects are tried on
+        self._watched: set[int] = set()  # suspects there that have not outlived what they are suspected of
 
     @property
     def suspicious(self) -> bool:
-        """Whether somebody may be what kills engines."""
-        return bool(self._groups) or self._deaths > 0
+        """Whether somebody may be what kills engines, and has not moved on since."""
+        return bool(self._groups) or bool(self._tried_on is not None and self._unproven.get(self._tried_on))
 
     def is_suspected(self, number: int) -> bool:
         """Whether it waits to be tried."""
         return any(number in group for group in self._groups)
 
     def takes_starts(self, engine: int) -> bool:
-        """Whether nobody is tried there: nobody else should come in until that is clear."""
+        """Whether nobody there has still to show a first move: nobody else should come in until then."""
         return not (self.suspicious and engine == self._tried_on)
+
+    def is_apart(self, engine: int) -> bool:
+        """Whether it is better left to those who are tried there."""
+        return engine == self._tried_on
+
+    def is_watched(self, engine: int) -> bool:
+        """Whether others wait until somebody there has moved on."""
+        return engine == self._tried_on or bool(self._unproven.get(engine))
 
     @property
     def needs_engine(self) -> bool:
@@ -55,36 +81,43 @@ class EngineRecovery:
         """An engine that others are on is given these besides."""
         self._unproven.setdefault(engine, set()).update(numbers)
 
-    def engine_died(self, engine: int) -> int | None:
-        """Returns the culprit, if that is clear now."""
-        suspects = sorted(self._unproven.pop(engine, ()))
-        self._preparing.pop(engine, None)
-        tried = engine == self._tried_on
-        if tried:
-            self._tried_on = None
-        if not suspects:
-            return None
-        if len(suspects) > 1 or not tried:
-            size = -(-len(suspects) // PARTS)
-            parts = [suspects[at : at + size] for at in range(0, len(suspects), size)]
-            self._groups.extendleft(reversed(parts))
-            return None
-        self._deaths = self._deaths + 1 if suspects[0] == self._alone else 1
-        self._alone = suspects[0]
-        if self._deaths < DEATHS_ALONE:
-            self._groups.appendleft(suspects)
-            return None
-        self._deaths = 0
-        return self._alone
+    def engine_died(self, engine: int, at_rest: AbstractSet[int] = frozenset()) -> int | None:
+        """Returns the culprit, if that is clear now. `at_rest`: for whom it had nothing to compute."""
+        watched = set(self._watched) if engine == self._tried_on else set[int]()
+        moves, unproven = self._take(engine)
+        under = {number: self._deaths.get(number) for number in (moves.keys() | unproven) - at_rest}
+        early = {number for number, last in under.items() if last and last.is_still_to_come(moves[number])}
+        alike = {
+            number
+            for number, last in under.items()
+            if number not in early and (last.is_like(moves[number]) if last else not moves[number])
+        }
+        blamed = alike
+        if alike & watched:  # not who came along with them, unless it has hardly moved on for the second time
+            again = {number for number in alike if (last := under[number]) and last.moves <= FEW}
+            blamed = alike & (watched | unproven | again)
+        for number in under.keys() - early:
+            last = under[number]
+            self._deaths[number] = Death(moves[number], 1 + last.row if last and number in blamed else 1)
+        for number in self._deaths.keys() - under.keys():
+            self._deaths[number] = Death(self._deaths[number].moves, 1)  # engines die under others, too
+        suspects = sorted(blamed | early, key=lambda number: (moves[number], number))
+        culprit = None
+        if len(blamed) == 1 and self._deaths[min(blamed)].row >= DEATHS:
+            (culprit,) = blamed
+            suspects.remove(culprit)
+            del self._deaths[culprit]
+        size = -(-len(suspects) // PARTS) or 1
+        parts = [suspects[at : at + size] for at in range(0, len(suspects), size)]
+        self._groups.extendleft(reversed(parts))
+        return culprit
 
     def engine_left(self, engine: int) -> None:
         """The engine ended because it was told to: who was tried there is tried elsewhere."""
-        unproven = sorted(self._unproven.pop(engine, ()))
-        self._preparing.pop(engine, None)
-        if engine == self._tried_on:
-            self._tried_on = None
-            if unproven and self.suspicious:
-                self._groups.appendleft(unproven)
+        watched = sorted(self._watched) if engine == self._tried_on else []
+        self._take(engine)
+        if watched:
+            self._groups.appendleft(watched)
 
     def engine_ready(self, engine: int, waiting: list[int], *, others: bool) -> list[int]:
         """An engine with nobody on it, and the streams that no other has: returns those that it is given now.
@@ -92,33 +125,39 @@ class EngineRecovery:
         live = set(waiting)
         suspects = [[number for number in group if number in live] for group in self._groups]
         self._groups = deque(filter(None, suspects))
-        trusted = [number for number in waiting if not self.is_suspected(number)]
-        if self._tried_on is not None or (others and not self._groups):
-            self.given(engine, trusted)
-            return trusted
-        self._tried_on = engine
-        if not self._groups:
-            return self._try(trusted)
-        return ([] if others else trusted) + self._try(self._groups.popleft())
+        given = [number for number in waiting if not self.is_suspected(number)]
+        if self.needs_engine:
+            self._tried_on = engine
+            along = [] if others else given
+            self._moves[engine] = Counter(dict.fromkeys(along, 0))
+            return along + self._next_part(engine)
+        self.given(engine, given)
+        return given
 
     def ended(self, engine: int | None, number: int) -> list[int]:
         """A stream is no more; returns those that its engine is given now."""
         self._groups = deque(
             filter(None, ([one for one in group if one != number] for group in self._groups))
         )
-        return [] if engine is None else self.progressed(engine, number)
-
-    def progressed(self, engine: int, number: int) -> list[int]:
-        """A stream has moved on; returns those that its engine is given now."""
-        unproven = self._unproven.get(engine, set())
-        unproven.discard(number)
-        if unproven or engine != self._tried_on:
+        self._deaths.pop(number, None)
+        if engine is None:
             return []
-        self._deaths = 0
-        if self._groups:
-            return self._try(self._groups.popleft())
-        self._tried_on = None
-        return []
+        self._moves.get(engine, Counter[int]()).pop(number, None)
+        return self._passes(engine, number)
+
+    def progressed(self, engine: int, number: int, *, rests: bool = False) -> list[int]:
+        """A stream has moved on; returns those that its engine is given now. `rests`: it will not go on by
+        itself, and is not waited for."""
+        moves = self._moves.setdefault(engine, Counter())
+        moves[number] += 1
+        last = self._deaths.get(number)
+        if last is not None and moves[number] > last.moves + FEW:
+            del self._deaths[number]
+        if rests or (moves[number] > FEW and number not in self._deaths):
+            return self._passes(engine, number)
+        if moves[number] > FEW:
+            self._unproven.get(engine, set()).discard(number)
+        return self._go_on(engine)
 
     def preparing(self, engine: int, number: int) -> None:
         """The engine has begun with a stream that has no credit: it will hear no token of it."""
@@ -127,11 +166,34 @@ class EngineRecovery:
     def prepared(self, engine: int) -> list[int]:
         """Nothing is being prepared there any more; returns those that the engine is given now."""
         moved = self._preparing.pop(engine, ())
-        return [other for number in moved for other in self.progressed(engine, number)]
+        return [other for number in moved for other in self._passes(engine, number)]
 
-    def _try(self, group: list[int]) -> list[int]:
-        assert self._tried_on is not None
-        self._unproven[self._tried_on] = set(group)
-        if not group:
+    def _passes(self, engine: int, number: int) -> list[int]:
+        """Nobody waits for it any more."""
+        self._unproven.get(engine, set()).discard(number)
+        if engine == self._tried_on:
+            self._watched.discard(number)
+        return self._go_on(engine)
+
+    def _go_on(self, engine: int) -> list[int]:
+        if engine != self._tried_on or self._unproven.get(engine):
+            return []
+        if self._groups:
+            return self._next_part(engine)
+        if not self._watched:
             self._tried_on = None
-        return group
+        return []
+
+    def _next_part(self, engine: int) -> list[int]:
+        part = self._groups.popleft()
+        self.given(engine, part)
+        self._watched.update(part)
+        return part
+
+    def _take(self, engine: int) -> tuple[Counter[int], set[int]]:
+        """What is known of an engine that is no more: who moved on there how often, and who hardly did."""
+        self._preparing.pop(engine, None)
+        if engine == self._tried_on:
+            self._tried_on = None
+            self._watched.clear()
+        return self._moves.pop(engine, Counter()), self._unproven.pop(engine, set())

@@ -354,7 +354,7 @@ class Hub:
         wake(stream)
         submission = self._submission_to[engine.number]
         if news.tokens or news.changes:
-            submission.progressed(engine, stream.number)
+            submission.progressed(engine, stream)
         elif news.admitted is not None and stream.out_of_credit:
             submission.preparing(engine, stream.number)
 
@@ -396,7 +396,7 @@ class Hub:
         self._news.finish()  # what it said before it went
         lost = self._engines.pop(number)
         lost.lose()
-        culprit = self._submission_to[number].engine_lost(number, blameless=blameless)
+        culprit = self._submission_to[number].engine_lost(lost, blameless=blameless)
         entry = None if culprit is None else self._registry.by_number(culprit)
         if entry is not None:
             with self._waking() as wake:

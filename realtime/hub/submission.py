@@ -80,6 +80,7 @@ class Submission:
         """The engine for a stream. One that has lost another goes on with the very same tokens where the
         `fingerprint` is the same."""
         free = [each for each in self._engines.values() if self._admits(each)]
+        free = [each for each in free if not self._recovery.is_apart(each.number)] or free
         equal = [each for each in free if each.fingerprint == fingerprint] or free
         if len(equal) < 2:
             return equal[0] if equal else None
@@ -121,15 +122,17 @@ class Submission:
         """The streams of this model."""
         return [entry for entry in self._registry.entries if entry.stream.model.name == self._model]
 
-    def engine_lost(self, engine: int, *, blameless: bool) -> int | None:
+    def engine_lost(self, engine: ServingEngine, *, blameless: bool) -> int | None:
         """Returns the stream that is known to be what kills engines, if one is. `blameless`: it was told to
         end."""
-        del self._engines[engine]
+        del self._engines[engine.number]
         culprit = None
         if blameless:
-            self._recovery.engine_left(engine)
+            self._recovery.engine_left(engine.number)
         else:
-            culprit = self._recovery.engine_died(engine)
+            of_it = (entry.stream for entry in self._registry.entries if entry.engine is engine)
+            at_rest = {stream.number for stream in of_it if not stream.needs_compute}
+            culprit = self._recovery.engine_died(engine.number, at_rest)
         self._suspicious = self._recovery.suspicious
         if self._recovery.needs_engine and self._engines:
             self._call_later(REPLACEMENT_S, self._try_among_others)
@@ -183,11 +186,11 @@ class Submission:
             engine.take(number)
             self._clear(engine, given)
 
-    def progressed(self, engine: ServingEngine, number: int) -> None:
+    def progressed(self, engine: ServingEngine, stream: Stream) -> None:
         """A stream has moved on."""
-        engine.progressed(number)
-        if not self._recovery.proven(engine.number):
-            self._clear(engine, self._recovery.progressed(engine.number, number))
+        engine.progressed(stream.number)
+        rests = self._recovery.is_watched(engine.number) and not stream.wants_tokens
+        self._clear(engine, self._recovery.progressed(engine.number, stream.number, rests=rests))
 
     def preparing(self, engine: ServingEngine, number: int) -> None:
         """The engine has begun with a stream that has no credit: it will hear no token of it."""
@@ -199,10 +202,11 @@ class Submission:
 
     def _clear(self, engine: ServingEngine, given: list[int]) -> None:
         """Somebody has proven harmless, and these are next; behind the last, whoever else had to wait."""
-        self._give(engine, given)
+        if given:
+            self._give(engine, given)
         if self._suspicious and not self._recovery.suspicious:
+            self._suspicious = False
             self.place(self._entries)
-        self._suspicious = self._recovery.suspicious
 
     def _give(self, engine: ServingEngine, numbers: Iterable[int]) -> None:
         given = list[Given]()

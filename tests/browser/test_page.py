@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 
@@ -154,13 +155,16 @@ def test_a_message_is_put_into_the_answer(page: Page) -> None:
     expect(answer.locator("ins.message")).to_have_text("Shorter, please")
 
 
-def test_two_streams_write_beside_each_other_and_one_is_stopped_alone(page: Page) -> None:
+def test_two_streams_write_beside_each_other_and_one_is_stopped_alone(page: Page, toy_server: Served) -> None:
+    frames, _ = frames_of(page, toy_server.http)
     answers = ask(page, answers=2)
     answers.nth(0).locator(".stop").click()
     state(answers.nth(0), "stopped")
     standing = len(words_of(answers.nth(1)))
     written_so_far(answers.nth(1), standing + 3)
     assert words_of(answers.nth(0)) != words_of(answers.nth(1))
+    first, other = (json.loads(frame) for frame in frames if '"start"' in frame)
+    assert other["fork"] == {"request_id": first["request_id"], "at": 0}, "the question is read once"
 
 
 def test_a_reader_who_is_slow_slows_the_decoding(page: Page, toy_server: Served) -> None:

@@ -8,14 +8,18 @@ from collections.abc import Iterable
 
 import pytest
 
-from realtime.hub.engine_recovery import DEATHS_ALONE, PARTS, EngineRecovery
+from realtime.hub.engine_recovery import DEATHS, FEW, PARTS, EngineRecovery
 
 E = 0  # the engine that is alone
 
 
+def move(recovery: EngineRecovery, number: int, engine: int = E, times: int = FEW + 1) -> list[int]:
+    """It moves on, by default as often as it takes; returns those that were given meanwhile."""
+    return [other for _ in range(times) for other in recovery.progressed(engine, number)]
+
+
 def all_move(recovery: EngineRecovery, numbers: Iterable[int]) -> list[int]:
-    """Each of these moves on; returns those that were given meanwhile."""
-    return [other for number in numbers for other in recovery.progressed(E, number)]
+    return [other for number in numbers for other in move(recovery, number)]
 
 
 def proven(recovery: EngineRecovery) -> bool:
@@ -33,9 +37,10 @@ def test_at_first_everybody_is_given_at_once() -> None:
 
 def test_engines_that_are_killed_from_outside_again_and_again_cost_nobody_anything() -> None:
     recovery, everybody = EngineRecovery(), list(range(9))
-    for _ in range(10):
+    for life in (9, 40, 31, 5, 20, 12, 4, 60, 6, 11):
         assert recovery.engine_ready(E, everybody, others=False) == everybody
-        all_move(recovery, everybody)
+        for number in everybody:
+            move(recovery, number, times=life + 1)
         assert recovery.engine_died(E) is None
 
 
@@ -50,14 +55,14 @@ def test_one_that_has_nothing_to_do_dies_of_nobody() -> None:
 def test_those_that_had_not_moved_are_tried_one_after_the_other() -> None:
     recovery = EngineRecovery()
     recovery.engine_ready(E, [1, 2, 3, 4], others=False)
-    recovery.progressed(E, 1)
+    move(recovery, 1)
     assert recovery.engine_died(E) is None
     assert recovery.engine_ready(E, [1, 2, 3, 4], others=False) == [1, 2], "one had moved, one is tried"
-    assert recovery.progressed(E, 1) == []
-    assert recovery.progressed(E, 2) == [3], "those held back follow when the others have moved"
-    assert recovery.progressed(E, 3) == [4]
+    assert move(recovery, 1) == []
+    assert move(recovery, 2) == [3], "those held back follow when the others have moved"
+    assert move(recovery, 3) == [4]
     assert not proven(recovery)
-    assert recovery.progressed(E, 4) == []
+    assert move(recovery, 4) == []
     assert proven(recovery)
 
 
@@ -69,8 +74,8 @@ def test_a_part_that_killed_is_parted_before_the_rest() -> None:
     assert all_move(recovery, [0, 1]) == [2, 3]
     recovery.engine_died(E)
     assert recovery.engine_ready(E, everybody, others=False) == [0, 1, 2], "who has been proven comes along"
-    assert recovery.progressed(E, 2) == [3]
-    assert recovery.progressed(E, 3) == [4, 5]
+    assert move(recovery, 2) == [3]
+    assert move(recovery, 3) == [4, 5]
 
 
 def test_newcomers_are_not_held_back_for_what_was_before_them() -> None:
@@ -86,7 +91,7 @@ def test_those_that_have_ended_are_skipped() -> None:
     recovery.engine_died(E)
     assert recovery.engine_ready(E, [3, 4], others=False) == [3], "nobody waits for who is no more"
     assert recovery.ended(E, 4) == []
-    assert recovery.progressed(E, 3) == []
+    assert move(recovery, 3) == []
     assert proven(recovery)
 
 
@@ -95,8 +100,8 @@ def test_the_end_of_a_stream_is_as_good_as_its_going_on() -> None:
     recovery.engine_ready(E, [1, 2], others=False)
     recovery.engine_died(E)
     recovery.engine_ready(E, [1, 2], others=False)
-    assert recovery.progressed(E, 1) == [2]
-    recovery.progressed(E, 2)
+    assert move(recovery, 1) == [2]
+    move(recovery, 2)
     assert proven(recovery)
 
 
@@ -105,29 +110,29 @@ def test_news_of_others_prove_nothing() -> None:
     recovery.engine_ready(E, [1, 2], others=False)
     recovery.engine_died(E)
     recovery.engine_ready(E, [1, 2], others=False)
-    assert recovery.progressed(E, 2) == []
-    assert recovery.progressed(E, 77) == []
+    assert move(recovery, 2) == []
+    assert move(recovery, 77) == []
     assert not proven(recovery)
 
 
 def test_one_alone_is_tried_so_often_and_then_it_is_the_culprit() -> None:
     recovery = EngineRecovery()
-    for death in range(1, DEATHS_ALONE + 1):
+    for death in range(1, DEATHS + 1):
         assert recovery.engine_ready(E, [1], others=False) == [1]
-        assert recovery.engine_died(E) == (1 if death == DEATHS_ALONE else None)
+        assert recovery.engine_died(E) == (1 if death == DEATHS else None)
     assert recovery.engine_ready(E, [2], others=False) == [2]
-    recovery.progressed(E, 2)
+    move(recovery, 2)
     assert proven(recovery)
 
 
 def test_one_that_moved_on_at_last_is_no_culprit_and_is_counted_anew() -> None:
     recovery = EngineRecovery()
     for _ in range(3):
-        for _ in range(DEATHS_ALONE - 1):
+        for _ in range(DEATHS - 2):
             assert recovery.engine_ready(E, [1], others=False) == [1]
             assert recovery.engine_died(E) is None
         recovery.engine_ready(E, [1], others=False)
-        recovery.progressed(E, 1)
+        move(recovery, 1)
         assert recovery.engine_died(E) is None, "it had moved on"
 
 
@@ -135,13 +140,13 @@ def live(recovery: EngineRecovery, everybody: list[int], poison: set[int]) -> bo
     """A new engine, which dies as soon as it is given one of the poison: whether it lived."""
     left = recovery.engine_ready(E, everybody, others=False)
     while left and not poison & set(left):
-        left = left[1:] + recovery.progressed(E, left[0])
+        left = left[1:] + move(recovery, left[0])
     return not left
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 100, 1000])
 def test_a_culprit_is_found_among_many_in_few_deaths_and_nobody_else_is_given_up(count: int) -> None:
-    most = 1 + math.ceil(math.log(count, PARTS)) + DEATHS_ALONE
+    most = 1 + math.ceil(math.log(count, PARTS)) + DEATHS
     for poison in {0, count // 3, count - 1}:
         recovery, left, found = EngineRecovery(), list(range(count)), list[int]()
         for _ in range(most):
@@ -191,7 +196,7 @@ def test_suspects_are_tried_where_nobody_else_is_while_the_rest_goes_on() -> Non
     for engine in (0, 1, 2):
         assert recovery.engine_ready(engine, [], others=engine > 0) == []
     recovery.given(1, [5, 6])
-    recovery.progressed(1, 5)
+    move(recovery, 5, 1)
     assert recovery.engine_died(1) is None
     assert [recovery.is_suspected(number) for number in (5, 6)] == [False, True]
     assert recovery.needs_engine
@@ -204,7 +209,7 @@ def test_suspects_are_tried_where_nobody_else_is_while_the_rest_goes_on() -> Non
     assert recovery.engine_ready(1, [6], others=True) == [6]
     assert not recovery.takes_starts(1), "nobody else comes in while it is tried"
     assert recovery.takes_starts(0)
-    recovery.progressed(1, 6)
+    move(recovery, 6, 1)
     assert recovery.takes_starts(1)
 
 
@@ -214,7 +219,7 @@ def test_while_suspects_are_tried_another_engine_is_for_the_others() -> None:
     recovery.engine_died(0)
     assert recovery.engine_ready(0, [1, 2], others=True) == [1]
     assert recovery.engine_ready(1, [2, 3], others=True) == [3]
-    assert recovery.progressed(0, 1) == [2]
+    assert move(recovery, 1, 0) == [2]
 
 
 def test_what_an_engine_that_was_told_to_end_was_given_is_suspected_of_nothing() -> None:

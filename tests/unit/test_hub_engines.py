@@ -8,7 +8,7 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Params
 from realtime.hub import hub, submission
-from realtime.hub.engine_recovery import DEATHS_ALONE
+from realtime.hub.engine_recovery import DEATHS, FEW
 from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import SIZE, due, endless, opened, rest, run_out, start
 from tests.fakes.simulated_server import SimulatedServer
@@ -99,7 +99,7 @@ def test_one_killed_from_outside_again_and_again_gets_all_its_streams_at_once_an
     listeners = [RecordingListener(server) for _ in range(3)]
     for listener, name in zip(listeners, "abc", strict=True):
         listener.send(endless(name))
-    for _ in range(2 * DEATHS_ALONE):
+    for _ in range(2 * DEATHS):
         rest(server)
         server.kill_engine()
         server.revive_engine()
@@ -235,7 +235,7 @@ def test_a_new_engine_is_given_many_in_several_goes_and_others_have_their_turn(
     assert submitted(server) == 0, "there is nobody to give them to"
     server.revive_engine()
     listener.send(protocol.Cancel(request_id="c", ref="c"))
-    for _ in range(3):
+    for _ in range(2 * (FEW + 1)):
         server.clock.advance(0)
         listener.hear_token()
     server.kill_engine()

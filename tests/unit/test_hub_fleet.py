@@ -8,7 +8,7 @@ import pytest
 from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Params
-from realtime.hub.engine_recovery import DEATHS_ALONE
+from realtime.hub.engine_recovery import DEATHS
 from realtime.hub.submission import REPLACEMENT_S
 from realtime.stream.stream import Stream
 from tests.fakes.recording_listener import RecordingListener
@@ -163,9 +163,9 @@ def test_a_long_prompt_has_short_ones_go_elsewhere(
 # -- a stream that kills engines -------------------------------------------------------------------
 
 
-def deaths(server: SimulatedServer, poison: str, most: int = 2000) -> list[list[str]]:
-    """Until all has ended, each engine that computes the poison dies, and soon another stands in its place:
-    what else each had on it."""
+def deaths(server: SimulatedServer, poison: str, says: int = 0, most: int = 2000) -> list[list[str]]:
+    """Until all has ended, each engine dies that computes what the poison says behind so many tokens, and
+    soon another stands in its place: what else each had on it."""
     names = {stream.number: stream.request_id for stream in server.hub.streams}
     found, back = list[list[str]](), dict[int, int]()
     for tick in range(most):
@@ -175,8 +175,10 @@ def deaths(server: SimulatedServer, poison: str, most: int = 2000) -> list[list[
         for number, one in enumerate(server.engines):
             while one.down:
                 server.deliver_down(number)
-            on_it = {names[stream] for stream in one.engine.scheduler.sequences} if one.alive else set()
-            if poison in on_it:
+            sequences = one.engine.scheduler.sequences if one.alive else {}
+            on_it = {names[stream] for stream in sequences}
+            said = [one.num_outputs for stream, one in sequences.items() if names[stream] == poison]
+            if said and said[0] >= says:
                 found.append(sorted(on_it - {poison}))
                 server.kill_engine(number)
                 back[number] = tick + 20
@@ -201,11 +203,43 @@ def test_a_stream_that_kills_its_engine_kills_no_other_but_where_it_is_tried(
     for name in [*others[count // 2 :], "poison"]:
         listener.send(start(name, prompt=f"Once {name}", params=SHORT, credit=PLENTY))
     found = deaths(server, "poison")
-    assert len(found) == 1 + DEATHS_ALONE
+    assert len(found) == DEATHS
     assert all(set(beside) <= set(found[0]) for beside in found[1:]), "others are where nobody is tried"
-    assert found[2:] == [[]] * (DEATHS_ALONE - 1), "and who has proven harmless goes there"
+    assert found[2:] == [[]] * (DEATHS - 2), "and who has proven harmless goes there"
     assert finals(listener) == dict.fromkeys(others, "length") | {"poison": "error"}
     assert [text(listener, name) for name in others] == undisturbed(others)
+
+
+@pytest.mark.parametrize("says", [1, 2, 5, 20])
+def test_one_that_kills_when_it_had_moved_on_kills_one_more_that_others_are_on(
+    server: SimulatedServer, listener: RecordingListener, says: int
+) -> None:
+    others = [str(number) for number in range(60)]
+    for name in [*others, "poison"]:
+        listener.send(start(name, prompt=f"Once {name}", params=SHORT, credit=PLENTY))
+    found = deaths(server, "poison", says)
+    assert len(found) == DEATHS
+    assert all(set(beside) <= set(found[1]) for beside in found[2:]), "others are where nobody is tried"
+    assert finals(listener) == dict.fromkeys(others, "length") | {"poison": "error"}
+    assert [text(listener, name) for name in others] == undisturbed(others)
+
+
+def test_engines_that_die_under_streams_that_rest_are_blamed_on_none_of_them(
+    server: SimulatedServer, listener: RecordingListener
+) -> None:
+    for name in "abc":
+        listener.send(endless(name, credit=Credit(limit=8)))
+    for _ in range(2 * DEATHS):
+        ticks(server, 20)
+        assert all(stream.out_of_credit for stream in server.hub.streams)
+        assert finals(listener) == {}
+        number = engine_of(server, "a")
+        server.kill_engine(number)
+        server.revive_engine(number=number)
+        for name in "abc":
+            limit = 8 + len(stream_of(server, name).output)
+            listener.send(protocol.Grant(request_id=name, limit=limit))
+    assert len(server.hub.streams) == 3
 
 
 def test_starts_are_taken_while_somebody_is_tried(

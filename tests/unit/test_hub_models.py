@@ -7,7 +7,7 @@ import pytest
 
 from midstream import protocol
 from midstream.protocol import Credit, Fork, Message, Params
-from realtime.hub.engine_recovery import DEATHS_ALONE
+from realtime.hub.engine_recovery import DEATHS
 from realtime.hub.models import KnownModel, Models
 from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import start
@@ -102,14 +102,14 @@ def test_whoever_is_suspected_of_one_models_engines_closes_no_other(
     server: SimulatedServer, listener: RecordingListener
 ) -> None:
     listener.send(start("culprit", model="other", params=SHORT, credit=PLENTY))
-    for death in range(1 + DEATHS_ALONE):
+    for death in range(1 + DEATHS):
         server.kill_engine(OTHER)
         listener.send(start(f"{death}", params=SHORT, credit=PLENTY))
         server.revive_engine(number=OTHER)
     ticks(server)
     ends = finals(listener)
     assert ends.pop("culprit") == "error"
-    assert list(ends.values()) == ["length"] * (1 + DEATHS_ALONE)
+    assert list(ends.values()) == ["length"] * (1 + DEATHS)
 
 
 def test_a_fork_has_the_model_of_what_it_forks(server: SimulatedServer, listener: RecordingListener) -> None:
