@@ -51,6 +51,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
 
     model: str
     name: str = ""  # by which it is asked for; else the last part of `model`
+    adapter: str = ""  # that is merged into its weights
     device: str = "auto"
     dtype: str = "auto"
     weights: str = "auto"  # on a CPU, or f32, bf16, q8, q4; auto is a GGUF file's own, q8 for a small one

@@ -45,6 +45,12 @@ def _facts(options: api.EngineOptions) -> tuple[Path, int, int, list[int]]:
 
     folder = resolve(options.model)
     check_folder(folder)
+    if options.adapter:
+        from engine.build.products import check_mergeable, narrow_width
+        from engine.model import adapter
+
+        check_mergeable(options, folder, narrow_width(options, folder, options.device))
+        adapter.check(resolve(options.adapter))
     try:
         config = AutoConfig.from_pretrained(folder)
         has_generation = (folder / "generation_config.json").is_file()

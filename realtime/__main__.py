@@ -110,7 +110,7 @@ async def serve(options: Options, listening: socket.socket) -> None:
         stream_memory=options.stream_memory_mib << 20,
         total_stream_memory=options.total_stream_memory_mib << 20,
         quotas=Quotas(allowance),
-        models=Models(KnownModel(entry.name, entry.aliases) for entry in models if _declares(options)),
+        models=Models(_known(options, models)),
     )
     fleet.hub = hub
     connections = OpenConnections(options.max_connections, options.connections_per_address or None, allowance)
@@ -204,9 +204,11 @@ def _models(options: Options) -> list[ModelEntry]:
         raise StartupError(str(problem)) from None
 
 
-def _declares(options: Options) -> bool:
-    """Whether it is known which models there are before engines say so."""
-    return options.fleet == "embedded" or bool(options.models)
+def _known(options: Options, models: list[ModelEntry]) -> list[KnownModel]:
+    """Those that are known before engines say what they have."""
+    if options.fleet == "static" and not options.models:
+        return []
+    return [KnownModel(entry.name, entry.aliases, entry.parent) for entry in models]
 
 
 def _served(hub: Hub, hello: api.Hello | None) -> str:

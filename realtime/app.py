@@ -25,6 +25,7 @@ from realtime.http.follow_and_steer_endpoint import routes as streams
 from realtime.http.guard import Access, caller_of, guarded
 from realtime.http.listing_endpoint import listing_endpoint
 from realtime.http.long_lived_routes import lasting, open_connection
+from realtime.http.model_endpoint import model_endpoint
 from realtime.http.openai.errors import error_response
 from realtime.http.openai.routes import routes as openai
 from realtime.http.openapi import document as openapi
@@ -70,6 +71,7 @@ class Endpoints:
         self.openai = openai(hub, connections, work, limits.max_message_bytes, timeouts)
         self.streams = streams(hub, credentials, connections, work, limits.max_message_bytes, timeouts)
         self.open: dict[str, Connection] = {}  # by session_id
+        self.change_model = model_endpoint(hub, credentials)
         self.list_streams = listing_endpoint(listings, credentials, work, lambda: len(self.open))
 
     async def realtime(self, websocket: WebSocket) -> None:
@@ -128,6 +130,7 @@ def guarded_routes(endpoints: Endpoints) -> list[Route | WebSocketRoute]:
             Route("/v1/realtime", websocket_alone),
             Route("/v1/realtime/client_secrets", client_secret_endpoint(credentials), methods=["POST"]),
             Route("/v1/streams", endpoints.list_streams),
+            Route("/v1/models/{model:name}", endpoints.change_model, methods=["POST"]),
             *endpoints.streams,
             observer=observer,
         ),

@@ -71,6 +71,9 @@ class ModelOptions:
         pattern=".*",
         right="a name",
     )
+    adapter: str = option(
+        "", "LoRA adapter to merge into the model: a local folder or a hub id", pattern=".*", right="a folder"
+    )
     device: str = option(
         "auto",
         "where the model runs: auto, cpu, cuda or cuda:N",
@@ -336,7 +339,7 @@ def _rows(of: type[ModelOptions]) -> list[_Option]:
 
 _SERVE, _ENGINE = _rows(Options), _rows(ListenOptions)
 # Of those that engines are made by, what is one's for the whole server.
-_OF_THE_SERVER = {"model", "model_name", "max_streams", "log_level", "log_format"}
+_OF_THE_SERVER = {"model", "model_name", "adapter", "max_streams", "log_level", "log_format"}
 _OF_A_MODEL = {
     row.name: row
     for row in _SERVE

@@ -7,6 +7,7 @@ import { Connection } from "./connection.js";
 import { Conversation } from "./conversation.js";
 import { byId } from "./dom.js";
 import { KeyPrompt } from "./key-prompt.js";
+import { ModelPicker } from "./model-picker.js";
 import { ReplayDialog } from "./replay-dialog.js";
 import { announce } from "./screen-reader.js";
 import { SettingsForm } from "./settings-form.js";
@@ -18,7 +19,7 @@ const STATES = { connecting: "connecting", open: "connected", reconnecting: "rec
 
 const keyPrompt = new KeyPrompt();
 const connection = new Connection(() => keyPrompt.key);
-const model = byId("model", HTMLSelectElement);
+const model = new ModelPicker(byId("model", HTMLSelectElement), () => keyPrompt.key);
 const question = byId("question", HTMLTextAreaElement);
 const settingsForm = new SettingsForm(byId("steering", HTMLFormElement));
 const client = () => connection.client;
@@ -65,8 +66,8 @@ function showConnection() {
   byId("try-now", HTMLButtonElement).hidden = state === "open" || state === "reconnecting";
   byId("try-now", HTMLButtonElement).textContent = state === "locked" ? "Enter a key" : "Try now";
   byId("ask", HTMLButtonElement).disabled = state !== "open";
-  const models = connection.client?.ready.models ?? [];
-  if (models.length) model.replaceChildren(...models.map((name) => new Option(name, name, false, name === model.value)));
+  const ready = connection.client?.ready;
+  if (ready?.models.length) model.show(ready.catalog ?? ready.models.map((name) => ({ name })));
   showKey();
   streamsPanel.update();
 }

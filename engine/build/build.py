@@ -11,7 +11,7 @@ import torch
 from engine import api, toy_model
 from engine.build.budgets import MAX_CONTEXTS, check_kv_tokens, decoding_rows, step_tokens, whole_blocks
 from engine.build.fingerprint import fingerprint
-from engine.build.products import narrow_width
+from engine.build.products import check_mergeable, narrow_width
 from engine.drafts.lookup import Lookup
 from engine.engine import Engine
 from engine.forward.interface import Runner
@@ -54,6 +54,8 @@ def build(options: api.EngineOptions, join: JoinRanks | None = None) -> tuple[En
 
 
 def _build_toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
+    if options.adapter:
+        raise ModelError("the toy has no weights for an adapter to change")
     if options.devices > 1:
         raise ModelError(f"the toy has no weights to share among {options.devices} devices: --devices 1 does")
     context = min(options.context or toy_model.CONTEXT, toy_model.CONTEXT)
@@ -99,11 +101,17 @@ def _build_model(options: api.EngineOptions, join: JoinRanks | None) -> tuple[En
 
     device = options.device if options.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
     folder = resolve(options.model)
+    width = narrow_width(options, folder, device)
+    if options.adapter:
+        check_mergeable(options, folder, width)
     ranks = _join_ranks(join, folder, device, options.devices)
     place = ranks.device if ranks else device
-    width = narrow_width(options, folder, device)
     if width is None:
         model = load(folder, dtype=options.dtype, device=place, attention=NAME, devices=options.devices)
+        if options.adapter:
+            from engine.model import adapter
+
+            adapter.merge(model, resolve(options.adapter))
         return build_around(model, folder, options, ranks)
     from engine.ggml import loading as ggml_loading
 

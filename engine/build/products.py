@@ -44,6 +44,17 @@ def narrow_width(options: EngineOptions, folder: Path, device: str) -> str | Non
     return options.weights
 
 
+def check_mergeable(options: EngineOptions, folder: Path, width: str | None) -> None:
+    """Raises `ModelError` where the weights cannot be those of an adapter merged into a model's."""
+    if (folder / GGUF_FILE).is_file() or width is not None:
+        raise ModelError(
+            "an adapter is merged into float weights: a model in safetensors has them, with --weights auto or"
+            " f32"
+        )
+    if options.devices > 1:
+        raise ModelError("an adapter cannot be merged into a model that devices share: --devices 1 can")
+
+
 def _is_better_in_eight_bits(folder: Path) -> bool:
     """Fewer bits are multiplied more slowly, by several rows and by prompts, and one row gains little where
     the weights are few: then their size is no reason either."""

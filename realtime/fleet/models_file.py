@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,8 @@ from realtime.fleet.fleet import PlaceError
 NAME = r"[\w.:-][\w.:/-]{0,127}"
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 FOREVER = "forever"
-OWN = ("source", "aliases", "replicas", "keep_alive")
+OWN = ("source", "aliases", "replicas", "keep_alive", "adapters")
+ADAPTERS_KEEP_ALIVE = "5m"
 
 
 class ModelEntry(NamedTuple):
@@ -31,6 +32,7 @@ class ModelEntry(NamedTuple):
     aliases: tuple[str, ...] = ()
     replicas: int = 1
     keep_alive_s: float | None = None  # None is for ever
+    parent: str | None = None  # of an adapter, the model that it changes
 
 
 def entries(options: Options) -> list[ModelEntry]:
@@ -57,15 +59,33 @@ class _Reader:
         models = tables.get("models")
         if not isinstance(models, dict) or not models:
             raise self._wrong("models", "there is no model: each is a table [models.NAME]")
-        found = [self._entry(name, table) for name, table in models.items()]
+        found = [entry for name, table in models.items() for entry in self._entries(name, table)]
         names = [name for entry in found for name in (entry.name, *entry.aliases)]
         twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
         if twice is not None:
             raise self._wrong("aliases", f"two models are called {twice!r}")
         return found
 
-    def _entry(self, name: str, table: Any) -> ModelEntry:
+    def _entries(self, name: str, table: Any) -> Iterator[ModelEntry]:
+        """A model, and those that are made of it by adapters."""
         key = f"models.{name}"
+        yield (base := self._entry(name, table, key))
+        adapters = table.get("adapters", {})
+        if not isinstance(adapters, dict):
+            raise self._wrong(f"{key}.adapters", f"it is {adapters!r}; it must be a table")
+        of_base = {option: value for option, value in table.items() if option not in OWN}
+        for adapter, said in adapters.items():
+            own = {"source": said} if isinstance(said, str) else said
+            if not isinstance(own, dict) or "adapters" in own:
+                raise self._wrong(
+                    f"{key}.adapters.{adapter}", "it must be a folder, or a table with a source"
+                )
+            whole = {"keep_alive": ADAPTERS_KEEP_ALIVE, **of_base, **own}
+            entry = self._entry(f"{name}:{adapter}", whole, f"{key}.adapters.{adapter}")
+            options = replace(entry.options, model=base.options.model, adapter=entry.options.model)
+            yield entry._replace(options=options, parent=name)
+
+    def _entry(self, name: str, table: Any, key: str) -> ModelEntry:
         if not isinstance(table, dict):
             raise self._wrong(key, "it must be a table")
         if not re.fullmatch(NAME, name):

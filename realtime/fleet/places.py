@@ -107,6 +107,7 @@ def engine_options(options: ModelOptions) -> api.EngineOptions:
     return api.EngineOptions(
         model=options.model,
         name=model_name(options),
+        adapter=options.adapter,
         device=options.device,
         devices=options.devices,
         dtype=options.dtype,

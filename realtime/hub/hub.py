@@ -205,6 +205,7 @@ class Hub:
             name=known.name,
             state=keeper.state if keeper is not None and known.awaited else state,
             aliases=list(known.aliases),
+            parent=known.parent,
             pinned=keeper is None or keeper.pinned,
             context=None if served is None else served.context,
             fingerprint=None if served is None else served.fingerprint,

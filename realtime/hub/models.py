@@ -39,6 +39,7 @@ class KnownModel(Struct, eq=False):
 
     name: str
     aliases: tuple[str, ...] = ()
+    parent: str | None = None  # of an adapter, the model that it changes
     served: ServedModel | None = None  # until it is known what it is
     keeper: Keeper | None = None  # None where its engines come and go by themselves
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.adapters import lora
+from tests.fakes.tiny_models import tiny_folder
 from tests.server.independent_client import Client, Stream, client_of
 from tests.server.server_process import POLL_S, Metrics, Served
 
@@ -115,6 +117,32 @@ async def test_one_models_death_is_nothing_to_the_other(served: Served) -> None:
         await served.until(lambda now: now.get(serving("large")) == 1)
         again = await begun(client, "large", "large")
         assert (await again.rest())["finish_reason"] == "length"
+
+
+async def test_an_adapter_is_a_model_of_its_own(tmp_path: Path) -> None:
+    base = tiny_folder(tmp_path, "llama")
+    lora(base, tmp_path / "own")
+    file = tmp_path / "models.toml"
+    file.write_text(f"""
+        [models.tiny]
+        source = "{base}"
+        kv_tokens = 1024
+        keep_alive = "1h"
+        adapters.own = "{tmp_path / "own"}"
+    """)
+    served = Served("--models", str(file), "--engine-spare", "off", "--exact", "off")
+    try:
+        _, told = await served.ask("/v1/models/tiny:own")
+        assert json.loads(told)["parent"] == "tiny"
+        async with client_of(served.url) as client:
+            streams = [await begun(client, name, name) for name in ("tiny", "tiny:own")]
+            assert {(await stream.rest())["finish_reason"] for stream in streams} == {"length"}
+            plain, changed = streams
+            assert plain.text != changed.text
+            resumed = [next(event for event in one.events if event["type"] == "resumed") for one in streams]
+            assert len({event["fingerprint"] for event in resumed}) == 2, "which nobody knew when they began"
+    finally:
+        served.end()
 
 
 def test_a_file_that_is_wrong_is_a_sentence(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_help_lists_every_command_with_the_server_and_without(
     assert COMMANDS in capsys.readouterr().out
     assert COMMANDS in midstream_in(client_alone, "--help").stdout
     assert re.findall(r"^  (\w+)", COMMANDS, re.MULTILINE) == [
-        *("serve", "engine", "keys", "chat", "run", "replay", "top")
+        *("serve", "engine", "keys", "chat", "run", "replay", "top", "models")
     ]
 
 

@@ -58,6 +58,29 @@ def test_without_a_file_there_is_the_one_that_the_options_name() -> None:
     assert named.name == "best"
 
 
+def test_adapters_are_models_of_their_own_that_have_the_bases_options(tmp_path: Path) -> None:
+    base, sql, law = read(
+        tmp_path,
+        """
+        [models.base]
+        source = "/srv/base"
+        aliases = ["b"]
+        replicas = 2
+        threads = 7
+
+        [models.base.adapters]
+        sql = "/srv/sql"
+        law = { source = "org/law", keep_alive = "forever", aliases = ["jurist"], threads = 5 }
+        """,
+    )
+    assert (base.name, base.parent, base.options.adapter) == ("base", None, "")
+    assert (sql.name, sql.parent, sql.aliases, sql.replicas) == ("base:sql", "base", (), 1)
+    assert (sql.options.model, sql.options.adapter, sql.options.threads) == ("/srv/base", "/srv/sql", 7)
+    assert sql.keep_alive_s == 300.0
+    assert (law.options.model, law.options.adapter, law.options.threads) == ("/srv/base", "org/law", 5)
+    assert (law.keep_alive_s, law.aliases, law.options.model_name) == (None, ("jurist",), "base:law")
+
+
 @pytest.mark.parametrize(
     ("said", "seconds"),
     [('"forever"', None), ('"90s"', 90.0), ('"2h"', 7200.0), ("0", 0.0), ("1.5", 1.5), ('"7"', 7.0)],
@@ -86,6 +109,13 @@ def test_how_long_a_model_is_kept(tmp_path: Path, said: str, seconds: float | No
         ),
         ('[models.a]\nsource = "toy"\nport = 1', "models.a.port: a model has no such key"),
         ('[models.a]\nsource = "toy"\nmax_streams = 1', "models.a.max_streams: a model has no such key"),
+        (
+            '[models.a]\nsource = "toy"\nadapters = ["b"]',
+            "models.a.adapters: it is ['b']; it must be a table",
+        ),
+        ('[models.a]\nsource = "toy"\nadapters.b = 1', "models.a.adapters.b: it must be a folder"),
+        ('[models.a]\nsource = "toy"\nadapters.b.keep_alive = 0', "models.a.adapters.b.source: it must be"),
+        ('[models.a]\nsource = "toy"\nadapters.b = { source = "x", port = 1 }', "models.a.adapters.b.port"),
         (
             '[models.a]\nsource = "toy"\n[models.b]\nsource = "toy"\naliases = ["a"]',
             "aliases: two models are called 'a'",

@@ -28,6 +28,7 @@ COMMANDS = """
   run     have a file of requests answered
   replay  play what was recorded again, and say whether the same comes
   top     watch which streams live
+  models  say which models are loaded, load and unload them
 
 `midstream command --help` lists the options of each."""
 
@@ -43,12 +44,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "command",
         metavar="command",
-        choices=["serve", "engine", "keys", "chat", "run", "replay", "top"],
+        choices=["serve", "engine", "keys", "chat", "run", "replay", "top", "models"],
         help="see above",
     )
     parser.add_argument("arguments", nargs=REMAINDER, help="the command's own")
     chosen = parser.parse_args(argv)
-    commands = {"chat": chat, "run": run, "replay": replay, "top": top}
+    commands = {"chat": chat, "run": run, "replay": replay, "top": top, "models": models}
     command = commands.get(chosen.command) or server_command(chosen.command)
     if command is None:
         print(NO_SERVER, file=sys.stderr)
@@ -92,6 +93,12 @@ def top(argv: Sequence[str]) -> int:
         return top_main(argv)
     except ModuleNotFoundError as missing:  # as above
         return without_library(missing)
+
+
+def models(argv: Sequence[str]) -> int:
+    from midstream.cli.models import main as models_main
+
+    return models_main(argv)
 
 
 def without_library(missing: ModuleNotFoundError) -> int:

@@ -37,7 +37,11 @@ def paths() -> dict[str, Any]:
         "/v1/chat/completions": {"post": chat},
         "/v1/completions": {"post": _completion("complete", "TextBody", "Completion", "Completion")},
         "/v1/models": {"get": _models()},
-        "/v1/models/{model}": {"parameters": [in_path("model", {"type": "string"})], "get": _model()},
+        "/v1/models/{model}": {
+            "parameters": [in_path("model", {"type": "string"})],
+            "get": _model(),
+            "post": _act(),
+        },
     }
 
 
@@ -79,6 +83,19 @@ def _model() -> dict[str, Any]:
         "responses": {
             "200": as_json("The model.", ref("Model")),
             **_refused(*KEY, "unknown_model"),
+        },
+    }
+
+
+def _act() -> dict[str, Any]:
+    return {
+        "operationId": "changeModel",
+        "tags": ["operations"],
+        "summary": "An admin has a model loaded, unloaded, pinned or let go.",
+        "requestBody": {"required": True, "content": {JSON: {"schema": ref("ModelRequest")}}},
+        "responses": {
+            "200": as_json("The model.", ref("CatalogModel")),
+            **refused(*KEY, "invalid_frame", "invalid_params", "unknown_model", "too_large", "unsupported"),
         },
     }
 

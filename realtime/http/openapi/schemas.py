@@ -16,6 +16,7 @@ import msgspec
 from midstream import protocol
 from realtime.http.client_secret_endpoint import ClientSecretRequest, ClientSecretResponse
 from realtime.http.follow_and_steer_endpoint import NOT_STEERING
+from realtime.http.model_endpoint import ModelRequest
 from realtime.http.openai.requests import ChatBody, TextBody
 from realtime.http.openai.response_types import (
     ChatChoice,
@@ -62,6 +63,8 @@ _BODIES = [
     ClientSecretRequest,
     ClientSecretResponse,
     Listing,
+    ModelRequest,
+    protocol.CatalogModel,
 ]
 _STEERING = [kind for kind in get_args(protocol.StreamFrame) if not issubclass(kind, NOT_STEERING)]
 _STEERED = [

@@ -1,26 +1,12 @@
-"""The listing of a server's live streams: fetched over HTTP, once a call. It blocks, and draws nothing.
-
-A key is sent to the server that was named and to no other: where that one says to look elsewhere, it is not
-followed.
-"""
+"""The listing of a server's live streams: fetched over HTTP, once a call. It blocks, and draws nothing."""
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
-from collections.abc import Mapping
-from http.client import HTTPException
-from typing import Any
-
-import msgspec
 from msgspec import Struct
 
-from midstream.errors import ConnectionLost, MidstreamError, ProtocolError, from_code
-from midstream.protocol import ERRORS
-from midstream.url import http_url
+from midstream.cli.ask_server import ask_server
 
 MAX_STREAMS = 1000  # streams that a server lists at once
-TIMEOUT_S = 5.0
 
 
 class Listed(Struct):
@@ -60,46 +46,6 @@ class Listing(Struct):
     server: Totals | None
 
 
-class _Error(Struct):
-    code: str
-    message: str
-
-
-class _ErrorResponse(Struct):
-    error: _Error
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
-_opener = urllib.request.build_opener(_NoRedirects())
-
-
 def fetch_listing(url: str, key: str | None) -> Listing:
     """The streams that whoever holds `key` may see."""
-    headers: Mapping[str, str] = {} if key is None else {"Authorization": f"Bearer {key}"}
-    request = urllib.request.Request(
-        f"{http_url(url, '/v1/streams')}?limit={MAX_STREAMS}", headers=dict(headers)
-    )
-    try:
-        with _opener.open(request, timeout=TIMEOUT_S) as response:
-            return msgspec.json.decode(response.read(), type=Listing)
-    except urllib.error.HTTPError as refused:
-        with refused:
-            raise _response_error(url, refused.code, refused.read()) from None
-    except (OSError, HTTPException) as error:
-        raise ConnectionLost(f"no connection to {url}: {error}", code=None, retryable=True) from None
-    except msgspec.DecodeError:
-        raise ProtocolError(f"{url} does not list its streams as Midstream does") from None
-
-
-def _response_error(url: str, status: int, body: bytes) -> MidstreamError:
-    try:
-        error = msgspec.json.decode(body, type=_ErrorResponse).error
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return ProtocolError(f"{url} answered with HTTP {status}: is that a Midstream server?")
-    if error.code not in ERRORS:
-        return ProtocolError(f"{url} answered with HTTP {status}: {error.message}")
-    return from_code(error.code, error.message)
+    return ask_server(url, f"/v1/streams?limit={MAX_STREAMS}", key, Listing, about="list its streams")
