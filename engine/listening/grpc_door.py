@@ -124,6 +124,8 @@ def _options() -> list[tuple[str, int]]:
         ("grpc.max_allowed_incoming_connections", limits.MOST_STRANGERS),
         ("grpc.server_handshake_timeout_ms", int(limits.JOIN_S * 1000)),
         ("grpc.max_connection_idle_ms", int(limits.JOIN_S * 1000)),
+        ("grpc.http2.max_pings_without_data", 0),  # or it would soon ask no more
+        ("grpc.http2.ping_timeout_ms", int((limits.UNTAKEN_S - limits.IDLE_S) * 1000)),
         ("grpc.keepalive_time_ms", int(limits.IDLE_S * 1000)),
         ("grpc.keepalive_timeout_ms", int((limits.UNTAKEN_S - limits.IDLE_S) * 1000)),
     ]

@@ -85,15 +85,15 @@ class Fleet:
 
     async def _load(self) -> api.Hello | None:
         """Those that are pinned, the first of them at once: our engines follow one by one, since each looks
-        how much memory there is. What the others are is read from their files."""
+        how much memory there is. What others are is read from their files, so that streams may wait for
+        them."""
         assert self.hub is not None
-        cold = [name for name, engines in self._own.items() if not engines.pinned]
-        for served in await self._models.outlined(cold):
+        first = next((name for name, engines in self._own.items() if engines.pinned), None)
+        for served in await self._models.outlined([name for name in self._own if name != first]):
             self.hub.models.serve(served)
         for known in self.hub.models:
             known.keeper = self._own.get(known.name)
-        pinned = [engines for engines in self._own.values() if engines.pinned]
-        hello = await pinned[0].open() if pinned else None
+        hello = None if first is None else await self._own[first].open()
         for name, engines in self._own.items():
             if engines.pinned:
                 engines.want()

@@ -154,7 +154,7 @@ class ModelEngines:
                 await self._told.wait()
                 wanted_s = now()
             self._told.clear()
-            await asyncio.sleep(min(LOOK_S, self._keep_alive_s) if self.state == "ready" else LOOK_S)
+            await asyncio.sleep(LOOK_S)
             if self.state != "ready":
                 if not self._hub.computes(self._model):
                     return

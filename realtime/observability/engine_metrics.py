@@ -71,7 +71,7 @@ class EngineMetrics:
             total = self._before[field] + self._sum(field)
             yield CounterMetricFamily(name, help_, value=total)
         yield CounterMetricFamily(
-            "midstream_engine_restarts", "Times that the engine was started again", value=self._restarts
+            "midstream_engine_restarts", "Times that an engine that served has ended", value=self._restarts
         )
         yield GaugeMetricFamily("midstream_engines", "Engines that serve", value=len(self._stats))
         yield self._by_model()

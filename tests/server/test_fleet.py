@@ -29,7 +29,7 @@ from tests.server.server_process import PATIENCE_S, Served
 
 Serve = Callable[..., Served]
 GREEDY = {"ignore_eos": True, "temperature": 0, "max_tokens": 80}
-SLOW = ("--toy-step-ms", "20")
+STEP_MS = "20"
 SILENCE_S = 1.0
 
 
@@ -58,8 +58,9 @@ def paused(stream: Stream) -> list[str]:
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[Served]:
-    """Engines, and a spare."""
-    served = Served("--engines", "3", "--engine-spare", "on", *SLOW, "--engine-silence-s", str(SILENCE_S))
+    """Engines that say what they are told to, and a spare. One for all: it takes seconds to start."""
+    kept = ("--engine-spare", "on", "--engine-silence-s", str(SILENCE_S))
+    served = Served("--engines", "3", *kept, "--toy-step-ms", STEP_MS, scripted=True)
     yield served
     served.tell()
     assert served.ended() == 0, served.log()
@@ -78,6 +79,41 @@ async def test_any_engine_may_die_under_streams_that_are_steered(
     assert watched.resumed_s, "somebody felt it"
 
 
+@pytest.mark.parametrize("says", ["", "some words "], ids=["at once", "later"])
+async def test_a_stream_that_kills_engines_is_found_and_changes_nobodys_text(
+    three: Served, says: str
+) -> None:
+    await whole(three, 3)
+    before = await restarts(three)
+    async with client_of(three.url) as client:
+        truth = await whole_text(client)
+        others = await started(client, 59)
+        culprit = await client.start("culprit", prompt=f"⟦{says}☠⟧", params={"max_tokens": 80})
+        final = await culprit.rest()
+        assert final["finish_reason"] == "error"
+        assert says.startswith(culprit.text), "its last word may die with an engine, each time"
+        assert bool(culprit.text) == bool(says)
+        assert await ends(others) == {("length", truth)}
+    assert 1 < await restarts(three) - before <= DEATHS
+    assert any(not paused(stream) for stream in others), "those of the other engines went on"
+    if not says:  # else one more has died before it was suspected, and who was not there is not tried
+        assert all(len(paused(stream)) <= 1 for stream in others), "and nobody was tried with it"
+
+
+async def test_all_engines_may_die_at_once(three: Served) -> None:
+    await whole(three, 3)
+    while len(processes := await asyncio.to_thread(lambda: three.engines)) < 4:
+        pass  # the spare is being replaced
+    async with client_of(three.url) as client:
+        truth = await whole_text(client)
+        streams = await started(client, 6)
+        await far(streams[-1], 5)
+        for victim in processes[:3]:  # without the spare it would take seconds
+            os.kill(victim, signal.SIGKILL)
+        assert await ends(streams) == {("length", truth)}
+        assert all(paused(stream) for stream in streams)
+
+
 async def test_while_one_engine_is_gone_the_server_is_ready_and_takes_starts(three: Served) -> None:
     await whole(three, 3)
     before = await restarts(three)
@@ -94,45 +130,6 @@ async def test_while_one_engine_is_gone_the_server_is_ready_and_takes_starts(thr
         assert reason == "length"
         assert paused(late) == []
         assert any(not paused(stream) for stream in streams), "those of the others did not feel it"
-
-
-async def test_all_engines_may_die_at_once(three: Served) -> None:
-    await whole(three, 3)
-    async with client_of(three.url) as client:
-        truth = await whole_text(client)
-        streams = await started(client, 6)
-        await far(streams[-1], 5)
-        for victim in three.engines:
-            os.kill(victim, signal.SIGKILL)
-        assert await ends(streams) == {("length", truth)}
-        assert all(paused(stream) for stream in streams)
-
-
-@pytest.mark.parametrize("says", ["", "some words "], ids=["at once", "later"])
-async def test_a_stream_that_kills_engines_is_found_and_changes_nobodys_text(
-    scripted_three: Served, says: str
-) -> None:
-    served = scripted_three
-    await whole(served, 3)
-    before = await restarts(served)
-    async with client_of(served.url) as client:
-        truth = await whole_text(client)
-        others = await started(client, 59)
-        culprit = await client.start("culprit", prompt=f"⟦{says}☠⟧", params={"max_tokens": 80})
-        final = await culprit.rest()
-        assert (final["finish_reason"], culprit.text) == ("error", says)
-        assert await ends(others) == {("length", truth)}
-    assert 1 < await restarts(served) - before <= DEATHS
-    assert any(not paused(stream) for stream in others), "those of the other engines went on"
-    if not says:  # else one more has died before it was suspected, and who was not there is not tried
-        assert all(len(paused(stream)) <= 1 for stream in others), "and nobody was tried with it"
-
-
-@pytest.fixture(scope="module")
-def scripted_three() -> Iterator[Served]:
-    served = Served("--engines", "3", "--engine-spare", "on", *SLOW, scripted=True)
-    yield served
-    served.end()
 
 
 async def whole_text(client: Client, name: str = "undisturbed") -> str:
@@ -154,7 +151,7 @@ class Fleet:
         self.known, self.ours = str(authority.cert), list(map(str, authority.signed("gateway")))
         cert, key = map(str, authority.signed("engine"))
         self.certified = ("--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-file", self.known)
-        shown = ("--token-file", str(self.token), "--toy-step-ms", "30")
+        shown = ("--token-file", str(self.token), "--toy-step-ms", "15")
         self.tcp = ListeningEngine(*shown)
         self.unix = ListeningEngine(*shown, listen=f"unix:{folder}/engine")
         self.tls = ListeningEngine(*shown, *self.certified)
@@ -247,7 +244,7 @@ async def test_engines_of_others_are_used_left_and_upgraded_under_streams(
     async with static_fleet(tmp_path, serve) as (fleet, proxies, served), client_of(served.url) as client:
         truth = await whole_text(client)
 
-        long = await started(client, 16, max_tokens=4000)
+        long = await started(client, 12, max_tokens=4000)
         await far(long[-1], 5)
         fleet.name(fleet.unix.address)
         await served.until(lambda now: now["midstream_engines"] == 1)

@@ -14,6 +14,7 @@ from engine import api
 from realtime.background_tasks import BackgroundTasks
 from realtime.fleet import fleet as fleet_module
 from realtime.fleet.fleet import EnginePlace, Fleet, PlaceError
+from realtime.fleet.served_models import ServedModels
 from realtime.fleet.supervisor import Patience
 from tests.fakes.engine_links import HELLO, Begun, Link
 from tests.fakes.simulated_client import SIZE
@@ -44,7 +45,12 @@ class Place:
 class Run:
     """A fleet of these, with a hub that has nothing else."""
 
-    def __init__(self, *places: Place | EnginePlace, spare: bool = False) -> None:
+    def __init__(
+        self,
+        *places: Place | EnginePlace,
+        spare: bool = False,
+        keep_alive_s: dict[str, float] | None = None,
+    ) -> None:
         self.begun = Begun()
         self.fleet = Fleet(
             [each.place if isinstance(each, Place) else each for each in places],
@@ -52,6 +58,8 @@ class Run:
             BackgroundTasks(),
             patience=Patience(silence_s=1000, start_s=1000, answer_s=1000),
             spare=spare,
+            models=ServedModels({"toy": api.EngineOptions(model="toy")}),
+            keep_alive_s=keep_alive_s,
         )
         self.fleet.hub = self.hub = SimulatedServer(SIZE).hub
         self.hub.engine_lost(0)  # the server's own
@@ -251,6 +259,32 @@ async def test_engines_of_another_model_serve_it_beside(caplog: pytest.LogCaptur
     async with started(Run(a, b), engines=2) as run:
         served = {known.name: known.served for known in run.hub.models}
         assert {name: one and one.context for name, one in served.items()} == {"toy": 4096, "other": 99}
+
+
+async def test_a_model_that_is_let_go_at_once_is_looked_at_now_and_then() -> None:
+    place = Place("a")
+    run = Run(place.place._replace(model="toy"), keep_alive_s={"toy": 0.0})
+    known = run.hub.models.find("toy")
+    looks = list[str]()
+
+    def look(model: str) -> bool:
+        looks.append(model)
+        return True
+
+    run.hub.wants = look  # type: ignore[method-assign]
+    async with running(run):
+        assert await run.fleet.start() is None, "nothing is loaded before somebody wants it"
+        assert known.keeper is not None
+        known.keeper.want()
+        link = await place.made.get()
+        while not run.serving:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert len(looks) <= 1, "else the event loop does nothing else"
+        run.hub.wants = lambda model: False  # type: ignore[method-assign]
+        await link.ended.wait()
+        assert run.serving == []
 
 
 # -- where they are --------------------------------------------------------------------------------

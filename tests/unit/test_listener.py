@@ -3,6 +3,7 @@ whatever they like: who may join, and what becomes of the streams of one that go
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from engine.listening.listener import Door, DoorError, Listener
 from engine.listening.socket_door import SocketDoor
 from realtime.certificates import Certificates
 from tests.fakes.certificates import Authority
+from tests.fakes.cutting_proxy import CuttingProxy
 from tests.fakes.engine_links import HELLO
 
 PATIENCE_S = 10.0
@@ -116,7 +118,7 @@ class GrpcGateway(Gateway):
     def join(self, token: str = TOKEN) -> Gateway:
         call = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")
         said = iter(self._said.get, None)
-        self._call = call(said, metadata=showing(token), timeout=PATIENCE_S)
+        self._call = call(said, metadata=showing(token), timeout=2 * PATIENCE_S)
         self._call.initial_metadata()  # whoever joins later comes later
         return self
 
@@ -489,6 +491,21 @@ def test_a_gateway_whose_machine_takes_nothing_is_given_up(
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
     assert engine.next_commands() == [api.Cancel(1)]
+
+
+@pytest.mark.parametrize("door", ["grpc"], indirect=True)
+async def test_a_gateway_of_which_grpc_hears_nothing_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, fleet: Fleet, door: Door, listens: Callable[..., SimulatedEngine]
+) -> None:
+    monkeypatch.setattr(limits, "IDLE_S", 1)
+    monkeypatch.setattr(limits, "UNTAKEN_S", 2)
+    engine = listens(door)
+    async with CuttingProxy(int(engine.address.rpartition(":")[2])) as proxy:
+        gateway = fleet.gateway(f"grpc:tls:{proxy.url.removeprefix('http://')}")
+        await asyncio.to_thread(with_streams, engine, gateway, 1)
+        proxy.cut("silence")
+        assert await asyncio.to_thread(engine.next_commands) == [api.Cancel(1)]
+        gateway.close()
 
 
 # -- its end ---------------------------------------------------------------------------------------
