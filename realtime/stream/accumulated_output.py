@@ -95,7 +95,7 @@ class Output:
 
     def text(self, count: int, *, flushed: bool) -> str:
         """What was released with the first `count` tokens; `flushed`: and with the stream's end."""
-        return self._text.text if flushed else self._text.text[: self._end(count)]
+        return self._text.text if flushed else self._text.text[: self.length_with(count)]
 
     def content(self) -> str:
         """All that was released."""
@@ -107,6 +107,10 @@ class Output:
     @property
     def calls(self) -> list[Call]:
         return [] if self.spans is None else self.spans.calls
+
+    def length_with(self, tokens: int) -> int:
+        """Of the content that was released with the first so many."""
+        return self._ends[tokens - 1] if tokens else 0
 
     def token_with(self, character: int) -> int:
         """With which this character of the content was released."""
@@ -167,7 +171,7 @@ class Output:
         """
         if injected is not None and self.spans is not None:
             self.spans.cut_injected(injected)
-        sent = self._end(index)
+        sent = self.length_with(index)
         self._text = self._text.rewound(self.tokens, index, sent, stop, self._min_tokens)
         del self.tokens[index:], self._ends[index:]
         self._injected = self.injected(before=index) if injected is None else injected
@@ -186,9 +190,6 @@ class Output:
             again.spans = again._text = self.spans.forked(request_id)
         again.cut(index, stop)
         return again
-
-    def _end(self, count: int) -> int:
-        return self._ends[count - 1] if count else 0
 
 
 def _first_of(injections: list[tuple[int, array[int]]], count: int) -> list[tuple[int, array[int]]]:

@@ -985,10 +985,12 @@ class Stream:
         self._emit(self._rewound(index))
 
     def _take_back(self, index: int) -> None:
-        """Nobody need be told, but who was told of it."""
-        told = self.outbox.sent > index
+        """Nobody need be told, but who was told of it, or of text that is held back again since it may begin
+        what the stream stops at now."""
+        sent = self.outbox.sent
+        length = self.output.length_with(sent)
         self._truncate(index, by_guard=True)
-        if told:
+        if sent > index or self.output.text_length < length:
             self._emit(self._rewound(index))
 
     def _let_through(self) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
 
 from midstream import protocol
 from midstream.protocol import Credit, Fork, Guard, Params
-from tests.fakes.checking_client import Account, Reader
+from tests.fakes.checking_client import Account, Reader, spelled
 from tests.fakes.simulated_client import rest, run_out, start
 from tests.fakes.simulated_server import EngineSize, SimulatedServer
 
@@ -150,6 +151,24 @@ def test_what_is_injected_as_a_guard_pauses_is_not_lost(overlap: bool) -> None:
         assert tokens == INJECTED
         assert index <= account.final.index
         assert account.final.usage.injected_tokens == len(INJECTED)
+
+
+@OVERLAPS
+def test_what_is_held_back_again_as_a_guard_pauses_is_told_to_be_taken_back(overlap: bool) -> None:
+    _, free = told()
+    for at in range(2, 12):
+        guard = Guard(name="g", do="pause", regex=f"(?s:{re.escape(spelled(free.tokens[at : at + 1]))})")
+        server, reader = opened(overlap=overlap)
+        reader.send(start(params=asked(), credit=Credit(limit=at)))
+        rest(server)
+        account = reader.accounts[0]
+        stop = account.text[-2:] + spelled(free.tokens[at : at + 1]) + "no more"
+        reader.send(protocol.Adjust(request_id="a", params=Params(stop=[stop], guards=[guard])))
+        reader.send(protocol.Grant(request_id="a", limit=60))
+        while account.final is None:
+            rest(server)
+            reader.let_through()
+        assert account.text == free.text
 
 
 @OVERLAPS
