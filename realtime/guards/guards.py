@@ -11,6 +11,7 @@ import copy
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Literal, NamedTuple, Protocol
 
@@ -95,6 +96,21 @@ class Counts(NamedTuple):
     arguments: int = 0
     all_arguments: int = 0
     reasoning_tokens: int = 0
+
+
+class _Said:
+    """The texts of what is written, each put together once however many guards have found something in it."""
+
+    def __init__(self, written: Written) -> None:
+        self.written = written
+
+    @cached_property
+    def content(self) -> str:
+        return self.written.content()
+
+    @cached_property
+    def reasoning(self) -> str:
+        return self.written.reasoning()
 
 
 class Copy(NamedTuple):
@@ -233,38 +249,41 @@ class Guards:
         self, finds: dict[int, Find], written: Written, seconds: float, acts: Acts
     ) -> list[Verdict]:
         verdicts = list[Verdict]()
+        said = _Said(written)
         for at, guard in enumerate(self.asked):
             verdict = self._of_budget(guard, written, seconds, acts) if guard.budget else None
-            if at in finds:
-                verdict = self._of_find(guard, finds[at], written, acts)
+            if at in finds:  # what all of them tell of one token is no more than one may
+                verdict = self._of_find(guard, finds[at], said, acts, DETAIL // len(finds))
             if verdict is not None:
                 verdicts.append(verdict)
                 if verdict.do != "tell":
                     break
         return verdicts
 
-    def _of_find(self, guard: Guard, find: Find, written: Written, acts: Acts) -> Verdict | None:
+    def _of_find(self, guard: Guard, find: Find, said: _Said, acts: Acts, most: int) -> Verdict | None:
+        """`most`: characters that are looked back through to tell of it."""
+        written = said.written
         do, last = action(guard, acts), len(written) - 1
         if do == "pause" and acts.passed(guard, last):
             return None
         goes_back = do in ("rewind", "finish")
-        index, detail = self._where(find, written, MOST_BACK if goes_back else DETAIL)
+        index, detail = self._where(find, said, MOST_BACK if goes_back else most)
         if not detail and isinstance(guard.path, str):  # which no value stands at
             detail = guard.path
         return _verdict(guard, do, min(index, last) if goes_back else last, detail, written, acts)
 
-    def _where(self, find: Find, written: Written, most: int) -> tuple[int, str]:
+    def _where(self, find: Find, said: _Said, most: int) -> tuple[int, str]:
         """The token with which that begins which was found, and what it says."""
-        hit = find.hit
+        hit, written = find.hit, said.written
         if find.kind == "call":
             call = written.calls[find.call]
             return written.token_that_spells(call.name, call.index), call.name
         if find.kind == "content":
-            text = written.content()
+            text = said.content
             begin = hit.begins(text, most)
             token = written.token_with(begin)
         elif find.kind == "reasoning":
-            text = written.reasoning()
+            text = said.reasoning
             begin = hit.begins(text, most)
             token = self._begin + bisect_right(self._reasoning_ends, begin)
         else:

@@ -44,7 +44,8 @@ class Hit(NamedTuple):
             return self.begin
         until = min(len(text), self.end + (not self.closes))
         if not self.quoted:
-            return self.begin + self.pattern.begin(text[self.begin : until], self.end - self.begin, most)
+            since = max(self.begin, self.end - most - 1)  # no more is read, and one asks what stood before
+            return since + self.pattern.begin(text[since:until], self.end - since, most)
         said, places = decoded(text, self.begin, until, 6 * most)
         end = bisect_left(places, self.end)
         return places[self.pattern.begin(said, end, most)] if end else self.begin

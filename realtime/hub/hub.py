@@ -52,15 +52,12 @@ from realtime.text.served_model import ServedModel
 
 log = logging.getLogger(__name__)
 
-NEWS_A_TURN = 256  # streams of which news are taken in before others have their turn
+NEWS_A_TURN = 256  # tokens that are taken in before others have their turn
+GUARDED_TOKEN = 32  # as how many one counts that guards read
 FINAL_NEWS = 16  # as how many the news of an end count: it is logged, and much is brought to an end
 TOKEN_S = 150e-9  # what a token costs the engine that it is told of, and may have computed already
 LEFT_A_TURN = 64  # streams that are left behind by a listener, likewise
 LONG_TEXT = 2_000  # characters; fewer are tokenized in a millisecond or so, more in a thread
-
-
-def _news_weight(one: StreamNews) -> int:
-    return FINAL_NEWS if one.news is not None and one.news.finish is not None else 1
 
 
 def _count(quota: StreamQuota, news: api.News) -> None:
@@ -147,7 +144,9 @@ class Hub:
         self._submissions: dict[str, Submission] = {}  # by model
         self._submission_to: dict[int, Submission] = {}  # by engine, also those that are gone
         self._losing = Slices(self._lose_engine, most=NEWS_A_TURN, next_turn=next_turn)
-        self._news = Slices(self._receive_slice, most=NEWS_A_TURN, next_turn=next_turn, weight=_news_weight)
+        self._news = Slices(
+            self._receive_slice, most=NEWS_A_TURN, next_turn=next_turn, weight=self._news_weight
+        )
         self._leaving = Slices(self._leave, most=LEFT_A_TURN, next_turn=next_turn)
         self._left: dict[Stream, Left] = {}  # and not brought in order yet
         self._leavings = itertools.count()
@@ -313,6 +312,14 @@ class Hub:
         now = self._clock()
         self._observer.stepped(number, output, now)
         self._news.add(StreamNews(engine, output, news, now) for news in (*output.news, None))
+
+    def _news_weight(self, one: StreamNews) -> int:
+        if one.news is None:
+            return 1
+        entry = self._registry.by_number(one.news.stream)
+        guarded = entry is not None and entry.stream.context.guards is not None
+        tokens = len(one.news.tokens) * (GUARDED_TOKEN if guarded else 1)
+        return max(1, tokens, FINAL_NEWS if one.news.finish is not None else 0)
 
     def _receive_slice(self, some: list[StreamNews]) -> None:
         delivered = list[StreamNews]()

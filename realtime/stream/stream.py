@@ -66,6 +66,7 @@ GRACE_MS = 30_000  # that a stream waits for somebody to attach
 STREAM_BYTES = 4096  # as measured
 LEAST_HISTORY_BYTES = 4 << 10  # of events that nobody is known to have read, where the account is full
 UNREAD_LIMIT = 512 << 10  # bytes that may wait to be given out before nothing more may be asked for
+GUARDED_AHEAD = 32  # tokens that are decoded, at most, before guards have read those that were
 HOLDING: tuple[PauseReason, ...] = ("client", "detached", "tool_call", "guard")  # does not pass by itself
 End = tuple[FinishReason, str | None]  # why it ended, and what exactly ended it
 
@@ -269,6 +270,8 @@ class Stream:
         limit = self.credit.grantable(
             self.outbox.sent, room=self._memory.account.room, token_bytes=self._token_bytes
         )
+        if self.context.guards is not None:
+            limit = min(limit, len(self.output) + GUARDED_AHEAD)
         reasoning = self._reasoning_room
         return limit if reasoning is None else min(limit, len(self.output) + reasoning)
 
@@ -328,7 +331,8 @@ class Stream:
         if self._counts_reasoning and self._commands.waiting:
             return  # how much it may reason is not known before that is answered
         limit = self._grantable()
-        if self.credit.is_worth_granting(limit, self.outbox.sent):
+        taken = self.outbox.sent if self.context.guards is None else len(self.output)
+        if self.credit.is_worth_granting(limit, taken):
             self.credit.granted = limit
             self._commands.send(api.Grant(self.number, limit))
             self._update_memory()
@@ -684,6 +688,8 @@ class Stream:
         effective = self._receive_news(news, now)
         self._make_commands()
         self._close_reasoning()
+        if self.context.guards is not None:
+            self._send_grant()
         self._update_memory()
         return effective
 

@@ -19,7 +19,7 @@ from engine.listening.grpc_door import GrpcDoor
 from engine.listening.listener import Door, Listener
 from engine.listening.socket_door import SocketDoor
 from realtime.certificates import Certificates
-from realtime.hub.engine_recovery import DEATHS
+from realtime.hub.engine_recovery import DEATHS, FEW
 from tests.fakes.certificates import Authority
 from tests.fakes.cutting_proxy import CuttingProxy
 from tests.fakes.engine_links import HELLO
@@ -74,9 +74,12 @@ async def test_any_engine_may_die_under_streams_that_are_steered(
 ) -> None:
     monkeypatch.setattr(fleet_deaths, "LENGTH", 100)
     monkeypatch.setattr(fleet_deaths, "SEEDS", range(1))
-    score, watched = await fleet_deaths.strike(three, blow, 3 if blow == signal.SIGKILL else 1, clients=1)
-    assert score.wrong == []
-    assert watched.resumed_s, "somebody felt it"
+    for _ in range(3):  # an engine may have been left to those who are tried there
+        score, watched = await fleet_deaths.strike(three, blow, 3 if blow == signal.SIGKILL else 1, clients=1)
+        assert score.wrong == []
+        if watched.resumed_s:
+            return
+    raise AssertionError("nobody felt it")
 
 
 @pytest.mark.parametrize("says", ["", "some words "], ids=["at once", "later"])
@@ -88,6 +91,8 @@ async def test_a_stream_that_kills_engines_is_found_and_changes_nobodys_text(
     async with client_of(three.url) as client:
         truth = await whole_text(client)
         others = await started(client, 59)
+        for stream in others:
+            await far(stream, 2 * FEW)  # else they would be suspected as well
         culprit = await client.start("culprit", prompt=f"⟦{says}☠⟧", params={"max_tokens": 80})
         final = await culprit.rest()
         assert final["finish_reason"] == "error"

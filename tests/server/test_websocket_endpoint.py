@@ -24,6 +24,15 @@ async def test_the_first_message_says_what_is_served(server: Served) -> None:
             "session_id": ready["session_id"],
             "models": ["toy"],
             "fingerprint": ready["fingerprint"],
+            "catalog": [
+                {
+                    "name": "toy",
+                    "state": "ready",
+                    "context": 8192,
+                    "fingerprint": ready["fingerprint"],
+                    "pinned": True,
+                }
+            ],
             "limits": {
                 "max_message_bytes": 2**20,
                 "streams_per_connection": 1000,

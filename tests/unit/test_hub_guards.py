@@ -10,6 +10,8 @@ import pytest
 
 from midstream import protocol
 from midstream.protocol import Credit, Fork, Guard, Params
+from realtime.hub import hub
+from realtime.stream.stream import GUARDED_AHEAD
 from tests.fakes.checking_client import Account, Reader, spelled
 from tests.fakes.simulated_client import rest, run_out, start
 from tests.fakes.simulated_server import EngineSize, SimulatedServer
@@ -102,6 +104,27 @@ def test_a_fork_with_its_parents_guards_is_its_parent_wherever_it_begins() -> No
         reader.send(fork)
         rest(server)
         assert reader.accounts[1].tokens == whole.tokens
+
+
+def test_no_more_is_decoded_than_a_few_tokens_ahead_of_what_they_have_read() -> None:
+    server, reader = opened()
+    reader.send(start(params=asked(VOWELS, max_tokens=400), credit=Credit(limit=400)))
+    while len(reader.accounts[0].tokens) < 100:
+        server.tick()
+        for sequence in server.engine.scheduler.sequences.values():
+            assert sequence.credit <= len(server.hub.streams[0].output) + GUARDED_AHEAD
+
+
+def test_others_have_their_turn_between_few_tokens_that_guards_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "GUARDED_TOKEN", hub.NEWS_A_TURN)
+    server, reader = opened()
+    for name in "abc":
+        reader.send(start(name, params=asked(VOWELS)))
+    while not any(outputs := [len(stream.output) for stream in server.hub.streams]):
+        server.tick()
+    assert outputs == [1, 0, 0]
+    server.clock.advance(0)
+    assert [len(stream.output) for stream in server.hub.streams] == [1, 1, 0]
 
 
 def test_a_fork_may_be_free_of_them() -> None:
