@@ -80,9 +80,21 @@ CALLING: Frame = {
     "on_tool_call": "continue",
 }
 START = PLAIN_START | CALLING | {"prompt": None, "messages": [{"role": "user", "content": "x"}]}
+FAR = [f"[^q]*[a-z][\\w\\W]{{100}}{char}" for char in "cdefghijklmnopqr"]  # often found, and from far back
+GUARDED_START: Frame = {
+    "type": "start",
+    "prompt": "x",
+    "params": {
+        "guards": [{"name": str(at), "do": "tell", "regex": regex} for at, regex in enumerate(FAR)],
+        "ignore_eos": True,
+        "max_tokens": 4_000,
+    },
+    "credit": {"limit": LONGEST},
+}
 KINDS: dict[str, Frame] = {
     "start again": START,
     "start with other content": START | {"messages": [{"role": "user", "content": "y"}]},
+    "start guarded": GUARDED_START,
     "credit": {"type": "credit", "limit": LONGEST},
     "pause": {"type": "pause", "ref": "p"},
     "pause and release": {"type": "pause", "kv": "release", "ref": "p"},
@@ -112,15 +124,17 @@ KINDS: dict[str, Frame] = {
     "fork from a token": FORK | {"at": 60, "params": {"max_tokens": 4_000, "seed": 1}},
     "fork and end": FORK | {"at": 60, "params": {"max_tokens": 61, "seed": 1}},
 }
-ANEW = {kind for kind, frame in KINDS.items() if frame.get("fork")}
+ANEW = {kind for kind, frame in KINDS.items() if frame.get("fork") or frame is GUARDED_START}
 
 
 def encoded(kind: str, name: str, number: int) -> bytes:
     """A frame about the stream of that name, or a start of another, of that number."""
     frame: Frame = {"request_id": name} | KINDS[kind]
     if kind in ANEW:
+        frame["request_id"] = f"{name} {number}"
+    if "fork" in frame:
         at = {"at": frame.pop("at")} if "at" in frame else {}
-        frame |= {"request_id": f"{name} {number}", "fork": {"request_id": name, **at}}
+        frame["fork"] = {"request_id": name, **at}
     if frame["type"] == "tool_result":
         frame["call_id"] = call_id_of(name, 1)
     return msgspec.json.encode(frame)

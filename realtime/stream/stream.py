@@ -710,11 +710,11 @@ class Stream:
         held = news.finish is not None and news.finish.held and bool(self._tools.missing) and not withheld
         if held:
             self._truncate(len(self.output) - 1)  # the end token: the turn is open yet
+            if self._paused is None:  # before what commands did: they came behind that token
+                self._pause("tool_call", len(self.output), now)
         replied = [self._receive_reply(change, now) for change in news.changes]
         effective = [pending for pending in replied if pending is not None and pending.wants_reply]
         if held:
-            if self._paused is None:
-                self._pause("tool_call", len(self.output), now)
             self._put_in_due()
             self._go_on_behind_results()  # which came in the very step in which the turn ended
         elif news.finish is not None and withheld and news.finish.reason in ("eos", "length"):

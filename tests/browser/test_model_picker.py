@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.server.server_process import Served
+from tests.server.server_process import Served, serving_models
 
 FILE = """
 [models.large]
@@ -21,11 +21,8 @@ keep_alive = "1h"
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    file = tmp_path_factory.mktemp("models") / "models.toml"
-    file.write_text(FILE)
-    server = Served("--models", str(file), "--engine-spare", "off")
-    yield server
-    server.end()
+    with serving_models(tmp_path_factory.mktemp("models"), FILE) as served:
+        yield served
 
 
 def test_it_says_what_is_loaded_and_asks_again_when_somebody_chooses(

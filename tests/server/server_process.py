@@ -10,7 +10,8 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
@@ -140,6 +141,19 @@ class Served:
         except ProcessLookupError:
             return False
         return True
+
+
+@contextmanager
+def serving_models(folder: Path, models: str) -> Iterator[Served]:
+    """A server with these models, as a file in the folder says, that ends as it should."""
+    file = folder / "models.toml"
+    file.write_text(models)
+    served = Served("--models", str(file), "--engine-spare", "off")
+    yield served
+    served.tell()
+    assert served.ended() == 0, served.log()
+    assert "Traceback" not in served.log()
+    served.end()
 
 
 def command(*arguments: str) -> list[str]:

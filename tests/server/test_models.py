@@ -16,7 +16,7 @@ import pytest
 from tests.fakes.adapters import lora
 from tests.fakes.tiny_models import tiny_folder
 from tests.server.independent_client import Client, Stream, client_of
-from tests.server.server_process import POLL_S, Metrics, Served
+from tests.server.server_process import POLL_S, Metrics, Served, serving_models
 
 GREEDY = {"ignore_eos": True, "temperature": 0, "max_tokens": 40}
 FILE = """
@@ -33,14 +33,8 @@ toy_step_ms = 20
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    file = tmp_path_factory.mktemp("models") / "models.toml"
-    file.write_text(FILE)
-    served = Served("--models", str(file), "--engine-spare", "off")
-    yield served
-    served.tell()
-    assert served.ended() == 0, served.log()
-    assert "Traceback" not in served.log()
-    served.end()
+    with serving_models(tmp_path_factory.mktemp("models"), FILE) as served:
+        yield served
 
 
 async def begun(client: Client, name: str, model: str | None) -> Stream:

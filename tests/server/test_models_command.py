@@ -15,7 +15,7 @@ import pytest
 
 from realtime.keys_command import main as keys
 from tests.server.independent_client import client_of
-from tests.server.server_process import PATIENCE_S, POLL_S, Served, environment
+from tests.server.server_process import PATIENCE_S, POLL_S, Served, environment, serving_models
 
 FILE = """
 [models.large]
@@ -31,11 +31,8 @@ toy_step_ms = 20
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    file = tmp_path_factory.mktemp("models") / "models.toml"
-    file.write_text(FILE)
-    served = Served("--models", str(file), "--engine-spare", "off")
-    yield served
-    served.end()
+    with serving_models(tmp_path_factory.mktemp("models"), FILE) as served:
+        yield served
 
 
 async def command(served: Served, *words: str, key: str = "") -> subprocess.CompletedProcess[str]:

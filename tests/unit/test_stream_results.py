@@ -135,7 +135,7 @@ def test_a_turn_that_ends_in_the_step_in_which_its_last_result_goes_in_goes_on_b
     one.stream.receive_news(news, one.now)
     assert one.commands[-1] == api.Resume(7)
     one.answer(api.Resumed(one.index))
-    assert kinds(one.take())[-3:] == ["Injected", "Paused", "Resumed"]
+    assert kinds(one.take())[-3:] == ["Paused", "Injected", "Resumed"], "the token came first"
 
 
 def test_but_not_where_another_call_came_since() -> None:
