@@ -103,6 +103,12 @@ class _Said:
 
     def __init__(self, written: Written) -> None:
         self.written = written
+        self._arguments = dict[int, str]()
+
+    def arguments(self, call: int) -> str:
+        if call not in self._arguments:
+            self._arguments[call] = "".join(self.written.calls[call].arguments)
+        return self._arguments[call]
 
     @cached_property
     def content(self) -> str:
@@ -287,7 +293,7 @@ class Guards:
             begin = hit.begins(text, most)
             token = self._begin + bisect_right(self._reasoning_ends, begin)
         else:
-            text = "".join(written.calls[find.call].arguments)
+            text = said.arguments(find.call)
             begin = hit.begins(text, most)
             token = self._begin + bisect_right(self._arguments_ends, find.base + begin)
         return token, text[begin : hit.end]
