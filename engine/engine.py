@@ -28,6 +28,7 @@ from engine.step.drafting import Drafting
 from engine.step.executor import Executor, Result
 from engine.step.lifecycle import Lifecycle
 from engine.step.steering import Steering
+from engine.step.step_times import StepTimes
 from engine.step.swapping import BlockCopier, Swapping
 from engine.structure.matcher import GrammarError
 from engine.structure.vocabulary import Vocabulary
@@ -49,6 +50,7 @@ class Engine:
         idle_memory: IdleMemory | None = None,
         vocabulary: Vocabulary | None = None,
         drafting: Drafting | None = None,
+        times: StepTimes | None = None,
     ) -> None:
         assert not (overlap and drafting), "nobody can tell what follows a token that is not known"
         self.runner = runner
@@ -66,6 +68,7 @@ class Engine:
             patient=not retry,
         )
         self._drafting = drafting or Drafting(scheduler, None)
+        self._times = times
         self._executor = Executor(runner, sampler, self._constraining, overlap=overlap, retry=retry)
         self._swapping = Swapping(scheduler.host_cache, copier)
         self._lifecycle = Lifecycle(
@@ -214,7 +217,8 @@ class Engine:
         self._discarded = 0
         self._swapping.start_loads(batch)
         completed = self._executor.run(batch, self._commit)
-        self._drafting.timed(completed, self._executor.seconds)
+        if self._times is not None:
+            self._times.learn(completed, self._executor.seconds)
         self._swapping.save(self.cache)
         # Where nothing is to be computed there is time to save all of it, until a command comes.
         while (

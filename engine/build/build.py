@@ -23,6 +23,7 @@ from engine.schedule.block_cache import BlockCache
 from engine.schedule.host_cache import HostCache
 from engine.schedule.scheduler import Scheduler
 from engine.step.drafting import Drafting
+from engine.step.step_times import StepTimes
 from engine.structure.vocabulary import Vocabulary, read_vocabulary
 
 if TYPE_CHECKING:
@@ -215,17 +216,18 @@ def _assemble(
     idle_memory: IdleMemory | None = None,
 ) -> Engine:
     budget = step_tokens(options.step_tokens, hello.device)
+    times = StepTimes(budget) if ranks is None else None  # what hangs on them would make ranks differ
     scheduler = Scheduler(
         cache,
         step_tokens=budget,
         batch_rows=max(2, min(options.batch_rows, budget)),
         tenant_prefill=max(hello.context, 4 * budget),
         host_cache=HostCache(host_pool.total_blocks if host_pool else 0),
+        prompt_tokens=times.prompt_tokens if times else None,
     )
     overlap = hello.device.startswith("cuda")
-    # Where steps overlap the last token is not known when the next is planned; and what hangs on how long
-    # steps take would make ranks differ.
-    drafts = options.drafts != "off" and not overlap and ranks is None
+    # Where steps overlap the last token is not known when the next is planned.
+    drafts = options.drafts != "off" and not overlap
     return Engine(
         runner,
         sampler,
@@ -238,5 +240,6 @@ def _assemble(
         retry=ranks is None,
         idle_memory=idle_memory,
         vocabulary=vocabulary,
-        drafting=Drafting(scheduler, Lookup()) if drafts else None,
+        drafting=Drafting(scheduler, Lookup(), times.decode) if drafts and times else None,
+        times=times,
     )

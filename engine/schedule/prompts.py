@@ -66,6 +66,7 @@ class Prompts:
         self.queued = ServingOrder(shares, self._new_line, ByWait)
         self._closed = False  # to those that are queued, in the step that is being planned
         self._closed_to: set[int] = set()  # tenants
+        self._yielding: set[int] = set()  # streams of those that stand in line
 
     def _new_line(self) -> PromptLine:
         return PromptLine(self._arrivals)
@@ -76,6 +77,11 @@ class Prompts:
     def __contains__(self, sequence: Sequence) -> bool:
         return sequence in self.begun or sequence in self.queued
 
+    @property
+    def yield_to_others(self) -> bool:
+        """Whether those who decode are to keep their pace beside them."""
+        return bool(self._yielding)
+
     def file(self, sequence: Sequence) -> None:
         """It waits for its turn, in the place that it came in with."""
         self.take(sequence)
@@ -83,11 +89,14 @@ class Prompts:
             self._last += 1
             self._arrivals[sequence.stream] = self._last
         (self.begun if sequence.blocks else self.queued).add(sequence)
+        if sequence.yields:
+            self._yielding.add(sequence.stream)
 
     def take(self, sequence: Sequence) -> None:
         """It stands in no line until it is filed again, and keeps its place."""
         self.begun.discard(sequence)
         self.queued.discard(sequence)
+        self._yielding.discard(sequence.stream)
 
     def put_first(self, sequence: Sequence) -> None:
         """It is to be filed before all others: it had its turn, and lost its memory."""
@@ -169,4 +178,5 @@ class Prompts:
                 assert line is not None
                 assert line.shortest.key(sequence) == sequence.num_to_compute
                 assert line.in_turn.key(sequence) == self._arrivals[sequence.stream]
+                assert sequence.yields == (sequence.stream in self._yielding)
         assert len(self._arrivals) >= len(self)

@@ -4,6 +4,7 @@ It knows sequences, blocks and a budget of tokens a step. It knows no model, no 
 number of steps, so that everything it promises can be tested without them:
 
 - a row that samples a token goes before a row that prepares one, so a long prompt slows nobody's next token;
+- prompts that come from an engine that is gone leave those who decode about half of their pace;
 - a sequence that is paused or out of credit is in no batch, and costs nothing, nor does one that waits;
 - tenants share by tokens served, and within a tenant everybody has a turn;
 - a higher priority goes first, but whoever has waited for long is due, so nobody waits for ever;
@@ -15,6 +16,8 @@ Where a sequence stands follows from its numbers: `update_ready` files it there 
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from engine.schedule.batch import Batch, Row
 from engine.schedule.block_cache import BlockCache
@@ -38,7 +41,10 @@ class Scheduler:
         batch_rows: int,
         tenant_prefill: int,
         host_cache: HostCache | None = None,
+        prompt_tokens: Callable[[int], int] | None = None,
     ) -> None:
+        """`prompt_tokens`: how many tokens of prompts leave so many rows that decode half of their pace; half
+        of a step's, if nobody knows."""
         assert step_tokens > 1 and batch_rows > 1, "a step has room for a token and for preparing another"
         assert step_tokens <= cache.windows.chunk, "a window's table has room for a step"
         self.cache = cache
@@ -47,6 +53,7 @@ class Scheduler:
         self.step_tokens = step_tokens
         self.batch_rows = batch_rows
         self.tenant_prefill = tenant_prefill
+        self._prompt_tokens = prompt_tokens or (lambda rows: step_tokens // 2)
         self.sequences: dict[int, Sequence] = {}
         self.steps = 0
         self.evictions = 0
@@ -121,7 +128,9 @@ class Scheduler:
         # However many decode, one that prefills gets a row: else nobody would ever join a full batch.
         rows = min(self.step_tokens, self.batch_rows)
         all_decode = self._plan_decoding(batch, rows - bool(self._prompts))
-        tokens = self._plan_prompts(batch, self.step_tokens - len(batch.rows))
+        left = self.step_tokens - len(batch.rows)
+        most = self._most_prompt_tokens(batch, left)
+        tokens = left - most + self._plan_prompts(batch, most)
         if not all_decode:
             all_decode = self._plan_decoding(batch, min(self.batch_rows, len(batch.rows) + tokens))
         if all_decode and not self._prompts:
@@ -253,6 +262,12 @@ class Scheduler:
             self._admit(batch, sequence)
             self._file_again(sequence)
             tokens -= max(1, sequence.num_to_compute)
+
+    def _most_prompt_tokens(self, batch: Batch, left: int) -> int:
+        """In a step that has room for so many."""
+        if not batch.rows or not self._prompts.yield_to_others:
+            return left
+        return min(left, max(1, self._prompt_tokens(len(batch.rows))))
 
     def _plan_prompts(self, batch: Batch, tokens: int) -> int:
         """Returns how many tokens are left."""

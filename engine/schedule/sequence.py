@@ -20,6 +20,7 @@ p: prompt, o: output, i: injected, ?: sampled by steps in flight, and not known 
 - `num_to_compute`: how many of them the next step should compute; 0 for a sequence that is to wait.
 - `num_writable`: up to here what is computed next goes to a block that it has, and that nobody else reads or
   may find. Where it is not so, or not known to be, no more than `next_position`.
+- `num_yielding`: tokens that came with it from an engine that is gone, to others that were here before.
 
 A sequence whose output has a grammar holds its constraint, and tells it of every change of the tokens. One
 that waits for what the constraint has to say samples nothing meanwhile, as if it had no credit. A token that
@@ -70,6 +71,7 @@ class Sequence:
     num_writable: int = 0
     num_in_flight: int = 0
     num_placeholders: int = 0
+    num_yielding: int = 0
     in_flight: list[Row] = field(default_factory=list)  # in the order in which they complete
     blocks: list[int] = field(default_factory=list)  # the block table, of the first group of layers
     other_blocks: list[list[int]] = field(default_factory=list)  # the tables of the other groups
@@ -115,6 +117,11 @@ class Sequence:
         if self.paused or self.pending_load or (self.evicted and not self.may_sample):
             return 0
         return max(0, self.num_uncomputed - (0 if self.may_sample else 1))
+
+    @property
+    def yields(self) -> bool:
+        """Whether those who decode are to keep their pace beside what it has to compute."""
+        return self.next_position < self.num_yielding
 
     @property
     def next_index(self) -> int:
@@ -277,6 +284,7 @@ class Sequence:
             self.token_hashes.clear()
         self.bans = [(at, token) for at, token in self.bans if at <= self.num_outputs]
         self.num_computed = min(self.num_computed, self.num_tokens - 1)
+        self.num_yielding = min(self.num_yielding, self.num_tokens - 1)
         self.num_writable = 0
         self.give_up_in_flight(self.num_tokens - 1)
         return self.num_tokens

@@ -4,7 +4,7 @@ They take what is left of a step: no row, no prompt and no sequence's memory giv
 sampled behind each is sampled as without it, so a draft that is right is a token early, and one that is wrong
 was computed in vain, and nobody hears of it.
 
-It knows sequences, rows and how long steps take; where drafts come from is the business of `drafts/`.
+It knows sequences, rows and what a step costs; where drafts come from is the business of `drafts/`.
 """
 
 from __future__ import annotations
@@ -62,8 +62,3 @@ class Drafting:
         """It is known which of the row's drafts were right."""
         self._of(row).learn(row.num_right, len(row.drafts))
         self.accepted_total += row.num_right
-
-    def timed(self, rows: list[Row], seconds: float) -> None:
-        """A step has taken so long. Prompts are computed otherwise: those do not count."""
-        if self._drafter is not None and rows and all(row.count == row.num_sampled for row in rows):
-            self._cost.learn(sum(row.count for row in rows), seconds)

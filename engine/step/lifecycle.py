@@ -52,6 +52,7 @@ class Lifecycle:
             bans=command.bans,
         )
         sequence.paused = command.paused
+        sequence.num_yielding = len(command.tokens) - 1 if command.yields else 0
         sequence.slot = self._free_slots.pop()
         starts = [sequence.num_prompt + start for start in command.grammar_starts]
         self._constraining.begin(sequence, starts)

@@ -472,8 +472,8 @@ class Hub:
     def _choose(self, model: str, context: Context, tenant: int) -> ServingEngine | None:
         return self._submission(model).choose(context, tenant)
 
-    def _submit(self, stream: Stream, engine: ServingEngine) -> None:
-        stream.submit(engine, self._clock())
+    def _submit(self, stream: Stream, engine: ServingEngine, yields: bool) -> None:
+        stream.submit(engine, self._clock(), yields=yields)
 
     # -- a frame ---------------------------------------------------------------------------------
 

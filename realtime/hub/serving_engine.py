@@ -43,6 +43,11 @@ class ServingEngine:
         return len(self._streams)
 
     @property
+    def decodes(self) -> bool:
+        """Whether it has computed the context of some stream, as far as is known."""
+        return len(self._streams) > len(self._contexts)
+
+    @property
     def fingerprint(self) -> str:
         return self.model.fingerprint or ""
 

@@ -41,10 +41,11 @@ class Submission:
         registry: StreamRegistry,
         observer: Observer,
         call_later: Callable[[float, Callable[[], None]], object],
-        submit: Callable[[Stream, ServingEngine], None],
+        submit: Callable[[Stream, ServingEngine, bool], None],
         flush: Callable[[], None],
     ) -> None:
-        """`submit` has a stream say what its engine must know of it; `flush` sends what was said."""
+        """`submit` has a stream say what its engine must know of it, and whether it yields to those who are
+        there; `flush` sends what was said."""
         self._model = model
         self._registry = registry
         self._engines: dict[int, ServingEngine] = {}  # that are there now
@@ -227,7 +228,7 @@ class Submission:
             entry = self._registry.by_number(number)
             if entry is not None and entry.engine is engine:  # else it has ended, or the engine has
                 first = entry.stream.paused == "loading"
-                self._submit_one(entry.stream, engine)
+                self._submit_one(entry.stream, engine, engine.decodes and not first)
                 if not first:
                     self._observer.retried(entry.stream, "engine")
         self._flush()

@@ -155,7 +155,15 @@ class Context:
     # -- what is made of it ----------------------------------------------------------------------
 
     def submission(
-        self, number: int, *, credit: int, priority: int, tenant: int, paused: bool, hold_at_eos: bool
+        self,
+        number: int,
+        *,
+        credit: int,
+        priority: int,
+        tenant: int,
+        paused: bool,
+        hold_at_eos: bool,
+        yields: bool,
     ) -> api.Submit:
         return api.Submit(
             number,
@@ -169,6 +177,7 @@ class Context:
             paused=paused,
             grammar_starts=self._grammar_starts,
             bans=self.acts.bans,
+            yields=yields,
         )
 
     def fork(self, request_id: str, index: int, asked: Params, model: ServedModel) -> Context:

@@ -640,9 +640,9 @@ class Stream:
 
     # -- engines ---------------------------------------------------------------------------------
 
-    def submit(self, engine: Computing, now: float) -> None:
+    def submit(self, engine: Computing, now: float, *, yields: bool = False) -> None:
         """To an engine that does not know it: all that stands, and the commands that had no reply. Where it
-        may go on otherwise than it would have, its listener hears of it."""
+        may go on otherwise than it would have, its listener hears of it. `yields`: to others."""
         self._fingerprint = engine.fingerprint
         if engine.fingerprint != self._told_fingerprint and self._paused is None:
             self._pause("engine", len(self.output), now)
@@ -654,6 +654,7 @@ class Stream:
                 tenant=self.tenant,
                 paused=self._paused in HOLDING,
                 hold_at_eos=self._tools.holds_at_eos,
+                yields=yields,
             ),
             engine,
         )

@@ -20,7 +20,7 @@ BLOCK = 4
 class SchedulerDriver:
     """A scheduler whose batches are computed by nobody: their tokens simply stand computed afterwards."""
 
-    def __init__(self, *, blocks: int = 1000, **limits: int) -> None:
+    def __init__(self, *, blocks: int = 1000, **limits: Any) -> None:
         self.cache = BlockCache(blocks, BLOCK)
         given: dict[str, Any] = {"step_tokens": 16, "batch_rows": 8, "tenant_prefill": 1000, **limits}
         self.scheduler = Scheduler(self.cache, **given)

@@ -43,10 +43,12 @@ class Mix:
             step_tokens=sizes.step_tokens,
             batch_rows=sizes.batch_rows,
             tenant_prefill=10**6,
+            prompt_tokens=self._prompt_tokens,
         )
         self.steps = InstantSteps(self.scheduler, overlap=sizes.overlap)
         self.count = 0
         self.happened = Counter[str]()
+        self._prompts_yield = False  # in the step that is planned
         self._waited = Counter[int]()  # steps of each stream that lacked nothing
         holders = self.scheduler._holders
         self._victims = holders.victims
@@ -91,6 +93,8 @@ class Mix:
             priority=pick.choice(PRIORITIES),
             tenant=pick.randrange(self.sizes.tenants),
         )
+        if pick.random() < 0.1:
+            sequence.num_yielding = len(prompt) - 1  # of an engine that is gone
         self.scheduler.add(sequence)
 
     def _step(self) -> None:
@@ -101,6 +105,7 @@ class Mix:
         checked = self.scheduler.schedule
 
         def schedule() -> Batch:
+            self._prompts_yield = False
             batch = checked()
             self._check(batch, lacking_nothing, served, told)
             return batch
@@ -119,6 +124,10 @@ class Mix:
         """It has its credit, and the memory for its next token."""
         room = len(sequence.blocks) * BLOCK > sequence.next_position
         return sequence.decoding and room and not self.cache.needed(sequence, 0)
+
+    def _prompt_tokens(self, rows: int) -> int:
+        self._prompts_yield = True
+        return self.sizes.step_tokens // 2
 
     def _check(
         self, batch: Batch, able: dict[int, Sequence], served: dict[int, int], told: AbstractSet[int]
@@ -143,6 +152,11 @@ class Mix:
             self.happened["full"] += 1
             return
         assert not left, "a step that has room leaves nobody out that lacks nothing"
+        if self._prompts_yield:
+            prompts = sum(row.count for row in batch.rows if row.count > 1)
+            assert prompts <= self.sizes.step_tokens // 2, "they leave half of a step to those who decode"
+            self.happened["yielded"] += 1
+            return
         running = {row.sequence.stream for row in batch.rows}
         waiting = [
             one

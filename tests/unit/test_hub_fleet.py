@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from engine import api
+from engine.schedule.sequence import Sequence
 from midstream import protocol
 from midstream.protocol import Credit, Params
 from realtime.hub.engine_recovery import DEATHS
@@ -306,3 +307,33 @@ def _given_to(server: SimulatedServer, name: str) -> int:
         if isinstance(command, api.Submit) and command.stream == number
     )
     return engine
+
+
+def test_who_comes_to_an_engine_on_which_others_are_yields_to_them(
+    server: SimulatedServer, listener: RecordingListener
+) -> None:
+    for name in map(str, range(6)):
+        listener.send(endless(name, credit=PLENTY))
+    ticks(server, 5)
+    lost = {name for name in map(str, range(6)) if engine_of(server, name) == 1}
+    assert not any(sequence_of(server, name).num_yielding for name in map(str, range(6)))
+    server.kill_engine(1)
+    ticks(server, 2)
+    assert {name for name in map(str, range(6)) if sequence_of(server, name).num_yielding} == lost
+
+
+def test_on_an_engine_of_their_own_they_yield_to_nobody() -> None:
+    server = SimulatedServer(SIZE)
+    listener = RecordingListener(server)
+    for name in ("a", "b"):
+        listener.send(endless(name, credit=PLENTY))
+    ticks(server, 5)
+    server.kill_engine(0)
+    server.revive_engine(number=0)
+    ticks(server, 2)
+    assert [sequence_of(server, name).num_yielding for name in ("a", "b")] == [0, 0]
+
+
+def sequence_of(server: SimulatedServer, name: str) -> Sequence:
+    engine = server.engines[engine_of(server, name)].engine
+    return engine.scheduler.sequences[stream_of(server, name).number]

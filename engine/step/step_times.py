@@ -1,0 +1,46 @@
+"""Step times: how long steps take by what they compute, learnt from those that were taken.
+
+Rows that decode and prompts are told apart: a prompt's tokens are computed together, and cost less each. What
+is known of one is taken off a step that has both.
+
+It knows numbers alone: what is planned by them is the business of others.
+"""
+
+from __future__ import annotations
+
+from engine.drafts.pace import Cost, StepCost
+from engine.schedule.batch import Row
+
+KEPT = 0.9  # of what is known of prompts, for each step that has some: their tokens cost the more the longer
+LEAST_SHARE = 16  # but one in so many of a step's tokens: nobody stands still
+
+
+class StepTimes:
+    def __init__(self, step_tokens: int) -> None:
+        self.decode: Cost = StepCost()
+        self._step_tokens = step_tokens
+        self._decoded = False  # whether a step that only decodes was ever seen
+        self._prompt_tokens = self._prompt_s = 0.0
+
+    def learn(self, rows: list[Row], seconds: float) -> None:
+        """A step has taken so long."""
+        tokens = sum(row.count for row in rows if row.count == row.num_sampled)
+        prompt_tokens = sum(row.count for row in rows) - tokens
+        if prompt_tokens:
+            beside = self.decode.of_step(tokens) if tokens and self._decoded else 0.0
+            self._prompt_tokens = KEPT * self._prompt_tokens + prompt_tokens
+            self._prompt_s = KEPT * self._prompt_s + max(0.0, seconds - beside)
+        elif tokens:
+            self._decoded = True
+            self.decode.learn(tokens, seconds)
+
+    def prompt_tokens(self, rows: int) -> int:
+        """How many leave half of their pace to so many rows that decode. Half of a step's, as long as nobody
+        knows."""
+        if not self._decoded or not self._prompt_tokens:
+            return self._step_tokens // 2
+        may_take_s = self.decode.of_step(rows)  # as much as the rows themselves
+        least = max(1, self._step_tokens // LEAST_SHARE)
+        if may_take_s * self._prompt_tokens >= self._step_tokens * self._prompt_s:
+            return self._step_tokens
+        return max(least, int(may_take_s * self._prompt_tokens / self._prompt_s))
