@@ -29,6 +29,7 @@ EXPERIMENTS = (
     "hangs",
     "fleet_deaths",
     "fleet_hangs",
+    "bystanders",
     "upgrades",
     "cuts",
     "readers",
