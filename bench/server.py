@@ -14,12 +14,12 @@ from websockets.asyncio.client import connect
 
 
 class ServerProcess:
-    def __init__(self, *options: str) -> None:
-        self._options = options
+    def __init__(self, *options: str, module: str = "realtime") -> None:
+        """`module`: that serves when it is run."""
+        self._command = [sys.executable, "-m", module, "--port", "0", "--log-level", "warning", *options]
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "realtime", "--port", "0", "--log-level", "warning", *self._options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         found = None
         while found is None:
