@@ -61,7 +61,7 @@ class Gateway:
             return
         try:
             commands = self._commands.decode(message)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             self.refuse(NO_MESSAGE)
         else:
             self._listener.take(commands)

@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from engine.grpc_frames import ANY_SIZE, METHOD, SERVICE, shown, unwrapped, wrapped
+from engine.grpc_frames import METHOD, SERVICE, shown, unwrapped, wrapped
 from engine.listening import limits
 from engine.listening.gateway import NO_MESSAGE, Gateway
 from engine.listening.listener import DoorError, Listener
@@ -118,7 +118,8 @@ class GrpcCall:
 
 def _options() -> list[tuple[str, int]]:
     return [
-        *ANY_SIZE,
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 0),  # of two engines at one place, the second hears that it is taken
         ("grpc.max_concurrent_streams", 1),
         ("grpc.max_allowed_incoming_connections", limits.MOST_STRANGERS),

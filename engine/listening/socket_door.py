@@ -164,7 +164,7 @@ class SocketConnection(asyncio.Protocol):
     def _join(self, message: bytes) -> None:
         try:
             token = msgspec.msgpack.decode(message, type=api.Join).token
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, ValueError):  # of what is no text
             self.refuse(NO_MESSAGE)
             return
         self._may_join = self._gateway.join(token)

@@ -291,6 +291,7 @@ def test_a_connection_has_one_token_to_try(engine: SimulatedEngine, connect: Con
         api.encoded(api.Leaving()),
         api.encoded([submit(1)]),
         api.framed(msgspec.msgpack.encode(["Join", 7])),
+        api.framed(msgspec.msgpack.encode(["Join", "??"]).replace(b"??", b"\xff\xfe")),  # no text
         api.framed(msgspec.msgpack.encode(["Join", "s" * 8000])),
     ],
 )
