@@ -65,7 +65,9 @@ LONG_TEXT = 2_000  # characters; fewer are tokenized in a millisecond or so, mor
 def _count(quota: StreamQuota, news: api.News) -> None:
     if news.admitted is not None:
         quota.prefill_begun()
-    tokens = len(news.tokens) + sum(map(_computed, news.changes))
+    tokens = len(news.tokens)
+    if news.changes:
+        tokens += sum(map(_computed, news.changes))
     if tokens:
         quota.count(tokens)
 
@@ -349,11 +351,9 @@ class Hub:
         stream = entry.stream
         _count(entry.quota, news)
         asked = stream.to_make
-        works = bool(news.changes) or asked is not None
-        began_s = time.thread_time() if works else 0.0
+        began_s = time.thread_time() if news.changes or asked is not None else None
         effective = self._receive_news(entry, news, now)
-        paying = effective or ([asked] if asked else [])
-        if paying and works:
+        if began_s is not None and (paying := effective or ([asked] if asked else [])):
             _charge(paying, time.thread_time() - began_s)
         for pending in effective:
             steps = max(0, output.step - pending.step)  # an end that was on its way answers a later cancel
