@@ -31,6 +31,7 @@ from realtime.hub.frame_tokenizing import brings_text, start_digest, text_length
 from realtime.hub.listener import Listener
 from realtime.hub.long_texts import LongTexts, told
 from realtime.hub.models import KnownModel, Models
+from realtime.hub.news_lines import NewsLines, StepNews, StreamNews
 from realtime.hub.observers import DisconnectCause, Observer, RetryReason, StreamOrigin
 from realtime.hub.registry import LiveStream, StreamRegistry, Timer
 from realtime.hub.serving_engine import ServingEngine
@@ -54,6 +55,7 @@ log = logging.getLogger(__name__)
 
 NEWS_A_TURN = 256  # tokens that are taken in before others have their turn
 GUARDED_TOKEN = 32  # as how many one counts that guards read
+READ_TOKENS = 8  # that were injected, and count as one
 FINAL_NEWS = 16  # as how many the news of an end count: it is logged, and much is brought to an end
 TOKEN_S = 150e-9  # what a token costs the engine that it is told of, and may have computed already
 LEFT_A_TURN = 64  # streams that are left behind by a listener, likewise
@@ -63,7 +65,9 @@ LONG_TEXT = 2_000  # characters; fewer are tokenized in a millisecond or so, mor
 def _count(quota: StreamQuota, news: api.News) -> None:
     if news.admitted is not None:
         quota.prefill_begun()
-    tokens = len(news.tokens) + sum(map(_computed, news.changes))
+    tokens = len(news.tokens)
+    if news.changes:
+        tokens += sum(map(_computed, news.changes))
     if tokens:
         quota.count(tokens)
 
@@ -74,6 +78,11 @@ def _computed(change: api.AnyChange) -> int:
         case api.Appended(count=tokens) | api.Resumed(recomputed=tokens):
             return tokens
     return 0
+
+
+def _read(change: api.AnyChange) -> int:
+    """What it weighs that injected tokens are read, which may be a part of a call."""
+    return change.count // READ_TOKENS if isinstance(change, api.Appended) else 0
 
 
 def _charge(effective: list[PendingCommand], work_s: float) -> None:
@@ -87,15 +96,6 @@ def _check_rate(entry: LiveStream, frame: StreamFrame) -> None:
     """Of what has tokens computed. An inject's are counted when they are known."""
     if isinstance(frame, protocol.Amend) or (isinstance(frame, protocol.Resume) and entry.released):
         entry.quota.check_rate()
-
-
-class StreamNews(NamedTuple):
-    """What a step did to a stream."""
-
-    engine: ServingEngine
-    output: api.StepOutput
-    news: api.News | None  # None behind the last: that was all of the step
-    at: float
 
 
 class Left(NamedTuple):
@@ -144,8 +144,13 @@ class Hub:
         self._submissions: dict[str, Submission] = {}  # by model
         self._submission_to: dict[int, Submission] = {}  # by engine, also those that are gone
         self._losing = Slices(self._lose_engine, most=NEWS_A_TURN, next_turn=next_turn)
-        self._news = Slices(
-            self._receive_slice, most=NEWS_A_TURN, next_turn=next_turn, weight=self._news_weight
+        self._news = NewsLines(
+            self._receive_slice,
+            self._step_told,
+            self._is_dear,
+            self._news_weight,
+            most=NEWS_A_TURN,
+            next_turn=next_turn,
         )
         self._leaving = Slices(self._leave, most=LEFT_A_TURN, next_turn=next_turn)
         self._left: dict[Stream, Left] = {}  # and not brought in order yet
@@ -311,31 +316,34 @@ class Hub:
         engine.stepped(output)
         now = self._clock()
         self._observer.stepped(number, output, now)
-        self._news.add(StreamNews(engine, output, news, now) for news in (*output.news, None))
+        self._news.add(StepNews(engine, output, now))
+
+    def _is_dear(self, stream: int) -> bool:
+        """Whether its news take long: guards read what comes, or what was injected is still being read."""
+        entry = self._registry.by_number(stream)
+        return entry is not None and (entry.stream.context.guards is not None or entry.stream.reading)
 
     def _news_weight(self, one: StreamNews) -> int:
-        if one.news is None:
-            return 1
-        entry = self._registry.by_number(one.news.stream)
+        news, entry = one.news, self._registry.by_number(one.news.stream)
+        if entry is not None and entry.stream.reading:
+            return NEWS_A_TURN
         guarded = entry is not None and entry.stream.context.guards is not None
-        tokens = len(one.news.tokens) * (GUARDED_TOKEN if guarded else 1)
-        return max(1, tokens, FINAL_NEWS if one.news.finish is not None else 0)
+        tokens = len(news.tokens) * (GUARDED_TOKEN if guarded else 1) + sum(map(_read, news.changes))
+        return max(1, tokens, FINAL_NEWS if news.finish is not None else 0)
 
     def _receive_slice(self, some: list[StreamNews]) -> None:
-        delivered = list[StreamNews]()
         with self._waking() as wake:
             for one in some:
-                if one.news is not None:
-                    self._receive_stream_news(one, one.news, wake)
-                    continue
-                if not (one.output.stats.prefill_rows and one.output.stats.ready):
-                    self._submission_to[one.engine.number].prepared(one.engine)
-                delivered.append(one)
-        for one in delivered:
-            self._observer.delivered(one.engine.number, one.output)
+                self._receive_stream_news(one, one.news, wake)
+
+    def _step_told(self, step: StepNews) -> None:
+        if not (step.output.stats.prefill_rows and step.output.stats.ready):
+            self._submission_to[step.engine.number].prepared(step.engine)
+            self._flush_commands()
+        self._observer.delivered(step.engine.number, step.output)
 
     def _receive_stream_news(self, one: StreamNews, news: api.News, wake: Callable[[Stream], None]) -> None:
-        engine, output, now = one.engine, one.output, one.at
+        engine, output, now = one.step.engine, one.step.output, one.step.at
         entry = self._registry.by_number(news.stream)
         if entry is None or entry.engine is not engine:
             self._observer.discarded(len(news.tokens))
@@ -343,11 +351,9 @@ class Hub:
         stream = entry.stream
         _count(entry.quota, news)
         asked = stream.to_make
-        works = bool(news.changes) or asked is not None
-        began_s = time.thread_time() if works else 0.0
+        began_s = time.thread_time() if news.changes or asked is not None else None
         effective = self._receive_news(entry, news, now)
-        paying = effective or ([asked] if asked else [])
-        if paying and works:
+        if began_s is not None and (paying := effective or ([asked] if asked else [])):
             _charge(paying, time.thread_time() - began_s)
         for pending in effective:
             steps = max(0, output.step - pending.step)  # an end that was on its way answers a later cancel
@@ -358,7 +364,7 @@ class Hub:
             self._observer.guarded(stream, action)
         self._time_hold(entry)
         if stream.reading:
-            self._news.first(one._replace(news=api.News(stream.number)))
+            self._news.more(one._replace(news=api.News(stream.number)))
         wake(stream)
         submission = self._submission_to[engine.number]
         if news.tokens or news.changes:
@@ -714,6 +720,8 @@ class Hub:
         known = self.models.find(model.name)
         if not self._takes_starts(known):
             raise Refusal("overloaded", "The engine is being started.", retry_after_ms=1000)
+        listener.memory.check()
+        self._starter.check(key.tenant, frame, others=self._taken_places(besides=key))
         if frame.on_cold == "refuse" and known.keeper is not None and known.awaited:
             known.keeper.want()
             eta_ms = known.keeper.eta_ms
@@ -722,8 +730,6 @@ class Hub:
                 f'The model "{known.name}" is not loaded; it is now.',
                 retry_after_ms=1000 if eta_ms is None else eta_ms,
             )
-        listener.memory.check()
-        self._starter.check(key.tenant, frame, others=self._taken_places(besides=key))
         return model
 
     def _taken_places(self, besides: StreamKey | None = None) -> int:

@@ -26,6 +26,7 @@ from realtime.tools.span_reader import SpanReader
 from realtime.tools.token_text import TokenText
 
 LONGEST = 16 << 10  # characters of arguments: some 10 ms
+LONGEST_WRITTEN = 64 << 10  # of what is read again, from the token with which the call begins
 
 
 class Amendment(NamedTuple):
@@ -59,7 +60,7 @@ def amendment(
     begun = written.text[written.begin :]
     try:
         pieces = pieces_of(tokenizer.spelling, kinds, asked, told, begun, partial=frame.partial)
-    except (ValueError, IndexError):
+    except (ValueError, IndexError, RecursionError):
         raise _no_json(frame) from None
     if isinstance(written.reader, JsonCall) and written.reader.quoted:
         pieces = within_string(pieces, partial=frame.partial)
@@ -122,6 +123,12 @@ def _written(output: Output, spans: SpannedText, call: Call, sent: int) -> _Writ
                 break
             search.read(char)
         text += more
+        if len(text) > LONGEST_WRITTEN:
+            raise Refusal(
+                "invalid_params",
+                f'Call "{call.call_id}", with what was injected before it, has more than {LONGEST_WRITTEN} '
+                "characters: rewind, and inject it anew.",
+            )
         if not characters.within_character:
             ends.append((behind, len(text)))
     if search.begin is None or search.call is None:

@@ -249,10 +249,8 @@ class Tokenizer:
 
     def _encode_behind_text(self, text: str, below: int | None) -> list[int]:
         """SentencePiece puts a space before a text's first word, and here the text goes on from another."""
-        if below is not None:
-            self.check_length(text, below)
         before = self.encode("a", special=False)
-        both = self.encode("a" + text, special=False)
+        both = self.encode("a" + text, special=False, below=None if below is None else below + len(before))
         return both[len(before) :] if both[: len(before)] == before else self.encode(text, special=False)
 
     def _render(

@@ -128,6 +128,15 @@ def test_it_is_refused_where_it_asks_for_that_and_the_model_is_loaded() -> None:
     assert cold.told(protocol.Started)
 
 
+def test_what_is_refused_for_other_reasons_loads_nothing() -> None:
+    cold = Cold()
+    cold.keeper.goes()
+    for asked in ("refuse", "wait"):
+        cold.send(msgspec.structs.replace(start("a"), on_cold=asked, tool_choice="required"))
+        assert cold.listener.error().code == "invalid_frame"
+    assert cold.keeper.wanted == 0
+
+
 def test_an_engine_that_has_died_is_no_cold_model() -> None:
     cold = Cold()
     cold.server.kill_engine()

@@ -127,6 +127,17 @@ def test_others_have_their_turn_between_few_tokens_that_guards_read(monkeypatch:
     assert [len(stream.output) for stream in server.hub.streams] == [1, 1, 0]
 
 
+def test_others_do_not_wait_behind_what_guards_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "GUARDED_TOKEN", hub.NEWS_A_TURN)
+    server, reader = opened()
+    for name in "abc":
+        reader.send(start(name, params=asked(VOWELS)))
+    reader.send(start("plain"))
+    while not any(outputs := [len(stream.output) for stream in server.hub.streams]):
+        server.tick()
+    assert outputs == [1, 0, 0, 1]
+
+
 def test_a_fork_may_be_free_of_them() -> None:
     _, free = told()
     server, reader = opened()
