@@ -16,6 +16,7 @@ MEASUREMENTS = (
     "gateway",
     "metrics_overhead",
     "fleet_links",
+    "routing",
     "control",
     "steering",
     "endpoints",

@@ -97,7 +97,7 @@ class Submit(Command, frozen=True):
     paused: bool = False
     grammar_starts: tuple[int, ...] = (0,)  # tokens behind the prompt before each beginning of the grammar
     bans: list[tuple[int, int]] = []  # (output index, token that may not stand there)
-    yields: bool = False  # while its tokens are computed, prompts leave those who decode half of their pace
+    yields: bool = False  # while its tokens are computed, prompts leave those who decode most of their pace
 
 
 class Grant(Command, frozen=True):

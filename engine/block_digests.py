@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
+PIECE = 16  # blocks whose tokens become bytes together: mostly few are asked for
 SHORT = 8  # bytes of a digest that are told: enough to guess by, not to rely on
 
 
@@ -21,7 +22,9 @@ def salt(tenant: int) -> bytes:
 
 def digests(tokens: Sequence[int], block_size: int, before: bytes, first: int = 0) -> Iterator[bytes]:
     """Of the full blocks from number `first` on; `before` is the digest of the one before, or the salt."""
-    for start in range(first * block_size, len(tokens) - block_size + 1, block_size):
-        block = array("q", tokens[start : start + block_size])
-        before = blake2b(before + block.tobytes(), digest_size=16).digest()
-        yield before
+    for start in range(first * block_size, len(tokens) - block_size + 1, PIECE * block_size):
+        piece = array("q", tokens[start : start + PIECE * block_size])
+        data, size = piece.tobytes(), block_size * piece.itemsize
+        for at in range(0, len(data) - size + 1, size):
+            before = blake2b(before + data[at : at + size], digest_size=16).digest()
+            yield before

@@ -91,8 +91,6 @@ async def one_death(options: tuple[str, ...], gaps: Gaps) -> list[str]:
         moving = await stack.enter_async_context(client_of(served.url))
         reading = [await stack.enter_async_context(client_of(served.url)) for _ in range(READERS)]
         prompts = [await begun(moving, number, LENGTH, TOKENS, credit=1) for number in range(PROMPTS)]
-        for stream in prompts:
-            await stream.until_index(1)
         addresses.write_text("".join(f"{engine.address}\n" for engine in engines))
         await whole(served, 3)
         readers = Readers([await begun(one, number, 20, 10**6) for number, one in enumerate(reading)])
@@ -115,7 +113,9 @@ async def begun(client: Client, number: int, length: int, tokens: int, credit: i
     prompt = [60 + (number * 7 + at * (number + 3)) % 190 for at in range(length)]
     params = {"ignore_eos": True, "seed": number, "max_tokens": tokens}
     name = f"{length}-{number}"
-    return await client.start(name, prompt=prompt, params=params, credit={"limit": credit})
+    stream = await client.start(name, prompt=prompt, params=params, credit={"limit": credit})
+    await stream.until_index(1)  # else the next would go elsewhere, to wait for less
+    return stream
 
 
 async def moved(prompts: list[Stream]) -> None:

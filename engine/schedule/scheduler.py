@@ -4,7 +4,7 @@ It knows sequences, blocks and a budget of tokens a step. It knows no model, no 
 number of steps, so that everything it promises can be tested without them:
 
 - a row that samples a token goes before a row that prepares one, so a long prompt slows nobody's next token;
-- prompts that come from an engine that is gone leave those who decode about half of their pace;
+- prompts that come from an engine that is gone leave those who decode most of their pace;
 - a sequence that is paused or out of credit is in no batch, and costs nothing, nor does one that waits;
 - tenants share by tokens served, and within a tenant everybody has a turn;
 - a higher priority goes first, but whoever has waited for long is due, so nobody waits for ever;
@@ -43,8 +43,8 @@ class Scheduler:
         host_cache: HostCache | None = None,
         prompt_tokens: Callable[[int], int] | None = None,
     ) -> None:
-        """`prompt_tokens`: how many tokens of prompts leave so many rows that decode half of their pace; half
-        of a step's, if nobody knows."""
+        """`prompt_tokens`: how many tokens of prompts leave so many rows that decode most of their pace; half of
+        a step's, if nobody knows."""
         assert step_tokens > 1 and batch_rows > 1, "a step has room for a token and for preparing another"
         assert step_tokens <= cache.windows.chunk, "a window's table has room for a step"
         self.cache = cache

@@ -12,7 +12,8 @@ from engine.drafts.pace import Cost, StepCost
 from engine.schedule.batch import Row
 
 KEPT = 0.9  # of what is known of prompts, for each step that has some: their tokens cost the more the longer
-LEAST_SHARE = 16  # but one in so many of a step's tokens: nobody stands still
+PART = 0.5  # of the time of the rows beside them, for prompts that yield: a step is half as long again
+LEAST_SHARE = 32  # but one in so many of a step's tokens: nobody stands still
 
 
 class StepTimes:
@@ -35,11 +36,11 @@ class StepTimes:
             self.decode.learn(tokens, seconds)
 
     def prompt_tokens(self, rows: int) -> int:
-        """How many leave half of their pace to so many rows that decode. Half of a step's, as long as nobody
-        knows."""
+        """How many leave so many rows that decode two thirds of their pace. Half of a step's, as long as
+        nobody knows."""
         if not self._decoded or not self._prompt_tokens:
             return self._step_tokens // 2
-        may_take_s = self.decode.of_step(rows)  # as much as the rows themselves
+        may_take_s = PART * self.decode.of_step(rows)
         least = max(1, self._step_tokens // LEAST_SHARE)
         if may_take_s * self._prompt_tokens >= self._step_tokens * self._prompt_s:
             return self._step_tokens

@@ -67,6 +67,7 @@ class Supervisor:
         self._up = asyncio.Event()
         self._backoff = Backoff(first_s=FIRST_WAIT_S, longest_s=longest_wait_s)
         self._began_s = 0.0
+        self._dismissed = False
 
     async def open(self) -> api.Hello:
         """Raises EngineFailed, or OSError, where it does not start."""
@@ -125,6 +126,7 @@ class Supervisor:
 
     def leave(self) -> None:
         """Its engine is wanted no more: the streams go elsewhere, and none is to blame."""
+        self._dismissed = True
         if self._engine is not None:
             self._engine.leaves = True
             self._engine.give_up()
@@ -171,7 +173,7 @@ class Supervisor:
     def _receive_close(self, engine: WatchedEngine) -> None:
         if engine is self._engine and self._up.is_set():
             self._up.clear()
-            self._observer.engine_lost(self._number)
+            self._observer.engine_lost(self._number, dismissed=self._dismissed)
             self._hub.engine_lost(self._number, blameless=engine.leaves)
 
 

@@ -6,6 +6,8 @@ it says.
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Iterable
 from itertools import takewhile
 
@@ -15,7 +17,7 @@ from engine.block_digests import SHORT
 
 class HeldBlocks:
     def __init__(self) -> None:
-        self._held = set[bytes]()
+        self._held = set[int]()  # the first bytes of digests, as numbers: they come by the thousand
         self._number: int | None = None  # of the last news; None where one is missing
 
     def receive(self, news: api.BlockNews) -> bool:
@@ -26,17 +28,22 @@ class HeldBlocks:
         self._number = news.number
         if news.whole:
             self._held.clear()
-        self._held.difference_update(_parts(news.removed))
-        self._held.update(_parts(news.added))
+        if news.removed:
+            self._held.difference_update(_numbers(news.removed))
+        if news.added:
+            self._held.update(_numbers(news.added))
         return False
 
     def count(self, digests: Iterable[bytes]) -> int:
         """How many blocks of a chain are there, from its beginning on."""
-        return sum(1 for _ in takewhile(self._held.__contains__, digests))
+        first = (int.from_bytes(digest[:SHORT], sys.byteorder) for digest in digests)
+        return sum(1 for _ in takewhile(self._held.__contains__, first))
 
     def __len__(self) -> int:
         return len(self._held)
 
 
-def _parts(joined: bytes) -> Iterable[bytes]:
-    return (joined[at : at + SHORT] for at in range(0, len(joined), SHORT))
+def _numbers(joined: bytes) -> array[int]:
+    numbers = array("Q")
+    numbers.frombytes(joined)
+    return numbers

@@ -59,7 +59,8 @@ class Observer:
     def engine_ready(self, engine: int, hello: api.Hello) -> None:
         """Engines are told apart by numbers; who takes a lost one's place has its number."""
 
-    def engine_lost(self, engine: int) -> None: ...
+    def engine_lost(self, engine: int, *, dismissed: bool = False) -> None:
+        """`dismissed`: it was wanted no more, and none is to take its place."""
 
     def started(self, stream: Stream, origin: StreamOrigin, now: float) -> None: ...
 
@@ -102,9 +103,9 @@ class Observers(Observer):
         for observer in self._observers:
             observer.engine_ready(engine, hello)
 
-    def engine_lost(self, engine: int) -> None:
+    def engine_lost(self, engine: int, *, dismissed: bool = False) -> None:
         for observer in self._observers:
-            observer.engine_lost(engine)
+            observer.engine_lost(engine, dismissed=dismissed)
 
     def started(self, stream: Stream, origin: StreamOrigin, now: float) -> None:
         for observer in self._observers:

@@ -8,6 +8,7 @@ one. Pure: it knows numbers, and no engine, link or stream.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from random import Random
 from typing import Generic, NamedTuple, TypeVar
 
@@ -53,8 +54,9 @@ def choose(choices: Sequence[Choice[E]], tokens: int, chance: Random) -> E | Non
     holding = [choice for choice in choices if choice.held_tokens]
     holders = sorted(holding, key=lambda choice: -choice.held_tokens)[:HOLDERS]
     others = [choice for choice in choices if choice not in holders]
-    left_out = chance.sample(others, max(0, len(others) - OTHERS))
-    asked = [choice for choice in choices if choice not in left_out]
-    soon_s = ABOUT * min(choice.first_token_s(tokens) for choice in asked) + ABOUT_S
-    soon = [choice for choice in asked if choice.first_token_s(tokens) <= soon_s]
-    return min(soon, key=lambda choice: (choice.streams, choice.first_token_s(tokens))).engine
+    left_out = chance.sample(others, len(others) - OTHERS) if len(others) > OTHERS else []
+    asked = [choice for choice in choices if choice not in left_out] if left_out else choices
+    waits = [(choice.first_token_s(tokens), choice) for choice in asked]
+    soon_s = ABOUT * min(waits, key=itemgetter(0))[0] + ABOUT_S
+    soon = [(choice.streams, wait_s, choice) for wait_s, choice in waits if wait_s <= soon_s]
+    return min(soon, key=itemgetter(0, 1))[2].engine

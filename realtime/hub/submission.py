@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import NamedTuple
 
-from engine.block_digests import SHORT, digests, salt
+from engine.block_digests import digests, salt
 from realtime.hub import router
 from realtime.hub.engine_recovery import EngineRecovery
 from realtime.hub.observers import Observer
@@ -235,7 +235,6 @@ class Submission:
 
 
 def _names(context: Context, tenant: int, block: int) -> list[bytes]:
-    """By which an engine tells of the blocks that the stream would find there. The last token is always
-    computed."""
+    """Digests of the blocks that the stream would find in an engine. The last token is always computed."""
     tokens = context.beginning(NAMED * block + 1)[:-1]
-    return [digest[:SHORT] for digest in digests(tokens, block, salt(tenant))]
+    return list(digests(tokens, block, salt(tenant)))

@@ -56,8 +56,8 @@ class EngineMetrics:
         if stats.decode_rows or stats.prefill_rows:
             self._step.observe(stats.step_s)
 
-    def engine_lost(self, engine: int) -> None:
-        self._restarts += 1
+    def engine_lost(self, engine: int, *, dismissed: bool) -> None:
+        self._restarts += not dismissed
         stats = self._stats.pop(engine)
         self._models.pop(engine, None)
         for name in _TOTALS:
@@ -71,7 +71,9 @@ class EngineMetrics:
             total = self._before[field] + self._sum(field)
             yield CounterMetricFamily(name, help_, value=total)
         yield CounterMetricFamily(
-            "midstream_engine_restarts", "Times that an engine that served has ended", value=self._restarts
+            "midstream_engine_restarts",
+            "Times that an engine that served has died or left by itself",
+            value=self._restarts,
         )
         yield GaugeMetricFamily("midstream_engines", "Engines that serve", value=len(self._stats))
         yield self._by_model()

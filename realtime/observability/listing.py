@@ -128,7 +128,7 @@ class ListingObserver(Observer):
         self._stats[engine], self._kv_tokens[engine] = api.Stats(), hello.kv_tokens
         self._rate = TokenRate(self._clock())
 
-    def engine_lost(self, engine: int) -> None:
+    def engine_lost(self, engine: int, *, dismissed: bool = False) -> None:
         del self._stats[engine], self._kv_tokens[engine]
 
     def started(self, stream: Stream, origin: StreamOrigin, now: float) -> None:

@@ -86,8 +86,8 @@ class Metrics(Observer):
         self._engine.engine_ready(engine, hello)
         self._times.engine_ready(hello.model)
 
-    def engine_lost(self, engine: int) -> None:
-        self._engine.engine_lost(engine)
+    def engine_lost(self, engine: int, *, dismissed: bool = False) -> None:
+        self._engine.engine_lost(engine, dismissed=dismissed)
         self._times.engine_lost(engine)
 
     def started(self, stream: Stream, origin: StreamOrigin, now: float) -> None:

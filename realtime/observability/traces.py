@@ -47,7 +47,7 @@ class Traces(Observer):
     def engine_ready(self, engine: int, hello: api.Hello) -> None:
         self._block = hello.block
 
-    def engine_lost(self, engine: int) -> None:
+    def engine_lost(self, engine: int, *, dismissed: bool = False) -> None:
         for tracked_stream in self._tracked.values():
             if tracked_stream.engine == engine:
                 tracked_stream.span.add_event("engine lost")

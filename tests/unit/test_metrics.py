@@ -150,6 +150,13 @@ def test_totals_go_on_where_an_engine_was_replaced(counted: Counted) -> None:
     assert counted.values("stream_retries_total", "reason")["engine"] == 1
 
 
+def test_an_engine_that_is_wanted_no_more_is_no_restart(counted: Counted) -> None:
+    counted.reader.send(endless())
+    rest(counted.server)
+    counted.metrics.engine_lost(0, dismissed=True)
+    assert counted.value("midstream_engine_restarts_total") == 0
+
+
 @pytest.mark.parametrize(
     ("name", "stats"),
     [
@@ -165,7 +172,7 @@ def test_what_an_engine_holds_is_shown_while_it_lives(name: str, stats: api.Stat
 
     metrics.stepped(0, stats)
     assert shown() == [7]
-    metrics.engine_lost(0)
+    metrics.engine_lost(0, dismissed=False)
     assert shown() == [0]
 
 
