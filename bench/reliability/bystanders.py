@@ -14,7 +14,7 @@ from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.reliability.fleet_deaths import whole
 from bench.reliability.scoring import rank
@@ -97,15 +97,17 @@ async def one_death(options: tuple[str, ...], gaps: Gaps) -> list[str]:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(readers.keep_reading(stream)) for stream in readers.streams]
             await readers.tokens(QUIET_TOKENS // 5)  # by then all decode
-            gaps.quiet_s += await readers.gaps(readers.tokens(QUIET_TOKENS))
+            quiet = await readers.gaps(readers.tokens(QUIET_TOKENS))
             engines[0].end()
             struck = time.perf_counter()
-            gaps.beside_s += await readers.gaps(moved(prompts))
+            beside = await readers.gaps(moved(prompts))
             gaps.moved_s.append(time.perf_counter() - struck)
             for task in tasks:
                 task.cancel()
+        gaps.quiet_s += readers.of_bystanders(quiet)
+        gaps.beside_s += readers.of_bystanders(beside)
         wrong = [f"a prompt ended with {one.events[-1]}" for one in prompts if one.index != TOKENS]
-        return wrong + readers.wrong + complaints(served)
+        return wrong + complaints(served)
 
 
 async def begun(client: Client, number: int, length: int, tokens: int, credit: int = 10**6) -> Stream:
@@ -126,26 +128,27 @@ async def moved(prompts: list[Stream]) -> None:
         await stream.rest()
 
 
+class Gap(NamedTuple):
+    stream: Stream
+    seconds: float
+
+
 class Readers:
     """Each on a connection of its own, and read as it comes."""
 
     def __init__(self, streams: list[Stream]) -> None:
         self.streams = streams
-        self._gaps: list[float] = []
+        self._gaps: list[Gap] = []
         self._told = asyncio.Event()
-
-    @property
-    def wrong(self) -> list[str]:
-        kinds = {event["type"] for stream in self.streams for event in stream.events}
-        return [f"readers felt it: {kinds}"] if kinds > {"started", "token"} else []
 
     async def keep_reading(self, stream: Stream) -> None:
         last = time.perf_counter()
         while True:
             event = await stream.next()
             if event.get("count"):
-                self._gaps.append(time.perf_counter() - last)
-                last += self._gaps[-1]
+                now = time.perf_counter()
+                self._gaps.append(Gap(stream, now - last))
+                last = now
             self._told.set()
 
     async def tokens(self, more: int) -> None:
@@ -155,8 +158,13 @@ class Readers:
             self._told.clear()
             await self._told.wait()
 
-    async def gaps(self, until: Awaitable[object]) -> list[float]:
+    async def gaps(self, until: Awaitable[object]) -> list[Gap]:
         """Those that end meanwhile."""
         self._gaps = []
         await until
         return self._gaps
+
+    def of_bystanders(self, gaps: list[Gap]) -> list[float]:
+        """But for who was at the engine that died: chance may have brought somebody there."""
+        moved = [one for one in self.streams if any(event["type"] == "paused" for event in one.events)]
+        return [gap.seconds for gap in gaps if gap.stream not in moved]

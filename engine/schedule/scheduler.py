@@ -43,8 +43,8 @@ class Scheduler:
         host_cache: HostCache | None = None,
         prompt_tokens: Callable[[int], int] | None = None,
     ) -> None:
-        """`prompt_tokens`: how many tokens of prompts leave so many rows that decode most of their pace; half of
-        a step's, if nobody knows."""
+        """`prompt_tokens`: how many tokens of prompts leave so many rows that decode most of their pace; half
+        of a step's, if nobody knows."""
         assert step_tokens > 1 and batch_rows > 1, "a step has room for a token and for preparing another"
         assert step_tokens <= cache.windows.chunk, "a window's table has room for a step"
         self.cache = cache

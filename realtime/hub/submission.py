@@ -8,7 +8,8 @@ here, nor is a clock looked at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import tee
 from random import Random
 from typing import NamedTuple
 
@@ -85,8 +86,12 @@ class Submission:
         equal = [each for each in free if each.fingerprint == fingerprint] or free
         if len(equal) < 2:
             return equal[0] if equal else None
-        names = {block: _names(context, tenant, block) for block in {each.block for each in equal}}
-        choices = [each.choice(names[each.block]) for each in equal]
+        # As many are made as the one that holds most of them is asked for, once for all.
+        chains = {
+            block: iter(tee(_names(context, tenant, block), len(equal)))
+            for block in {each.block for each in equal}
+        }
+        choices = [each.choice(next(chains[each.block])) for each in equal]
         return router.choose(choices, len(context), self._chance)
 
     def started(self, entry: LiveStream) -> None:
@@ -234,7 +239,7 @@ class Submission:
         self._flush()
 
 
-def _names(context: Context, tenant: int, block: int) -> list[bytes]:
+def _names(context: Context, tenant: int, block: int) -> Iterator[bytes]:
     """Digests of the blocks that the stream would find in an engine. The last token is always computed."""
     tokens = context.beginning(NAMED * block + 1)[:-1]
-    return list(digests(tokens, block, salt(tenant)))
+    return digests(tokens, block, salt(tenant))
