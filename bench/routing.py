@@ -91,7 +91,8 @@ def run(words: int, turns: int) -> dict[str, Any]:
         options = ("--model", "toy", "--engines", str(ENGINES))
         with ServerProcess(*options, module="bench.routing") as server:
             asyncio.run(load(server, words, turns))
-        return json.loads(told.read_text())
+        found: dict[str, Any] = json.loads(told.read_text())
+        return found
 
 
 async def load(server: ServerProcess, words: int, turns: int) -> None:
