@@ -107,12 +107,6 @@ class SocketConnection(asyncio.Protocol):
         if self._messages.too_large:
             self.refuse(NO_MESSAGE)
 
-    def pause_writing(self) -> None:
-        self._gateway.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._gateway.resume_writing()
-
     def connection_lost(self, exc: Exception | None) -> None:
         self._in_time()
         self._door.forget(self)
@@ -121,6 +115,11 @@ class SocketConnection(asyncio.Protocol):
     def write(self, message: bytes) -> None:
         if self._transport is not None and not self._is_closing:
             self._transport.write(api.framed(message))
+
+    @property
+    def unsent(self) -> int:
+        both = {self._plain, self._transport}
+        return sum(each.get_write_buffer_size() for each in both if each is not None)
 
     def close(self) -> None:
         if self._transport is not None:
