@@ -8,6 +8,7 @@ anything else than what was asked for. It knows one stream's output, and no engi
 from __future__ import annotations
 
 import json
+import re
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -25,8 +26,12 @@ from realtime.tools.same_json import same_json
 from realtime.tools.span_reader import SpanReader
 from realtime.tools.token_text import TokenText
 
-LONGEST = 16 << 10  # characters of arguments: some 10 ms
+LONGEST, MOST_SIGNS = (
+    16 << 10,
+    2048,
+)  # characters of arguments, and of those the ones in no string: some 10 ms
 LONGEST_WRITTEN = 64 << 10  # of what is read again, from the token with which the call begins
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 
 
 class Amendment(NamedTuple):
@@ -89,6 +94,13 @@ def checked(frame: protocol.Amend) -> protocol.Amend:
         raise _no_json(frame) from None
     if len(text) > LONGEST:
         raise _too_long(text)
+    signs = len(_STRING.sub("", text))
+    if signs > MOST_SIGNS:
+        raise Refusal(
+            "invalid_params",
+            f"`arguments` have {signs} characters outside of strings; an amend may have {MOST_SIGNS}: "
+            "rewind, and inject them.",
+        )
     return replace(frame, arguments=text)
 
 

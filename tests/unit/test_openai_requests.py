@@ -116,7 +116,8 @@ def test_there_are_no_two_grammars() -> None:
 
 
 def test_a_start_says_what_the_request_says() -> None:
-    (start,) = chat(model="toy", priority=-1, timeout_ms=500, request_id="mine", grace_ms=7)
+    (start,) = chat(model="toy", priority=-1, timeout_ms=500, request_id="mine", grace_ms=7, on_cold="refuse")
+    assert start.on_cold == "refuse"
     assert start.messages is not None
     assert (start.messages[0].role, start.messages[0].content) == ("user", "Hello")
     assert (start.model, start.priority, start.timeout_ms) == ("toy", -1, 500)

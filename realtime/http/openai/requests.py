@@ -44,7 +44,7 @@ class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Body(Params, kw_only=True, forbid_unknown_fields=True):
-    """What both kinds of request have; the last five are our own."""
+    """What both kinds of request have; the last six are our own."""
 
     model: str | None = None
     n: Annotated[int, Meta(ge=1, le=CHOICE_LIMIT)] = 1
@@ -55,6 +55,7 @@ class Body(Params, kw_only=True, forbid_unknown_fields=True):
     request_id: RequestId | None = None
     on_disconnect: Literal["cancel", "pause", "continue"] | None = None
     grace_ms: Milliseconds | None = None
+    on_cold: Literal["wait", "refuse"] = "wait"
 
 
 class Turn(Struct, kw_only=True, forbid_unknown_fields=True):

@@ -52,6 +52,7 @@ def starts(
         timeout_ms=body.timeout_ms,
         on_disconnect=body.on_disconnect or ("pause" if body.request_id else "cancel"),
         grace_ms=min(GRACE_MS, max_grace_ms) if body.grace_ms is None else body.grace_ms,
+        on_cold=body.on_cold,
         traceparent=traceparent,
     )
     found = []
