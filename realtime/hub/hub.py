@@ -30,7 +30,7 @@ from realtime.hub.decoded_turns import DecodedTurns
 from realtime.hub.frame_tokenizing import brings_text, start_digest, text_length, tokenize
 from realtime.hub.listener import Listener
 from realtime.hub.long_texts import LongTexts, told
-from realtime.hub.models import KnownModel, Models
+from realtime.hub.models import Keeper, KnownModel, Models
 from realtime.hub.news_lines import NewsLines, StepNews, StreamNews
 from realtime.hub.observers import DisconnectCause, Observer, RetryReason, StreamOrigin
 from realtime.hub.registry import LiveStream, StreamRegistry, Timer
@@ -464,8 +464,14 @@ class Hub:
         known = self.models.named(entry.stream.model.name)
         waits = entry.engine is None and entry.stream.needs_engine
         if waits and known is not None and known.keeper is not None and known.awaited:
-            known.keeper.want()
+            self._want(known.keeper, entry.key.tenant)
             entry.stream.tell_loading(known.keeper.eta_ms)
+
+    def _want(self, keeper: Keeper, tenant: str) -> None:
+        """For a tenant, who pays for it if nobody else wanted it before."""
+        if not keeper.is_wanted:
+            self._quotas.count_load(tenant)
+        keeper.want()
 
     def _submission(self, model: str) -> Submission:
         found = self._submissions.get(model)
@@ -722,9 +728,12 @@ class Hub:
             raise Refusal("overloaded", "The engine is being started.", retry_after_ms=1000)
         listener.memory.check()
         self._starter.check(key.tenant, frame, others=self._taken_places(besides=key))
-        if frame.on_cold == "refuse" and known.keeper is not None and known.awaited:
-            known.keeper.want()
-            eta_ms = known.keeper.eta_ms
+        keeper = known.keeper if known.awaited else None
+        if keeper is not None and not keeper.is_wanted:
+            self._quotas.check_loads(key.tenant)
+        if frame.on_cold == "refuse" and keeper is not None:
+            self._want(keeper, key.tenant)
+            eta_ms = keeper.eta_ms
             raise Refusal(
                 "model_loading",
                 f'The model "{known.name}" is not loaded; it is now.',
