@@ -86,6 +86,7 @@ class Tokenizer:
             special=self.special,
             leading_spaces=self.pieces.leading_spaces,
         )
+        self._word = self.encode("a", special=False)
         self.reasoning_end = self.encode_marked(self.spelling.delimiters.mark(self.spelling.reasoning_end))
 
     @classmethod
@@ -253,9 +254,9 @@ class Tokenizer:
 
     def _encode_behind_text(self, text: str, below: int | None) -> list[int]:
         """SentencePiece puts a space before a text's first word, and here the text goes on from another."""
-        before = self.encode("a", special=False)
-        both = self.encode("a" + text, special=False, below=None if below is None else below + len(before))
-        return both[len(before) :] if both[: len(before)] == before else self.encode(text, special=False)
+        before = len(self._word)
+        both = self.encode("a" + text, special=False, below=None if below is None else below + before)
+        return both[before:] if both[:before] == self._word else self.encode(text, special=False)
 
     def _render(
         self,

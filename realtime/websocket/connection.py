@@ -112,7 +112,7 @@ class Connection:
         observer: Observer,
     ) -> None:
         self.gone = False
-        self.memory = hub.memory_account(caller.tenant)
+        self.memory = hub.accounts.of_listener(caller.tenant)
         self.takes_over = True
         self.caller = caller
         self._cause: DisconnectCause = "lost"  # of its end, if nobody says another
@@ -143,7 +143,7 @@ class Connection:
     # -- from the peer ---------------------------------------------------------------------------
 
     def greet(self) -> None:
-        catalog, model = self._hub.catalog, self._hub.models.default
+        catalog, model = self._hub.serving.catalog, self._hub.models.default
         self._send(
             protocol.Ready(
                 protocol=protocol.VERSION,

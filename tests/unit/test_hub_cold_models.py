@@ -42,7 +42,7 @@ class FakeKeeper:
 
     def unload(self) -> None:
         self.state = "unloading"
-        self._server.hub.drain("toy", drains=True)
+        self._server.hub.serving.drain("toy", drains=True)
 
     def pin(self, *, pinned: bool) -> None:
         self.pinned = pinned
@@ -51,7 +51,7 @@ class FakeKeeper:
         self.state, self.is_wanted = "cold", False
         self._server.engines[0].die()
         self._server.hub.engine_lost(0, blameless=True)
-        self._server.hub.drain("toy", drains=False)
+        self._server.hub.serving.drain("toy", drains=False)
         ticks(self._server, 1)
 
     def comes(self) -> None:
@@ -107,8 +107,8 @@ def test_a_start_is_taken_told_that_it_waits_and_goes_on(whole: str, eta_ms: int
     cold.send(start("a", params=SHORT, credit=PLENTY))
     assert cold.pauses == [("loading", eta_ms)]
     assert cold.keeper.wanted
-    assert cold.server.hub.wants("toy")
-    assert not cold.server.hub.computes("toy")
+    assert cold.server.hub.serving.wants("toy")
+    assert not cold.server.hub.serving.computes("toy")
     cold.keeper.comes()
     ticks(cold.server)
     assert [type(event).__name__ for event in cold.told(protocol.StreamEvent)[:3]] == [
@@ -117,7 +117,7 @@ def test_a_start_is_taken_told_that_it_waits_and_goes_on(whole: str, eta_ms: int
         "Resumed",
     ]
     assert (cold.reasons, cold.text) == (["length"], whole)
-    assert not cold.server.hub.wants("toy")
+    assert not cold.server.hub.serving.wants("toy")
 
 
 def test_it_is_refused_where_it_asks_for_that_and_the_model_is_loaded() -> None:
@@ -191,10 +191,10 @@ def test_a_paused_streams_model_may_go_and_come_back(whole: str) -> None:
     cold = Cold()
     cold.send(start("a", params=SHORT, credit=PLENTY))
     ticks(cold.server, 8)
-    assert cold.server.hub.wants("toy")
+    assert cold.server.hub.serving.wants("toy")
     cold.send(protocol.Pause(request_id="a"))
     ticks(cold.server, 2)
-    assert not cold.server.hub.wants("toy"), "who is paused needs none"
+    assert not cold.server.hub.serving.wants("toy"), "who is paused needs none"
     cold.keeper.goes()
     assert cold.pauses == [("client", None)]
     assert cold.keeper.wanted == 0
@@ -214,12 +214,12 @@ def test_who_starts_while_it_is_to_go_waits_and_who_runs_runs_on(whole: str) -> 
     cold.keeper.unload()
     cold.send(start("b", params=SHORT, credit=PLENTY))
     assert cold.pauses == [("loading", 1500)]
-    assert cold.server.hub.computes("toy"), "what runs is not cut"
+    assert cold.server.hub.serving.computes("toy"), "what runs is not cut"
     ticks(cold.server)
     assert cold.reasons == ["length"]
-    assert not cold.server.hub.computes("toy")
+    assert not cold.server.hub.serving.computes("toy")
     cold.keeper.goes()
-    assert cold.server.hub.wants("toy")
+    assert cold.server.hub.serving.wants("toy")
     cold.keeper.comes()
     ticks(cold.server)
     assert (cold.reasons, cold.text) == (["length"] * 2, whole * 2)
@@ -243,7 +243,7 @@ def test_who_waits_for_what_cannot_be_loaded_is_told_so() -> None:
     cold = Cold()
     cold.keeper.goes()
     cold.send(start("a", params=SHORT))
-    cold.server.hub.fail_waiting("toy")
+    cold.server.hub.serving.fail_waiting("toy")
     (final,) = cold.told(protocol.Final)
     assert isinstance(final, protocol.Final)
     assert (final.finish_reason, final.stop_reason) == ("error", "the model could not be loaded")
@@ -254,5 +254,5 @@ def test_the_catalog_says_what_is_loaded() -> None:
     states = []
     for change in (cold.keeper.unload, cold.keeper.goes, cold.keeper.comes, cold.server.kill_engine):
         change()
-        states += [one.state for one in cold.server.hub.catalog]
+        states += [one.state for one in cold.server.hub.serving.catalog]
     assert states == ["unloading", "cold", "ready", "loading"]
