@@ -89,7 +89,7 @@ class Hub:
         self._turns = DecodedTurns()
         waking = self._waking = Waking(self._subscriptions, retire=self._retire, flush=self.flush)
         timing = (self._clock, self._call_later)
-        self.serving = Serving(self.models, self._registry, self._quotas, observer, send, waking, *timing)
+        self.serving = Serving(self.models, self._registry, observer, send, waking, self._quotas, *timing)
         self._incoming = IncomingNews(self._registry, self.serving, self._turns, observer, waking, *timing)
         self._departures = Departures(
             self._registry,

@@ -32,10 +32,10 @@ class Serving:
         self,
         models: Models,
         registry: StreamRegistry,
-        quotas: Quotas,
         observer: Observer,
         send: Callable[[int, list[api.AnyCommand]], None],
         waking: Waking,
+        quotas: Quotas,
         clock: Callable[[], float],
         call_later: Callable[[float, Callable[[], None]], Timer],
     ) -> None:
@@ -44,12 +44,12 @@ class Serving:
         self.losing = Slices(self._lose, most=LOST_A_TURN, next_turn=partial(call_later, 0))
         self._models = models
         self._registry = registry
-        self._quotas = quotas
         self._observer = observer
         self._send = send
         self._clock = clock
         self._call_later = call_later
         self._waking = waking
+        self._quotas = quotas
         self._submissions: dict[str, Submission] = {}  # by model
         self._submission_to: dict[int, Submission] = {}  # by engine, also those that are gone
 
