@@ -88,6 +88,6 @@ class Gateway:
         self._connection.close()
 
     def refuse(self, why: str) -> None:
-        log.warning("a connection is refused: %s", why)
+        self._listener.note_refusal(why)
         self._connection.write(msgspec.msgpack.encode(api.Failed(why)))
         self._connection.close()

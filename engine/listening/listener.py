@@ -12,6 +12,7 @@ import asyncio
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NamedTuple, Protocol
@@ -25,6 +26,7 @@ from engine.listening.gateway import Gateway
 log = logging.getLogger("engine")
 
 LEAVE_S = 2.0  # for gateways to take in that the engine ends
+SAID_EVERY_S = 1.0  # that connections are refused: they may be very many
 
 
 class DoorError(Exception):
@@ -67,6 +69,8 @@ class Listener:
         self._gateways = dict[Gateway, None]()  # that have joined
         self._owners = dict[int, Owner]()  # of the streams that the engine knows, also of who is gone
         self._numbers = itertools.count()
+        self._unsaid = 0  # connections that were refused
+        self._silent_until_s = 0.0
         self._leaving = False
         self._left = asyncio.Event()
         self._opened = Future[None]()
@@ -123,6 +127,16 @@ class Listener:
         self._gateways[gateway] = None
         log.info("a gateway has joined: there are %d", len(self._gateways))
         gateway.welcome()
+
+    def note_refusal(self, why: str) -> None:
+        self._unsaid += 1
+        now = time.monotonic()
+        if now >= self._silent_until_s:
+            others = (
+                f", and {self._unsaid - 1} others were since this was last said" if self._unsaid > 1 else ""
+            )
+            log.warning("a connection is refused: %s%s", why, others)
+            self._unsaid, self._silent_until_s = 0, now + SAID_EVERY_S
 
     def take(self, gateway: Gateway, commands: list[api.AnyCommand]) -> None:
         said = list[api.AnyCommand]()

@@ -7,7 +7,6 @@ It knows connections and bytes, and bounds what strangers take of them.
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import ssl
 
@@ -17,8 +16,6 @@ from engine import api
 from engine.listening import limits
 from engine.listening.gateway import NO_MESSAGE, Gateway
 from engine.listening.listener import Listener
-
-log = logging.getLogger("engine")
 
 
 class SocketDoor:
@@ -70,6 +67,7 @@ class SocketConnection(asyncio.Protocol):
 
     def __init__(self, door: SocketDoor, listener: Listener) -> None:
         self._door = door
+        self._listener = listener
         self._gateway = Gateway(listener, self)
         self._may_join = False
         self._messages = api.Messages()
@@ -152,7 +150,7 @@ class SocketConnection(asyncio.Protocol):
                 ssl_shutdown_timeout=limits.GOODBYE_S,
             )
         except OSError as error:
-            log.warning("a connection is refused: %s", error)
+            self._listener.note_refusal(str(error))
         finally:
             self._encrypting = None
             if self._transport is None:

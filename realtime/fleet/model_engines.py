@@ -66,6 +66,11 @@ class ModelEngines:
         return self.state != "ready"
 
     @property
+    def is_wanted(self) -> bool:
+        """Whether it is to be loaded, or is."""
+        return self._wanted.is_set()
+
+    @property
     def eta_ms(self) -> int | None:
         """Until it is loaded, by how long that took before."""
         if self._took_s is None:

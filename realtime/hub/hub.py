@@ -89,7 +89,7 @@ class Hub:
         self._turns = DecodedTurns()
         waking = self._waking = Waking(self._subscriptions, retire=self._retire, flush=self.flush)
         timing = (self._clock, self._call_later)
-        self.serving = Serving(self.models, self._registry, observer, send, waking, *timing)
+        self.serving = Serving(self.models, self._registry, observer, send, waking, self._quotas, *timing)
         self._incoming = IncomingNews(self._registry, self.serving, self._turns, observer, waking, *timing)
         self._departures = Departures(
             self._registry,
@@ -415,9 +415,12 @@ class Hub:
             raise Refusal("overloaded", "The engine is being started.", retry_after_ms=1000)
         listener.memory.check()
         self._starter.check(key.tenant, frame, others=self._taken_places(besides=key))
-        if frame.on_cold == "refuse" and known.keeper is not None and known.awaited:
-            known.keeper.want()
-            eta_ms = known.keeper.eta_ms
+        keeper = known.keeper if known.awaited else None
+        if keeper is not None and not keeper.is_wanted:
+            self._quotas.check_loads(key.tenant)
+        if frame.on_cold == "refuse" and keeper is not None:
+            self.serving.want(keeper, key.tenant)
+            eta_ms = keeper.eta_ms
             raise Refusal(
                 "model_loading",
                 f'The model "{known.name}" is not loaded; it is now.',

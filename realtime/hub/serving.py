@@ -12,7 +12,7 @@ from functools import partial
 
 from engine import api
 from midstream.protocol import CatalogModel, ModelState
-from realtime.hub.models import KnownModel, Models
+from realtime.hub.models import Keeper, KnownModel, Models
 from realtime.hub.observers import Observer
 from realtime.hub.registry import LiveStream, StreamRegistry, Timer
 from realtime.hub.serving_engine import ServingEngine
@@ -21,6 +21,7 @@ from realtime.hub.submission import Submission
 from realtime.hub.waking import Waking
 from realtime.stream.context import Context
 from realtime.stream.stream import Stream
+from realtime.tenants.quota import Quotas
 from realtime.text.served_model import ServedModel
 
 LOST_A_TURN = 256  # streams
@@ -34,6 +35,7 @@ class Serving:
         observer: Observer,
         send: Callable[[int, list[api.AnyCommand]], None],
         waking: Waking,
+        quotas: Quotas,
         clock: Callable[[], float],
         call_later: Callable[[float, Callable[[], None]], Timer],
     ) -> None:
@@ -47,6 +49,7 @@ class Serving:
         self._clock = clock
         self._call_later = call_later
         self._waking = waking
+        self._quotas = quotas
         self._submissions: dict[str, Submission] = {}  # by model
         self._submission_to: dict[int, Submission] = {}  # by engine, also those that are gone
 
@@ -150,8 +153,14 @@ class Serving:
         known = self._models.named(entry.stream.model.name)
         waits = entry.engine is None and entry.stream.needs_engine
         if waits and known is not None and known.keeper is not None and known.awaited:
-            known.keeper.want()
+            self.want(known.keeper, entry.key.tenant)
             entry.stream.tell_loading(known.keeper.eta_ms)
+
+    def want(self, keeper: Keeper, tenant: str) -> None:
+        """For a tenant, who pays for it if nobody else wanted it before."""
+        if not keeper.is_wanted:
+            self._quotas.count_load(tenant)
+        keeper.want()
 
     # -- who is computed where -------------------------------------------------------------------
 

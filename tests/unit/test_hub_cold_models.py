@@ -9,9 +9,11 @@ import pytest
 from midstream import protocol
 from midstream.protocol import Credit, Params
 from realtime.hub.models import KnownModel, LoadState, Models
+from realtime.tenants.allowance import EVERYTHING, Allowance
+from realtime.tenants.quota import Quotas
 from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import start
-from tests.fakes.simulated_server import EngineSize, SimulatedServer
+from tests.fakes.simulated_server import Clock, EngineSize, SimulatedServer
 
 SIZE = EngineSize(kv_tokens=4096, block=16, step_tokens=4096, slots=70, batch_rows=70)
 SHORT = Params(max_tokens=40, ignore_eos=True, temperature=0)
@@ -27,6 +29,7 @@ class FakeKeeper:
         self.state: LoadState = "ready"
         self.eta_ms = eta_ms
         self.wanted = 0
+        self.is_wanted = True
         self._server = server
 
     @property
@@ -35,6 +38,7 @@ class FakeKeeper:
 
     def want(self) -> None:
         self.wanted += 1
+        self.is_wanted = True
 
     def unload(self) -> None:
         self.state = "unloading"
@@ -44,7 +48,7 @@ class FakeKeeper:
         self.pinned = pinned
 
     def goes(self) -> None:
-        self.state = "cold"
+        self.state, self.is_wanted = "cold", False
         self._server.engines[0].die()
         self._server.hub.engine_lost(0, blameless=True)
         self._server.hub.serving.drain("toy", drains=False)
@@ -56,9 +60,10 @@ class FakeKeeper:
 
 
 class Cold:
-    def __init__(self, eta_ms: int | None = 1500) -> None:
-        known = KnownModel("toy")
-        self.server = SimulatedServer(SIZE, known=Models([known]))
+    def __init__(self, eta_ms: int | None = 1500, allowance: Allowance = EVERYTHING) -> None:
+        known, clock = KnownModel("toy"), Clock()
+        quotas = Quotas(lambda tenant: allowance, clock)
+        self.server = SimulatedServer(SIZE, known=Models([known]), clock=clock, quotas=quotas)
         self.keeper = known.keeper = FakeKeeper(self.server, eta_ms)
         self.listener = RecordingListener(self.server)
         self.send = self.listener.send
@@ -135,6 +140,43 @@ def test_what_is_refused_for_other_reasons_loads_nothing() -> None:
         cold.send(msgspec.structs.replace(start("a"), on_cold=asked, tool_choice="required"))
         assert cold.listener.error().code == "invalid_frame"
     assert cold.keeper.wanted == 0
+
+
+@pytest.mark.parametrize("on_cold", ["wait", "refuse"])
+def test_whoever_has_a_model_loaded_pays_for_it(on_cold: str) -> None:
+    cold = Cold(allowance=Allowance(loads_per_hour=1))
+    cold.keeper.goes()
+    for name in "ab":  # the second finds it wanted
+        cold.send(msgspec.structs.replace(start(name, params=SHORT, credit=PLENTY), on_cold=on_cold))
+    assert cold.keeper.wanted == 2
+    cold.keeper.comes()
+    ticks(cold.server)
+    cold.keeper.goes()
+    cold.send(msgspec.structs.replace(start("c", params=SHORT, credit=PLENTY), on_cold=on_cold))
+    error = cold.listener.error()
+    assert (error.code, error.retry_after_ms) == ("rate_limited", 3_600_000)
+    assert "1 loads of models an hour" in error.message
+    assert cold.keeper.wanted == 2
+    cold.server.clock.advance(3600)
+    cold.send(msgspec.structs.replace(start("d", params=SHORT, credit=PLENTY), on_cold=on_cold))
+    assert cold.keeper.wanted == 3
+
+
+def test_who_goes_on_is_not_refused_and_pays() -> None:
+    cold = Cold(allowance=Allowance(loads_per_hour=1))
+    cold.send(start("a", params=SHORT, credit=PLENTY))
+    ticks(cold.server, 3)
+    cold.send(protocol.Pause(request_id="a"))
+    ticks(cold.server, 3)
+    cold.keeper.goes()
+    cold.send(protocol.Resume(request_id="a"))
+    assert cold.keeper.wanted == 1
+    cold.keeper.comes()
+    ticks(cold.server)
+    assert cold.reasons == ["length"]
+    cold.keeper.goes()
+    cold.send(start("b"))
+    assert cold.listener.error().code == "rate_limited"
 
 
 def test_an_engine_that_has_died_is_no_cold_model() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from engine import api
 from engine.grpc_frames import METHOD, SERVICE, showing, unwrapped, wrapped
-from engine.listening import limits
+from engine.listening import limits, listener
 from engine.listening.grpc_door import GrpcDoor
 from engine.listening.listener import Door, DoorError, Listener
 from engine.listening.socket_door import SocketDoor
@@ -305,6 +305,27 @@ def test_what_is_no_join_is_refused_before_it_is_read(
     assert gateway.hear() == api.Failed(NO_MESSAGE)
     assert gateway.hear() is None
     assert engine.commands.empty()
+
+
+@only_sockets
+def test_of_many_that_are_refused_the_log_says_little(
+    engine: SimulatedEngine,
+    connect: Connect,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused() -> None:
+        stranger = connect()
+        stranger.send_bytes(b"GET / HTTP/1.1\r\n\r\n")
+        assert stranger.hear() == api.Failed(NO_MESSAGE)
+
+    monkeypatch.setattr(listener, "SAID_EVERY_S", float("inf"))
+    for _ in range(20):
+        refused()
+    assert caplog.text.count("a connection is refused") == 1
+    engine.listener._silent_until_s = 0.0
+    refused()
+    assert "and 19 others were since this was last said" in caplog.text
 
 
 @only_sockets
