@@ -20,6 +20,7 @@ MEASUREMENTS = (
     "steering",
     "endpoints",
     "schedule",
+    "blocks",
     "sampling",
     "decode",
     "drafts",
