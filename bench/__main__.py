@@ -21,6 +21,7 @@ MEASUREMENTS = (
     "steering",
     "endpoints",
     "schedule",
+    "blocks",
     "sampling",
     "decode",
     "drafts",

@@ -87,6 +87,18 @@ class BlockCache:
         sequence.num_computed = min(sequence.num_computed, keep)
         sequence.num_writable = 0
 
+    def release_all(self, sequences: list[Sequence]) -> None:
+        """Free all that they have; what the first have is the first to be evicted from the cache."""
+        numbers: list[int] = []
+        for sequence in reversed(sequences):
+            numbers += sequence.held_blocks
+            for table in sequence.tables:
+                table.clear()
+            sequence.blocks_version += 1
+            sequence.block_hashes.clear()
+            sequence.num_offered = sequence.num_computed = sequence.num_writable = 0
+        self.blocks.drop(numbers)
+
     def can_keep(self, sequence: Sequence, tokens: int) -> bool:
         """Whether its tables hold all that is read by whoever goes on behind so many of its tokens."""
         tables = sequence.tables

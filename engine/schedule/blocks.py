@@ -30,7 +30,7 @@ EVICTED_TOGETHER = 32  # blocks, before it is looked again whether they were eno
 class Blocks:
     def __init__(self, count: int, block_size: int, *, runs: bool) -> None:
         self.refs = [0] * count  # tables that a block is in
-        self._name_of: dict[int, bytes] = {}
+        self._names: list[bytes | None] = [None] * count
         self._by_name: dict[bytes, int] = {}
         self._cached: OrderedDict[int, float] = OrderedDict()  # since when; least recently used first
         self._free: FreeBlocks = FreeRuns(self.refs, max(1, PIECE // block_size)) if runs else FreeList(count)
@@ -77,14 +77,15 @@ class Blocks:
 
     def drop(self, numbers: list[int]) -> None:
         """A table's end is in it no longer. What nobody else uses is cached, or free."""
-        refs, free = self.refs, list[int]()
+        refs, names, cached, now = self.refs, self._names, self._cached, self.now
+        free: list[int] = []
         # Last block first: what is evicted first from the cache should be a chain's end, not its beginning.
         for number in reversed(numbers):
-            refs[number] -= 1
-            if refs[number]:
+            refs[number] = left = refs[number] - 1
+            if left:
                 continue
-            if number in self._name_of:
-                self._cached[number] = self.now
+            if names[number] is not None:
+                cached[number] = now
             else:
                 free.append(number)
         if free:
@@ -103,11 +104,18 @@ class Blocks:
     def _forget_oldest(self, count: int) -> list[int]:
         """So many of the cached, if there are: they are in no state, until they are free."""
         numbers = [self._cached.popitem(last=False)[0] for _ in range(min(count, len(self._cached)))]
-        for number in numbers:
-            name = self._name_of.pop(number)
-            del self._by_name[name]
-            self.news.went(name)
+        self._unname(numbers)
         return numbers
+
+    def _unname(self, numbers: list[int]) -> None:
+        """Nobody finds these any more."""
+        gone: list[bytes] = []
+        for number in numbers:
+            if name := self._names[number]:
+                self._names[number] = None
+                del self._by_name[name]
+                gone.append(name)
+        self.news.went(gone)
 
     def _give(self, numbers: list[int]) -> None:
         """They are free, and hold memory until nobody has taken them for a while."""
@@ -131,25 +139,23 @@ class Blocks:
         return name in self._by_name
 
     def has_name(self, number: int) -> bool:
-        return number in self._name_of
+        return self._names[number] is not None
 
     def is_cached(self, number: int) -> bool:
         return number in self._cached
 
     def name(self, number: int, name: bytes) -> None:
         """It can be found from now on, unless another has this name, or it has one."""
-        if name not in self._by_name and number not in self._name_of:
+        if name not in self._by_name and not self._names[number]:
             self._by_name[name] = number
-            self._name_of[number] = name
+            self._names[number] = name
             self.news.came(name)
 
     def forget(self, number: int) -> None:
         """Nobody finds it any more; if nobody uses it, it is free."""
-        name = self._name_of.pop(number, None)
-        if name is None:
+        if not self._names[number]:
             return
-        del self._by_name[name]
-        self.news.went(name)
+        self._unname([number])
         if not self.refs[number]:
             del self._cached[number]
             self._give([number])
@@ -189,7 +195,7 @@ class Blocks:
             assert refs == owners[number], f"block {number}: {refs} references, in {owners[number]} tables"
             states = (refs > 0) + (number in self._cached) + free[number]
             assert states == 1, f"block {number}: free, cached or used, {states} times"
-            assert number not in self._cached or number in self._name_of, f"block {number}: without a name"
+            assert number not in self._cached or self._names[number], f"block {number}: without a name"
         assert free.total() == len(self._free)
-        assert {number: name for name, number in self._by_name.items()} == self._name_of
+        assert self._by_name == {name: number for number, name in enumerate(self._names) if name}
         self._idle.audit()

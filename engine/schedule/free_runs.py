@@ -78,13 +78,16 @@ class FreeRuns:
         if self._width < count + LEAST_ROOM:
             self._jump()
         taken: list[int] = []
-        self._take_from(self._hand, count, at, taken)
-        while len(taken) < count:
+        while self._width < count - len(taken):
+            self._take_from(self._hand, count, at, taken)
             self._take_narrow(count, at, taken)
-            if len(taken) < count:
-                self._jump()
-                self._take_from(self._hand, count, at, taken)
-        self._leave_room(max(LEAST_ROOM, held // 4))  # whoever has outgrown its run goes on to grow
+            if len(taken) == count:
+                return taken
+            self._jump()
+        first, missing = self._hand, count - len(taken)
+        taken += range(first, first + missing)
+        # Whoever has outgrown its run goes on to grow.
+        self._pass(first + missing, LEAST_ROOM if held < 4 * LEAST_ROOM else held // 4)
         return taken
 
     def _take_narrow(self, count: int, at: int, taken: list[int]) -> None:
@@ -140,30 +143,33 @@ class FreeRuns:
         end = self._widest
         if not end:
             return
-        first = begin = self._firsts[end]
-        self._remove(first, end)
+        first = self._hand = self._firsts[end]
+        self._leave_ring(end)
         if first and end - first > 2 * LEAST_PITCH and self._refs[first - 1]:
-            begin = _roundest(first + (end - first) // 4, end - (end - first) // 4)
-        self._hand = begin
-        if first < begin:
+            begin = self._hand = _roundest(first + (end - first) // 4, end - (end - first) // 4)
             self._add(first, begin)
-        self._add(begin, end)
-        share = (end - begin) // PITCHES
-        self._pitch = max(LEAST_PITCH, 1 << share.bit_length() - 1 if share else 0)
+            self._add(begin, end)
+        share = (end - self._hand) // PITCHES
+        self._pitch = 1 << share.bit_length() - 1 if share > LEAST_PITCH else LEAST_PITCH
 
-    def _leave_room(self, least: int) -> None:
-        first = self._hand
-        end = self._ends[first]
-        if not end:
-            return
+    def _pass(self, first: int, least: int) -> None:
+        """What the hand lies on is taken up to this block: it goes on, and leaves room."""
+        here = self._hand
+        end = self._ends[here]
+        self._count -= first - here
+        self._ends[here] = 0
         at = -(-(first + least) // self._pitch) * self._pitch
         if at < end:
             self._hand = at
-            self._add(first, at)
-            self._add(at, end)
+            self._ends[at] = end
+            self._firsts[end] = at
         else:
-            self._hand = end
-            self._add(first, end)
+            at = self._hand = end
+            self._firsts[end] = -1
+        if first < at:
+            self._ends[first] = at
+            self._firsts[at] = first
+            self._enter_ring(at, (at - first).bit_length())
 
     # -- runs ------------------------------------------------------------------------------------
 

@@ -30,8 +30,10 @@ class NameNews:
     def came(self, name: bytes) -> None:
         self._note(name, came=True)
 
-    def went(self, name: bytes) -> None:
-        self._note(name, came=False)
+    def went(self, names: Iterable[bytes]) -> None:
+        if self._asked:
+            for name in names:
+                self._note(name, came=False)
 
     def take(self, names: Iterable[bytes]) -> api.BlockNews | None:
         """`names`: all that there are now."""

@@ -21,8 +21,8 @@ class PromptLine:
 
     def __init__(self, arrivals: dict[int, int]) -> None:
         self._arrivals = arrivals
-        self.in_turn = Ranking[int]()  # by arrival
-        self.shortest = Ranking[int]()  # by what is to be computed
+        self.in_turn = Ranking()  # by arrival
+        self.shortest = Ranking()  # by what is to be computed
         self.num_to_compute = 0  # of all of them
 
     def __len__(self) -> int:
@@ -42,7 +42,7 @@ class ByWait:
     """Prompts in the order in which they had a row last, or came."""
 
     def __init__(self) -> None:
-        self._by_step = Ranking[int]()
+        self._by_step = Ranking()
 
     def __len__(self) -> int:
         return len(self._by_step)

@@ -434,25 +434,30 @@ class Scheduler:
             victims = self._holders.victims(sequence, short, self.steps, self._running)
             if not victims:
                 return False
-            for victim in victims:
-                self._evict(victim)
+            self._evict(victims)
         return cache.grow(sequence, tokens)
 
-    def _evict(self, victim: Sequence) -> None:
-        self._evicted.add(victim.stream)
-        if victim.idle:  # it stands in no line, and will not
-            self.evictions += 1
-            self.release_blocks(victim)
-            self._holders.file(victim)
-            return
-        victim.give_up_in_flight()
-        if victim.num_to_compute:
-            self.preemptions += 1
-            self._prompts.put_first(victim)
-        else:
-            self.evictions += 1
-        self.release_blocks(victim)
-        self.update_ready(victim)
+    def _evict(self, victims: list[Sequence]) -> None:
+        self._evicted.update(victim.stream for victim in victims)
+        self._evict_idle([victim for victim in victims if victim.idle])
+        for victim in victims:
+            if victim.blocks:
+                victim.give_up_in_flight()
+                if victim.num_to_compute:
+                    self.preemptions += 1
+                    self._prompts.put_first(victim)
+                else:
+                    self.evictions += 1
+                self.release_blocks(victim)
+                self.update_ready(victim)
+
+    def _evict_idle(self, victims: list[Sequence]) -> None:
+        """They stand in no line, and will not. Mostly these are many, so all are let go of together."""
+        self.evictions += len(victims)
+        for victim in victims:
+            self.host_cache.offer(victim)
+            self._holders.discard(victim)
+        self.cache.release_all(victims)
 
     # -- proof -----------------------------------------------------------------------------------
 

@@ -154,7 +154,7 @@ class Sequence:
     @property
     def held_blocks(self) -> list[int]:
         """All blocks of its memory."""
-        if not self.other_blocks and self.blocks[:1] != [GONE]:
+        if not self.other_blocks and (not self.blocks or self.blocks[0] != GONE):
             return self.blocks
         return [number for table in self.tables for number in table[first_held(table) :]]
 

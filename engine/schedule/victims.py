@@ -32,10 +32,10 @@ class Holders:
 
     def __init__(self, cache: BlockCache) -> None:
         self._cache = cache
-        self._idle = Ranking[int]()  # least claim first
+        self._idle = Ranking()  # least claim first
         self._idle_blocks = 0  # in the tables of the idle: no more can be had of them
         self._held: dict[int, int] = {}  # by stream, of each of those
-        self._all = Ranking[tuple[int, int]]()  # lowest priority first, of one priority the last to come
+        self._all = Ranking()  # by rank
         self._again: tuple[int, int] = (-1, 0)  # who looked in vain, and the step in which it may look again
 
     def file(self, sequence: Sequence) -> None:
@@ -46,12 +46,20 @@ class Holders:
             self._idle_blocks += held - self._held.get(sequence.stream, 0)
             self._held[sequence.stream] = held
         else:
-            self._idle.discard(sequence)
-            self._idle_blocks -= self._held.pop(sequence.stream, 0)
+            self._discard_idle(sequence)
         if sequence.blocks:
-            self._all.put(sequence, (sequence.priority, -sequence.stream))
+            self._all.put(sequence, rank(sequence.priority, sequence.stream))
         else:
             self._all.discard(sequence)
+
+    def discard(self, sequence: Sequence) -> None:
+        """It holds no memory."""
+        self._discard_idle(sequence)
+        self._all.discard(sequence)
+
+    def _discard_idle(self, sequence: Sequence) -> None:
+        self._idle.discard(sequence)
+        self._idle_blocks -= self._held.pop(sequence.stream, 0)
 
     def victims(
         self, claimant: Sequence, blocks: int, step: int, running: AbstractSet[int]
@@ -64,13 +72,12 @@ class Holders:
         if blocks > self._idle_blocks and next(self._behind(claimant), None) is None:
             return []
         released = Released(self._cache.blocks.refs)
-        taken: list[Sequence] = []
+        taken: list[tuple[Sequence, int]] = []
         for holder in self._in_order(claimant, step, running):
-            released.add(holder)
-            taken.append(holder)
+            taken.append((holder, released.add(holder)))
             if released.free >= blocks:
-                return [one for one in taken if not released.spare(one, blocks)]
-        looked_at = sum(len(holder.held_blocks) for holder in taken)
+                return [one for one, own in taken if not released.spare(one, own, blocks)]
+        looked_at = sum(len(holder.held_blocks) for holder, _ in taken)
         if looked_at > A_STEP:
             self._again = claimant.stream, step + looked_at // A_STEP
         return []
@@ -88,7 +95,7 @@ class Holders:
     def _behind(self, claimant: Sequence) -> Iterator[Sequence]:
         """A newcomer is behind all of its equals; of those who run, each is behind those who came before."""
         stream = claimant.stream if claimant in self._all else NEWEST
-        return self._all.before((claimant.priority, -stream))
+        return self._all.before(rank(claimant.priority, stream))
 
     def audit(self, sequences: list[Sequence]) -> None:
         """Raise unless all are filed as they are."""
@@ -105,6 +112,11 @@ def claim(sequence: Sequence) -> int:
     return sequence.last_served + AGING_STEPS * (sequence.priority + (not sequence.paused))
 
 
+def rank(priority: int, stream: int) -> int:
+    """The lowest priority first, of one priority the last to come."""
+    return 2 * NEWEST * priority - stream
+
+
 class Released:
     """What would come free if some sequences released their blocks: a shared one, once all of them do."""
 
@@ -113,16 +125,22 @@ class Released:
         self._shared = Counter[int]()  # references that are given up
         self.free = 0
 
-    def add(self, sequence: Sequence) -> None:
-        for number in sequence.held_blocks:
-            if self._refs[number] == 1:
-                self.free += 1
-            else:
-                self._shared[number] += 1
-                self.free += self._shared[number] == self._refs[number]
+    def add(self, sequence: Sequence) -> int:
+        """Returns how many blocks nobody else has."""
+        refs, blocks = self._refs, sequence.held_blocks
+        own = [refs[number] for number in blocks].count(1)
+        self.free += own
+        if own < len(blocks):
+            for number in blocks:
+                if refs[number] > 1:
+                    self._shared[number] += 1
+                    self.free += self._shared[number] == refs[number]
+        return own
 
-    def spare(self, sequence: Sequence, enough: int) -> bool:
-        """Leave it out, if enough come free without it."""
+    def spare(self, sequence: Sequence, own: int, enough: int) -> bool:
+        """Leave it out, of whose blocks so many nobody else has, if enough come free without it."""
+        if self.free - own < enough:
+            return False
         refs, shared, blocks = self._refs, self._shared, sequence.held_blocks
         own = sum(refs[number] == 1 or shared[number] == refs[number] for number in blocks)
         if self.free - own < enough:
