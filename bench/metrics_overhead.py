@@ -70,7 +70,7 @@ class Encoder:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self.memory = hub.memory_account("tenant")
+        self.memory = hub.accounts.of_listener("tenant")
         self._codec = Codec(None)
         self._woken: dict[Stream, None] = {}
 

@@ -337,6 +337,7 @@ class Join(Struct, tag=True, array_like=True, frozen=True):
 # -- between processes -----------------------------------------------------------------------------
 
 LENGTH_BYTES = 4
+LARGEST_NEWS = 256 << 20  # bytes, of a message of an engine's; a step of thousands of streams makes a few MiB
 
 
 def framed(message: bytes) -> bytes:

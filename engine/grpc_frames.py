@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 SERVICE, METHOD = "midstream.engine.v1.EngineLink", "Join"
-ANY_SIZE = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 _TOKEN, _SCHEME = "authorization", "Bearer "
 _FIELD = b"\x0a"  # number 1, of bytes

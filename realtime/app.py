@@ -92,7 +92,7 @@ class Endpoints:
         """A stream that somebody started now would run."""
         if self._hub.draining:
             return JSONResponse({"status": "draining"}, 503)
-        if not self._hub.takes_starts:
+        if not self._hub.serving.takes_starts:
             return JSONResponse({"status": "engine not ready"}, 503)
         if self._hub.full:
             return JSONResponse({"status": "at its limit of streams"}, 503)

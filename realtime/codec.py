@@ -7,6 +7,7 @@ Ranges are not repeated in this module; the sentence is made from the types in `
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, get_args
@@ -45,10 +46,7 @@ class Codec:
         self._decoder = library.Decoder(ClientFrame)
         self._names = library.Decoder(_Names)
         self._string = library.Decoder(str)
-        self._encoder = library.Encoder()
-
-    def encode(self, event: Event) -> bytes:
-        return self._encoder.encode(event)  # type: ignore[no-any-return]
+        self.encode: Callable[[Event], bytes] = library.Encoder().encode
 
     def decode(self, data: bytes | str) -> ClientFrame:
         try:

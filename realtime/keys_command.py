@@ -23,7 +23,14 @@ from realtime.access.key_file import KeyEntry, KeyFile, KeyFileError, digest, ne
 from realtime.tenants.allowance import HIGHEST, LOWEST, Allowance
 
 FILE = "MIDSTREAM_KEYS_FILE"
-LIMITS = ("max_streams", "max_connections", "tokens_per_minute", "prefill_tokens", "priority")
+LIMITS = (
+    "max_streams",
+    "max_connections",
+    "tokens_per_minute",
+    "loads_per_hour",
+    "prefill_tokens",
+    "priority",
+)
 
 
 class KeysCommandError(Exception):
@@ -163,6 +170,7 @@ def _parser() -> ArgumentParser:
     add.add_argument(
         "--tokens-per-minute", metavar="N", type=_count, help="tokens of prompt and output together"
     )
+    add.add_argument("--loads-per-hour", metavar="N", type=_count, help="models that are loaded for it")
     add.add_argument(
         "--prefill-tokens", metavar="N", type=_count, help="most prompt tokens that wait for the engine"
     )

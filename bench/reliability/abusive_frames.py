@@ -81,20 +81,25 @@ CALLING: Frame = {
 }
 START = PLAIN_START | CALLING | {"prompt": None, "messages": [{"role": "user", "content": "x"}]}
 FAR = [f"[^q]*[a-z][\\w\\W]{{100}}{char}" for char in "cdefghijklmnopqr"]  # often found, and from far back
-GUARDED_START: Frame = {
-    "type": "start",
-    "prompt": "x",
-    "params": {
-        "guards": [{"name": str(at), "do": "tell", "regex": regex} for at, regex in enumerate(FAR)],
-        "ignore_eos": True,
-        "max_tokens": 4_000,
-    },
-    "credit": {"limit": LONGEST},
-}
+FOUND = [
+    f"{begin}[\\w\\W]{{40}}{end}" for begin in (".", "\\w") for end in ("a", "b", "[ab]", ".", "\\w", "\\S")
+]
+
+
+def guarded_start(regexes: list[str]) -> Frame:
+    guards = [{"name": str(at), "do": "tell", "regex": regex} for at, regex in enumerate(regexes)]
+    params = {"guards": guards, "ignore_eos": True, "max_tokens": 4_000}
+    return {"type": "start", "prompt": "x", "params": params, "credit": {"limit": LONGEST}}
+
+
+GUARDED_STARTS = {"start guarded": guarded_start(FAR), "start with guards that find": guarded_start(FOUND)}
+ARGUMENTS = {"q": ["a" * 99] * 120}  # of a call: nearly as long as they may be
 KINDS: dict[str, Frame] = {
     "start again": START,
     "start with other content": START | {"messages": [{"role": "user", "content": "y"}]},
-    "start guarded": GUARDED_START,
+    **GUARDED_STARTS,
+    "start what is not loaded": PLAIN_START | {"model": "nobody", "on_cold": "refuse"},
+    "start with approvals": START | {"approvals": True, "whole_arguments": True},
     "credit": {"type": "credit", "limit": LONGEST},
     "pause": {"type": "pause", "ref": "p"},
     "pause and release": {"type": "pause", "kv": "release", "ref": "p"},
@@ -111,7 +116,10 @@ KINDS: dict[str, Frame] = {
     "adjust the reasoning": {"type": "adjust", "params": {"reasoning_tokens": 0}},
     "adjust at a token": {"type": "adjust", "params": {}, "at": 1},
     "inject tokens": {"type": "inject", "tokens": [65]},
+    "inject many tokens": {"type": "inject", "tokens": [65] * 3_000},
     "inject text": {"type": "inject", "text": "a" * 1_900},
+    "inject messages": {"type": "inject", "messages": [{"role": "user", "content": "a"}] * 60},
+    "inject at a token": {"type": "inject", "text": "a" * 1_900, "at": 1, "grammar": "anew", "resume": True},
     "rewind by one": {"type": "rewind", "to": LONGEST - 1},
     "rewind to the start": {"type": "rewind", "to": 0},
     "cancel another": {"type": "cancel", "request_id": "nobody", "ref": "c"},
@@ -120,11 +128,16 @@ KINDS: dict[str, Frame] = {
     "replace": {"type": "replace", "session_id": "0" * 32},
     "tool result": {"type": "tool_result", "content": "a" * 1_900, "ref": "t"},
     "tool result of many parts": {"type": "tool_result", "content": [{"type": "text", "text": ""}] * 2_000},
+    "tool result that failed": {"type": "tool_result", "error": "a" * 1_900, "ref": "f"},
+    "approve": {"type": "approve", "ref": "y"},
+    "amend": {"type": "amend", "arguments": ARGUMENTS, "ref": "m"},
+    "amend a beginning": {"type": "amend", "arguments": '{"q": ' + "[" * 2_000, "partial": True, "ref": "b"},
     "fork": FORK,
     "fork from a token": FORK | {"at": 60, "params": {"max_tokens": 4_000, "seed": 1}},
     "fork and end": FORK | {"at": 60, "params": {"max_tokens": 61, "seed": 1}},
 }
-ANEW = {kind for kind, frame in KINDS.items() if frame.get("fork") or frame is GUARDED_START}
+OF_A_CALL = ("tool_result", "approve", "amend")
+ANEW = {kind for kind, frame in KINDS.items() if frame.get("fork") or kind in GUARDED_STARTS}
 
 
 def encoded(kind: str, name: str, number: int) -> bytes:
@@ -135,7 +148,7 @@ def encoded(kind: str, name: str, number: int) -> bytes:
     if "fork" in frame:
         at = {"at": frame.pop("at")} if "at" in frame else {}
         frame["fork"] = {"request_id": name, **at}
-    if frame["type"] == "tool_result":
+    if frame["type"] in OF_A_CALL:
         frame["call_id"] = call_id_of(name, 1)
     return msgspec.json.encode(frame)
 

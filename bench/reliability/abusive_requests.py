@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+from bench.reliability.abusive_frames import CALLING, FOUND, KINDS, guarded_start, schema
+
 MOST_CHOICES, MOST_MESSAGES, BODY_BYTES = 128, 4_096, 1 << 20
 
 
@@ -49,5 +51,17 @@ REQUESTS: dict[str, AbusiveRequest] = {
     "what is no JSON in the end": AbusiveRequest(
         "POST", "/v1/completions", b'{"prompt":[' + b"1," * (BODY_BYTES // 2 - 10)
     ),
+    "tools": _chats([{"role": "user", "content": "a"}], **LONG, tools=CALLING["tools"]),
+    "a schema": _chats(
+        [{"role": "user", "content": "a"}],
+        **LONG,
+        response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": schema(0)}},
+    ),
+    "guards, streamed": _texts(prompt="a", stream=True, **guarded_start(FOUND)["params"]),
+    "a frame for nobody": AbusiveRequest(
+        "POST", "/v1/streams/nobody/control", json.dumps(KINDS["adjust the stops"]).encode()
+    ),
+    "a model's loading": AbusiveRequest("POST", "/v1/models/toy", b'{"do": "load"}'),
+    "the models": AbusiveRequest("GET", "/v1/models"),
     "the list of streams": AbusiveRequest("GET", "/v1/streams?limit=1000"),
 }

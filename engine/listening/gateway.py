@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from engine import api
+from engine.listening import limits
 
 if TYPE_CHECKING:
     from engine.listening.listener import Listener
@@ -24,7 +25,11 @@ NO_MESSAGE = "what was sent is no message of a gateway"
 
 
 class Connection(Protocol):
-    """It calls its gateway's `take`, `pause_writing` and `resume_writing`, and `gone` at its end."""
+    """It calls its gateway's `take`, and `gone` at its end."""
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that were written, and that nobody has taken."""
 
     def write(self, message: bytes) -> None:
         """Nothing, where it is closing."""
@@ -32,12 +37,14 @@ class Connection(Protocol):
     def close(self) -> None:
         """Behind what was written. Nothing more is taken."""
 
+    def abort(self) -> None:
+        """Now."""
+
 
 class Gateway:
     def __init__(self, listener: Listener, connection: Connection) -> None:
-        self.joined = False  # it has heard Hello
-        self.writable = threading.Event()
-        self.writable.set()
+        self.joined = False
+        self.streams = dict[int, int]()  # the engine's number of each, by its own
         self.queue = threading.Semaphore(QUEUE)
         self._listener = listener
         self._connection = connection
@@ -49,32 +56,19 @@ class Gateway:
         if right and not hmac.compare_digest(token.encode(), right.encode()):
             self.refuse("its token is not this engine's")
             return False
-        if not self._listener.admit(self):
-            self.refuse("this engine computes for another gateway")
-            return False
+        self._listener.admit(self)
         return True
 
     def take(self, message: bytes) -> None:
         """From one that may join."""
-        if not self.joined:
-            self.refuse("it speaks before it has heard what is served")
-            return
         try:
             commands = self._commands.decode(message)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             self.refuse(NO_MESSAGE)
         else:
-            self._listener.take(commands)
-
-    def pause_writing(self) -> None:
-        self.writable.clear()
-
-    def resume_writing(self) -> None:
-        self.writable.set()
+            self._listener.take(self, commands)
 
     def gone(self) -> None:
-        self.joined = False
-        self.writable.set()
         self._listener.dismiss(self)
 
     def welcome(self) -> None:
@@ -82,15 +76,18 @@ class Gateway:
         self.joined = True
 
     def tell(self, message: bytes) -> None:
-        """From the queue."""
+        """From the queue. Who takes nothing of it may come again: how far its streams have come it knows."""
         self._connection.write(message)
         self.queue.release()
+        if self._connection.unsent > limits.MOST_UNSENT:
+            log.warning("a gateway has not taken %d MiB, and is hung up on", limits.MOST_UNSENT >> 20)
+            self._connection.abort()
 
     def leave(self) -> None:
         self._connection.write(msgspec.msgpack.encode(api.Leaving()))
         self._connection.close()
 
     def refuse(self, why: str) -> None:
-        log.warning("a connection is refused: %s", why)
+        self._listener.note_refusal(why)
         self._connection.write(msgspec.msgpack.encode(api.Failed(why)))
         self._connection.close()

@@ -13,15 +13,13 @@ from typing import Any
 
 import grpc
 
-from engine.grpc_frames import ANY_SIZE, METHOD, SERVICE, shown, unwrapped, wrapped
+from engine.grpc_frames import METHOD, SERVICE, shown, unwrapped, wrapped
 from engine.listening import limits
 from engine.listening.gateway import NO_MESSAGE, Gateway
 from engine.listening.listener import DoorError, Listener
 from engine.listening.socket_door import host_and_port
 
 Pems = tuple[bytes | None, bytes | None, bytes | None]  # authorities of gateways, our key, our certificate
-
-MOST_UNSENT, FEW_UNSENT = 2**16, 2**14  # bytes: where an engine waits, and where it goes on
 
 
 class GrpcDoor:
@@ -68,11 +66,12 @@ class GrpcCall:
         self._context = context
         self._gateway = Gateway(listener, self)
         self._unsent = asyncio.Queue[bytes | None]()
-        self._unsent_bytes = 0
+        self.unsent = 0
         self._closing = False
+        self._sending: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        sending = asyncio.create_task(self._send())
+        self._sending = sending = asyncio.create_task(self._send())
         reading = asyncio.create_task(self._read())
         try:
             await asyncio.wait((sending, reading), return_when=asyncio.FIRST_COMPLETED)
@@ -87,22 +86,22 @@ class GrpcCall:
         if self._closing:
             return
         self._unsent.put_nowait(message)
-        self._unsent_bytes += len(message)
-        if self._unsent_bytes > MOST_UNSENT:
-            self._gateway.pause_writing()
+        self.unsent += len(message)
 
     def close(self) -> None:
         if not self._closing:
             self._closing = True
             self._unsent.put_nowait(None)
 
+    def abort(self) -> None:
+        if self._sending is not None:
+            self._sending.cancel()
+
     async def _send(self) -> None:
         await self._context.send_initial_metadata(())  # it is heard, whoever has the engine now
         while (message := await self._unsent.get()) is not None:
             await self._context.write(wrapped(message))
-            self._unsent_bytes -= len(message)
-            if self._unsent_bytes <= FEW_UNSENT:
-                self._gateway.resume_writing()
+            self.unsent -= len(message)
 
     async def _read(self) -> None:
         if not self._gateway.join(shown(self._context.invocation_metadata())):
@@ -118,7 +117,8 @@ class GrpcCall:
 
 def _options() -> list[tuple[str, int]]:
     return [
-        *ANY_SIZE,
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 0),  # of two engines at one place, the second hears that it is taken
         ("grpc.max_concurrent_streams", 1),
         ("grpc.max_allowed_incoming_connections", limits.MOST_STRANGERS),

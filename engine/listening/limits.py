@@ -10,3 +10,4 @@ MOST_STRANGERS = 64  # connections at a time that have not said it
 # is asked while something is on its way to them, which may be for so long then.
 IDLE_S, BETWEEN_S, QUESTIONS = 5, 2, 3
 UNTAKEN_S = IDLE_S + BETWEEN_S * QUESTIONS
+MOST_UNSENT = 64 << 20  # bytes, for a gateway that does not read: its streams' credit makes far fewer

@@ -8,7 +8,6 @@ import signal
 from engine import api
 from engine.build.build import build
 from engine.build.ranks import other_ranks
-from engine.engine import Engine
 from engine.heap import settle_heap
 from engine.listening.listener import Door, Listener
 
@@ -23,12 +22,7 @@ def listen(options: api.EngineOptions, door: Door, token: str) -> None:
         settle_heap()
         listener = Listener(door, token, hello, engine.send)
         for signum in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(signum, lambda *_: _end(engine, listener))
+            signal.signal(signum, lambda *_: engine.stop())
         log.info("%s is loaded, and gateways may join at %s", hello.model, door.address)
         engine.run(listener.emit)
         listener.leave()
-
-
-def _end(engine: Engine, listener: Listener) -> None:
-    engine.stop()
-    listener.end_soon()

@@ -1,27 +1,32 @@
-"""An engine that listens: its model is loaded once, and it computes for one gateway after the other.
+"""An engine that listens: its model is loaded once, and it computes for all gateways that join.
 
-What goes up and down is what goes through a pipe, once a gateway has shown the shared token. When it goes its
-streams go with it, and the next one hears `Hello` when nothing is left of them. This knows gateways, and of
-commands only which streams they begin; by what they come is their door's business.
+What goes up and down is what goes through a pipe, once a gateway has shown the shared token. Each numbers its
+streams as it likes, and knows nothing of the others': the engine's own numbers are given here. A gateway's
+streams go when it goes. This knows gateways, and of commands only whose streams they are for; by what they
+come is their door's business.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from engine import api
 from engine.listening.gateway import Gateway
 
 log = logging.getLogger("engine")
 
-LEAVE_S = 2.0  # for a gateway to take in that the engine ends
+LEAVE_S = 2.0  # for gateways to take in that the engine ends
+SAID_EVERY_S = 1.0  # that connections are refused: they may be very many
 
 
 class DoorError(Exception):
@@ -42,6 +47,13 @@ class Door(Protocol):
         """Whoever is still connected is hung up on."""
 
 
+class Owner(NamedTuple):
+    """Whose a stream is, and its number there."""
+
+    gateway: Gateway
+    number: int
+
+
 class Listener:
     """For one engine, in a thread of its own. `send` gives that commands, from any thread. Without a token
     whoever can connect may join."""
@@ -52,11 +64,13 @@ class Listener:
         """When it returns, gateways may join. Raises DoorError."""
         self.token = token
         self.hello = msgspec.msgpack.encode(hello)
-        self.streams = set[int]()  # that the engine knows, of whichever gateway
         self._send = send
         self._door = door
-        self._gateway: Gateway | None = None
-        self._ending = False  # soon: no gateway is waited for
+        self._gateways = dict[Gateway, None]()  # that have joined
+        self._owners = dict[int, Owner]()  # of the streams that the engine knows, also of who is gone
+        self._numbers = itertools.count()
+        self._unsaid = 0  # connections that were refused
+        self._silent_until_s = 0.0
         self._leaving = False
         self._left = asyncio.Event()
         self._opened = Future[None]()
@@ -66,29 +80,30 @@ class Listener:
         self._opened.result()
 
     def emit(self, output: api.StepOutput) -> None:
-        """A step's news, from the engine's thread, which waits while the gateway takes nothing."""
-        gateway = self._gateway
-        hears = gateway is not None and gateway.joined  # before the last of its streams is gone, or another's
-        self.streams.difference_update(
-            news.stream for news in output.news if news.finish is not None and not news.finish.held
-        )
-        if gateway is not None and hears:
-            if not self._ending:
-                gateway.writable.wait()
+        """A step's news, from the engine's thread: to each gateway those of its streams. Nobody waits for one
+        that takes nothing."""
+        shares = {gateway: list[api.News]() for gateway in list(self._gateways)}
+        for news in output.news:
+            owner = self._owner(news)
+            if owner is not None and owner.gateway in shares:
+                news.stream = owner.number
+                shares[owner.gateway].append(news)
+        for gateway, share in shares.items():
             gateway.queue.acquire()
-            self._loop.call_soon_threadsafe(gateway.tell, msgspec.msgpack.encode(output))
-        if not self.streams:
-            self._loop.call_soon_threadsafe(self._welcome)
+            told = msgspec.msgpack.encode(replace(output, news=share))
+            self._loop.call_soon_threadsafe(gateway.tell, told)
 
-    def end_soon(self) -> None:
-        """From any thread, or a signal's handler: the engine is told to end, and waits for nobody who takes
-        nothing."""
-        self._ending = True
-        if (gateway := self._gateway) is not None:
-            gateway.writable.set()
+    def _owner(self, news: api.News) -> Owner | None:
+        """With its last news a stream is nobody's."""
+        if news.finish is None or news.finish.held:
+            return self._owners.get(news.stream)
+        owner = self._owners.pop(news.stream, None)
+        if owner is not None and owner.gateway.streams.get(owner.number) == news.stream:
+            del owner.gateway.streams[owner.number]
+        return owner
 
     def leave(self) -> None:
-        """The engine ends, and nobody is to blame for it: so the gateway hears, if it listens."""
+        """The engine ends, and nobody is to blame for it: so gateways hear, if they listen."""
         self._loop.call_soon_threadsafe(self._leave)
         self._thread.join(LEAVE_S)
 
@@ -108,36 +123,51 @@ class Listener:
         await self._left.wait()
         await self._door.close()
 
-    def admit(self, gateway: Gateway) -> bool:
-        """Whether it is the one that is computed for."""
-        if self._gateway is not None:
-            return False
-        self._gateway = gateway
-        log.info("a gateway has joined")
-        if not self.streams:
-            self._welcome()
-        return True
+    def admit(self, gateway: Gateway) -> None:
+        self._gateways[gateway] = None
+        log.info("a gateway has joined: there are %d", len(self._gateways))
+        gateway.welcome()
 
-    def take(self, commands: list[api.AnyCommand]) -> None:
-        self.streams.update(command.stream for command in commands if isinstance(command, api.Submit))
-        self._send(commands)
+    def note_refusal(self, why: str) -> None:
+        self._unsaid += 1
+        now = time.monotonic()
+        if now >= self._silent_until_s:
+            others = (
+                f", and {self._unsaid - 1} others were since this was last said" if self._unsaid > 1 else ""
+            )
+            log.warning("a connection is refused: %s%s", why, others)
+            self._unsaid, self._silent_until_s = 0, now + SAID_EVERY_S
+
+    def take(self, gateway: Gateway, commands: list[api.AnyCommand]) -> None:
+        said = list[api.AnyCommand]()
+        for command in commands:
+            if isinstance(command, api.TellBlocks):
+                said.append(command)
+                continue
+            if isinstance(command, api.Submit):
+                number = gateway.streams[command.stream] = next(self._numbers)
+                self._owners[number] = Owner(gateway, command.stream)
+            elif (known := gateway.streams.get(command.stream)) is not None:
+                number = known
+            else:
+                continue  # it has ended, and that news is on its way
+            said.append(replace(command, stream=number))
+        self._send(said)
 
     def dismiss(self, gateway: Gateway) -> None:
-        if self._gateway is gateway:
-            self._gateway = None
-            log.info("the gateway is gone, and its %d streams with it", len(self.streams))
-            self._send([api.Cancel(stream) for stream in list(self.streams)])
-            if self._leaving:
-                self._left.set()
-
-    def _welcome(self) -> None:
-        """Nothing is left of the gateway before."""
-        if self._gateway is not None and not self._gateway.joined:
-            self._gateway.welcome()
+        if gateway not in self._gateways:
+            return
+        del self._gateways[gateway]
+        left = list(gateway.streams.values())
+        log.info("a gateway is gone, and its %d streams with it", len(left))
+        if left:
+            self._send([api.Cancel(stream) for stream in left])
+        if self._leaving and not self._gateways:
+            self._left.set()
 
     def _leave(self) -> None:
         self._leaving = True
-        if self._gateway is None:
+        if not self._gateways:
             self._left.set()
-        else:
-            self._gateway.leave()
+        for gateway in list(self._gateways):
+            gateway.leave()

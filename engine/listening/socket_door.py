@@ -7,7 +7,6 @@ It knows connections and bytes, and bounds what strangers take of them.
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import ssl
 
@@ -17,8 +16,6 @@ from engine import api
 from engine.listening import limits
 from engine.listening.gateway import NO_MESSAGE, Gateway
 from engine.listening.listener import Listener
-
-log = logging.getLogger("engine")
 
 
 class SocketDoor:
@@ -70,6 +67,7 @@ class SocketConnection(asyncio.Protocol):
 
     def __init__(self, door: SocketDoor, listener: Listener) -> None:
         self._door = door
+        self._listener = listener
         self._gateway = Gateway(listener, self)
         self._may_join = False
         self._messages = api.Messages()
@@ -107,12 +105,6 @@ class SocketConnection(asyncio.Protocol):
         if self._messages.too_large:
             self.refuse(NO_MESSAGE)
 
-    def pause_writing(self) -> None:
-        self._gateway.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._gateway.resume_writing()
-
     def connection_lost(self, exc: Exception | None) -> None:
         self._in_time()
         self._door.forget(self)
@@ -121,6 +113,11 @@ class SocketConnection(asyncio.Protocol):
     def write(self, message: bytes) -> None:
         if self._transport is not None and not self._is_closing:
             self._transport.write(api.framed(message))
+
+    @property
+    def unsent(self) -> int:
+        both = {self._plain, self._transport}
+        return sum(each.get_write_buffer_size() for each in both if each is not None)
 
     def close(self) -> None:
         if self._transport is not None:
@@ -153,7 +150,7 @@ class SocketConnection(asyncio.Protocol):
                 ssl_shutdown_timeout=limits.GOODBYE_S,
             )
         except OSError as error:
-            log.warning("a connection is refused: %s", error)
+            self._listener.note_refusal(str(error))
         finally:
             self._encrypting = None
             if self._transport is None:
@@ -164,7 +161,7 @@ class SocketConnection(asyncio.Protocol):
     def _join(self, message: bytes) -> None:
         try:
             token = msgspec.msgpack.decode(message, type=api.Join).token
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, ValueError):  # of what is no text
             self.refuse(NO_MESSAGE)
             return
         self._may_join = self._gateway.join(token)

@@ -39,6 +39,10 @@ class Lifecycle:
         self._waiting: dict[int, list[Answer]] = {}  # for a stream's token in flight
 
     def submit(self, command: api.Submit) -> None:
+        if not self._free_slots:
+            why = "the engine has as many streams as it may"
+            self._news.append(api.News(command.stream, finish=api.Finish("error", why)))
+            return
         sequence = Sequence(
             command.stream,
             command.tokens,

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from engine import api
-from engine.grpc_frames import ANY_SIZE, METHOD, SERVICE, showing, unwrapped, wrapped
+from engine.grpc_frames import METHOD, SERVICE, showing, unwrapped, wrapped
 from realtime.certificates import Certificates
 from realtime.fleet import socket_link
 from realtime.fleet.address import Address
@@ -28,7 +28,8 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import grpc
 
 OPTIONS = [
-    *ANY_SIZE,
+    ("grpc.max_receive_message_length", api.LARGEST_NEWS),
+    ("grpc.max_send_message_length", -1),
     # A fixed window in place of one that is measured, by pings that cost more than a step's news.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 2**20),
@@ -105,7 +106,7 @@ class GrpcLink:
         try:
             while (data := await self._call.read()) is not grpc.aio.EOF:
                 self._on_message(self._decoder.decode(unwrapped(data)))
-        except (ValueError, msgspec.MsgspecError):
+        except (ValueError, msgspec.MsgspecError, RecursionError):
             self._on_message(api.Failed("what it says is no message of an engine"))
         except grpc.aio.AioRpcError as error:
             self._on_message(api.Failed(self._why(error)))

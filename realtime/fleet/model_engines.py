@@ -66,6 +66,11 @@ class ModelEngines:
         return self.state != "ready"
 
     @property
+    def is_wanted(self) -> bool:
+        """Whether it is to be loaded, or is."""
+        return self._wanted.is_set()
+
+    @property
     def eta_ms(self) -> int | None:
         """Until it is loaded, by how long that took before."""
         if self._took_s is None:
@@ -82,7 +87,7 @@ class ModelEngines:
         again."""
         if self.state == "ready":
             self.state = "unloading"
-            self._hub.drain(self._model, drains=True)
+            self._hub.serving.drain(self._model, drains=True)
             self._told.set()
 
     def pin(self, *, pinned: bool) -> None:
@@ -129,7 +134,7 @@ class ModelEngines:
                 except (EngineFailed, OSError) as error:
                     log.error('"%s" cannot be loaded: %s', self._model, error)
                     self._wanted.clear()
-                    self._hub.fail_waiting(self._model)
+                    self._hub.serving.fail_waiting(self._model)
                     await asyncio.sleep(backoff.next_s())
                     if self.pinned:
                         self.want()
@@ -156,9 +161,9 @@ class ModelEngines:
             self._told.clear()
             await asyncio.sleep(LOOK_S)
             if self.state != "ready":
-                if not self._hub.computes(self._model):
+                if not self._hub.serving.computes(self._model):
                     return
-            elif self._hub.wants(self._model):
+            elif self._hub.serving.wants(self._model):
                 wanted_s = now()
             elif now() - wanted_s >= self._keep_alive_s and not self.pinned:
                 return
@@ -170,9 +175,9 @@ class ModelEngines:
         for supervisor in self._supervisors:
             supervisor.leave()
         await self.close()
-        self._hub.drain(self._model, drains=False)
+        self._hub.serving.drain(self._model, drains=False)
         log.info('"%s" is unloaded', self._model)
-        if self.pinned or self._hub.wants(self._model):
+        if self.pinned or self._hub.serving.wants(self._model):
             self.want()
 
     async def close(self) -> None:

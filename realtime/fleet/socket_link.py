@@ -84,9 +84,11 @@ class SocketLink(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._has_spoken = True
         try:
-            for message in self._messages.of(data):
+            for message in self._messages.of(data, api.LARGEST_NEWS):
                 self._on_message(self._decoder.decode(message))
-        except msgspec.MsgspecError:
+            if self._messages.too_large:
+                raise ValueError("a message is too large")
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             self._on_message(api.Failed("what it says is no message of an engine"))
             self.kill()
 

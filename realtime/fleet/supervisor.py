@@ -142,7 +142,7 @@ class Supervisor:
     async def _replace(self, lost: WatchedEngine) -> None:
         # One that died young, or before anybody moved on in it, may do so again: give it time.
         old = asyncio.get_running_loop().time() - self._began_s > YOUNG_S
-        if well := self._hub.is_proven(self._number) and old:
+        if well := self._hub.serving.is_proven(self._number) and old:
             self._backoff.reset()
         wait_s = 0.0 if well else self._backoff.next_s()
         # The next will look how much memory there is: what this one had is free once it is gone.

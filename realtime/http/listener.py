@@ -26,7 +26,7 @@ class HttpListener:
         """`keeps_events`: no event counts as read, so that whoever comes again gets as many of them as are
         kept."""
         self.gone = False
-        self.memory = hub.memory_account(caller.tenant)
+        self.memory = hub.accounts.of_listener(caller.tenant)
         self.takes_over = takes_over
         self.caller = caller
         self.pay = work.pay

@@ -38,7 +38,7 @@ def model_endpoint(hub: Hub, credentials: Credentials) -> Callable[[Request], Aw
                 "unsupported", f'The engines of "{known.name}" are not this server\'s to load and unload.'
             )
         _do(asked.do, known.keeper, known.name)
-        told = next(model for model in hub.catalog if model.name == known.name)
+        told = next(model for model in hub.serving.catalog if model.name == known.name)
         return Response(msgspec.json.encode(told), media_type="application/json")
 
     return act

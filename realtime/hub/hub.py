@@ -1,9 +1,8 @@
-"""The hub of all streams of this server: it starts them, finds them, steers them, and passes on the engine's
-news.
+"""The hub of all streams of this server: it starts them, finds them, steers them, and hands them over.
 
-The hub knows streams by tenant and request_id, and by the number under which the engine knows them. It knows
-whom to wake when a stream has something to say, but not what a listener is: a WebSocket connection, an HTTP
-response, a test. Listeners come and go, and so do engines; streams stay.
+The hub knows streams by tenant and request_id, and whose turn it is to listen, but not what a listener is: a
+WebSocket connection, an HTTP response, a test. Listeners come and go (`departures`), and so do models and
+engines (`serving`), whose news it passes on (`incoming_news`); streams stay.
 
 It never blocks the event loop and never waits in it: long texts are tokenized in threads, each client in its
 turn, and meanwhile the frames for that stream, and for no other, queue up behind it.
@@ -12,99 +11,47 @@ turn, and meanwhile the frames for that stream, and for no other, queue up behin
 from __future__ import annotations
 
 import asyncio
-import itertools
-import logging
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from engine import api
 from midstream import protocol
-from midstream.protocol import MAX_MILLISECONDS, CatalogModel, ModelState, StreamFrame
+from midstream.protocol import MAX_MILLISECONDS, StreamFrame
 from realtime.hub.decoded_turns import DecodedTurns
+from realtime.hub.departures import Departures
 from realtime.hub.frame_tokenizing import brings_text, start_digest, text_length, tokenize
+from realtime.hub.incoming_news import IncomingNews
 from realtime.hub.listener import Listener
-from realtime.hub.long_texts import LongTexts, told
-from realtime.hub.models import KnownModel, Models
+from realtime.hub.long_texts import LongTexts
+from realtime.hub.models import Models
 from realtime.hub.observers import DisconnectCause, Observer, RetryReason, StreamOrigin
 from realtime.hub.registry import LiveStream, StreamRegistry, Timer
-from realtime.hub.serving_engine import ServingEngine
-from realtime.hub.slices import Slices
+from realtime.hub.serving import Serving
 from realtime.hub.starting import StreamStarter
+from realtime.hub.stream_accounts import StreamAccounts
 from realtime.hub.stream_key import StreamKey
-from realtime.hub.submission import Submission
 from realtime.hub.subscriptions import Subscriptions
+from realtime.hub.waking import Waking
 from realtime.refusal import Refusal
-from realtime.stream.context import Context
-from realtime.stream.memory import MemoryAccount
 from realtime.stream.outbox import OutgoingEvent
-from realtime.stream.pending_commands import Owe, PendingCommand, Reply, SendReply
+from realtime.stream.pending_commands import Owe, Reply, SendReply
 from realtime.stream.stream import Stream
-from realtime.tenants.quota import Quotas, StreamQuota
+from realtime.tenants.quota import Quotas
 from realtime.text.chat_template import NotBriefError
 from realtime.text.decoded_turn import Turns
 from realtime.text.served_model import ServedModel
 
-log = logging.getLogger(__name__)
-
-NEWS_A_TURN = 256  # tokens that are taken in before others have their turn
-GUARDED_TOKEN = 32  # as how many one counts that guards read
-FINAL_NEWS = 16  # as how many the news of an end count: it is logged, and much is brought to an end
 TOKEN_S = 150e-9  # what a token costs the engine that it is told of, and may have computed already
-LEFT_A_TURN = 64  # streams that are left behind by a listener, likewise
 LONG_TEXT = 2_000  # characters; fewer are tokenized in a millisecond or so, more in a thread
-
-
-def _count(quota: StreamQuota, news: api.News) -> None:
-    if news.admitted is not None:
-        quota.prefill_begun()
-    tokens = len(news.tokens) + sum(map(_computed, news.changes))
-    if tokens:
-        quota.count(tokens)
-
-
-def _computed(change: api.AnyChange) -> int:
-    """Tokens that a command has the engine compute. What memory takes, unasked, is nobody's doing."""
-    match change:
-        case api.Appended(count=tokens) | api.Resumed(recomputed=tokens):
-            return tokens
-    return 0
-
-
-def _charge(effective: list[PendingCommand], work_s: float) -> None:
-    """What frames come to when they take effect, such as to read text again from where it was rewound to."""
-    for pending in effective:
-        if pending.owe is not None:
-            pending.owe(work_s / len(effective))
 
 
 def _check_rate(entry: LiveStream, frame: StreamFrame) -> None:
     """Of what has tokens computed. An inject's are counted when they are known."""
     if isinstance(frame, protocol.Amend) or (isinstance(frame, protocol.Resume) and entry.released):
         entry.quota.check_rate()
-
-
-class StreamNews(NamedTuple):
-    """What a step did to a stream."""
-
-    engine: ServingEngine
-    output: api.StepOutput
-    news: api.News | None  # None behind the last: that was all of the step
-    at: float
-
-
-class Left(NamedTuple):
-    """What a listener that is gone leaves behind."""
-
-    listener: Listener
-    stream: Stream | None  # None behind the last
-    cause: DisconnectCause
-    number: int  # of the listener, among all that went
 
 
 class Hub:
@@ -129,7 +76,6 @@ class Hub:
         self.models = models or Models()
         self.draining = False
         self.max_grace_ms = max_grace_ms
-        self._send = send
         self._observer = observer
         self._clock = clock
         self._call_later = call_later or (
@@ -139,32 +85,29 @@ class Hub:
         self._subscriptions = Subscriptions[Stream, Listener]()
         self._quotas = quotas or Quotas()
         self._long_texts = LongTexts(self, self._quotas)
-        next_turn = partial(self._call_later, 0)
-        self._engines: dict[int, ServingEngine] = {}  # that are there now
-        self._submissions: dict[str, Submission] = {}  # by model
-        self._submission_to: dict[int, Submission] = {}  # by engine, also those that are gone
-        self._losing = Slices(self._lose_engine, most=NEWS_A_TURN, next_turn=next_turn)
-        self._news = Slices(
-            self._receive_slice, most=NEWS_A_TURN, next_turn=next_turn, weight=self._news_weight
+        self.accounts = StreamAccounts(each=stream_memory, total=total_stream_memory)
+        self._turns = DecodedTurns()
+        waking = self._waking = Waking(self._subscriptions, retire=self._retire, flush=self.flush)
+        timing = (self._clock, self._call_later)
+        self.serving = Serving(self.models, self._registry, observer, send, waking, self._quotas, *timing)
+        self._incoming = IncomingNews(self._registry, self.serving, self._turns, observer, waking, *timing)
+        self._departures = Departures(
+            self._registry,
+            self._subscriptions,
+            self.accounts,
+            observer,
+            waking,
+            *timing,
+            max_grace_ms=max_grace_ms,
         )
-        self._leaving = Slices(self._leave, most=LEFT_A_TURN, next_turn=next_turn)
-        self._left: dict[Stream, Left] = {}  # and not brought in order yet
-        self._leavings = itertools.count()
-        self._stream_memory = stream_memory
-        self._total_memory = MemoryAccount(total_stream_memory)
-        self._tenant_memory = defaultdict[str, MemoryAccount](
-            lambda: MemoryAccount(total_stream_memory // 2, self._total_memory, "your key's tenant")
-        )
-        self._detached_memory: dict[str, MemoryAccount] = {}  # of each tenant
         self._starter = StreamStarter(
             self._quotas,
-            self._choose,
+            self.serving.choose,
             window=window,
             max_streams=max_streams,
             max_grace_ms=max_grace_ms,
             max_timeout_ms=max_timeout_ms,
         )
-        self._turns = DecodedTurns()
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -174,51 +117,10 @@ class Hub:
     def streams(self) -> list[Stream]:
         return [entry.stream for entry in self._registry.entries]
 
-    def is_serving(self, engine: int) -> bool:
-        """Whether there is an engine of this number."""
-        return engine in self._engines
-
-    def is_proven(self, engine: int) -> bool:
-        """Whether everybody whom the last engine of this number was given moved on in it."""
-        return self._submission_to[engine].proven(engine)
-
-    @property
-    def takes_starts(self) -> bool:
-        """Whether there is a model that does."""
-        return any(self._takes_starts(known) for known in self.models)
-
-    def _takes_starts(self, known: KnownModel) -> bool:
-        """Whether it has an engine, and there is no doubt about which stream killed the last; or whether it
-        will be loaded."""
-        return known.served is not None and (known.awaited or self._submission(known.name).takes_starts)
-
-    @property
-    def catalog(self) -> list[CatalogModel]:
-        """The models, as they are told of."""
-        return [self._told(known) for known in self.models]
-
-    def _told(self, known: KnownModel) -> CatalogModel:
-        served, keeper = known.served, known.keeper
-        state: ModelState = "ready" if self._submission(known.name).serves else "loading"
-        return CatalogModel(
-            name=known.name,
-            state=keeper.state if keeper is not None and known.awaited else state,
-            aliases=list(known.aliases),
-            parent=known.parent,
-            pinned=keeper is None or keeper.pinned,
-            context=None if served is None else served.context,
-            fingerprint=None if served is None else served.fingerprint,
-        )
-
     @property
     def full(self) -> bool:
         """Whether there are as many streams as there may be."""
         return self._starter.is_full(self._taken_places())
-
-    def memory_account(self, tenant: str, whose: str = "this connection") -> MemoryAccount:
-        """For the streams of one listener: a part of its tenant's, which may have half of what the server
-        has."""
-        return MemoryAccount(self._stream_memory, self._tenant_memory[tenant], whose)
 
     def is_live(self, tenant: str, request_id: str) -> bool:
         """Whether there is such a stream, and it has not ended."""
@@ -249,7 +151,7 @@ class Hub:
                 self._act(key, frame, listener)
             except NotBriefError:
                 self._enqueue(key, frame, listener)
-        self._flush_commands()
+        self.flush()
 
     def take_events(self, stream: Stream) -> list[OutgoingEvent]:
         """What a stream has to say to its listener, who is ready for it. `flush` follows, once for all."""
@@ -266,130 +168,26 @@ class Hub:
 
     def flush(self) -> None:
         """After any number of `acknowledge` and `take_events`."""
-        self._flush_commands()
+        self.serving.flush()
 
     def detach(self, listener: Listener, cause: DisconnectCause = "closed") -> None:
-        """The listener is gone; each of its streams does what its start said. Of a thousand each turn some
-        do, or when somebody attaches."""
-        number = next(self._leavings)
-        left = [Left(listener, stream, cause, number) for stream in self._subscriptions.remove(listener)]
-        self._left |= {one.stream: one for one in left if one.stream is not None}
-        self._leaving.add([*left, Left(listener, None, cause, number)])
-
-    def _leave(self, some: list[Left]) -> None:
-        with self._waking() as wake:
-            for one in some:
-                if one.stream is None:
-                    one.listener.memory.close()
-                elif self._left.get(one.stream) is one:
-                    del self._left[one.stream]
-                    self._let_wait(one.stream, one, wake)
-
-    def _let_wait(self, stream: Stream, left: Left, wake: Callable[[Stream], None]) -> None:
-        """Nobody reads it: it waits at its tenant's expense, and where that has reached its limit it ends."""
-        entry = self._registry.by_number(stream.number)
-        if entry is None:  # it has ended: what was to be told again is kept for nobody
-            stream.detach(self._clock(), 0)
-            return
-        self._observer.detached(stream, left.cause)
-        account = self._detached_account(entry.key.tenant)
-        stream.use_account(account)
-        if account.over_limit:
-            stream.abandon(self._clock(), entry.step)
-        else:
-            stream.detach(self._clock(), entry.step)
-        if stream.on_disconnect != "cancel":
-            self._begin_grace(entry, left.number, wake)
-        wake(stream)
+        """The listener is gone; each of its streams does what its start said."""
+        self._departures.leave(listener, cause)
 
     # -- from engines ----------------------------------------------------------------------------
 
     def receive_step(self, number: int, output: api.StepOutput) -> None:
-        """One step's news, to everybody whom it concerns. Of thousands each turn has some; what they are in
-        the middle of is then as if their news were still on the way."""
-        engine = self._engines[number]
-        engine.stepped(output)
-        now = self._clock()
-        self._observer.stepped(number, output, now)
-        self._news.add(StreamNews(engine, output, news, now) for news in (*output.news, None))
+        """One step's news, to everybody whom it concerns."""
+        self._incoming.receive(number, output)
 
-    def _news_weight(self, one: StreamNews) -> int:
-        if one.news is None:
-            return 1
-        entry = self._registry.by_number(one.news.stream)
-        guarded = entry is not None and entry.stream.context.guards is not None
-        tokens = len(one.news.tokens) * (GUARDED_TOKEN if guarded else 1)
-        return max(1, tokens, FINAL_NEWS if one.news.finish is not None else 0)
+    def engine_ready(self, number: int, model: ServedModel, block: int) -> None:
+        """There is an engine, and it knows no stream yet."""
+        self.serving.engine_ready(number, model, block)
 
-    def _receive_slice(self, some: list[StreamNews]) -> None:
-        delivered = list[StreamNews]()
-        with self._waking() as wake:
-            for one in some:
-                if one.news is not None:
-                    self._receive_stream_news(one, one.news, wake)
-                    continue
-                if not (one.output.stats.prefill_rows and one.output.stats.ready):
-                    self._submission_to[one.engine.number].prepared(one.engine)
-                delivered.append(one)
-        for one in delivered:
-            self._observer.delivered(one.engine.number, one.output)
-
-    def _receive_stream_news(self, one: StreamNews, news: api.News, wake: Callable[[Stream], None]) -> None:
-        engine, output, now = one.engine, one.output, one.at
-        entry = self._registry.by_number(news.stream)
-        if entry is None or entry.engine is not engine:
-            self._observer.discarded(len(news.tokens))
-            return
-        stream = entry.stream
-        _count(entry.quota, news)
-        asked = stream.to_make
-        works = bool(news.changes) or asked is not None
-        began_s = time.thread_time() if works else 0.0
-        effective = self._receive_news(entry, news, now)
-        paying = effective or ([asked] if asked else [])
-        if paying and works:
-            _charge(paying, time.thread_time() - began_s)
-        for pending in effective:
-            steps = max(0, output.step - pending.step)  # an end that was on its way answers a later cancel
-            self._observer.steered(stream, pending.kind, steps, now - pending.received_s)
-        for turn in stream.take_decoded_turns():
-            self._turns.add(entry.key.tenant, stream.model.name, turn, now)
-        for action in stream.take_acted():
-            self._observer.guarded(stream, action)
-        self._time_hold(entry)
-        if stream.reading:
-            self._news.first(one._replace(news=api.News(stream.number)))
-        wake(stream)
-        submission = self._submission_to[engine.number]
-        if news.tokens or news.changes:
-            submission.progressed(engine, stream)
-        elif news.admitted is not None and stream.out_of_credit:
-            submission.preparing(engine, stream.number)
-
-    def _receive_news(self, entry: LiveStream, news: api.News, now: float) -> list[PendingCommand]:
-        """A mistake of ours ends the stream that it shows in, and no other."""
-        stream = entry.stream
-        try:
-            return stream.receive_news(news, now)
-        except Exception as error:  # noqa: BLE001 - what it says may quote the text: only its kind is logged
-            log.error("stream %d failed in the gateway: %s in %s", stream.number, *told(error))
-            stream.fail("the server failed to take in what was decoded", now)
-            if entry.engine is not None:
-                entry.engine.say(api.Cancel(stream.number))
-            return []
-
-    def _time_hold(self, entry: LiveStream) -> None:
-        """Memory is held for a stream that waits for results as long as its start said."""
-        stream = entry.stream
-        if stream.paused != "tool_call":
-            entry.end_hold()
-        elif entry.hold is None and stream.tool_hold_s is not None:
-            entry.hold = self._call_later(stream.tool_hold_s, partial(self._release_kv, entry))
-
-    def _release_kv(self, entry: LiveStream) -> None:
-        entry.stream.release_kv(entry.step)
-        entry.released = True
-        self._flush_commands()
+    def engine_lost(self, number: int, *, blameless: bool = False) -> None:
+        """An engine is gone. `blameless`: it was told to end."""
+        self._incoming.finish()  # what it said before it went
+        self.serving.engine_lost(number, blameless=blameless)
 
     def cancel_all(self, of: Callable[[str], bool] = lambda tenant: True) -> None:
         """All streams of such tenants."""
@@ -397,83 +195,6 @@ class Hub:
             for entry in [entry for entry in self._registry.entries if of(entry.key.tenant)]:
                 entry.stream.cancel(self._clock(), entry.step)
                 wake(entry.stream)
-
-    def engine_lost(self, number: int, *, blameless: bool = False) -> None:
-        """An engine is gone. Its streams go on where another runs, or wait for one; but one that has killed
-        too many. Of thousands each turn some are told. `blameless`: it was told to end."""
-        self._news.finish()  # what it said before it went
-        lost = self._engines.pop(number)
-        lost.lose()
-        culprit = self._submission_to[number].engine_lost(lost, blameless=blameless)
-        entry = None if culprit is None else self._registry.by_number(culprit)
-        if entry is not None:
-            with self._waking() as wake:
-                why = "the engine failed again and again while it computed this stream"
-                entry.stream.fail(why, self._clock())
-                wake(entry.stream)
-        self._losing.add(entry for entry in self._registry.entries if entry.engine is lost)
-
-    def _lose_engine(self, some: list[LiveStream]) -> None:
-        with self._waking() as wake:
-            for entry in some:
-                entry.engine = None
-                entry.stream.lose_engine(self._clock())
-                wake(entry.stream)
-        for name in {entry.stream.model.name: None for entry in some}:
-            self._submissions[name].place(entry for entry in some if entry.stream.model.name == name)
-        for entry in some:
-            self._await_model(entry)
-
-    def engine_ready(self, number: int, model: ServedModel, block: int) -> None:
-        """There is an engine, and it knows no stream yet."""
-        self._losing.finish()  # of those before
-        self.models.serve(model)
-        self._engines[number] = engine = ServingEngine(number, model, block, self._send)
-        self._submission_to[number] = submission = self._submission(model.name)
-        submission.engine_ready(engine)
-
-    # -- models that come and go -----------------------------------------------------------------
-
-    def wants(self, model: str) -> bool:
-        """Whether some stream needs an engine of it."""
-        return self._submission(model).wanted
-
-    def computes(self, model: str) -> bool:
-        """Whether some stream needs the engine that it has."""
-        return self._submission(model).computes
-
-    def drain(self, model: str, *, drains: bool) -> None:
-        """Whether nobody is to come to its engines any more."""
-        self._submission(model).drains = drains
-
-    def fail_waiting(self, model: str) -> None:
-        """It could not be loaded."""
-        with self._waking() as wake:
-            for stream in self._submission(model).waiting:
-                stream.fail("the model could not be loaded", self._clock())
-                wake(stream)
-
-    def _await_model(self, entry: LiveStream) -> None:
-        """A stream that needs an engine has none: if its model is not loaded, it is wanted now."""
-        known = self.models.named(entry.stream.model.name)
-        waits = entry.engine is None and entry.stream.needs_engine
-        if waits and known is not None and known.keeper is not None and known.awaited:
-            known.keeper.want()
-            entry.stream.tell_loading(known.keeper.eta_ms)
-
-    def _submission(self, model: str) -> Submission:
-        found = self._submissions.get(model)
-        if found is None:
-            found = self._submissions[model] = Submission(
-                model, self._registry, self._observer, self._call_later, self._submit, self._flush_commands
-            )
-        return found
-
-    def _choose(self, model: str, context: Context, tenant: int) -> ServingEngine | None:
-        return self._submission(model).choose(context, tenant)
-
-    def _submit(self, stream: Stream, engine: ServingEngine) -> None:
-        stream.submit(engine, self._clock())
 
     # -- a frame ---------------------------------------------------------------------------------
 
@@ -512,7 +233,7 @@ class Hub:
         self, key: StreamKey, frame: StreamFrame, listener: Listener, tokens: list[int] | None
     ) -> None:
         self._act(key, frame, listener, tokens)
-        self._flush_commands()
+        self.flush()
 
     def needs_tokens(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
         """Or the refusal of what need not be tokenized to be refused."""
@@ -550,8 +271,8 @@ class Hub:
         stream = entry.stream
         entry.timeout = self._call_later(self._starter.timeout_s(frame), partial(self._time_out, entry))
         self._registry.add(entry)
-        self._submission(model.name).started(entry)
-        self._await_model(entry)
+        self.serving.of_model(model.name).started(entry)
+        self.serving.await_model(entry)
         self._subscriptions.subscribe(stream, listener)
         self._empty.clear()
         listener.owe(TOKEN_S * len(stream.context))
@@ -574,8 +295,7 @@ class Hub:
         self, key: StreamKey, after: int, ref: str | None, listener: Listener, reason: RetryReason = "attach"
     ) -> None:
         stream = self._registry.find(key, self._clock())
-        if (left := self._left.get(stream)) is not None:
-            self._leave([left])
+        self._departures.bring_in_order(stream)
         before = self._subscriptions.listener_of(stream)
         anew = before is not listener
         if anew:
@@ -587,7 +307,7 @@ class Hub:
         self._observer.retried(stream, reason)
         self._hand_over(stream, listener)
         if entry is not None:
-            self._await_model(entry)
+            self.serving.await_model(entry)
         listener.wake(stream)
         listener.flush()
 
@@ -600,27 +320,6 @@ class Hub:
         entry = self._registry.by_number(stream.number)
         if entry is not None:
             self._registry.attach(entry)
-
-    def _detached_account(self, tenant: str) -> MemoryAccount:
-        account = self._detached_memory.get(tenant)
-        if account is None:
-            account = self.memory_account(tenant, "your tenant that nobody reads")
-            self._detached_memory[tenant] = account
-        return account
-
-    def _begin_grace(self, entry: LiveStream, left_by: int, wake: Callable[[Stream], None]) -> None:
-        """It waits for somebody who comes back; those that must not end, since too many do."""
-        grace_s = min(entry.stream.grace_s, self.max_grace_ms / 1000)
-        entry.grace = self._call_later(grace_s, partial(self._abandon, entry))
-        for crowded_out in self._registry.detach(entry, left_by):
-            crowded_out.stream.abandon(self._clock(), crowded_out.step)
-            wake(crowded_out.stream)
-
-    def _abandon(self, entry: LiveStream) -> None:
-        """Nobody came back."""
-        with self._waking() as wake:
-            entry.stream.abandon(self._clock(), entry.step)
-            wake(entry.stream)
 
     # -- steering --------------------------------------------------------------------------------
 
@@ -654,7 +353,7 @@ class Hub:
                 stream.steer_call(frame, step, now, send_reply, listener.owe)
             case protocol.Adjust() | protocol.Rewind():
                 stream.steer(frame, step, now, send_reply, listener.owe)
-        self._await_model(entry)
+        self.serving.await_model(entry)
         return stream
 
     def _inject(
@@ -712,18 +411,21 @@ class Hub:
             raise Refusal("draining", "The server is going away and starts nothing new.", retry_after_ms=1000)
         model = self._model_for(key, frame)
         known = self.models.find(model.name)
-        if not self._takes_starts(known):
+        if not self.serving.of_model_takes_starts(known):
             raise Refusal("overloaded", "The engine is being started.", retry_after_ms=1000)
-        if frame.on_cold == "refuse" and known.keeper is not None and known.awaited:
-            known.keeper.want()
-            eta_ms = known.keeper.eta_ms
+        listener.memory.check()
+        self._starter.check(key.tenant, frame, others=self._taken_places(besides=key))
+        keeper = known.keeper if known.awaited else None
+        if keeper is not None and not keeper.is_wanted:
+            self._quotas.check_loads(key.tenant)
+        if frame.on_cold == "refuse" and keeper is not None:
+            self.serving.want(keeper, key.tenant)
+            eta_ms = keeper.eta_ms
             raise Refusal(
                 "model_loading",
                 f'The model "{known.name}" is not loaded; it is now.',
                 retry_after_ms=1000 if eta_ms is None else eta_ms,
             )
-        listener.memory.check()
-        self._starter.check(key.tenant, frame, others=self._taken_places(besides=key))
         return model
 
     def _taken_places(self, besides: StreamKey | None = None) -> int:
@@ -761,23 +463,6 @@ class Hub:
 
     # -- afterwards ------------------------------------------------------------------------------
 
-    @contextmanager
-    def _waking(self) -> Iterator[Callable[[Stream], None]]:
-        """Streams that moved are woken; in the end each listener is flushed once, and commands are sent."""
-        woken: dict[Listener, None] = {}
-        yield lambda stream: self._wake(stream, woken)
-        for listener in woken:
-            listener.flush()
-        self._flush_commands()
-
-    def _wake(self, stream: Stream, woken: dict[Listener, None]) -> None:
-        listener = self._subscriptions.listener_of(stream)
-        if listener is not None and stream.outbox.waiting:
-            listener.wake(stream)
-            woken[listener] = None
-        if stream.ended:
-            self._retire(stream)
-
     def _retire(self, stream: Stream) -> None:
         entry = self._registry.by_number(stream.number)
         if entry is None:
@@ -786,7 +471,7 @@ class Hub:
         self._unsubscribe_if_done(stream)
         if self._subscriptions.listener_of(stream) is None:
             stream.release_memory()
-        self._submission(stream.model.name).ended(entry)
+        self.serving.of_model(stream.model.name).ended(entry)
         self._observer.finished(stream, self._clock())
         self.note_if_empty()
 
@@ -804,7 +489,3 @@ class Hub:
         with self._waking() as wake:
             entry.stream.time_out(self._clock(), entry.step)
             wake(entry.stream)
-
-    def _flush_commands(self) -> None:
-        for engine in self._engines.values():
-            engine.flush()

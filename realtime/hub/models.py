@@ -28,6 +28,10 @@ class Keeper(Protocol):
         """Whether streams wait for it to be loaded, and not for an engine that has died."""
 
     @property
+    def is_wanted(self) -> bool:
+        """Whether it is to be loaded, or is."""
+
+    @property
     def eta_ms(self) -> int | None: ...
     def want(self) -> None: ...
     def unload(self) -> None: ...

@@ -32,6 +32,7 @@ class ServingEngine:
         self._up = True
         self._outgoing = list[api.AnyCommand]()
         self._streams = set[int]()
+        self._told_streams = 0  # those that it knows, other gateways' too
         self._contexts = dict[int, int]()  # of those that it has not computed yet, their tokens
         self._waiting_tokens = 0  # of all of them
         self._pace = Pace()
@@ -49,7 +50,7 @@ class ServingEngine:
     def choice(self, digests: Iterable[bytes]) -> Choice[ServingEngine]:
         """For a context whose blocks have these digests."""
         held = self.block * self.held.count(digests)
-        return Choice(self, self._pace, self._waiting_tokens, self.streams, held)
+        return Choice(self, self._pace, self._waiting_tokens, max(self.streams, self._told_streams), held)
 
     def ask_for_blocks(self) -> None:
         """There are others to choose from: it is to tell what it holds."""
@@ -59,6 +60,7 @@ class ServingEngine:
 
     def stepped(self, output: api.StepOutput) -> None:
         stats, self.step = output.stats, output.step
+        self._told_streams = stats.streams
         self._pace.stepped(stats.step_s, stats.decode_rows, stats.prefill_tokens)
         if output.blocks is not None and self.held.receive(output.blocks):
             self.say(api.TellBlocks())

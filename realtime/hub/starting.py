@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from hashlib import blake2b
 
 from midstream import protocol
 from realtime.hub.frame_tokenizing import check_tools, checked_params, start_digest, text_length, tokenize
@@ -43,7 +44,6 @@ class StreamStarter:
         self._max_grace_ms = max_grace_ms
         self._max_timeout_ms = max_timeout_ms
         self._numbers = itertools.count()
-        self._tenants: dict[str, int] = {}
 
     def check(self, tenant: str, frame: protocol.Start, *, others: int) -> None:
         """Refuse what can be refused before anything is tokenized; `others` are streams that there are."""
@@ -86,7 +86,7 @@ class StreamStarter:
             quota = self._quotas.admit(key.tenant, frame, parent.prompt_tokens + len(context.output))
         else:
             context, quota = self._of_prompt(key.tenant, frame, tokens, model, turns)
-        number = self._tenants.setdefault(key.tenant, len(self._tenants))
+        number = tenant_number(key.tenant)
         engine = self._choose(model.name, context, number)
         stream = Stream(
             next(self._numbers),
@@ -120,6 +120,12 @@ class StreamStarter:
                 self._quotas.count(tenant, len(prompt))
             raise
         return of_prompt(frame, prompt, params, rules, model), quota
+
+
+def tenant_number(tenant: str) -> int:
+    """By which engines know it, whichever gateway it comes to: they keep what they have computed for one, and
+    no other may find it there."""
+    return int.from_bytes(blake2b(tenant.encode(), digest_size=8).digest()) >> 1
 
 
 def _check_limit(field: str, asked_ms: int | None, limit_ms: int) -> None:

@@ -8,6 +8,7 @@ anything else than what was asked for. It knows one stream's output, and no engi
 from __future__ import annotations
 
 import json
+import re
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -25,7 +26,12 @@ from realtime.tools.same_json import same_json
 from realtime.tools.span_reader import SpanReader
 from realtime.tools.token_text import TokenText
 
-LONGEST = 16 << 10  # characters of arguments: some 10 ms
+LONGEST, MOST_SIGNS = (
+    16 << 10,
+    2048,
+)  # characters of arguments, and of those the ones in no string: some 10 ms
+LONGEST_WRITTEN = 64 << 10  # of what is read again, from the token with which the call begins
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 
 
 class Amendment(NamedTuple):
@@ -59,7 +65,7 @@ def amendment(
     begun = written.text[written.begin :]
     try:
         pieces = pieces_of(tokenizer.spelling, kinds, asked, told, begun, partial=frame.partial)
-    except (ValueError, IndexError):
+    except (ValueError, IndexError, RecursionError):
         raise _no_json(frame) from None
     if isinstance(written.reader, JsonCall) and written.reader.quoted:
         pieces = within_string(pieces, partial=frame.partial)
@@ -88,6 +94,13 @@ def checked(frame: protocol.Amend) -> protocol.Amend:
         raise _no_json(frame) from None
     if len(text) > LONGEST:
         raise _too_long(text)
+    signs = len(_STRING.sub("", text))
+    if signs > MOST_SIGNS:
+        raise Refusal(
+            "invalid_params",
+            f"`arguments` have {signs} characters outside of strings; an amend may have {MOST_SIGNS}: "
+            "rewind, and inject them.",
+        )
     return replace(frame, arguments=text)
 
 
@@ -122,6 +135,12 @@ def _written(output: Output, spans: SpannedText, call: Call, sent: int) -> _Writ
                 break
             search.read(char)
         text += more
+        if len(text) > LONGEST_WRITTEN:
+            raise Refusal(
+                "invalid_params",
+                f'Call "{call.call_id}", with what was injected before it, has more than {LONGEST_WRITTEN} '
+                "characters: rewind, and inject it anew.",
+            )
         if not characters.within_character:
             ends.append((behind, len(text)))
     if search.begin is None or search.call is None:

@@ -46,7 +46,7 @@ class Context:
         each beginning of the grammar, if it has one. `guards` have read what stands; without, those of the
         parameters begin here."""
         self.prompt = prompt
-        self.params = params
+        self._set_params(params)
         self.output = output
         self.rules = rules
         self.inherited = len(output)  # tokens of the output that another made
@@ -68,13 +68,23 @@ class Context:
     def _behind_prompt(self) -> int:
         return len(self.output) + self.output.injected()
 
+    def _set_params(self, params: Params) -> None:
+        self.params = params
+        self._params_bytes = params_bytes(params)
+
     @property
     def bytes(self) -> int:
-        tokens = PROMPT_TOKEN_BYTES * len(self.prompt) + OUTPUT_TOKEN_BYTES * len(self.output)
-        rules = 0 if self.rules is None else self.rules.length
-        beside = 0 if self.output.spans is None else self.output.spans.bytes
-        beside += self.acts.bytes + (0 if self.guards is None else self.guards.bytes)
-        return tokens + params_bytes(self.params) + self.output.injection_bytes + rules + beside
+        """Asked with every token."""
+        output = self.output
+        size = PROMPT_TOKEN_BYTES * len(self.prompt) + OUTPUT_TOKEN_BYTES * len(output.tokens)
+        size += self._params_bytes + output.injection_bytes + self.acts.bytes
+        if self.rules is not None:
+            size += self.rules.length
+        if output.spans is not None:
+            size += output.spans.bytes
+        if self.guards is not None:
+            size += self.guards.bytes
+        return size
 
     def check_room(self, at: int | None, more: int, limit: int) -> None:
         """Raises Refusal where so many tokens do not fit before output token `at`, or behind all."""
@@ -102,7 +112,7 @@ class Context:
             self._grammar_starts = (self._behind_prompt,)
         if params.guards != self.params.guards:
             self.guards = _guards(params, self.output)
-        self.params = params
+        self._set_params(params)
         self.output.set_stop(stops(params), params.min_tokens or 0)
 
     def cut(self, index: int, *, ends: bool = False, by_guard: bool = False) -> None:
@@ -129,8 +139,7 @@ class Context:
 
     def judge(self, content: str, beside: Sequence[Beside], seconds: float) -> list[Verdict]:
         """Of the last token, and what it says."""
-        if self.guards is None:
-            return []
+        assert self.guards is not None, "nobody else is judged"
         return self.guards.judge(content, beside, self.output, seconds, self.acts)
 
     def judge_end(self) -> list[Verdict]:

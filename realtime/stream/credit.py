@@ -9,10 +9,12 @@ never shrink while anybody may still read.
 from __future__ import annotations
 
 from midstream import protocol
+from realtime.stream.memory import TOKEN_BYTES
 
 AHEAD_BYTES = 256 << 10  # of tokens that may be decoded ahead of what was given out, whatever was granted
 ROOM_SHARE = 16  # and no more than this part of the room that there is for more, for others come too
 LEAST_AHEAD_BYTES = 4 << 10  # but so much in any case
+MOST_AHEAD = AHEAD_BYTES // TOKEN_BYTES  # tokens
 
 
 class Credit:
@@ -40,6 +42,10 @@ class Credit:
         take what was decoded. `room`: bytes that there are for more."""
         ahead = min(AHEAD_BYTES, max(LEAST_AHEAD_BYTES, room // ROOM_SHARE))
         return min(self.decode_limit, sent + max(1, ahead // token_bytes))
+
+    def may_be_worth_granting(self, sent: int, taken: int) -> bool:
+        """Whether any room for more would make it so: asked with every token."""
+        return self.is_worth_granting(min(self.decode_limit, sent + MOST_AHEAD), taken)
 
     def is_worth_granting(self, limit: int, sent: int) -> bool:
         """While there is enough to decode, a grant for every token would be too many."""

@@ -61,10 +61,11 @@ class MemoryAccount:
         return own if self._whole is None else min(own, self._whole.room)
 
     def add(self, size: int, promised: int = 0) -> None:
-        self.held += size
-        self.promised += promised
-        if self._whole is not None:
-            self._whole.add(size, promised)
+        account: MemoryAccount | None = self
+        while account is not None:
+            account.held += size
+            account.promised += promised
+            account = account._whole
 
     def close(self) -> None:
         """Whoever read its streams is gone: what is still on it has ended, and is kept elsewhere."""
@@ -150,10 +151,14 @@ def _written_length(grammar: Grammar) -> int:
 
 def event_bytes(event: StreamEvent | Error | Attached) -> int:
     size = EVENT_BYTES
+    if isinstance(event, Token):  # nearly all are
+        size += CHARACTER_BYTES * len(event.delta)
+        if event.tokens:
+            size += TOKEN_ID_BYTES * len(event.tokens)
+        if event.logprobs:
+            size += LOGPROB_BYTES * sum(1 + len(one.top) for one in event.logprobs)
+        return size
     match event:
-        case Token(delta=delta, tokens=tokens, logprobs=logprobs):
-            size += CHARACTER_BYTES * len(delta) + TOKEN_ID_BYTES * len(tokens or ())
-            size += LOGPROB_BYTES * sum(1 + len(one.top) for one in logprobs or ())
         case Reasoning(delta=delta) | ToolArguments(delta=delta):
             size += CHARACTER_BYTES * len(delta)
         case Started(params=params) | Adjusted(params=params):

@@ -131,8 +131,11 @@ class Outbox:
 
     def put(self, item: Item) -> None:
         self._waiting.append(item)
-        self._waiting_bytes += _bytes(item)
-        self._waiting_tokens += _is_token(item)
+        if isinstance(item, PendingToken):
+            self._waiting_bytes += item.bytes
+            self._waiting_tokens += item.token is not None
+        else:
+            self._waiting_bytes += event_bytes(item)
 
     def drop_from(self, index: int) -> None:
         """Tokens from `index` on are void. Those that wait follow what was sent one by one, so it is known
@@ -154,8 +157,8 @@ class Outbox:
 
     def _wait(self, items: deque[Item]) -> None:
         self._waiting = items
-        self._waiting_bytes = sum(map(_bytes, items))
-        self._waiting_tokens = sum(map(_is_token, items))
+        self._waiting_bytes = sum(map(_bytes, items)) if items else 0
+        self._waiting_tokens = sum(map(_is_token, items)) if items else 0
 
     @property
     def unread_bytes(self) -> int:
@@ -165,7 +168,7 @@ class Outbox:
     @property
     def bytes(self) -> int:
         """The same, with the events that may have to be told again."""
-        return self.unread_bytes + self.history_bytes
+        return self._waiting_bytes + self._replay_bytes + self.history_bytes
 
     # -- again -----------------------------------------------------------------------------------
 
@@ -196,7 +199,8 @@ class Outbox:
         self.history_bytes += event_bytes(event)
         if len(self._history) > HISTORY_LIMIT:
             self._forget_oldest()
-        self.shorten_history(HISTORY_BYTES)
+        if self.history_bytes > HISTORY_BYTES:
+            self.shorten_history(HISTORY_BYTES)
 
     def since(self, after: int) -> list[StreamEvent] | None:
         """The events given out after event `after`; None where some of them are forgotten."""
@@ -265,10 +269,9 @@ class Outbox:
 
     def take(self) -> list[OutgoingEvent]:
         """Everything that may go out now. What is no token passes those that wait for credit."""
-        if self._must_wait():
+        if not self._replay and (not self._waiting or self._must_wait()):
             return []
-        events = self._replay
-        self.drop_replay()
+        events, self._replay, self._replay_bytes = self._replay, [], 0
         kept: deque[PendingToken] = deque()
         ready: list[PendingToken] = []
         for item in self._waiting:
@@ -280,15 +283,16 @@ class Outbox:
                 self._send_event(events, item)
                 while kept and self._may_be_sent(kept[0]):  # it has just been resumed
                     ready.append(kept.popleft())
-        whole = self._whole_intervals(len(ready), ready[-1].index + 1 if ready else 0)
-        self._send_tokens(events, ready[:whole])
-        kept.extendleft(reversed(ready[whole:]))
+        if ready:
+            whole = self._whole_intervals(len(ready), ready[-1].index + 1)
+            self._send_tokens(events, ready[:whole])
+            kept.extendleft(reversed(ready[whole:]))
         self._wait(deque(kept))
         return events
 
     def _must_wait(self) -> bool:
         """Whether none of the tokens that wait may go out: told without a look at all of them."""
-        if self._replay or not self._waiting or self._waiting_tokens < len(self._waiting):
+        if self._waiting_tokens < len(self._waiting):
             return False
         first = self._waiting[0]
         assert isinstance(first, PendingToken)
@@ -303,7 +307,7 @@ class Outbox:
     def _whole_intervals(self, count: int, end: int) -> int:
         """How many of `count` tokens before index `end` go out now: whole intervals; all, where no more may
         come before a grant."""
-        if end >= min(self.credit.limit, self.credit.granted):
+        if self._interval == 1 or end >= min(self.credit.limit, self.credit.granted):
             return count
         return count - count % self._interval
 
@@ -320,23 +324,20 @@ class Outbox:
             self._send_piece(events, piece)
 
     def _send_piece(self, events: list[OutgoingEvent], batch: list[PendingToken]) -> None:
-        count = sum(pending.token is not None for pending in batch)
-        event = Token(
-            request_id=self.request_id,
-            index=batch[0].index,
-            count=count,
-            delta="".join(pending.delta for pending in batch),
-        )
+        first = batch[0]
+        tokens = [pending.token for pending in batch if pending.token is not None]
+        count, delta = len(tokens), "".join([pending.delta for pending in batch])
+        event = Token(request_id=self.request_id, index=first.index, count=count, delta=delta)
         if self.shows_tokens:
-            event.tokens = [pending.token for pending in batch if pending.token is not None]
-        logprobs = [pending.logprob for pending in batch if pending.logprob is not None]
-        if logprobs:
-            event.logprobs = logprobs
-        self.sent = self._listener_index = batch[0].index + count
-        if count or event.delta:
+            event.tokens = tokens
+        if first.logprob is not None:  # then all that are tokens have one
+            event.logprobs = [pending.logprob for pending in batch if pending.logprob is not None]
+        self.sent = self._listener_index = first.index + count
+        if count or delta:
             self._send(events, event)
-        for beside in joined([one for pending in batch for one in pending.beside]):
-            self._send(events, beside)
+        if first.beside:  # and of one kind
+            for beside in joined([one for pending in batch for one in pending.beside]):
+                self._send(events, beside)
 
     def _send_event(self, events: list[OutgoingEvent], event: StreamEvent | Error) -> None:
         if isinstance(event, Paused | Resumed):

@@ -139,7 +139,7 @@ class PendingCommands:
     @property
     def goes_back(self) -> bool:
         """Whether what is decoded until all is replied will be void."""
-        return any(
+        return bool(self._pending) and any(
             isinstance(pending.command, api.Truncate)
             or (isinstance(pending.command, api.Append) and pending.command.behind is not None)
             for pending in self._pending

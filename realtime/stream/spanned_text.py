@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from copy import copy
 from hashlib import blake2b
+from itertools import accumulate, chain
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -26,9 +27,10 @@ from realtime.tools.offered import Kinds, kinds_bytes, no_texts
 from realtime.tools.parts import Lengths, Part
 from realtime.tools.span_reader import SpanReader
 
-COPY_EVERY = 64  # tokens, injected ones too: a rewind reads hardly more than these anew
-READ_AT_ONCE = 2048  # tokens of an injection: some ms
-COPY_SHARE = 32  # or where much is held, and copied as well, a token for so many characters of it
+COPY_EVERY = 256  # bytes of tokens, injected ones too: a rewind reads hardly more than these anew
+COPY_SHARE = 8  # or where much is held, and copied as well, one for so many characters of it
+READ_AT_ONCE = 8192  # bytes of an injection's tokens: some ms
+TOKEN_BYTES = 4  # as which one counts that has fewer, or none
 COPY_BYTES, CALL_BYTES, TEXT_BYTES = 1500, 400, 60  # what these weigh, beside texts
 INJECTION_BYTES = 150  # each, beside its tokens
 ID_LENGTH = 9  # letters and digits: there are templates that take no other
@@ -92,7 +94,7 @@ class SpannedText:
         self._copies = [_copy(0, 0, self._reader)]
         self._copied_bytes = self._copies[0].bytes
         self._offered_bytes = kinds_bytes(self.kinds)
-        self._read_since = 0  # tokens, since the last of them was made
+        self._read_since = 0  # bytes, since the last of them was made
         self._injected: list[Injected] = []
         self._injected_tokens = 0
         self._unread = array("i")  # of the last injection
@@ -126,7 +128,7 @@ class SpannedText:
         self._read_all()
         content = self._take(self._reader.feed(token, self._fed), 1)
         self._fed += 1
-        self._note_read(1)
+        self._note_read((token,))
         return self._content.feed_text(content)
 
     def flush(self) -> str:
@@ -209,7 +211,7 @@ class SpannedText:
         self._injected_tokens += len(tokens)
         if new_turn:
             self._add(_inject(self._reader, injected))
-            self._note_read(len(tokens))
+            self._note_read(tokens)
         else:
             self._unread = injected.tokens
             self.read_on()
@@ -219,12 +221,17 @@ class SpannedText:
         return bool(self._unread)
 
     def read_on(self) -> None:
-        some, self._unread = self._unread[:READ_AT_ONCE], self._unread[READ_AT_ONCE:]
+        sizes = accumulate(map(self._size, self._unread))
+        most = next((at for at, size in enumerate(sizes, 1) if size >= READ_AT_ONCE), len(self._unread))
+        some, self._unread = self._unread[:most], self._unread[most:]
         self._add(self._reader.inject(some, self._fed))
-        self._read_since += len(some)
+        self._read_since += sum(map(self._size, some))
         if not self._unread:
             self._amended = None
-            self._note_read(0)
+            self._note_read(())
+
+    def _size(self, token: int) -> int:
+        return max(TOKEN_BYTES, len(self.spelling.pieces.get(token, b"")))
 
     def _read_all(self) -> None:
         while self._unread:
@@ -234,8 +241,8 @@ class SpannedText:
         """What is said without a token of its own."""
         self._content.add_late(self._take(late, 0))
 
-    def _note_read(self, tokens: int) -> None:
-        self._read_since += tokens
+    def _note_read(self, tokens: Sequence[int]) -> None:
+        self._read_since += sum(map(self._size, tokens))
         if self._read_since >= COPY_EVERY and self._read_since >= self._reader.held // COPY_SHARE:
             self._copies.append(_copy(self._fed, len(self._injected), self._reader))
             self._copied_bytes += self._copies[-1].bytes
@@ -256,8 +263,10 @@ class SpannedText:
         self._reader, self._fed = self._read_until(tokens, index, self._injected), index
         last = self._copies[-1]
         again = self._injected[last.injected :]
-        self._read_since = index - last.fed + sum(len(one.tokens) for one in again)
-        self._note_read(0)
+        self._read_since = sum(
+            map(self._size, chain(tokens[last.fed : index], *(one.tokens for one in again)))
+        )
+        self._note_read(())
         lengths = self._reader.lengths
         self._content = self._content.rewound_text(lengths.content, index, sent, stop, min_tokens)
         self.reasoning = ["".join(self.reasoning)[: lengths.reasoning]]

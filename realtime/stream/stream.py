@@ -23,7 +23,6 @@ from midstream.protocol import Beside, FinishReason, GuardAction, Params, PauseR
 from realtime.guards.acts import Act
 from realtime.guards.guards import Verdict
 from realtime.refusal import Refusal
-from realtime.stream.accumulated_output import Output
 from realtime.stream.amendment import amendment, checked
 from realtime.stream.context import Context
 from realtime.stream.credit import Credit
@@ -95,6 +94,7 @@ class Stream:
         self.final: protocol.Final | None = None  # there is one once it has ended
         self.decoded = 0  # output tokens that were made for it, whatever became of them
         self.context = context
+        self.output = context.output
         self.credit = Credit(start.credit, window=window)
         self.credit.acknowledge(context.inherited)
         self.outbox = Outbox(
@@ -155,7 +155,7 @@ class Stream:
     @property
     def all_delivered(self) -> bool:
         """Whether it has ended, and its listener has been given all of it."""
-        return self.ended and not self.outbox.waiting
+        return self.final is not None and not self.outbox.waiting
 
     @property
     def state(self) -> State:
@@ -186,8 +186,7 @@ class Stream:
     @property
     def wants_tokens(self) -> bool:
         """Whether it lacks nothing but the engine's time."""
-        held = self._paused in HOLDING
-        return not (self.concluded or held or self.out_of_credit)
+        return not (self._paused in HOLDING or self.concluded or self.out_of_credit)
 
     @property
     def needs_compute(self) -> bool:
@@ -206,12 +205,12 @@ class Stream:
     @property
     def out_of_credit(self) -> bool:
         """Whether it lacks credit; perhaps not that alone."""
-        return len(self.output) >= self.credit.granted
+        return len(self.output.tokens) >= self.credit.granted
 
     @property
     def concluded(self) -> bool:
         """Whether it has come to its end, delivered or not: no engine need know it any more."""
-        return self.ended or self._conclusion is not None
+        return self.final is not None or self._conclusion is not None
 
     @property
     def discarded(self) -> int:
@@ -232,10 +231,6 @@ class Stream:
     @property
     def prompt_tokens(self) -> int:
         return len(self.context.prompt)
-
-    @property
-    def output(self) -> Output:
-        return self.context.output
 
     # -- credit ----------------------------------------------------------------------------------
 
@@ -304,7 +299,9 @@ class Stream:
 
     def _close_reasoning(self) -> None:
         """Where it has as many tokens as it may: the model's own end of it stands there, and it goes on."""
-        if self.concluded or self._cancel or self._commands.waiting or self._reasoning_room is None:
+        if not self._counts_reasoning or self.concluded or self._cancel or self._commands.waiting:
+            return
+        if self._reasoning_room is None:
             return
         if self._reasoning_room == 0:
             end = api.Append(self.number, list(self.model.tokenizer.reasoning_end))
@@ -330,8 +327,10 @@ class Stream:
             return
         if self._counts_reasoning and self._commands.waiting:
             return  # how much it may reason is not known before that is answered
-        limit = self._grantable()
         taken = self.outbox.sent if self.context.guards is None else len(self.output)
+        if not self.credit.may_be_worth_granting(self.outbox.sent, taken):
+            return
+        limit = self._grantable()
         if self.credit.is_worth_granting(limit, taken):
             self.credit.granted = limit
             self._commands.send(api.Grant(self.number, limit))
@@ -686,7 +685,8 @@ class Stream:
     def receive_news(self, news: api.News, now: float) -> list[PendingCommand]:
         """Take in a step's news; returns the commands that took effect in it."""
         effective = self._receive_news(news, now)
-        self._make_commands()
+        if self._commands.waiting:
+            self._make_commands()
         self._close_reasoning()
         if self.context.guards is not None:
             self._send_grant()
@@ -705,6 +705,12 @@ class Stream:
             self._receive_memory_change(change, now)
         if self._receive_tokens(news, now):
             return []
+        effective = self._receive_changes(news, now) if news.changes or news.finish is not None else []
+        self._check_transition()
+        return effective
+
+    def _receive_changes(self, news: api.News, now: float) -> list[PendingCommand]:
+        """What commands did, and how it ended: behind its tokens."""
         withheld = self._withholds
         self._keep_turn(news.finish)
         held = news.finish is not None and news.finish.held and bool(self._tools.missing) and not withheld
@@ -722,7 +728,6 @@ class Stream:
         elif news.finish is not None:
             self._finish(news.finish, now)
             effective += [self._cancel] if self._cancel else []
-        self._check_transition()
         return effective
 
     def _keep_turn(self, finish: api.Finish | None) -> None:
@@ -772,10 +777,13 @@ class Stream:
         told = None if logprob is None else protocol.TokenLogprob(token, logprob.logprob, logprob.top)
         beside = self._take_beside()
         self._stopwatch.token(now)
-        verdicts = self.context.judge(delta, beside, self._stopwatch.running_s(now))
+        verdicts: list[Verdict] = []
+        if self.context.guards is not None:
+            verdicts = self.context.judge(delta, beside, self._stopwatch.running_s(now))
         if not verdicts or verdicts[-1].do == "tell":
             self.outbox.put(PendingToken(index, delta, token, told, self._arguments.tell(beside)))
-        self._act(verdicts, now)
+        if verdicts:
+            self._act(verdicts, now)
 
     def _receive_memory_change(self, change: api.AnyChange, now: float) -> None:
         if isinstance(change, api.Paused):

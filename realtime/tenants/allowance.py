@@ -29,6 +29,7 @@ class Allowance(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
     max_streams: Count | None = None
     max_connections: Count | None = None
     tokens_per_minute: Count | None = None
+    loads_per_hour: Count | None = None
     prefill_tokens: Count | None = None
     priority: tuple[Priority, Priority] = (LOWEST, 0)
 

@@ -2,9 +2,9 @@
 
 Counted are the tokens that are read, put in, decoded and computed again for a tenant, and those that were
 made of its texts in vain. What runs goes on: whoever has taken more than a minute's tokens pays by waiting
-until it may ask for more, by a start, an inject, or a resume of what was released. It knows tenants by name
-and their allowances, and no stream, no socket and no other tenant's affairs: a refusal speaks of the tenant's
-own.
+until it may ask for more, by a start, an inject, or a resume of what was released. Models that are loaded
+because one of its streams needs them are counted likewise. It knows tenants by name and their allowances, and
+no stream, no socket and no other tenant's affairs: a refusal speaks of the tenant's own.
 
 Where there are no keys everything is the same, with an allowance that has no bounds.
 """
@@ -24,13 +24,40 @@ from realtime.token_bucket import TokenBucket
 A_WHILE_MS = 1000
 
 
+class Rate:
+    """So much in `period_s`, by a limit that may change: the key file does."""
+
+    def __init__(self, period_s: float) -> None:
+        self._period_s = period_s
+        self._bucket: TokenBucket | None = None  # while there is a limit
+
+    def count(self, amount: int, limit: int | None, now: float) -> None:
+        bucket = self._limited(limit, now)
+        if bucket is not None:
+            bucket.spend(amount, now)
+
+    def wait_s(self, limit: int | None, now: float) -> float:
+        """Until one more is within the limit."""
+        bucket = self._limited(limit, now)
+        return 0.0 if bucket is None else bucket.wait_s(1, now)
+
+    def _limited(self, limit: int | None, now: float) -> TokenBucket | None:
+        if limit is None:
+            self._bucket = None
+        elif self._bucket is None:
+            self._bucket = TokenBucket(rate=limit / self._period_s, burst=limit, now=now)
+        else:
+            self._bucket.rate, self._bucket.burst = limit / self._period_s, limit
+        return self._bucket
+
+
 class TenantAccount:
     """What one tenant takes at present."""
 
     def __init__(self) -> None:
         self.streams = 0
         self.waiting = 0  # prompt tokens of streams that the engine has not begun with
-        self.bucket: TokenBucket | None = None  # of tokens a minute, while those are limited
+        self.tokens, self.loads = Rate(60), Rate(3600)
 
 
 class StreamQuota:
@@ -87,14 +114,18 @@ class Quotas:
 
     def check_rate(self, tenant: str) -> None:
         """Refuse where a minute's tokens are taken."""
-        bucket = self._bucket(tenant)
-        wait_s = bucket.wait_s(1, self._clock()) if bucket else 0.0
-        if wait_s:
-            raise Refusal(
-                "rate_limited",
-                f"Your limit of {self._allowance(tenant).tokens_per_minute} tokens a minute is reached.",
-                retry_after_ms=math.ceil(wait_s * 1000),
-            )
+        limit = self._allowance(tenant).tokens_per_minute
+        _refuse_for(self._accounts[tenant].tokens.wait_s(limit, self._clock()), f"{limit} tokens a minute")
+
+    def check_loads(self, tenant: str) -> None:
+        """Refuse where so many models were loaded for it as may be in an hour."""
+        limit = self._allowance(tenant).loads_per_hour
+        _refuse_for(
+            self._accounts[tenant].loads.wait_s(limit, self._clock()), f"{limit} loads of models an hour"
+        )
+
+    def count_load(self, tenant: str) -> None:
+        self._accounts[tenant].loads.count(1, self._allowance(tenant).loads_per_hour, self._clock())
 
     def admit(self, tenant: str, start: Start, prompt_tokens: int) -> StreamQuota:
         """A quota for the stream, or the Refusal that says why there is none. The last thing to be asked
@@ -119,20 +150,15 @@ class Quotas:
         return self._accounts[tenant]
 
     def count(self, tenant: str, tokens: int) -> None:
-        bucket = self._bucket(tenant)
-        if bucket is not None:
-            bucket.spend(tokens, self._clock())
+        limit = self._allowance(tenant).tokens_per_minute
+        self._accounts[tenant].tokens.count(tokens, limit, self._clock())
 
-    def _bucket(self, tenant: str) -> TokenBucket | None:
-        """By the limit as it is now: the key file may have changed."""
-        account, per_minute = self._accounts[tenant], self._allowance(tenant).tokens_per_minute
-        if per_minute is None:
-            account.bucket = None
-        elif account.bucket is None:
-            account.bucket = TokenBucket(rate=per_minute / 60, burst=per_minute, now=self._clock())
-        else:
-            account.bucket.rate, account.bucket.burst = per_minute / 60, per_minute
-        return account.bucket
+
+def _refuse_for(wait_s: float, limit: str) -> None:
+    if wait_s:
+        raise Refusal(
+            "rate_limited", f"Your limit of {limit} is reached.", retry_after_ms=math.ceil(wait_s * 1000)
+        )
 
 
 def _check_priority(start: Start, allowance: Allowance) -> None:

@@ -52,11 +52,12 @@ Turns = Mapping[str, DecodedTurn]  # by the ids of their calls
 
 
 def known_turns(messages: Sequence[Message], turns: Turns) -> list[tuple[int, DecodedTurn]]:
-    """Which of these messages are such turns, in their order."""
-    found = list[tuple[int, DecodedTurn]]()
+    """Which of these messages are such turns, in their order. Each turn is looked at for one message: it may
+    be long, and a client may name it in many."""
+    found, left = list[tuple[int, DecodedTurn]](), dict(turns)
     for at, message in enumerate(messages):
         first = message.tool_calls[0].id if message.tool_calls else None
-        turn = None if first is None else turns.get(first)
+        turn = None if first is None else left.pop(first, None)
         if turn is not None and message.role == "assistant" and turn.is_told_by(message):
             found.append((at, turn))
     return found

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 
@@ -69,6 +69,21 @@ class SpecialTokens:
         return self._any_stand_in.sub(lambda match: self._hidden[match[0]], text)
 
 
-def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
-    """Matches any of the texts, the longest first; nothing, if there are none."""
-    return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or r"(?!)")
+def _any_of(texts: Collection[str]) -> re.Pattern[str]:
+    """Matches any of the texts, the longest that is there; nothing, if there are none."""
+    return re.compile(_alternatives(set(texts)) if texts else r"(?!)")
+
+
+def _alternatives(texts: Collection[str]) -> str:
+    """What some begin with is written once: models have hundreds that begin alike, and each of them would be
+    tried wherever a client writes that beginning."""
+    first, last = min(texts), max(texts)
+    beside = enumerate(zip(first, last, strict=False))
+    prefix = first[: next((at for at, (one, other) in beside if one != other), len(first))]
+    by_next: dict[str, list[str]] = {}
+    for rest in (text[len(prefix) :] for text in texts if text != prefix):
+        by_next.setdefault(rest[0], []).append(rest)
+    branches = "|".join(map(_alternatives, by_next.values()))
+    if not branches:
+        return re.escape(prefix)
+    return f"{re.escape(prefix)}(?:{branches}){'?' if prefix in texts else ''}"

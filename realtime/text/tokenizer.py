@@ -32,6 +32,7 @@ __all__ = ["NotBriefError", "TextError", "Tokenizer", "TooManyTokensError"]
 # hundreds of bytes for each character of what it is given, and most of that for tokens.
 CHARACTERS_A_TOKEN, PIECE = 4, 32 << 10
 MOST_RENDERED = 16_384  # messages, with those that are rendered anew for each turn that was decoded here
+BRIEF_TURNS = 16 << 10  # bytes of the turns that are compared with messages, and rendered each, in brief
 CUT_TOKENS = 64  # that a piece may have more, since words were cut
 
 NO_CALL = "unknown00"  # of which a result is that does not say: there are templates that want nine letters
@@ -85,6 +86,7 @@ class Tokenizer:
             special=self.special,
             leading_spaces=self.pieces.leading_spaces,
         )
+        self._word = self.encode("a", special=False)
         self.reasoning_end = self.encode_marked(self.spelling.delimiters.mark(self.spelling.reasoning_end))
 
     @classmethod
@@ -140,7 +142,10 @@ class Tokenizer:
         """A conversation by the model's template; the template writes its own first token. `brief`: raise
         `NotBriefError` where the template takes long. `turns`: those that stand in it as they were decoded,
         where the template lets them."""
-        known = known_turns(messages, turns) if turns and add_generation_prompt else []
+        turns = turns or {}
+        if brief and sum(turn.bytes for turn in turns.values()) > BRIEF_TURNS:
+            raise NotBriefError("This conversation has much in it that was decoded here.")
+        known = known_turns(messages, turns) if add_generation_prompt else []
         few = sum(at for at, _ in known) <= MOST_RENDERED
         for marked in (_marked_content, _marked_call) if known and few else ():
             restored = self._restored(messages, tools, known, marked, below, brief)
@@ -249,11 +254,9 @@ class Tokenizer:
 
     def _encode_behind_text(self, text: str, below: int | None) -> list[int]:
         """SentencePiece puts a space before a text's first word, and here the text goes on from another."""
-        if below is not None:
-            self.check_length(text, below)
-        before = self.encode("a", special=False)
-        both = self.encode("a" + text, special=False)
-        return both[len(before) :] if both[: len(before)] == before else self.encode(text, special=False)
+        before = len(self._word)
+        both = self.encode("a" + text, special=False, below=None if below is None else below + before)
+        return both[before:] if both[:before] == self._word else self.encode(text, special=False)
 
     def _render(
         self,

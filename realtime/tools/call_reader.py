@@ -6,6 +6,8 @@ from enum import IntEnum
 from typing import Protocol
 
 LONGEST_NAME = 512  # characters, with all that stands around it, of what may become a call's name
+LONGEST_UNTOLD = 16 << 10  # characters that may be read of a call before its name
+LONGEST_VALUE = 64 << 10  # of an argument that is told once it is whole
 
 
 class Step(IntEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 
-from realtime.tools.call_reader import LONGEST_NAME, Step
+from realtime.tools.call_reader import LONGEST_NAME, LONGEST_UNTOLD, LONGEST_VALUE, Step
 from realtime.tools.delimiters import Delimiters
 from realtime.tools.json_scanner import SPACE, JsonScanner
 
@@ -114,8 +114,11 @@ class JsonCall:
             self._value += char
         if ended:
             return self._end_value()
-        bounded = self._key in ARGUMENTS or len(self._value) < LONGEST_NAME
-        return Step.MORE if bounded else Step.BROKEN
+        if streamed:
+            fits = self.name is not None or len(self.told) < LONGEST_UNTOLD
+        else:
+            fits = len(self._value) < (LONGEST_VALUE if self._key in ARGUMENTS else LONGEST_NAME)
+        return Step.MORE if fits else Step.BROKEN
 
     def _end_value(self) -> Step:
         self._phase = "after"

@@ -8,7 +8,7 @@ import json
 import re
 from typing import Any
 
-from realtime.tools.call_reader import LONGEST_NAME, Step
+from realtime.tools.call_reader import LONGEST_NAME, LONGEST_VALUE, Step
 from realtime.tools.delimiters import Delimiters
 from realtime.tools.json_scanner import SPACE
 
@@ -36,7 +36,7 @@ class PythonicCall:
         if not self._quote or self._escaped:
             return at
         found = _IN_STRINGS.search(text, at)
-        end = found.start() if found else len(text)
+        end = min(found.start() if found else len(text), at + LONGEST_VALUE - len(self._read))
         self._read += text[at:end]
         return end
 
@@ -49,7 +49,7 @@ class PythonicCall:
                 return self._read_name(char)
             case "value" if not self._ends_value(char):
                 self._read += char
-                return Step.MORE
+                return Step.MORE if len(self._read) <= LONGEST_VALUE else Step.BROKEN
             case "value":
                 return self._end_argument(char)
         return self._read_key(char)

@@ -11,9 +11,10 @@ All of its state is in a few small values: a copy is a point to go back to.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Collection, Mapping, Sequence
 
-from realtime.tools.call_reader import CallReader, Step
+from realtime.tools.call_reader import LONGEST_UNTOLD, CallReader, Step
 from realtime.tools.json_scanner import SPACE
 from realtime.tools.marks import Marks
 from realtime.tools.parts import (
@@ -30,6 +31,8 @@ from realtime.tools.pythonic_call import is_of_name
 from realtime.tools.reasoning_count import ReasoningCount
 from realtime.tools.spelling import Mark, Spelling
 from realtime.tools.token_text import TokenText
+
+_BLANKS = re.compile(f"[{SPACE}]*")
 
 Offered = Mapping[str, Collection[str]]  # of each tool the arguments that are no text
 
@@ -171,6 +174,8 @@ class SpanReader:
         is."""
         if self._mode == "call" and self._told and self._call is not None:
             return self._call.take_plain(text, at)
+        if self._mode == "gap" and not self._held:
+            return self._take_blanks(text, at, origin)
         if self._held or self._mode not in ("content", "reasoning") or self._fresh:
             return at
         until = self._marks.plain_until(self._mode, text, at)
@@ -183,6 +188,12 @@ class SpanReader:
         elif origin >= 0:
             self._blanks += shown
         return until
+
+    def _take_blanks(self, text: str, at: int, origin: int) -> int:
+        blanks = _BLANKS.match(text, at, self._marks.plain_until("gap", text, at))
+        assert blanks is not None, "there may be none"
+        self._blanks += blanks[0] if origin >= 0 else ""
+        return blanks.end()
 
     def _step(self, char: str, origin: int) -> None:
         match self._mode:
@@ -301,7 +312,7 @@ class SpanReader:
         listed = self._comma
         if char in SPACE or (char == "[" and not listed):
             self._comma = listed or char == "["
-            self._raw += char if origin >= 0 else ""
+            self._hold(char, origin)
         elif (listed and is_of_name(char)) if pythonic else char == "{":
             self._begin_call("", self._call_index)
             self._read_call(char, origin)
@@ -325,8 +336,10 @@ class SpanReader:
         if self._told and step is not Step.MORE:
             self._tell_arguments(call)
         match step:
+            case Step.MORE if not self._told:
+                self._hold(char, origin)
             case Step.MORE:
-                self._raw += char if origin >= 0 and not self._told else ""
+                pass
             case Step.WHOLE:
                 self._parts.add(CallEnded(self._next_index if origin >= 0 else ~origin))
                 self._enter("gap")
@@ -342,6 +355,13 @@ class SpanReader:
                 self._enter("reasoning" if step is Step.REASONING else "content")
                 self._fresh = step is Step.REASONING
                 self._call = None
+
+    def _hold(self, char: str, origin: int) -> None:
+        """Of what is a call if its name follows: that is not waited for without end."""
+        if len(self._raw) >= LONGEST_UNTOLD:
+            self._give_back(char, origin)
+        elif origin >= 0:
+            self._raw += char
 
     def _tell_arguments(self, call: CallReader) -> None:
         self._parts.add(Arguments(self._spelling.delimiters.spelt(call.told)))

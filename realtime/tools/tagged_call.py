@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Collection, Mapping
 
-from realtime.tools.call_reader import LONGEST_NAME, Step
+from realtime.tools.call_reader import LONGEST_NAME, LONGEST_VALUE, Step
 from realtime.tools.delimiters import Delimiters
 from realtime.tools.formats import Tags
 
@@ -62,6 +62,8 @@ class TaggedCall:
             return at
         found = self._may_end.search(text, at)
         end = found.start() if found else len(text)
+        if not self._is_text:
+            end = min(end, at + LONGEST_VALUE - len(self._value))
         self._take(text[at:end])
         return end
 
@@ -85,7 +87,7 @@ class TaggedCall:
 
     def _await(self, phases: Mapping[str, str]) -> Step:
         """One of these tags, behind blanks."""
-        read = self._read.lstrip()
+        read = self._read = self._read.lstrip()
         if read in phases:
             return self._enter(phases[read])
         return Step.MORE if any(tag.startswith(read) for tag in phases) else Step.BROKEN
@@ -146,16 +148,18 @@ class TaggedCall:
                 return Step.MORE
             self._take(self._read[0])
             self._read = self._read[1:]
-        return Step.MORE
+        return Step.MORE if len(self._value) <= LONGEST_VALUE else Step.BROKEN
 
     def _behind_end(self, read: str) -> str | None:
         """What follows the value's end, if this is the end: a tag, or so far nothing whole. None if it is
-        text."""
+        text, as what so many blanks follow is."""
         if self._newlines and read.startswith("\n"):
             read = read[1:]
         if len(read) < len(self._value_end):
             return "" if self._value_end.startswith(read) else None
         if not read.startswith(self._value_end):
+            return None
+        if len(read) > LONGEST_NAME:
             return None
         behind = read[len(self._value_end) :].lstrip()
         if behind in (self._key_open, self._call_end):
@@ -163,9 +167,8 @@ class TaggedCall:
         return "" if self._key_open.startswith(behind) or self._call_end.startswith(behind) else None
 
     def _take(self, text: str) -> None:
-        text = self._delimiters.spelt(text)
         if self._is_text:
-            self.told += json.dumps(text, ensure_ascii=False)[1:-1]
+            self.told += json.dumps(self._delimiters.spelt(text), ensure_ascii=False)[1:-1]
         else:
             self._value += text
 
@@ -173,11 +176,12 @@ class TaggedCall:
         if self._is_text:
             self.told += '"'
             return
+        value = self._delimiters.spelt(self._value)
         try:
-            json.loads(self._value, parse_constant=_refuse)
-            self.told += self._value.strip()
+            json.loads(value, parse_constant=_refuse)
+            self.told += value.strip()
         except (ValueError, RecursionError):
-            self.told += json.dumps(self._value, ensure_ascii=False)
+            self.told += json.dumps(value, ensure_ascii=False)
         self._value = ""
 
 

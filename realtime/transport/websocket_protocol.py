@@ -359,10 +359,10 @@ class WebSocketProtocol(SmallReads):
     # -- writing -----------------------------------------------------------------------------------
 
     def write(self, frames: bytes) -> None:
-        if self._connecting:
-            raise RuntimeError("nothing can be sent before the websocket is accepted")
         if self._core.state is State.OPEN:
             self.send_buffer.write(frames)
+        elif self._connecting:
+            raise RuntimeError("nothing can be sent before the websocket is accepted")
 
     @property
     def writable(self) -> bool:

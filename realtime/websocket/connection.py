@@ -112,7 +112,7 @@ class Connection:
         observer: Observer,
     ) -> None:
         self.gone = False
-        self.memory = hub.memory_account(caller.tenant)
+        self.memory = hub.accounts.of_listener(caller.tenant)
         self.takes_over = True
         self.caller = caller
         self._cause: DisconnectCause = "lost"  # of its end, if nobody says another
@@ -143,7 +143,7 @@ class Connection:
     # -- from the peer ---------------------------------------------------------------------------
 
     def greet(self) -> None:
-        catalog, model = self._hub.catalog, self._hub.models.default
+        catalog, model = self._hub.serving.catalog, self._hub.models.default
         self._send(
             protocol.Ready(
                 protocol=protocol.VERSION,
@@ -285,12 +285,12 @@ class Connection:
     def flush(self) -> None:
         """Give the peer all that it is ready for, in one write; where that is much, in several, and others
         have their turn in between."""
-        if self._next_piece is None and not self.gone and self._peer.writable:
+        if self._next_piece is None:
             self._write_piece()
 
     def _write_piece(self) -> None:
         self._next_piece = None
-        if self.gone or not self._peer.writable or not (self._replies or self._woken):
+        if self.gone or not (self._replies or self._woken) or not self._peer.writable:
             return
         messages, self._replies, self._reply_bytes = self._replies, [], 0
         messages += self._take_events()
@@ -314,14 +314,17 @@ class Connection:
 
     def _events_of(self, stream: Stream) -> list[bytes]:
         events = self._hub.take_events(stream)
-        if any(isinstance(event, protocol.Attached) for event in events):
-            self._read_acks.ask(stream)
-        elif tokens := sum(event.count for event in events if isinstance(event, protocol.Token)):
-            self._read_acks.sent(stream, tokens)
+        tokens = 0
+        for event in events:
+            if isinstance(event, protocol.Token):
+                tokens += event.count
+            elif isinstance(event, protocol.Attached):
+                self._read_acks.ask(stream)
+        self._read_acks.sent(stream, tokens)
         if stream.ended:
             self._live.discard(stream)
-        if stream.all_delivered:
-            self._read_acks.forget(stream)
+            if stream.all_delivered:
+                self._read_acks.forget(stream)
         return [self._codec.encode(event) for event in events]
 
     def _send(self, event: Event) -> None:

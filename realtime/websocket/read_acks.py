@@ -28,18 +28,21 @@ class ReadAcks:
         self._every = every
         self._count = 0
         self._behind: dict[Stream, int] = {}  # tokens sent since the last ping
+        self._due = False  # whether some of them are so many
         self._open: deque[tuple[int, dict[Stream, ReadPosition]]] = deque()
 
     def forget(self, stream: Stream) -> None:
         """It is somebody else's now, or all of it was sent: nobody asks any more how far it was read."""
-        self._behind.pop(stream, None)
+        if self._behind.pop(stream, 0) >= self._every:
+            self._due = any(tokens >= self._every for tokens in self._behind.values())
         for _, positions in self._open:
             positions.pop(stream, None)
         while self._open and not self._open[0][1]:
             self._open.popleft()
 
     def sent(self, stream: Stream, tokens: int) -> None:
-        self._behind[stream] = self._behind.get(stream, 0) + tokens
+        self._behind[stream] = behind = self._behind.get(stream, 0) + tokens
+        self._due = self._due or behind >= self._every
 
     def ask(self, stream: Stream) -> None:
         """It is not known how far the peer has read this stream: a ping is due."""
@@ -47,16 +50,15 @@ class ReadAcks:
 
     def due(self) -> bytes | None:
         """The payload of the ping that should follow what was just sent, if one should."""
-        if not any(tokens >= self._every for tokens in self._behind.values()):
-            return None
-        if len(self._open) >= OPEN_LIMIT:
-            return None  # what was sent since goes with the next that is answered
+        if not self._due or len(self._open) >= OPEN_LIMIT:
+            return None  # with the next that is answered goes what was sent since
         self._count += 1
         behind = {
             stream: ReadPosition(stream, stream.outbox.sent, stream.outbox.seq - 1) for stream in self._behind
         }
         self._open.append((self._count, behind))
         self._behind.clear()
+        self._due = False
         return self._count.to_bytes(8, "big")
 
     def receive_pong(self, payload: bytes) -> list[ReadPosition]:

@@ -276,7 +276,7 @@ class Reader:
         self.server = server
         self.tenant = tenant
         self.gone = False
-        self.memory = server.hub.memory_account(tenant)
+        self.memory = server.hub.accounts.of_listener(tenant)
         self.takes_over = True
         self.paid_s = 0.0  # of work behind long texts
         self.ready = True

@@ -17,7 +17,7 @@ class RecordingListener:
 
     def __init__(self, server: SimulatedServer, tenant: str = TENANT) -> None:
         self.gone = False
-        self.memory = server.hub.memory_account(tenant)
+        self.memory = server.hub.accounts.of_listener(tenant)
         self.takes_over = True
         self.paid_s = 0.0  # of work behind long texts
         self.owed_s = 0.0  # of work when frames took effect

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 INPUTS = ("Makefile", "pyproject.toml", "clients/python/pyproject.toml", "requirements.lock")
@@ -102,6 +105,21 @@ def test_an_interrupted_set_up_is_none(checkout: Checkout, before: list[str]) ->
 
 
 # -- what the project declares -----------------------------------------------------------------------
+
+
+def test_a_smaller_torch_is_had_as_the_readme_says() -> None:
+    """Where both indexes are asked the build for CPUs is what the lock names, and newer than the other."""
+    assert (
+        "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make serve"
+        in (ROOT / "README.md").read_text()
+    )
+    (pin,) = re.findall(r"(?m)^torch(==\S+)$", (ROOT / "requirements.lock").read_text())
+    version = pin.removeprefix("==")
+    assert SpecifierSet(pin).contains(f"{version}+cpu")
+    assert Version(f"{version}+cpu") > Version(version)
+    makefile = (ROOT / "Makefile").read_text()
+    assert "PIP_" not in makefile, "what the environment says to pip holds"
+    assert "--index-url" not in makefile
 
 
 def imported(folder: str) -> Iterator[str]:

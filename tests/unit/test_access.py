@@ -449,7 +449,7 @@ class Stranger:
 
     def __init__(self, server: SimulatedServer) -> None:
         self._server = server
-        self.memory = server.hub.memory_account("stranger")
+        self.memory = server.hub.accounts.of_listener("stranger")
         self.refusals: list[protocol.Error] = []
 
     def send(self, frame: StreamFrame) -> None:

@@ -220,6 +220,30 @@ def test_keys_come_as_they_were_written_and_others_in_the_schemas_order() -> Non
 def test_an_answer_of_many_characters_is_refused_by_its_length() -> None:
     with pytest.raises(Refusal, match="may have 16384"):
         checked(protocol.Amend(request_id="a", call_id="x", arguments={"q": "x" * 20_000}))
+    strings = ['x\\"1,1,'] * 500
+    checked(protocol.Amend(request_id="a", call_id="x", arguments={"q": strings}))
+    with pytest.raises(Refusal, match="may have 2048"):
+        checked(protocol.Amend(request_id="a", call_id="x", arguments={"q": [1] * 800}))
+
+
+@pytest.mark.parametrize("name", SPELT)
+def test_what_is_nested_deeper_than_anybody_reads_is_refused(name: str) -> None:
+    written = Written(name, single=True)
+    output = written.output(len(written.tokens) - 6)
+    deep = '{"q": "a", "n": ' + "[" * 1_000 + "]" * 1_000 + ', "yes": '
+    with suppress(Refusal):
+        written.amend(output, deep, partial=True)
+
+
+def test_a_call_that_takes_long_to_read_again_is_not_amended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("realtime.stream.amendment.LONGEST_WRITTEN", 2_000)
+    written = Written("hermes", single=True)
+    output = written.output(0)
+    output.inject(written.pieces.tokens(" " * 3_000 + written.text))
+    assert output.spans is not None
+    assert output.spans.lengths.calls == len(CALLS), "all of it is read"
+    with pytest.raises(Refusal, match="more than 2000 characters"):
+        written.amend(output, OLD)
 
 
 @pytest.mark.parametrize("name", ["hermes", "lfm2", "llama4_pythonic"])

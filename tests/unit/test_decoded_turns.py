@@ -14,8 +14,8 @@ from midstream import protocol
 from midstream.protocol import CalledFunction, Function, Message, MessageToolCall, Tool
 from realtime.hub.decoded_turns import KEPT_S, DecodedTurns
 from realtime.text import tokenizer as tokenizer_module
-from realtime.text.chat_template import TextError
-from realtime.text.decoded_turn import DecodedCall, DecodedTurn
+from realtime.text.chat_template import NotBriefError, TextError
+from realtime.text.decoded_turn import DecodedCall, DecodedTurn, known_turns
 from realtime.text.tokenizer import Tokenizer
 from tests.fakes.small_tokenizers import ROLES, byte_level_json
 
@@ -130,6 +130,33 @@ def test_where_that_is_too_much_work_all_is_told_as_it_is(monkeypatch: pytest.Mo
     turn = decoded(of)
     messages = [*ASKED, told(turn), result()]
     assert of.encode_chat(messages, TOOLS, turns={"abcdefghi": turn}) == of.encode_chat(messages, TOOLS)
+
+
+def test_a_turn_that_many_messages_name_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be long."""
+    looked = list[str]()
+    is_told_by = DecodedTurn.is_told_by
+
+    def counted(turn: DecodedTurn, message: Message) -> bool:
+        looked.append(turn.calls[0].call_id)
+        return is_told_by(turn, message)
+
+    monkeypatch.setattr(DecodedTurn, "is_told_by", counted)
+    turns = {name: decoded(tokenizer(), name) for name in ("abcdefghi", "bcdefghij")}
+    messages = [told(turn) for _ in range(50) for turn in turns.values()]
+    assert [at for at, _ in known_turns(messages, turns)] == [0, 1]
+    assert sorted(looked) == sorted(turns)
+
+
+def test_where_they_are_long_it_is_not_brief() -> None:
+    of = tokenizer()
+    short, long = decoded(of), decoded(of, q="x" * 20_000)
+    for turn in (short, long):
+        messages, turns = [*ASKED, told(turn), result()], {"abcdefghi": turn}
+        if turn is long:
+            with pytest.raises(NotBriefError):
+                of.encode_chat(messages, TOOLS, turns=turns, brief=True)
+        assert len(of.encode_chat(messages, TOOLS, turns=turns, brief=turn is short)) > len(turn.tokens)
 
 
 def test_where_a_template_shows_calls_and_no_content_too() -> None:

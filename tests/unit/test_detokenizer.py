@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from realtime.text.detokenizer import TextStream
+from realtime.text.detokenizer import LONGEST_PARTIAL, TextStream
 from realtime.text.stop_strings import matcher_for
 from realtime.text.tokenizer import Tokenizer
 from tests.fakes import small_tokenizers as small
@@ -238,6 +238,24 @@ def test_a_rewound_stream_is_as_one_that_was_fed_what_stands(
     fresh = TextStream(tokenizer)
     assert again.released == 0
     assert run_tokens(again, more) + again.flush() == run_tokens(fresh, tokens[:to] + more) + fresh.flush()
+
+
+def test_a_rewind_decodes_what_it_takes_back_and_not_what_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = TextStream(BYTE_LEVEL)
+    tokens = letter_tokens("ab" * 1_000)
+    run_tokens(first, tokens)
+    monkeypatch.setattr(BYTE_LEVEL.pieces, "bytes", counted := Counted(BYTE_LEVEL.pieces.bytes))
+    again = first.rewound(tokens, 1_990, sent=2_000, stop=("ba" * 100,), min_tokens=0)
+    assert counted.asked <= 10 + LONGEST_PARTIAL
+    assert again.released == 1_990 - 199, "what may begin a stop string is held again"
+
+
+class Counted(dict[int, bytes]):
+    asked = 0
+
+    def get(self, token: int, default: bytes = b"") -> bytes:  # type: ignore[override]
+        self.asked += 1
+        return super().get(token, default)
 
 
 def run_tokens(stream: TextStream, tokens: list[int]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from engine import api
-from tests.fakes.engine_driver import TOY, Driver, Limits, engine_of, greedy
+from tests.fakes.engine_driver import SLOTS, TOY, Driver, Limits, engine_of, greedy
 from tests.fakes.greedy_oracle import oracle
 
 TEXT = list(range(60))
@@ -106,3 +106,17 @@ def test_a_cancel_takes_effect_in_the_step_in_flight() -> None:
     assert driver.told[1].finish == api.Finish("cancelled")
     assert len(driver.told[1].tokens) == said + 1
     assert driver.stats.kv_used == 0
+
+
+def test_a_stream_that_there_is_no_room_for_ends_and_no_other_with_it() -> None:
+    driver = Driver(engine_of(TOY))
+    driver.send(*(api.Submit(number, TEXT[:3], greedy(8), credit=4) for number in range(SLOTS + 1)))
+    driver.settle(api.Grant(SLOTS, 8))
+    assert driver.told[SLOTS].finish == api.Finish("error", "the engine has as many streams as it may")
+    driver.settle(api.Cancel(0), api.Submit(SLOTS + 1, TEXT[:3], greedy(8), credit=8))
+    driver.settle(*(api.Grant(number, 8) for number in range(1, SLOTS)))
+    assert driver.told.pop(SLOTS).finish
+    assert driver.told.pop(0).finish == api.Finish("cancelled")
+    for told in driver.told.values():
+        assert told.finish == api.Finish("length")
+        oracle(TOY).check(told)

@@ -66,7 +66,7 @@ class Run:
 
     @property
     def serving(self) -> list[int]:
-        return [number for number in range(10) if self.hub.is_serving(number)]
+        return [number for number in range(10) if number in self.hub.serving.engines]
 
     async def use(self, *places: Place) -> None:
         await self.fleet.use([each.place for each in places])
@@ -271,7 +271,7 @@ async def test_a_model_that_is_let_go_at_once_is_looked_at_now_and_then() -> Non
         looks.append(model)
         return True
 
-    run.hub.wants = look  # type: ignore[method-assign]
+    run.hub.serving.wants = look  # type: ignore[method-assign]
     async with running(run):
         assert await run.fleet.start() is None, "nothing is loaded before somebody wants it"
         assert known.keeper is not None
@@ -282,7 +282,7 @@ async def test_a_model_that_is_let_go_at_once_is_looked_at_now_and_then() -> Non
         for _ in range(100):
             await asyncio.sleep(0)
         assert len(looks) <= 1, "else the event loop does nothing else"
-        run.hub.wants = lambda model: False  # type: ignore[method-assign]
+        run.hub.serving.wants = lambda model: False  # type: ignore[method-assign]
         await link.ended.wait()
         assert run.serving == []
 

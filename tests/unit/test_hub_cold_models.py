@@ -9,9 +9,11 @@ import pytest
 from midstream import protocol
 from midstream.protocol import Credit, Params
 from realtime.hub.models import KnownModel, LoadState, Models
+from realtime.tenants.allowance import EVERYTHING, Allowance
+from realtime.tenants.quota import Quotas
 from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import start
-from tests.fakes.simulated_server import EngineSize, SimulatedServer
+from tests.fakes.simulated_server import Clock, EngineSize, SimulatedServer
 
 SIZE = EngineSize(kv_tokens=4096, block=16, step_tokens=4096, slots=70, batch_rows=70)
 SHORT = Params(max_tokens=40, ignore_eos=True, temperature=0)
@@ -27,6 +29,7 @@ class FakeKeeper:
         self.state: LoadState = "ready"
         self.eta_ms = eta_ms
         self.wanted = 0
+        self.is_wanted = True
         self._server = server
 
     @property
@@ -35,19 +38,20 @@ class FakeKeeper:
 
     def want(self) -> None:
         self.wanted += 1
+        self.is_wanted = True
 
     def unload(self) -> None:
         self.state = "unloading"
-        self._server.hub.drain("toy", drains=True)
+        self._server.hub.serving.drain("toy", drains=True)
 
     def pin(self, *, pinned: bool) -> None:
         self.pinned = pinned
 
     def goes(self) -> None:
-        self.state = "cold"
+        self.state, self.is_wanted = "cold", False
         self._server.engines[0].die()
         self._server.hub.engine_lost(0, blameless=True)
-        self._server.hub.drain("toy", drains=False)
+        self._server.hub.serving.drain("toy", drains=False)
         ticks(self._server, 1)
 
     def comes(self) -> None:
@@ -56,9 +60,10 @@ class FakeKeeper:
 
 
 class Cold:
-    def __init__(self, eta_ms: int | None = 1500) -> None:
-        known = KnownModel("toy")
-        self.server = SimulatedServer(SIZE, known=Models([known]))
+    def __init__(self, eta_ms: int | None = 1500, allowance: Allowance = EVERYTHING) -> None:
+        known, clock = KnownModel("toy"), Clock()
+        quotas = Quotas(lambda tenant: allowance, clock)
+        self.server = SimulatedServer(SIZE, known=Models([known]), clock=clock, quotas=quotas)
         self.keeper = known.keeper = FakeKeeper(self.server, eta_ms)
         self.listener = RecordingListener(self.server)
         self.send = self.listener.send
@@ -102,8 +107,8 @@ def test_a_start_is_taken_told_that_it_waits_and_goes_on(whole: str, eta_ms: int
     cold.send(start("a", params=SHORT, credit=PLENTY))
     assert cold.pauses == [("loading", eta_ms)]
     assert cold.keeper.wanted
-    assert cold.server.hub.wants("toy")
-    assert not cold.server.hub.computes("toy")
+    assert cold.server.hub.serving.wants("toy")
+    assert not cold.server.hub.serving.computes("toy")
     cold.keeper.comes()
     ticks(cold.server)
     assert [type(event).__name__ for event in cold.told(protocol.StreamEvent)[:3]] == [
@@ -112,7 +117,7 @@ def test_a_start_is_taken_told_that_it_waits_and_goes_on(whole: str, eta_ms: int
         "Resumed",
     ]
     assert (cold.reasons, cold.text) == (["length"], whole)
-    assert not cold.server.hub.wants("toy")
+    assert not cold.server.hub.serving.wants("toy")
 
 
 def test_it_is_refused_where_it_asks_for_that_and_the_model_is_loaded() -> None:
@@ -128,6 +133,52 @@ def test_it_is_refused_where_it_asks_for_that_and_the_model_is_loaded() -> None:
     assert cold.told(protocol.Started)
 
 
+def test_what_is_refused_for_other_reasons_loads_nothing() -> None:
+    cold = Cold()
+    cold.keeper.goes()
+    for asked in ("refuse", "wait"):
+        cold.send(msgspec.structs.replace(start("a"), on_cold=asked, tool_choice="required"))
+        assert cold.listener.error().code == "invalid_frame"
+    assert cold.keeper.wanted == 0
+
+
+@pytest.mark.parametrize("on_cold", ["wait", "refuse"])
+def test_whoever_has_a_model_loaded_pays_for_it(on_cold: str) -> None:
+    cold = Cold(allowance=Allowance(loads_per_hour=1))
+    cold.keeper.goes()
+    for name in "ab":  # the second finds it wanted
+        cold.send(msgspec.structs.replace(start(name, params=SHORT, credit=PLENTY), on_cold=on_cold))
+    assert cold.keeper.wanted == 2
+    cold.keeper.comes()
+    ticks(cold.server)
+    cold.keeper.goes()
+    cold.send(msgspec.structs.replace(start("c", params=SHORT, credit=PLENTY), on_cold=on_cold))
+    error = cold.listener.error()
+    assert (error.code, error.retry_after_ms) == ("rate_limited", 3_600_000)
+    assert "1 loads of models an hour" in error.message
+    assert cold.keeper.wanted == 2
+    cold.server.clock.advance(3600)
+    cold.send(msgspec.structs.replace(start("d", params=SHORT, credit=PLENTY), on_cold=on_cold))
+    assert cold.keeper.wanted == 3
+
+
+def test_who_goes_on_is_not_refused_and_pays() -> None:
+    cold = Cold(allowance=Allowance(loads_per_hour=1))
+    cold.send(start("a", params=SHORT, credit=PLENTY))
+    ticks(cold.server, 3)
+    cold.send(protocol.Pause(request_id="a"))
+    ticks(cold.server, 3)
+    cold.keeper.goes()
+    cold.send(protocol.Resume(request_id="a"))
+    assert cold.keeper.wanted == 1
+    cold.keeper.comes()
+    ticks(cold.server)
+    assert cold.reasons == ["length"]
+    cold.keeper.goes()
+    cold.send(start("b"))
+    assert cold.listener.error().code == "rate_limited"
+
+
 def test_an_engine_that_has_died_is_no_cold_model() -> None:
     cold = Cold()
     cold.server.kill_engine()
@@ -140,10 +191,10 @@ def test_a_paused_streams_model_may_go_and_come_back(whole: str) -> None:
     cold = Cold()
     cold.send(start("a", params=SHORT, credit=PLENTY))
     ticks(cold.server, 8)
-    assert cold.server.hub.wants("toy")
+    assert cold.server.hub.serving.wants("toy")
     cold.send(protocol.Pause(request_id="a"))
     ticks(cold.server, 2)
-    assert not cold.server.hub.wants("toy"), "who is paused needs none"
+    assert not cold.server.hub.serving.wants("toy"), "who is paused needs none"
     cold.keeper.goes()
     assert cold.pauses == [("client", None)]
     assert cold.keeper.wanted == 0
@@ -163,12 +214,12 @@ def test_who_starts_while_it_is_to_go_waits_and_who_runs_runs_on(whole: str) -> 
     cold.keeper.unload()
     cold.send(start("b", params=SHORT, credit=PLENTY))
     assert cold.pauses == [("loading", 1500)]
-    assert cold.server.hub.computes("toy"), "what runs is not cut"
+    assert cold.server.hub.serving.computes("toy"), "what runs is not cut"
     ticks(cold.server)
     assert cold.reasons == ["length"]
-    assert not cold.server.hub.computes("toy")
+    assert not cold.server.hub.serving.computes("toy")
     cold.keeper.goes()
-    assert cold.server.hub.wants("toy")
+    assert cold.server.hub.serving.wants("toy")
     cold.keeper.comes()
     ticks(cold.server)
     assert (cold.reasons, cold.text) == (["length"] * 2, whole * 2)
@@ -192,7 +243,7 @@ def test_who_waits_for_what_cannot_be_loaded_is_told_so() -> None:
     cold = Cold()
     cold.keeper.goes()
     cold.send(start("a", params=SHORT))
-    cold.server.hub.fail_waiting("toy")
+    cold.server.hub.serving.fail_waiting("toy")
     (final,) = cold.told(protocol.Final)
     assert isinstance(final, protocol.Final)
     assert (final.finish_reason, final.stop_reason) == ("error", "the model could not be loaded")
@@ -203,5 +254,5 @@ def test_the_catalog_says_what_is_loaded() -> None:
     states = []
     for change in (cold.keeper.unload, cold.keeper.goes, cold.keeper.comes, cold.server.kill_engine):
         change()
-        states += [one.state for one in cold.server.hub.catalog]
+        states += [one.state for one in cold.server.hub.serving.catalog]
     assert states == ["unloading", "cold", "ready", "loading"]

@@ -7,7 +7,7 @@ import pytest
 from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Params
-from realtime.hub import hub, submission
+from realtime.hub import incoming_news, submission
 from realtime.hub.engine_recovery import DEATHS, FEW
 from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import SIZE, due, endless, opened, rest, run_out, start
@@ -137,7 +137,7 @@ def test_a_culprit_without_credit_is_found_too() -> None:
     assert listeners[1].final.finish_reason == "error"
     assert [stream.request_id for stream in server.hub.streams] == ["a", "c"]
     rest(server)
-    assert server.hub.is_proven(0)
+    assert server.hub.serving.is_proven(0)
     for listener, name in zip((listeners[0], listeners[2]), "ac", strict=True):
         listener.send(protocol.Grant(request_id=name, limit=5))
         listener.hear_token()
@@ -147,7 +147,7 @@ def test_the_news_of_a_crowd_are_taken_in_in_several_goes_and_none_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They all end in one step, and somebody asks in between."""
-    monkeypatch.setattr(hub, "NEWS_A_TURN", 2 * hub.FINAL_NEWS)
+    monkeypatch.setattr(incoming_news, "NEWS_A_TURN", 2 * incoming_news.FINAL_NEWS)
     server = SimulatedServer(SIZE, max_streams=4)
     leaving, staying = RecordingListener(server), RecordingListener(server)
     for name in "abc":
@@ -165,7 +165,7 @@ def test_the_news_of_a_crowd_are_taken_in_in_several_goes_and_none_is_lost(
 
 
 def test_what_an_engine_said_before_it_went_is_heard_before_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "NEWS_A_TURN", 1)
+    monkeypatch.setattr(incoming_news, "NEWS_A_TURN", 1)
     server, _ = opened()
     listener = RecordingListener(server)
     for name in "ab":
@@ -185,7 +185,7 @@ def test_what_an_engine_said_before_it_went_is_heard_before_that(monkeypatch: py
 
 def test_a_crowd_hears_in_several_goes_that_its_engine_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     server, _ = opened()
-    monkeypatch.setattr(server.hub._losing, "_most", 1)
+    monkeypatch.setattr(server.hub.serving.losing, "_most", 1)
     listener = RecordingListener(server)
     for name in "abc":
         listener.send(endless(name))

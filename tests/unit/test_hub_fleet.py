@@ -247,7 +247,7 @@ def test_starts_are_taken_while_somebody_is_tried(
 ) -> None:
     listener.send(endless("suspect", credit=PLENTY))
     server.kill_engine(_given_to(server, "suspect"))
-    assert server.hub.takes_starts
+    assert server.hub.serving.takes_starts
     listener.send(start("new", params=SHORT, credit=PLENTY))
     ticks(server, 60)
     assert finals(listener) == {"new": "length"}

@@ -10,7 +10,7 @@ import pytest
 
 from midstream import protocol
 from midstream.protocol import Credit, Fork, Guard, Params
-from realtime.hub import hub
+from realtime.hub import incoming_news
 from realtime.stream.stream import GUARDED_AHEAD
 from tests.fakes.checking_client import Account, Reader, spelled
 from tests.fakes.simulated_client import rest, run_out, start
@@ -116,7 +116,7 @@ def test_no_more_is_decoded_than_a_few_tokens_ahead_of_what_they_have_read() -> 
 
 
 def test_others_have_their_turn_between_few_tokens_that_guards_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "GUARDED_TOKEN", hub.NEWS_A_TURN)
+    monkeypatch.setattr(incoming_news, "GUARDED_TOKEN", incoming_news.NEWS_A_TURN)
     server, reader = opened()
     for name in "abc":
         reader.send(start(name, params=asked(VOWELS)))
@@ -125,6 +125,17 @@ def test_others_have_their_turn_between_few_tokens_that_guards_read(monkeypatch:
     assert outputs == [1, 0, 0]
     server.clock.advance(0)
     assert [len(stream.output) for stream in server.hub.streams] == [1, 1, 0]
+
+
+def test_others_do_not_wait_behind_what_guards_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incoming_news, "GUARDED_TOKEN", incoming_news.NEWS_A_TURN)
+    server, reader = opened()
+    for name in "abc":
+        reader.send(start(name, params=asked(VOWELS)))
+    reader.send(start("plain"))
+    while not any(outputs := [len(stream.output) for stream in server.hub.streams]):
+        server.tick()
+    assert outputs == [1, 0, 0, 1]
 
 
 def test_a_fork_may_be_free_of_them() -> None:

@@ -127,7 +127,7 @@ def test_it_is_bounded_without_an_engine_too() -> None:
 def test_of_many_that_one_leaves_behind_some_do_what_their_start_said_in_each_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("realtime.hub.hub.LEFT_A_TURN", 2)
+    monkeypatch.setattr("realtime.hub.departures.LEFT_A_TURN", 2)
     server = served()
     listener = RecordingListener(server)
     for request_id in "abcde":
@@ -150,7 +150,7 @@ def test_of_many_that_one_leaves_behind_some_do_what_their_start_said_in_each_tu
         server.clock.advance(0)
         rest(server)
     assert paused(server) == ["a", "b", "c", "d"], "and one was left a second time"
-    assert (listener.memory.held, server.hub._left) == (0, {})
+    assert (listener.memory.held, server.hub._departures.left) == (0, {})
 
 
 def paused(server: SimulatedServer) -> list[str]:
@@ -186,6 +186,6 @@ def test_it_is_full_while_another_start_would_be_refused() -> None:
 
 def test_without_an_engine_it_takes_no_start() -> None:
     server = served()
-    assert server.hub.takes_starts
+    assert server.hub.serving.takes_starts
     server.kill_engine()
-    assert not server.hub.takes_starts
+    assert not server.hub.serving.takes_starts

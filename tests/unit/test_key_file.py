@@ -57,14 +57,22 @@ def test_add_prints_a_key_once_and_keeps_its_digest(file: Path, capsys: Capture)
 
 
 def test_keys_of_one_tenant_share_what_it_may_take(file: Path, capsys: Capture) -> None:
-    limits = "--max-streams 3 --max-connections 4 --tokens-per-minute 500 --prefill-tokens 60 --priority=-2:5"
+    limits = (
+        "--max-streams 3 --max-connections 4 --tokens-per-minute 500 --loads-per-hour 7 --prefill-tokens 60 "
+        "--priority=-2:5"
+    )
     first = added(file, capsys, "alice", "--tenant", "acme", *limits.split())
     second = added(file, capsys, "bob", "--tenant", "acme", "--max-streams", "9", "--admin")
     ring = Keyring(file)
     assert ring.holder(first) == Holder("acme", digest(first), name="alice")
     assert ring.holder(second) == Holder("acme", digest(second), admin=True, name="bob")
     assert ring.allowance("acme") == Allowance(
-        max_streams=9, max_connections=4, tokens_per_minute=500, prefill_tokens=60, priority=(-2, 5)
+        max_streams=9,
+        max_connections=4,
+        tokens_per_minute=500,
+        loads_per_hour=7,
+        prefill_tokens=60,
+        priority=(-2, 5),
     )
     assert ring.allowance("nobody") == Allowance()
 

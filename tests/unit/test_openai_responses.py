@@ -387,7 +387,7 @@ async def test_log_probabilities_are_encoded_stream_by_stream(dialect: Dialect, 
 async def test_what_is_kept_for_a_whole_answer_is_on_its_readers_account(dialect: Dialect) -> None:
     limits = {"total_stream_memory": 8 << 20}
     completion = await Asked(dialect, n=4, logprobs=20, max_tokens=40, limits=limits).begin()
-    account = completion.server.hub.memory_account("tenant")
+    account = completion.server.hub.accounts.of_listener("tenant")
     answer = await completion.whole()
     assert isinstance(answer, CompletionObject)
     assert completion.answering.held_bytes > 4 * 40 * 20 * 20

@@ -46,6 +46,21 @@ def test_without_keys_anything_goes_through_the_same_gate() -> None:
         admitted(gate, prompt_tokens=10**6, priority=8).count(10**6)
 
 
+def test_loads_of_models_are_of_an_hour_and_of_a_tenant() -> None:
+    hours = Hours()
+    gate = gate_of(hours, a=Allowance(loads_per_hour=2))
+    for _ in range(2):
+        gate.check_loads("a")
+        gate.count_load("a")
+    with pytest.raises(Refusal, match="2 loads of models an hour") as caught:
+        gate.check_loads("a")
+    assert caught.value.retry_after_ms == 1_800_000
+    gate.check_loads("b")
+    admitted(gate)
+    hours.now += 1_800
+    gate.check_loads("a")
+
+
 # -- streams ---------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from midstream.protocol import Credit, Params
 from realtime.refusal import Refusal
 from realtime.stream.engine_commands import SteeringFrame
 from realtime.stream.outbox import HISTORY_LIMIT, OutgoingEvent
+from realtime.text.detokenizer import TextStream
 from tests.fakes.lone_stream import CANCELLED, RUN_OUT, WINDOW, LoneStream, kinds, seqs, text
 
 # -- one goes --------------------------------------------------------------------------------------
@@ -164,6 +165,23 @@ def test_all_events_behind_the_last_that_is_known_come_again_as_they_were() -> N
         again = lone.attach(after)
         assert kinds(again[-1:]) == ["Attached"]
         assert again[:-1] == first[after + 1 :]
+
+
+def test_who_attaches_has_nothing_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    lone = LoneStream(credit=Credit(limit=30), on_disconnect="continue")
+    for _ in range(30):
+        lone.write("a")
+        lone.take()
+    lone.stream.acknowledge(30, 20)
+
+    def decoded(stream: TextStream, token: int) -> str:
+        raise AssertionError("it was decoded before")
+
+    monkeypatch.setattr(TextStream, "feed", decoded)
+    snapshot = lone.attach(-1)[0]
+    assert isinstance(snapshot, protocol.Snapshot)
+    assert snapshot.text == "a" * 30
+    assert kinds(lone.attach(25))[-1:] == ["Attached"]
 
 
 def test_what_waited_comes_behind_attached() -> None:

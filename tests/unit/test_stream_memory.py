@@ -174,7 +174,7 @@ def test_streams_that_nobody_reads_are_their_tenants_and_end_where_those_are_too
     for name in "ab":
         listener.send(endless(name, on_disconnect="pause"))
     rest(server)
-    server.hub._stream_memory = listener.memory.held // 2 + 1000
+    server.hub.accounts.each = listener.memory.held // 2 + 1000
     listener.leave()
     rest(server)
     assert [stream.request_id for stream in server.hub.streams] == ["a"]
@@ -245,7 +245,7 @@ def test_of_streams_that_are_read_and_not_acknowledged_a_full_account_keeps_litt
 
 
 def held(server: SimulatedServer) -> int:
-    return server.hub._total_memory.held
+    return server.hub.accounts.total.held
 
 
 def test_a_stream_that_has_ended_and_was_read_is_on_no_account() -> None:
@@ -309,7 +309,7 @@ def test_who_goes_leaves_nothing_of_what_was_to_be_told_again_of_what_has_ended(
 def test_one_tenant_leaves_others_their_half() -> None:
     server, _ = opened()
     one, other = RecordingListener(server, "one"), RecordingListener(server, "other")
-    server.hub._tenant_memory["one"].limit = 1
+    server.hub.accounts.of_tenant["one"].limit = 1
     one.send(endless("a"))
     one.send(endless("b"))
     assert one.error().code == "rate_limited"

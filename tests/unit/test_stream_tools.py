@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -534,6 +534,33 @@ def test_a_long_injection_is_read_in_slices() -> None:
         one.write('"}}')
         client.read(one.take())
         assert len(client.calls[0]["arguments"]) == 3900 + len('{"q": ""}')
+
+
+def test_its_slices_go_by_how_long_tokens_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And so do the copies that a rewind goes on from."""
+    long = 200
+    pieces = MODEL.tokenizer.spelling.pieces
+    monkeypatch.setattr(MODEL.tokenizer.spelling, "pieces", {**pieces, long: b"1," * 40})
+    read = list[int]()
+    inject = SpanReader.inject
+
+    def counted(self: SpanReader, tokens: Sequence[int], index: int) -> list[Any]:
+        read.append(sum(len(self._spelling.pieces[token]) for token in tokens))
+        return inject(self, tokens, index)
+
+    monkeypatch.setattr(SpanReader, "inject", counted)
+    one = lone()
+    tokens = [*b'<tool_call>{"name": "find", "arguments": {"q": [', *[long] * 1000]
+    one.steer(protocol.Inject(request_id="a", tokens=tokens))
+    one.answer(api.Appended(0, len(tokens)))
+    while one.stream.reading:
+        one.answer()
+    assert sum(read) > 80_000
+    assert max(read) < 10_000
+    read.clear()
+    one.steer(protocol.Rewind(request_id="a", to=0))
+    one.answer(api.Truncated(0))
+    assert sum(read) < 10_000
 
 
 def test_a_rewind_reads_little_anew_however_much_was_injected_since(monkeypatch: pytest.MonkeyPatch) -> None:

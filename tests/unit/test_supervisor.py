@@ -40,7 +40,7 @@ class Kept:
     @property
     def ready(self) -> bool:
         assert self.fleet.hub is not None
-        return self.fleet.hub.takes_starts
+        return self.fleet.hub.serving.takes_starts
 
     def _connect(self, hear: Callable[[api.AnyMessage], None], closed: Callable[[], None]) -> Link:
         self.links.append(Link(hear, closed, self.spares.put_nowait, next(self._faults, "")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from midstream.protocol import Message, TextPart
 from realtime.text import tokenizer as tokenizer_module
+from realtime.text.special_tokens import _any_of
 from realtime.text.tokenizer import TextError, Tokenizer, TooManyTokensError
 from tests.fakes import small_tokenizers as small
 
@@ -81,6 +83,20 @@ def test_of_special_tokens_that_begin_alike_the_longest_is_meant() -> None:
     ids = tokenizer.encode_chat([user("<s>longer")])
     assert ids[0] == small.token_of(library, "<s>longer")
     assert not tokenizer.special & set(ids[1:])
+
+
+def test_what_special_tokens_begin_with_is_looked_for_once() -> None:
+    names = [f"<|reserved_special_token_{number}|>" for number in range(250)]
+    pattern = _any_of([*names, "<|", "|>"])
+    assert pattern.pattern.count("reserved") == 1
+    text = "a<|reserved_special_token_12|>b<|reserved_special_token_1<|c|>" + names[249]
+    assert pattern.findall(text) == [names[12], "<|", "<|", "|>", names[249]]
+
+
+@given(texts=st.sets(st.text("ab<|", min_size=1, max_size=5), max_size=12), text=st.text("ab<|", max_size=40))
+def test_and_the_longest_is_found(texts: set[str], text: str) -> None:
+    longest_first = "|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or r"(?!)"
+    assert _any_of(texts).findall(text) == re.findall(longest_first, text)
 
 
 def test_a_prompt_begins_as_the_model_expects() -> None:
@@ -364,6 +380,16 @@ def test_a_long_text_of_too_many_tokens_is_refused_by_its_pieces(
         tokenizer.encode(text, below=3 * SMALL_PIECE)
     assert max(watched.lengths) <= SMALL_PIECE, "the whole was not looked at"
     assert 3 * SMALL_PIECE <= caught.value.fewest <= len(tokenizer.encode(text))
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_so_is_one_behind_an_unfinished_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = small.byte_level()
+    watched = Watched(tokenizer._library)
+    monkeypatch.setattr(tokenizer, "_library", watched)
+    with pytest.raises(TooManyTokensError):
+        tokenizer.encode_turns([user("1 " * (8 * SMALL_PIECE))], below=3 * SMALL_PIECE)
+    assert max(watched.lengths) <= SMALL_PIECE, "the whole was not looked at"
 
 
 @pytest.mark.usefixtures("small_pieces")

@@ -228,6 +228,31 @@ def test_a_name_has_a_limit(name: str) -> None:
     assert "x" * 500 in given_back
 
 
+ENDLESS = {"blanks": " \n", "lists": "[[1,", "numbers": "1", "quotes": "'", "opened": '{"', "text": "a"}
+
+
+@pytest.mark.parametrize("repeated", ENDLESS.values(), ids=ENDLESS)
+@pytest.mark.parametrize("name", SPELT)
+def test_what_is_waited_for_has_an_end(name: str, repeated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a call breaks off, and whatever follows for ever: little of it is held, under any cut."""
+    for place, limit in (("json_call", "VALUE"), ("pythonic_call", "VALUE"), ("tagged_call", "VALUE")):
+        monkeypatch.setattr(f"realtime.tools.{place}.LONGEST_{limit}", 700)
+    for place in ("span_reader", "json_call"):
+        monkeypatch.setattr(f"realtime.tools.{place}.LONGEST_UNTOLD", 700)
+    pieces = pieces_of(name, single=False)
+    call = SPELT[name]([("find", {"q": "one", "n": [1]})])
+    for end in range(len(call) // 3, len(call), 7):
+        text = call[:end] + repeated * (3000 // len(repeated))
+        reader, fed = pieces.reader(OFFERED), Told()
+        for index, token in enumerate(pieces.tokens(text, range(0, len(text.encode()), 60))):
+            fed.add(reader.feed(token, index))
+        gap = reader.held == len(reader._blanks)  # they are said, or left out, as soon as anything follows
+        assert reader.held < 1600 or gap, call[:end]
+        fed.add(reader.flush())
+        if end % 5 == 0:
+            assert told(pieces.reader(OFFERED), pieces.tokens(text)).said == fed.said
+
+
 @pytest.mark.parametrize("form", TOOL_FORMATS, ids=lambda form: form.name)
 def test_each_format_is_found_by_its_marks(form: Any) -> None:
     for marks in form.found_by:

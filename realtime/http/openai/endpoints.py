@@ -134,11 +134,11 @@ def models(hub: Hub) -> tuple[Endpoint, Endpoint]:
         )
 
     async def listed(request: Request) -> Response:
-        return _json(ModelList([told(model) for model in hub.catalog]))
+        return _json(ModelList([told(model) for model in hub.serving.catalog]))
 
     async def one(request: Request) -> Response:
         name = hub.models.find(request.path_params["model"]).name
-        return _json(next(told(model) for model in hub.catalog if model.name == name))
+        return _json(next(told(model) for model in hub.serving.catalog if model.name == name))
 
     return listed, one
 

@@ -1,0 +1,181 @@
+"""What engines say of streams, on its way in: each step's news are taken in by the streams that they are of,
+charged to whoever they are for, and told to whoever watches.
+
+Of thousands each turn of the event loop has some; what streams are in the middle of is then as if their news
+were still on the way. It knows neither frames nor who listens.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+
+from engine import api
+from realtime.hub.decoded_turns import DecodedTurns
+from realtime.hub.long_texts import told
+from realtime.hub.news_lines import NewsLines, StepNews, StreamNews
+from realtime.hub.observers import Observer
+from realtime.hub.registry import LiveStream, StreamRegistry, Timer
+from realtime.hub.serving import Serving
+from realtime.hub.waking import Wake, Waking
+from realtime.stream.pending_commands import PendingCommand
+from realtime.tenants.quota import StreamQuota
+
+log = logging.getLogger(__name__)
+
+NEWS_A_TURN = 256  # tokens that are taken in before others have their turn
+GUARDED_TOKEN = 32  # as how many one counts that guards read
+READ_TOKENS = 8  # that were injected, and count as one
+FINAL_NEWS = 16  # as how many the news of an end count: it is logged, and much is brought to an end
+
+
+class IncomingNews:
+    def __init__(
+        self,
+        registry: StreamRegistry,
+        serving: Serving,
+        turns: DecodedTurns,
+        observer: Observer,
+        waking: Waking,
+        clock: Callable[[], float],
+        call_later: Callable[[float, Callable[[], None]], Timer],
+    ) -> None:
+        """`turns`: where those are kept that end."""
+        self._registry = registry
+        self._serving = serving
+        self._turns = turns
+        self._observer = observer
+        self._clock = clock
+        self._call_later = call_later
+        self._waking = waking
+        self._lines = NewsLines(
+            self._take_in,
+            self._step_told,
+            self._is_dear,
+            self._weight,
+            most=NEWS_A_TURN,
+            next_turn=partial(call_later, 0),
+        )
+
+    def receive(self, number: int, output: api.StepOutput) -> None:
+        """A step of the engine of this number."""
+        engine = self._serving.engines[number]
+        engine.stepped(output)
+        now = self._clock()
+        self._observer.stepped(number, output, now)
+        self._lines.add(StepNews(engine, output, now))
+
+    def finish(self) -> None:
+        """Take in all that waits now."""
+        self._lines.finish()
+
+    def _is_dear(self, stream: int) -> bool:
+        """Whether its news take long: guards read what comes, or what was injected is still being read."""
+        entry = self._registry.by_number(stream)
+        return entry is not None and (entry.stream.context.guards is not None or entry.stream.reading)
+
+    def _weight(self, one: StreamNews) -> int:
+        news, entry = one.news, self._registry.by_number(one.news.stream)
+        if entry is not None and entry.stream.reading:
+            return NEWS_A_TURN
+        guarded = entry is not None and entry.stream.context.guards is not None
+        tokens = len(news.tokens) * (GUARDED_TOKEN if guarded else 1) + sum(map(_read, news.changes))
+        return max(1, tokens, FINAL_NEWS if news.finish is not None else 0)
+
+    def _take_in(self, some: list[StreamNews]) -> None:
+        with self._waking() as wake:
+            for one in some:
+                self._take_in_one(one, wake)
+
+    def _step_told(self, step: StepNews) -> None:
+        if not (step.output.stats.prefill_rows and step.output.stats.ready):
+            self._serving.of_engine(step.engine.number).prepared(step.engine)
+            self._serving.flush()
+        self._observer.delivered(step.engine.number, step.output)
+
+    def _take_in_one(self, one: StreamNews, wake: Wake) -> None:
+        news, engine, output, now = one.news, one.step.engine, one.step.output, one.step.at
+        entry = self._registry.by_number(news.stream)
+        if entry is None or entry.engine is not engine:
+            self._observer.discarded(len(news.tokens))
+            return
+        stream = entry.stream
+        _count(entry.quota, news)
+        asked = stream.to_make
+        began_s = time.thread_time() if news.changes or asked is not None else None
+        effective = self._receive(entry, news, now)
+        if began_s is not None and (paying := effective or ([asked] if asked else [])):
+            _charge(paying, time.thread_time() - began_s)
+        for pending in effective:
+            steps = max(0, output.step - pending.step)  # an end that was on its way answers a later cancel
+            self._observer.steered(stream, pending.kind, steps, now - pending.received_s)
+        for turn in stream.take_decoded_turns():
+            self._turns.add(entry.key.tenant, stream.model.name, turn, now)
+        for action in stream.take_acted():
+            self._observer.guarded(stream, action)
+        self._time_hold(entry)
+        if stream.reading:
+            self._lines.more(one._replace(news=api.News(stream.number)))
+        wake(stream)
+        submission = self._serving.of_engine(engine.number)
+        if news.tokens or news.changes:
+            submission.progressed(engine, stream)
+        elif news.admitted is not None and stream.out_of_credit:
+            submission.preparing(engine, stream.number)
+
+    def _receive(self, entry: LiveStream, news: api.News, now: float) -> list[PendingCommand]:
+        """A mistake of ours ends the stream that it shows in, and no other."""
+        stream = entry.stream
+        try:
+            return stream.receive_news(news, now)
+        except Exception as error:  # noqa: BLE001 - what it says may quote the text: only its kind is logged
+            log.error("stream %d failed in the gateway: %s in %s", stream.number, *told(error))
+            stream.fail("the server failed to take in what was decoded", now)
+            if entry.engine is not None:
+                entry.engine.say(api.Cancel(stream.number))
+            return []
+
+    def _time_hold(self, entry: LiveStream) -> None:
+        """Memory is held for a stream that waits for results as long as its start said."""
+        stream = entry.stream
+        if stream.paused != "tool_call":
+            entry.end_hold()
+        elif entry.hold is None and stream.tool_hold_s is not None:
+            entry.hold = self._call_later(stream.tool_hold_s, partial(self._release_kv, entry))
+
+    def _release_kv(self, entry: LiveStream) -> None:
+        entry.stream.release_kv(entry.step)
+        entry.released = True
+        self._serving.flush()
+
+
+def _count(quota: StreamQuota, news: api.News) -> None:
+    if news.admitted is not None:
+        quota.prefill_begun()
+    tokens = len(news.tokens)
+    if news.changes:
+        tokens += sum(map(_computed, news.changes))
+    if tokens:
+        quota.count(tokens)
+
+
+def _computed(change: api.AnyChange) -> int:
+    """Tokens that a command has the engine compute. What memory takes, unasked, is nobody's doing."""
+    match change:
+        case api.Appended(count=tokens) | api.Resumed(recomputed=tokens):
+            return tokens
+    return 0
+
+
+def _read(change: api.AnyChange) -> int:
+    """What it weighs that injected tokens are read, which may be a part of a call."""
+    return change.count // READ_TOKENS if isinstance(change, api.Appended) else 0
+
+
+def _charge(effective: list[PendingCommand], work_s: float) -> None:
+    """What frames come to when they take effect, such as to read text again from where it was rewound to."""
+    for pending in effective:
+        if pending.owe is not None:
+            pending.owe(work_s / len(effective))

@@ -1,0 +1,107 @@
+"""The lines in which engines' news wait until they are taken in: what takes long has one of its own, so that
+nobody else waits behind it.
+
+A stream's news are taken in in their order: while some of them wait, others stand behind those, in the same
+line. Steps are told of in their order, each behind all of its news. It knows neither streams nor engines:
+whoever makes it says what is dear, and takes the news in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from engine import api
+from realtime.hub.serving_engine import ServingEngine
+from realtime.hub.slices import Slices
+
+
+class StepNews(Struct, eq=False):
+    """What a step did; `left`: to how many that has not been told."""
+
+    engine: ServingEngine
+    output: api.StepOutput
+    at: float
+    left: int = 0
+
+
+class StreamNews(NamedTuple):
+    """What a step did to a stream."""
+
+    step: StepNews
+    news: api.News
+
+
+class _Waiting(Struct, eq=False):
+    """News of one stream."""
+
+    line: Slices[StreamNews]
+    count: int = 0
+
+
+class NewsLines:
+    def __init__(
+        self,
+        take_in: Callable[[list[StreamNews]], None],
+        told: Callable[[StepNews], None],
+        is_dear: Callable[[int], bool],
+        weight: Callable[[StreamNews], int],
+        *,
+        most: int,
+        next_turn: Callable[[Callable[[], None]], object],
+    ) -> None:
+        """Each line has a slice in each turn of the event loop, of which `most` is the `weight`."""
+        line = partial(Slices[StreamNews], self._take_in, most=most, next_turn=next_turn, weight=weight)
+        self._plain, self._dear = line(), line()
+        self._tell_streams = take_in
+        self._told = told
+        self._is_dear = is_dear
+        self._waiting: dict[int, _Waiting] = {}  # by stream
+        self._steps = deque[StepNews]()  # that were not told of
+
+    def add(self, step: StepNews) -> None:
+        step.left = len(step.output.news)
+        self._steps.append(step)
+        plain, dear = list[StreamNews](), list[StreamNews]()
+        for news in step.output.news:
+            line = self._stand(news.stream)
+            (dear if line is self._dear else plain).append(StreamNews(step, news))
+        self._plain.add(plain)
+        self._dear.add(dear)
+        self._tell_steps()
+
+    def more(self, one: StreamNews) -> None:
+        """More of what is being taken in, before all that comes behind it. Its step is not waited for."""
+        self._stand(one.news.stream).first(StreamNews(replace(one.step, left=1), one.news))
+
+    def finish(self) -> None:
+        """Take in all that waits now."""
+        self._plain.finish()
+        self._dear.finish()
+
+    def _stand(self, stream: int) -> Slices[StreamNews]:
+        waiting = self._waiting.get(stream)
+        if waiting is None:
+            line = self._dear if self._is_dear(stream) else self._plain
+            waiting = self._waiting[stream] = _Waiting(line)
+        waiting.count += 1
+        return waiting.line
+
+    def _take_in(self, some: list[StreamNews]) -> None:
+        for one in some:
+            one.step.left -= 1
+            waiting = self._waiting[one.news.stream]
+            waiting.count -= 1
+            if not waiting.count:
+                del self._waiting[one.news.stream]
+        self._tell_streams(some)
+        self._tell_steps()
+
+    def _tell_steps(self) -> None:
+        while self._steps and not self._steps[0].left:
+            self._told(self._steps.popleft())

@@ -1,0 +1,96 @@
+"""Several gateways on one engine, each a server of its own: what one has computed others of the same tenant
+find, streams of the same number do not meet, and one that dies leaves the others' as they were."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from realtime.keys_command import main as keys
+from tests.server.independent_client import Client, client_of
+from tests.server.listening_engine import ListeningEngine, listening
+from tests.server.server_process import Served, used
+
+Serve = Callable[..., Served]
+GREEDY = {"ignore_eos": True, "temperature": 0, "max_tokens": 60}
+LONG = "word " * 100
+
+
+def key(file: Path, tenant: str) -> str:
+    with redirect_stdout(StringIO()) as told:
+        assert keys(["add", tenant, "--file", str(file)], {}) == 0
+    return told.getvalue().strip()
+
+
+def showing(known: str) -> dict[str, Any]:
+    return {"additional_headers": {"Authorization": f"Bearer {known}"}}
+
+
+@asynccontextmanager
+async def two_gateways(folder: Path, serve: Serve, *options: str) -> AsyncIterator[list[Served]]:
+    engine = ListeningEngine("--toy-step-ms", "15", listen=f"unix:{folder}/engine")
+    async with listening([engine]):
+        fleet = ("--fleet", "static", "--engine-addresses", engine.address, *options)
+        yield [await asyncio.to_thread(serve, *fleet) for _ in range(2)]
+        engine.tell()
+        assert engine.ended() == 0, engine.said
+        assert "Traceback" not in "".join(engine.said)
+
+
+async def cached(client: Client, name: str) -> int:
+    """Of a long prompt, how many tokens were found computed."""
+    stream = await client.start(name, prompt=LONG, params=GREEDY | {"max_tokens": 2})
+    tokens: int = (await stream.rest())["usage"]["cached_tokens"]
+    return tokens
+
+
+async def test_a_tenant_finds_its_own_at_each_gateway_and_nobody_elses(tmp_path: Path, serve: Serve) -> None:
+    file = tmp_path / "keys.toml"
+    ours, theirs = key(file, "ann"), key(file, "bob")
+    async with (
+        two_gateways(tmp_path, serve, "--keys-file", str(file)) as (first, second),
+        client_of(first.url, **showing(ours)) as ann,
+        client_of(second.url, **showing(theirs)) as bob,
+        client_of(second.url, **showing(ours)) as ann_again,
+    ):
+        assert await cached(ann, "the first of all at this gateway") == 0
+        assert await cached(bob, "the first of all at the other") == 0
+        assert await cached(ann_again, "the second there") > 0
+        assert await cached(ann, "again") > 0
+
+
+async def test_streams_of_two_gateways_run_side_by_side_and_one_may_die(tmp_path: Path, serve: Serve) -> None:
+    async with two_gateways(tmp_path, serve) as (first, second), AsyncExitStack() as clients:
+        dying = await clients.enter_async_context(client_of(first.url))
+        living = await clients.enter_async_context(client_of(second.url))
+        both = [
+            [await client.start(f"{number}", params=GREEDY | {"seed": number}) for number in range(6)]
+            for client in (dying, living)
+        ]
+        assert [(await one.rest())["finish_reason"] for streams in both for one in streams] == ["length"] * 12
+        assert [one.text for one in both[0]] == [one.text for one in both[1]]
+        truth = both[0][0].text
+
+        endless = {"ignore_eos": True, "temperature": 0, "max_tokens": 100_000}
+        left = [
+            await dying.start(f"left {number}", params=endless, credit={"limit": 100_000})
+            for number in range(4)
+        ]
+        going_on = await living.start("going on", params=endless, credit={"limit": 100_000})
+        for stream in (*left, going_on):
+            await stream.next("token")
+        with_all = used(await second.until(lambda now: used(now) > 20))
+        first.tell(signal.SIGKILL)
+        await second.until(lambda now: used(now) < with_all / 2)
+        await living.roundtrip()
+        before = going_on.index + len(living.heard("going on"))
+        while going_on.index < before + 20:
+            assert (await going_on.next())["type"] == "token"
+        assert going_on.text.startswith(truth)
+        await going_on.send("cancel")
+        await going_on.rest()

@@ -1,0 +1,116 @@
+"""The lines of news: what takes long is not waited for by others, and each stream's news and each step come
+in their order, whatever becomes dear in between."""
+
+from __future__ import annotations
+
+import random
+from typing import cast
+
+import pytest
+
+from engine import api
+from realtime.hub.news_lines import NewsLines, StepNews, StreamNews
+from realtime.hub.serving_engine import ServingEngine
+
+ENGINE = cast(ServingEngine, object())
+MOST = 8
+DEAR = 4  # as many plain ones one weighs
+
+
+class Taker:
+    """Streams from 100 on are dear, and whichever is said to be."""
+
+    def __init__(self) -> None:
+        self.dear = set(range(100, 200))
+        self.again: dict[int, int] = {}  # streams that have more to be taken in, and how often
+        self.steps: list[StepNews] = []
+        self.taken: list[tuple[int, int]] = []  # stream, step
+        self.told: list[int] = []
+        self.turns = list[object]()
+        self.step = 0
+        self.lines = NewsLines(
+            self.take_in,
+            self.tell,
+            self.dear.__contains__,
+            lambda one: DEAR if one.news.stream in self.dear else 1,
+            most=MOST,
+            next_turn=self.turns.append,
+        )
+
+    def add(self, *streams: int) -> None:
+        self.step += 1
+        output = api.StepOutput(self.step, [api.News(stream) for stream in streams], api.Stats())
+        self.steps.append(StepNews(ENGINE, output, 0.0))
+        self.lines.add(self.steps[-1])
+
+    def take_in(self, some: list[StreamNews]) -> None:
+        for one in some:
+            if one.step in self.steps:  # else it is more of one
+                self.taken.append((one.news.stream, one.step.output.step))
+            if self.again.get(one.news.stream):
+                self.again[one.news.stream] -= 1
+                self.lines.more(one)
+
+    def tell(self, step: StepNews) -> None:
+        self.told.append(step.output.step)
+
+    def turn(self) -> None:
+        """Of the event loop."""
+        turns, self.turns[:] = self.turns[:], []
+        for turn in turns:
+            turn()  # type: ignore[operator]
+
+
+def test_what_is_plain_does_not_wait_behind_what_is_dear() -> None:
+    taker = Taker()
+    taker.add(*range(100, 120), 1, 2)
+    assert {(1, 1), (2, 1)} <= set(taker.taken)
+    taker.add(1, 2)
+    assert {(1, 2), (2, 2)} <= set(taker.taken)
+    assert len(taker.taken) == 4 + MOST // DEAR
+    assert taker.told == [], "a step is told of behind all of its news, and they in their order"
+    while taker.turns:
+        taker.turn()
+    assert taker.told == [1, 2]
+    assert len(taker.taken) == 24
+
+
+def test_each_turn_has_some_of_both() -> None:
+    taker = Taker()
+    taker.add(*range(100, 110), *range(40))
+    for turn in range(1, 4):
+        assert sum(stream < 100 for stream, _ in taker.taken) == MOST * turn
+        assert sum(stream >= 100 for stream, _ in taker.taken) == MOST // DEAR * turn
+        taker.turn()
+
+
+def test_nothing_is_left_behind_a_finish() -> None:
+    taker = Taker()
+    taker.add(*range(100, 140), *range(40))
+    taker.add()
+    taker.lines.finish()
+    assert len(taker.taken) == 80
+    assert taker.told == [1, 2]
+    taker.turn()
+    assert len(taker.taken) == 80
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_streams_news_come_in_their_order_whatever_becomes_dear(seed: int) -> None:
+    taker, chance = Taker(), random.Random(seed)
+    said: dict[int, list[int]] = {}
+    for _ in range(40):
+        for stream in chance.sample(range(90, 110), 4):  # a guard comes, or goes
+            taker.dear ^= {stream}
+            taker.again[stream] = chance.randrange(3)
+        streams = chance.sample(range(80, 120), 25)
+        taker.add(*streams)
+        for stream in streams:
+            said.setdefault(stream, []).append(taker.step)
+        if chance.random() < 0.5:
+            taker.turn()
+    while taker.turns:
+        taker.turn()
+    for stream, steps in said.items():
+        assert [step for one, step in taker.taken if one == stream] == steps
+    assert taker.told == list(range(1, taker.step + 1))
