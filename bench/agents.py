@@ -37,7 +37,7 @@ KV_TOKENS, OTHERS, AT_ONCE = 16_384, 8, 2  # prompts of others that are as long 
 SLOW_STEP_MS, WORDY = 10, "or wherever it is warmer than here by now"
 PROMPT_GOAL, EAGER_GOAL = 3, 1.28
 PHASES = ("prefill", "decode")
-Weather = Callable[[str], Awaitable[str]]
+Weather = Callable[..., Awaitable[str]]
 
 
 def turn(number: int) -> str:
