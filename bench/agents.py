@@ -4,18 +4,23 @@ whole.
 
 The model is the toy, which says what it is told to, so that all loops make the very same calls. Counts need
 no clock. The chat door knows again what it has decoded; where a client has told it so that it cannot, it
-computes what any server does that has a prefix cache, and all that is sent where one has none.
+computes what any server does that has a prefix cache, and all that is sent where one has none. All of them
+run on a server of their own that nobody else uses, and on one where the prompts of others fill the cache anew
+while each tool runs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import random
 import statistics
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from msgspec import to_builtins
@@ -23,13 +28,16 @@ from msgspec import to_builtins
 import midstream
 from bench.__main__ import report
 from bench.result_tables import Figure
+from engine import toy_model
 from tests.fakes.scripts import saying, spelt
 from tests.server.server_process import Metrics, Served
 
 CALLS, TOOL_S, STEP_MS, ROUNDS = 20, 0.5, 4, 3
+KV_TOKENS, OTHERS, AT_ONCE = 16_384, 8, 2  # prompts of others that are as long as the cache together
 SLOW_STEP_MS, WORDY = 10, "or wherever it is warmer than here by now"
 PROMPT_GOAL, EAGER_GOAL = 3, 1.28
 PHASES = ("prefill", "decode")
+Weather = Callable[..., Awaitable[str]]
 
 
 def turn(number: int) -> str:
@@ -37,10 +45,55 @@ def turn(number: int) -> str:
     return "Let me see.\n\n" + spelt({"city": str(number)}) if number < CALLS else "Mild."
 
 
-async def weather(city: str) -> str:
-    """The weather of a city. It says what the model, where it is asked anew, is to say next."""
-    await asyncio.sleep(TOOL_S)
-    return f"20 degrees ⟦{turn(int(city) + 1)}⟧"
+class Others:
+    """Who else asks that server, while a tool runs, and nobody else may be computed. `computed`: the rows
+    that the model computed for them."""
+
+    def __init__(self, server: Served) -> None:
+        self.computed = 0
+        self._server = server
+        self._dice = random.Random(1)
+
+    async def ask(self) -> None:
+        """For as many tokens as the cache holds, and never for those of before."""
+        async with midstream.connect(self._server.http) as client:
+            for _ in range(OTHERS // AT_ONCE):
+                await asyncio.gather(*(self._one(client) for _ in range(AT_ONCE)))
+
+    async def _one(self, client: midstream.Client) -> None:
+        prompt = self._dice.choices(toy_model.WORDS, k=KV_TOKENS // OTHERS)
+        stream = await client.start(prompt=prompt, max_tokens=1)
+        async for _ in stream:
+            pass
+        assert stream.final is not None
+        usage = stream.final.usage
+        self.computed += usage.prompt_tokens - usage.cached_tokens + usage.completion_tokens - 1
+
+
+class Ground(NamedTuple):
+    """What a loop runs on."""
+
+    server: Served
+    others: Others | None
+
+    @property
+    def weather(self) -> Weather:
+        async def weather(city: str) -> str:
+            """The weather of a city. It says what the model, where it is asked anew, is to say next."""
+            await asyncio.gather(asyncio.sleep(TOOL_S), *([self.others.ask()] if self.others else []))
+            return f"20 degrees ⟦{turn(int(city) + 1)}⟧"
+
+        return weather
+
+
+@contextmanager
+def ground(*, crowded: bool) -> Iterator[Ground]:
+    """A server of its own: no loop finds what another computed."""
+    server = Served("--toy-step-ms", str(STEP_MS), "--kv-tokens", str(KV_TOKENS), scripted=True)
+    try:
+        yield Ground(server, Others(server) if crowded else None)
+    finally:
+        server.end()
 
 
 def rows(before: Metrics, after: Metrics) -> float:
@@ -49,11 +102,32 @@ def rows(before: Metrics, after: Metrics) -> float:
     return sum(after[name] - before.get(name, 0) for name in names)
 
 
-async def in_one_stream(server: Served, question: str) -> midstream.Run:
-    async with midstream.connect(server.http) as client:
-        run = await client.run(midstream.Agent(tools=[weather]), question)
-        assert await run.answer() == "Mild."
-        return run
+class Loop(NamedTuple):
+    """Of a loop in one stream: how often the model computed a row, for how many tokens, and the time."""
+
+    computed: float
+    prompts: int
+    written: int
+    took_s: float
+
+
+async def in_one_stream(question: str, *, crowded: bool) -> Loop:
+    with ground(crowded=crowded) as there:
+        before = await there.server.until_idle()
+        began = time.perf_counter()
+        async with midstream.connect(there.server.http) as client:
+            run = await client.run(midstream.Agent(tools=[there.weather]), question)
+            assert await run.answer() == "Mild."
+        took_s = time.perf_counter() - began
+        computed = rows(before, await there.server.until_idle())
+    assert run.stream.final is not None
+    usage = run.stream.final.usage
+    return Loop(
+        computed - (there.others.computed if there.others else 0),
+        usage.prompt_tokens + usage.injected_tokens,
+        usage.completion_tokens,
+        took_s,
+    )
 
 
 class Told(NamedTuple):
@@ -69,14 +143,15 @@ def post(url: str, body: Mapping[str, Any]) -> Any:
         return json.load(answer)
 
 
-async def over_the_chat_door(server: Served, question: str, *, respelt: bool) -> Told:
+async def over_the_chat_door(there: Ground, question: str, *, respelt: bool) -> Told:
     """As every client of that API does it. `respelt`: by one that keeps conversations in a form of its own,
     with other ids for calls, and without blanks at the end of what was said before them."""
     messages: list[Any] = [{"role": "user", "content": question}]
+    weather = there.weather
     tools = [to_builtins(midstream.tool_of(weather))]
     sent = cached = 0
     while True:
-        answer = await asyncio.to_thread(post, server.http, {"messages": messages, "tools": tools})
+        answer = await asyncio.to_thread(post, there.server.http, {"messages": messages, "tools": tools})
         sent += answer["usage"]["prompt_tokens"]
         cached += answer["usage"]["prompt_tokens_details"]["cached_tokens"]
         message = answer["choices"][0]["message"]
@@ -91,70 +166,108 @@ async def over_the_chat_door(server: Served, question: str, *, respelt: bool) ->
         messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})
 
 
-async def loops() -> list[Figure]:
-    """Each on a server of its own: none finds what another computed."""
+async def loops(*, crowded: bool) -> list[Figure]:
     question = saying(*map(turn, range(CALLS + 1)))
-    server = Served("--toy-step-ms", str(STEP_MS), scripted=True)
-    try:
-        before = await server.until_idle()
-        began = time.perf_counter()
-        run = await in_one_stream(server, question)
-        own_s = time.perf_counter() - began
-        computed = rows(before, await server.until_idle())
-    finally:
-        server.end()
-    assert run.stream.final is not None
-    usage = run.stream.final.usage
-    prompts = usage.prompt_tokens + usage.injected_tokens
-    told = f"agents: {CALLS} calls"
+    own = await in_one_stream(question, crowded=crowded)
+    told = f"agents: {CALLS} calls" + ", the cache filled by others meanwhile" * crowded
     tokens, loop = f"{told}: tokens of prompt and results", f"{told} of {TOOL_S:g} s: the whole loop"
-    beyond = computed - (prompts + usage.completion_tokens - 1)
+    beyond = own.computed - (own.prompts + own.written - 1)
+    goal = f">= {PROMPT_GOAL} x fewer"
     figures = [Figure(f"{told}: rows computed beyond each token once", beyond, "", "0")]
     for respelt in (False, True):
         peer = "the chat door" + ", told in another spelling" * respelt
-        door, door_s = await at_the_door(question, respelt=respelt)
+        door, door_s = await at_the_door(question, respelt=respelt, crowded=crowded)
+        fewer = door.computed / own.prompts
         figures += [
-            Figure(tokens, prompts, "tokens", "", door.computed / prompts, peer),
-            Figure(loop, own_s, "s", "", door_s / own_s, peer),
+            Figure(tokens, own.prompts, "tokens", goal if crowded else "", fewer, peer),
+            Figure(loop, own.took_s, "s", "", door_s / own.took_s, peer),
         ]
-    goal = f">= {PROMPT_GOAL} x fewer"
-    return [*figures, Figure(tokens, prompts, "tokens", goal, door.sent / prompts, f"{peer}, uncached")]
+    if crowded:
+        return figures
+    return [
+        *figures,
+        Figure(tokens, own.prompts, "tokens", goal, door.sent / own.prompts, f"{peer}, uncached"),
+    ]
 
 
-async def at_the_door(question: str, *, respelt: bool) -> tuple[Told, float]:
+async def at_the_door(question: str, *, respelt: bool, crowded: bool) -> tuple[Told, float]:
     """And how long it took."""
-    server = Served("--toy-step-ms", str(STEP_MS), scripted=True)
-    try:
+    with ground(crowded=crowded) as there:
         began = time.perf_counter()
-        told = await over_the_chat_door(server, question, respelt=respelt)
+        told = await over_the_chat_door(there, question, respelt=respelt)
         return told, time.perf_counter() - began
-    finally:
-        server.end()
 
 
-async def turn_s(client: midstream.Client, calls: int, *, eager: bool) -> float:
-    """A turn of so many calls, of some fifty tokens each; each tool takes half as long as the one before."""
+class Turn(NamedTuple):
+    """How long a turn took whose tools start with their calls; one whose tools start with its end; and how
+    long that would have taken if each had started in the moment in which its call was read."""
+
+    eager_s: float
+    waiting_s: float
+    ideal_s: float
+
+
+async def compared(client: midstream.Client, took_s: list[float], *, in_turn: bool) -> Turn:
+    """A turn of calls whose tools take so long; `in_turn`: one after the other, as if they shared one."""
+    free = asyncio.Semaphore(1 if in_turn else len(took_s))
 
     async def weather(city: str) -> str:
-        await asyncio.sleep(2 * TOOL_S / 2 ** int(city[0]))
+        async with free:
+            await asyncio.sleep(took_s[int(city[0])])
         return "mild"
 
-    question = saying("".join(spelt({"city": f"{number}, {WORDY}"}) for number in range(calls)), "Mild.")
+    calls = "".join(map(call, range(len(took_s))))
+    question = saying(calls, "Mild.")
     began = time.perf_counter()
-    if eager:
-        run = await client.run(midstream.Agent(tools=[weather]), question)
-        await run.answer()
-    else:
-        messages = [{"role": "user", "content": question}]
-        stream = await client.start(messages=messages, tools=[weather], on_tool_call="pause")
-        made: list[midstream.Call] = []
-        async for call in stream.tool_calls():
-            made.append(call)
-            if len(made) == calls:
-                results = await asyncio.gather(*(midstream.run_call(one, [weather]) for one in made))
-                for one, result in zip(made, results, strict=True):
-                    await stream.tool_result(one, result)
-    return time.perf_counter() - began
+    run = await client.run(midstream.Agent(tools=[weather]), question)
+    await run.answer()
+    eager_s = time.perf_counter() - began
+
+    began = time.perf_counter()
+    messages = [{"role": "user", "content": question}]
+    stream = await client.start(messages=messages, tools=[weather], on_tool_call="pause")
+    made, read_s = list[midstream.Call](), list[float]()
+    async for one in stream.tool_calls():
+        made.append(one)
+        read_s.append(time.perf_counter() - began)
+        if len(made) == len(took_s):
+            results = await asyncio.gather(*(midstream.run_call(whole, [weather]) for whole in made))
+            for answered, result in zip(made, results, strict=True):
+                await stream.tool_result(answered, result)
+    waiting_s = time.perf_counter() - began
+    rest_s = waiting_s - read_s[-1] - (sum(took_s) if in_turn else max(took_s))
+    return Turn(eager_s, waiting_s, done_s(read_s, took_s, in_turn=in_turn) + rest_s)
+
+
+def done_s(read_s: list[float], took_s: list[float], *, in_turn: bool) -> float:
+    """When the last of these tools is done, if each starts when its call is read."""
+    done = 0.0
+    for read, took in zip(read_s, took_s, strict=True):
+        done = max(done, read) + took if in_turn else max(done, read + took)
+    return done
+
+
+def call(number: int) -> str:
+    return spelt({"city": f"{number}, {WORDY}"})
+
+
+async def writing_s(client: midstream.Client) -> float:
+    """How long a call takes to be written: from the end of one to that of the next. What its grammar forces
+    takes no time."""
+
+    async def weather(city: str) -> str:
+        return city
+
+    messages = [{"role": "user", "content": saying(call(0) + call(1))}]
+    stream = await client.start(messages=messages, tools=[weather])
+    first_s, second_s = [time.perf_counter() async for _ in stream.tool_calls()]
+    return second_s - first_s
+
+
+def durations(calls: int, write_s: float, *, in_turn: bool) -> list[float]:
+    """In turn, each as long as a call takes to be written. At once, the first twice as long, and each half as
+    long as the one before: where all take as long, the last is done as late as ever."""
+    return [write_s if in_turn else 2 * write_s / 2**number for number in range(calls)]
 
 
 async def eagerness() -> list[Figure]:
@@ -162,30 +275,25 @@ async def eagerness() -> list[Figure]:
     figures = []
     try:
         async with midstream.connect(server.http) as client:
-            for calls in (2, 3):
-                pairs = [
-                    (await turn_s(client, calls, eager=True), await turn_s(client, calls, eager=False))
-                    for _ in range(ROUNDS)
+            write_s = await writing_s(client)
+            for in_turn, calls in itertools.product((False, True), (2, 3)):
+                took_s = durations(calls, write_s, in_turn=in_turn)
+                turns = [await compared(client, took_s, in_turn=in_turn) for _ in range(ROUNDS)]
+                own = statistics.median(turn.eager_s for turn in turns)
+                name = f"agents: a turn of {calls} calls, tools " + ("in turn" if in_turn else "at once")
+                reached = statistics.median(turn.waiting_s / turn.eager_s for turn in turns)
+                best = statistics.median(turn.waiting_s / turn.ideal_s for turn in turns)
+                figures += [
+                    Figure(name, own, "s", f">= {EAGER_GOAL} x less", reached, "tools at its end"),
+                    Figure(name, own, "s", "", best, "tools at its end, at best"),
                 ]
-                own = statistics.median(eager for eager, _ in pairs)
-                ratio = statistics.median(waiting / eager for eager, waiting in pairs)
-                figures.append(
-                    Figure(
-                        f"agents: a turn of {calls} calls",
-                        own,
-                        "s",
-                        f">= {EAGER_GOAL} x less",
-                        ratio,
-                        "tools at the end of the turn",
-                    )
-                )
     finally:
         server.end()
     return figures
 
 
 async def measured() -> list[Figure]:
-    return [*await loops(), *await eagerness()]
+    return [*await loops(crowded=False), *await loops(crowded=True), *await eagerness()]
 
 
 def main() -> int:
