@@ -12,7 +12,7 @@ from websockets.frames import Opcode
 
 from tests.server.asgi_app_server import masked, upgrade
 from tests.server.independent_client import Client, client_of
-from tests.server.server_process import Served, decoded, streams, used
+from tests.server.server_process import Metrics, Served, decoded, streams, used
 
 LONG = {"ignore_eos": True, "temperature": 0}
 WINDOW = 64
@@ -112,15 +112,21 @@ async def test_texts_that_are_refused_keep_no_other_client_s_waiting(server: Ser
         client, *crowd = [await stack.enter_async_context(client_of(server.url)) for _ in range(5)]
         # Half as much again would be refused by its length. This is refused when it is tokenized.
         long = "a1" * 7 * client.limits["context"]
-        await asyncio.gather(*(throw(each, long, 24) for each in crowd))
+        before = refused(await server.metrics())
+        throwing = [asyncio.create_task(throw(each, long, 24)) for each in crowd]
+        await server.until(lambda now: refused(now) > before)
         stream = await client.start("prompt", prompt=600 * "word ", params=LONG | {"max_tokens": 5})
-        await asyncio.gather(*(each.roundtrip() for each in crowd))
-        refused = [event for each in crowd for n in range(24) for event in each.heard(f"refused {n}")]
-        assert {event["code"] for event in refused} <= {"context_too_long"}
-        assert len(refused) < len(crowd) * 24, "others, that were there before, still wait"
+        assert not any(thrown.done() for thrown in throwing), "others, that came before, still wait"
+        await asyncio.gather(*throwing)
+        told = [event for each in crowd for n in range(24) for event in each.heard(f"refused {n}")]
+        assert {event["code"] for event in told} == {"context_too_long"}
         assert (await stream.rest())["index"] == 5
         certain = await client.start_blindly("certain", prompt=2 * long)
         assert "has at least" in (await client.next(certain.request_id))["message"]
+
+
+def refused(metrics: Metrics) -> float:
+    return sum(count for name, count in metrics.items() if 'code="context_too_long"' in name)
 
 
 async def throw(client: Client, prompt: str, count: int) -> None:

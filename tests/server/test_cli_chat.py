@@ -226,8 +226,7 @@ async def test_arrows_change_the_temperature_at_a_token_that_is_told(chat: Termi
 
 async def test_an_interjection_is_put_where_it_was_read_and_answered(chat: Terminal, toy: Served) -> None:
     chat.type("i")
-    seen = await chat.until("interject ▸")
-    index = tokens(seen)
+    index = tokens(await chat.until("interject ▸", " tokens"))
     await toy.until(lambda now: streams(now, "paused") == 1)
     chat.type("and an s, u, q and i" + ENTER)
     seen = await chat.until_so(lambda seen: "● writing" in seen and tokens(seen) > index)
