@@ -97,8 +97,12 @@ async def test_completions_of_many_prompts(client: AsyncOpenAI) -> None:
     tokens = await client.completions.create(model="toy", prompt=[5, 6, 7], extra_body=EXTRA)
     assert tokens.usage is not None
     assert (tokens.usage.prompt_tokens, tokens.usage.completion_tokens) == (3, 16)
-    stream = await client.completions.create(model="toy", prompt="Once", stream=True, extra_body=EXTRA)
-    assert len([chunk.choices[0].text async for chunk in stream]) > 2
+    asked = {"model": "toy", "prompt": "Once", "seed": 2, "extra_body": EXTRA}
+    whole = (await client.completions.create(**asked)).choices[0].text  # type: ignore[call-overload]
+    stream = await client.completions.create(stream=True, **asked)  # type: ignore[call-overload]
+    chunks = [chunk.choices[0].text async for chunk in stream]
+    assert "".join(chunks) == whole
+    assert len(chunks) > 1, "its end comes by itself, however much goes before it in one"
 
 
 async def test_a_stop_string_is_not_part_of_the_answer(client: AsyncOpenAI) -> None:
