@@ -320,7 +320,8 @@ class Connection:
                 tokens += event.count
             elif isinstance(event, protocol.Attached):
                 self._read_acks.ask(stream)
-        self._read_acks.sent(stream, tokens)
+        if tokens:
+            self._read_acks.sent(stream, tokens)
         if stream.ended:
             self._live.discard(stream)
             if stream.all_delivered:
