@@ -19,6 +19,7 @@ from realtime.hub.news_lines import NewsLines, StepNews, StreamNews
 from realtime.hub.observers import Observer
 from realtime.hub.registry import LiveStream, StreamRegistry, Timer
 from realtime.hub.serving import Serving
+from realtime.hub.told import Released
 from realtime.hub.waking import Wake, Waking
 from realtime.stream.pending_commands import PendingCommand
 from realtime.tenants.quota import StreamQuota
@@ -39,10 +40,13 @@ class IncomingNews:
         turns: DecodedTurns,
         observer: Observer,
         waking: Waking,
+        take_elsewhere: Callable[[api.News], bool],
         clock: Callable[[], float],
         call_later: Callable[[float, Callable[[], None]], Timer],
     ) -> None:
-        """`turns`: where those are kept that end."""
+        """`turns`: where those are kept that end. `take_elsewhere`: news of a stream that is not there yet;
+        whether it will be."""
+        self._take_elsewhere = take_elsewhere
         self._registry = registry
         self._serving = serving
         self._turns = turns
@@ -98,10 +102,13 @@ class IncomingNews:
     def _take_in_one(self, one: StreamNews, wake: Wake) -> None:
         news, engine, output, now = one.news, one.step.engine, one.step.output, one.step.at
         entry = self._registry.by_number(news.stream)
+        if entry is None and self._take_elsewhere(news):
+            return
         if entry is None or entry.engine is not engine:
             self._observer.discarded(len(news.tokens))
             return
         stream = entry.stream
+        entry.heard += not one.is_more
         _count(entry.quota, news)
         asked = stream.to_make
         began_s = time.thread_time() if news.changes or asked is not None else None
@@ -115,9 +122,9 @@ class IncomingNews:
             self._turns.add(entry.key.tenant, stream.model.name, turn, now)
         for action in stream.take_acted():
             self._observer.guarded(stream, action)
-        self._time_hold(entry)
+        self.time_hold(entry)
         if stream.reading:
-            self._lines.more(one._replace(news=api.News(stream.number)))
+            self._lines.more(one._replace(news=api.News(stream.number), is_more=True))
         wake(stream)
         submission = self._serving.of_engine(engine.number)
         if news.tokens or news.changes:
@@ -137,7 +144,7 @@ class IncomingNews:
                 entry.engine.say(api.Cancel(stream.number))
             return []
 
-    def _time_hold(self, entry: LiveStream) -> None:
+    def time_hold(self, entry: LiveStream) -> None:
         """Memory is held for a stream that waits for results as long as its start said."""
         stream = entry.stream
         if stream.paused != "tool_call":
@@ -147,6 +154,7 @@ class IncomingNews:
 
     def _release_kv(self, entry: LiveStream) -> None:
         entry.stream.release_kv(entry.step)
+        entry.note(Released())
         entry.released = True
         self._serving.flush()
 
