@@ -12,6 +12,6 @@ from engine import api
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def digest(command: api.Command, before: int) -> int:
+def digest(command: api.AnyCommand, before: int) -> int:
     """Of a stream's commands with this one: by whatever number a gateway calls it, the same."""
     return zlib.crc32(_encode(replace(command, stream=0)), before)

@@ -111,6 +111,8 @@ class Listener:
         owner = self._owners.pop(news.stream, None)
         if owner is not None and owner.gateway and owner.gateway.streams.get(owner.number) == news.stream:
             del owner.gateway.streams[owner.number]
+            if owner.kept is not None:
+                owner.gateway.ended[owner.number] = owner.kept
         return owner
 
     def leave(self) -> None:
@@ -165,15 +167,13 @@ class Listener:
                 gateway.answer(self._adopt(gateway, command))
                 return []
         number = gateway.streams.get(command.stream)
-        if number is None:
-            return []  # it has ended, and that news is on its way
-        kept = self._owners[number].kept
-        if isinstance(command, api.Note):
-            if kept is not None:
-                self._kept.note(kept, command, time.time())
-            return []
-        if kept is not None:
+        kept = gateway.ended.get(command.stream) if number is None else self._owners[number].kept
+        if kept is not None and isinstance(command, api.Note):
+            self._kept.note(kept, command, time.time())
+        elif kept is not None:
             kept.journal.take(command)
+        if number is None or isinstance(command, api.Note):
+            return []  # where it has ended, that news is on its way
         return [replace(command, stream=number)]
 
     def _submit(self, gateway: Gateway, submit: api.Submit) -> list[api.AnyCommand]:

@@ -13,34 +13,27 @@ import logging
 import time
 from collections.abc import Callable
 
-import msgspec
 from msgspec import Struct
 
 from engine import api
-from engine.int32 import of_int32
 from midstream import protocol
 from midstream.protocol import StreamFrame
 from realtime.hub.listener import Listener
 from realtime.hub.long_texts import told
 from realtime.hub.observers import Observer, StreamOrigin
-from realtime.hub.output_rules import output_rules
+from realtime.hub.rebuilt_stream import RebuiltStream
 from realtime.hub.registry import LiveStream, StreamRegistry
-from realtime.hub.replayed_journal import JournalError, Mute, receive, replay, unsaid
 from realtime.hub.serving import Serving
 from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.starting import tenant_number
 from realtime.hub.stream_key import StreamKey
-from realtime.hub.stream_record import StreamRecord, engine_key
+from realtime.hub.stream_record import engine_key
 from realtime.refusal import Refusal
-from realtime.stream.context import of_prompt
-from realtime.stream.memory import MemoryAccount
-from realtime.stream.stream import Stream
 from realtime.tenants.quota import Quotas
 
 log = logging.getLogger(__name__)
 
-ANSWER_S = 2.0  # for engines to say whether they keep a stream
-UNLIMITED = 1 << 62
+ANSWER_S = 10.0  # for engines to say whether they keep a stream
 
 
 class Found(Struct, frozen=True):
@@ -164,21 +157,23 @@ class Adoptions:
         self, key: StreamKey, number: int, found: Found, late: list[api.News], listener: Listener
     ) -> None:
         engine, journal = found.engine, found.journal
-        if not journal.record:
-            raise JournalError("it has none")
-        record = msgspec.msgpack.decode(journal.record, type=StreamRecord)
-        ahead_s = self._clock() - time.time()
-        mute = Mute(engine.fingerprint)
-        stream = self._stream(key, number, record, found, mute, journal.began + ahead_s)
-        telling = replay(stream, journal, ahead_s)
-        while (heard := next(telling, None)) is None:
+        rebuilt = RebuiltStream(
+            number,
+            engine_key(key),
+            journal,
+            engine.model,
+            tenant=tenant_number(key.tenant),
+            window=self._window,
+            ahead_s=self._clock() - time.time(),
+        )
+        stream, record = rebuilt.stream, rebuilt.record
+        for _ in rebuilt.replay():
             await asyncio.sleep(0)
-        while late:
-            receive(stream, late.pop(0), self._clock())
-            heard += 1
+        for news in late:
+            rebuilt.receive(news, self._clock())
         quota = self._quotas.take_over(key.tenant)
-        entry = LiveStream(key, stream, record.digest, quota, engine, heard=heard)
-        stream.adopt(engine, unsaid(mute, journal), journal.credit, journal.adoptions)
+        entry = LiveStream(key, stream, record.digest, quota, engine, heard=rebuilt.heard)
+        stream.adopt(engine, rebuilt.unsaid(), journal.credit, journal.adoptions)
         caller = listener.caller
         traceparent = record.start.traceparent
         origin = StreamOrigin(key.tenant, stream.model.name, caller.route, traceparent, caller.key)
@@ -190,26 +185,3 @@ class Adoptions:
         else:
             self._serving.lose(entry)
         self._live(entry, record.deadline - time.time())
-
-    def _stream(
-        self, key: StreamKey, number: int, record: StreamRecord, found: Found, mute: Mute, began: float
-    ) -> Stream:
-        model, prompt = found.engine.model, of_int32(found.journal.prompt).tolist()
-        start = record.start
-        rules = output_rules(start, prompt, model)
-        stream = Stream(
-            number,
-            start,
-            of_prompt(start, prompt, record.params, rules, model),
-            model=model,
-            tenant=tenant_number(key.tenant),
-            window=self._window,
-            engine=mute,
-            memory=MemoryAccount(UNLIMITED),
-            now=began,
-            keep=api.Keep(engine_key(key), b"", 0.0),
-        )
-        # What was granted by the engine's own gateway was granted by the client.
-        prefetch = 0 if start.credit is None else start.credit.prefetch
-        stream.credit.grant(found.journal.credit - prefetch)
-        return stream

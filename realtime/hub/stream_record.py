@@ -38,8 +38,9 @@ def keep(
     key: StreamKey, frame: protocol.Start, params: Params, *, grace_s: float, timeout_s: float
 ) -> api.Keep | None:
     """For an engine that keeps streams; None where nobody may come back to this one, or it cannot be built
-    from a record: what a fork begins with is another's."""
-    if frame.on_disconnect == "cancel" or frame.fork is not None:
+    from a record: what a fork begins with is another's, and a budget of seconds is spent by one clock."""
+    by_the_clock = any(guard.budget and guard.budget.seconds is not None for guard in params.guards or ())
+    if frame.on_disconnect == "cancel" or frame.fork is not None or by_the_clock:
         return None
     start = replace(frame, prompt=None, messages=NO_TEXT if frame.messages is not None else None)
     record = StreamRecord(start, start_digest(frame), params, time.time() + timeout_s)

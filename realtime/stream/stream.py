@@ -683,6 +683,8 @@ class Stream:
         """It is what it was at another gateway, but for whom it speaks to: an engine that knows it, and has
         heard all that was commanded but what is `unsaid`."""
         self.epoch = epoch
+        if self.concluded:
+            return
         self._commands.adopt(engine, unsaid)
         withheld = self._counts_reasoning and self._commands.waiting
         self.credit.granted = 0 if withheld else credit
