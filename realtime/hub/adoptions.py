@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 
 from msgspec import Struct
@@ -66,18 +65,20 @@ class Adoptions:
         quotas: Quotas,
         observer: Observer,
         clock: Callable[[], float],
+        wall: Callable[[], float],
         numbers: Callable[[], int],
         live: Callable[[LiveStream, float], None],
         *,
         window: int,
     ) -> None:
-        """`numbers`: for streams. `live`: there is one more, that may go on for so many seconds, and that
-        nobody listens to."""
+        """`wall`: the time that all gateways have. `numbers`: for streams. `live`: there is one more, that
+        may go on for so many seconds, and that nobody listens to."""
         self._registry = registry
         self._serving = serving
         self._quotas = quotas
         self._observer = observer
         self._clock = clock
+        self._wall = wall
         self._next_number = numbers
         self._live = live
         self._window = window
@@ -164,7 +165,7 @@ class Adoptions:
             engine.model,
             tenant=tenant_number(key.tenant),
             window=self._window,
-            ahead_s=self._clock() - time.time(),
+            ahead_s=self._clock() - self._wall(),
         )
         stream, record = rebuilt.stream, rebuilt.record
         for _ in rebuilt.replay():
@@ -184,4 +185,4 @@ class Adoptions:
             engine.progressed(number)
         else:
             self._serving.lose(entry)
-        self._live(entry, record.deadline - time.time())
+        self._live(entry, record.deadline - self._wall())

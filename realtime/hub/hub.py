@@ -100,6 +100,7 @@ class Hub:
             self._quotas,
             observer,
             self._clock,
+            time.time,
             next_number,
             self._take_in,
             window=window,
@@ -125,6 +126,7 @@ class Hub:
             max_grace_ms=max_grace_ms,
             max_timeout_ms=max_timeout_ms,
             next_number=next_number,
+            wall=time.time,
         )
         self._empty = asyncio.Event()
         self._empty.set()

@@ -37,9 +37,10 @@ class StreamStarter:
         max_grace_ms: int,
         max_timeout_ms: int,
         next_number: Callable[[], int],
+        wall: Callable[[], float],
     ) -> None:
         """`choose`: the engine for a stream, by its model, its context and its tenant's number.
-        `next_number`: for a stream."""
+        `next_number`: for a stream. `wall`: the time that all gateways have."""
         self._quotas = quotas
         self._choose = choose
         self._window = window
@@ -47,6 +48,7 @@ class StreamStarter:
         self._max_grace_ms = max_grace_ms
         self._max_timeout_ms = max_timeout_ms
         self._next_number = next_number
+        self._wall = wall
 
     def check(self, tenant: str, frame: protocol.Start, *, others: int) -> None:
         """Refuse what can be refused before anything is tokenized; `others` are streams that there are."""
@@ -109,7 +111,7 @@ class StreamStarter:
     def _keep(self, key: StreamKey, frame: protocol.Start, params: protocol.Params) -> api.Keep | None:
         grace_ms = GRACE_MS if frame.grace_ms is None else frame.grace_ms
         grace_s = min(grace_ms, self._max_grace_ms) / 1000
-        return keep(key, frame, params, grace_s=grace_s, timeout_s=self.timeout_s(frame))
+        return keep(key, frame, params, grace_s=grace_s, deadline=self._wall() + self.timeout_s(frame))
 
     def _of_prompt(
         self,

@@ -3,7 +3,6 @@ in bytes that it need not understand."""
 
 from __future__ import annotations
 
-import time
 from hashlib import blake2b
 
 import msgspec
@@ -35,7 +34,7 @@ def engine_key(key: StreamKey) -> bytes:
 
 
 def keep(
-    key: StreamKey, frame: protocol.Start, params: Params, *, grace_s: float, timeout_s: float
+    key: StreamKey, frame: protocol.Start, params: Params, *, grace_s: float, deadline: float
 ) -> api.Keep | None:
     """For an engine that keeps streams; None where nobody may come back to this one, or it cannot be built
     from a record: what a fork begins with is another's, and a budget of seconds is spent by one clock."""
@@ -43,7 +42,7 @@ def keep(
     if frame.on_disconnect == "cancel" or frame.fork is not None or by_the_clock:
         return None
     start = replace(frame, prompt=None, messages=NO_TEXT if frame.messages is not None else None)
-    record = StreamRecord(start, start_digest(frame), params, time.time() + timeout_s)
+    record = StreamRecord(start, start_digest(frame), params, deadline)
     try:
         return api.Keep(engine_key(key), msgspec.msgpack.encode(record), grace_s)
     except OverflowError:  # a schema may have a number beyond 64 bits

@@ -38,7 +38,7 @@ class Kept:
     def say(self, command: api.AnyCommand) -> None:
         if isinstance(command, api.Submit):
             self.engines += 1
-            kept = keep(KEY, self._start, self._params, grace_s=1, timeout_s=1)
+            kept = keep(KEY, self._start, self._params, grace_s=1, deadline=1)
             assert kept is not None
             self.journal = self.journal or Journal(command, kept, 0)
         elif self.journal is not None:

@@ -645,3 +645,59 @@ def test_a_place_that_is_taken_meanwhile_is_told(fleet: Fleet, tmp_path: Path) -
         other.listen()
         with pytest.raises(DoorError, match="gRPC cannot listen there"):
             SimulatedEngine(door)
+
+
+# -- streams that outlive their gateway ------------------------------------------------------------
+
+
+def kept(stream: int, grace_s: float = 60.0) -> api.Submit:
+    return replace(submit(stream), keep=api.Keep(b"key", b"record", grace_s))
+
+
+def test_a_stream_waits_for_another_gateway_which_has_its_journal_and_what_follows(
+    engine: SimulatedEngine, connect: Callable[[], Gateway]
+) -> None:
+    first, second = connect().join(), connect().join()
+    for gateway in (first, second):
+        assert gateway.hear() == WELCOME
+    first.send([kept(3), api.Note(3, 0, b"told"), api.Pause(3)])
+    number = engine.next_commands()[0].stream  # type: ignore[union-attr]
+    engine.listener.emit(output(api.News(number, tokens=[5])))
+    first.close()
+    second.send([api.Adopt(9, b"key")])
+    assert isinstance(second.hear(), api.StepOutput)
+    adopted = second.hear()
+    assert isinstance(adopted, api.Adopted)
+    assert adopted.stream == 9
+    assert adopted.journal is not None
+    assert (adopted.journal.record, adopted.journal.adoptions, adopted.journal.commands) == (b"record", 1, 1)
+    assert [note.told for note in adopted.journal.notes] == [b"told"]
+    second.send([api.Resume(9)])
+    assert [engine.next_commands(), engine.next_commands()] == [[], [api.Resume(number)]]
+    engine.listener.emit(output(api.News(number, index=1, tokens=[6])))
+    while not isinstance(news := second.hear(), api.StepOutput) or not news.news:
+        pass
+    assert [(one.stream, one.tokens) for one in news.news] == [(9, [6])]
+
+
+def test_a_gateway_that_lives_hears_that_its_stream_was_adopted(
+    engine: SimulatedEngine, connect: Callable[[], Gateway]
+) -> None:
+    first, second = connect().join(), connect().join()
+    for gateway in (first, second):
+        assert gateway.hear() == WELCOME
+    first.send([kept(3)])
+    engine.next_commands()
+    second.send([api.Adopt(9, b"key"), api.Adopt(8, b"another")])
+    assert first.hear() == api.Moved(3)
+    assert isinstance(second.hear(), api.Adopted)
+    assert second.hear() == api.Adopted(8)
+
+
+def test_nobody_comes_for_it(engine: SimulatedEngine, connect: Callable[[], Gateway]) -> None:
+    gateway = connect().join()
+    assert gateway.hear() == WELCOME
+    gateway.send([kept(3, grace_s=0.0)])
+    number = engine.next_commands()[0].stream  # type: ignore[union-attr]
+    gateway.close()
+    assert engine.next_commands() == [api.Cancel(number)]
