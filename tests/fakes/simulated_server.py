@@ -212,6 +212,7 @@ class SimulatedServer:
         self.foreign: set[str | None] = set()  # refs of frames about a stream that another listens to
         self.refused: set[str | None] = set()  # refs of frames that some listener was told no about
         self.transitions: set[tuple[State, State]] = set()  # that were seen
+        self.in_turns = False  # whether news that are for the event loop's next turn wait until time goes on
         self._states: dict[Stream, State] = {}
         for number in range(engines):
             self._introduce(number)
@@ -284,6 +285,8 @@ class SimulatedServer:
             for news in output.news:
                 self.counts.decoded[news.stream] += len(news.tokens)
             self.hub.receive_step(number, output)
+            if not self.in_turns:
+                self.hub._incoming.finish()
             self.look()
 
     def tick(self) -> None:
