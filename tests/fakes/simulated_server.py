@@ -67,11 +67,11 @@ def toy_engine(size: EngineSize) -> Engine:
 class Timer:
     def __init__(self, due: float, call: Callable[[], None]) -> None:
         self.due = due
-        self.call = call
+        self.call: Callable[[], None] | None = call  # none once it is cancelled, as an event loop's
         self.cancelled = False
 
     def cancel(self) -> None:
-        self.cancelled = True
+        self.cancelled, self.call = True, None
 
 
 class Clock:
@@ -93,9 +93,9 @@ class Clock:
     def advance(self, seconds: float) -> None:
         self.now += seconds
         for alarm in sorted(self._alarms, key=lambda alarm: alarm.due):
-            if alarm.due <= self.now and not alarm.cancelled:
+            if alarm.due <= self.now and (call := alarm.call) is not None:
                 alarm.cancel()
-                alarm.call()
+                call()
         self._alarms = [alarm for alarm in self._alarms if not alarm.cancelled]
 
 
