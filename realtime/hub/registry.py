@@ -18,6 +18,7 @@ from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.stream_key import StreamKey
 from realtime.hub.told import Told, encode_told
 from realtime.refusal import Refusal
+from realtime.stream.pending_commands import PendingCommand
 from realtime.stream.stream import Stream
 from realtime.tenants.quota import StreamQuota
 
@@ -38,6 +39,7 @@ class LiveStream(Struct, eq=False):
     grace: Timer | None = None  # until nobody need come back to it
     hold: Timer | None = None  # until its memory is released, while it waits for results of calls
     heard: int = 0  # news of it from its engine
+    reads_for: list[PendingCommand] = []  # what has it read what stands, and is paid for by whoever asked
     released: bool = False  # whether what was computed of it was given up, and is to be computed again
 
     @property
