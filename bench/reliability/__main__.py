@@ -30,6 +30,7 @@ EXPERIMENTS = (
     "fleet_deaths",
     "fleet_hangs",
     "bystanders",
+    "gateway_deaths",
     "upgrades",
     "cuts",
     "readers",
