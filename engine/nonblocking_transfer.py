@@ -21,9 +21,12 @@ def upload(
     return torch.tensor(numbers, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
 
 
-def upload_bytes(data: bytearray, device: torch.device) -> Tensor:
-    on_host = torch.frombuffer(data, dtype=torch.uint8)
+def upload_tensor(on_host: Tensor, device: torch.device) -> Tensor:
     return on_host if device.type == "cpu" else on_host.pin_memory().to(device, non_blocking=True)
+
+
+def upload_bytes(data: bytearray, device: torch.device) -> Tensor:
+    return upload_tensor(torch.frombuffer(data, dtype=torch.uint8), device)
 
 
 def synchronize() -> None:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from engine.api import Sampling
-from engine.nonblocking_transfer import Download, upload
+from engine.nonblocking_transfer import Download, upload, upload_tensor
 from engine.sampling import filters, noise
 from engine.sampling.draw import Asked, draw_on
 from engine.sampling.penalties import TokenCounts
@@ -37,6 +37,11 @@ def _parameters_of(s: Sampling) -> list[float]:
 
 def _penalised(s: Sampling) -> bool:
     return s.repetition_penalty != 1 or s.presence_penalty != 0 or s.frequency_penalty != 0
+
+
+def _tensors(bias: dict[int, float]) -> tuple[Tensor, Tensor]:
+    """Its tokens, and by how much: a step puts together those of its rows, which may have hundreds each."""
+    return torch.tensor([*bias]), torch.tensor([*bias.values()], dtype=torch.float64)
 
 
 class Sampler:
@@ -67,7 +72,7 @@ class Sampler:
         self._eos = self._integers(sorted(token for token in set(eos) if 0 <= token < vocab))
         self._parameters = torch.zeros(slots, PARAMETERS, dtype=torch.float64, device=device)
         self._seeds = torch.zeros(slots, dtype=torch.int64, device=device)
-        self._bias: dict[int, dict[int, float]] = {}  # of the slots that were sampled for
+        self._bias: dict[int, tuple[Tensor, Tensor] | None] = {}  # of the slots that were sampled for
         self._written: dict[int, Sampling] = {}  # the same slots: what stands in their rows
         self._counts = TokenCounts(slots if rows is None else rows, vocab, self.latest_tokens)
 
@@ -89,8 +94,8 @@ class Sampler:
         self._parameters.index_copy_(0, slots, parameters)
         self._seeds.index_copy_(0, slots, self._integers(sampling.seed for sampling in every))
         for slot, sampling in changed.items():
-            bias = sampling.logit_bias.items()
-            self._bias[slot] = {token: value for token, value in bias if 0 <= token < self._vocab}
+            bias = {token: by for token, by in sampling.logit_bias.items() if 0 <= token < self._vocab}
+            self._bias[slot] = _tensors(bias) if bias else None
         self._written |= changed
 
     # -- sampling ----------------------------------------------------------------------------------
@@ -126,7 +131,7 @@ class Sampler:
         return row.index < row.seq.sampling.min_tokens
 
     def _is_edited(self, row: SampleRequest) -> bool:
-        penalised = bool(self._bias[row.seq.slot]) or _penalised(row.seq.sampling)
+        penalised = self._bias[row.seq.slot] is not None or _penalised(row.seq.sampling)
         return penalised or self._eos_banned(row) or bool(row.seq.banned_at(row.index))
 
     def _edited(self, raw: Tensor, rows: list[SampleRequest], parameters: Tensor) -> Tensor:
@@ -134,11 +139,9 @@ class Sampler:
         if not any(self._is_edited(row) for row in rows):
             return raw
         scores = raw.clone()
-        biases = [(at, *item) for at, row in enumerate(rows) for item in self._bias[row.seq.slot].items()]
-        if biases:
-            places, ids, values = zip(*biases, strict=True)
-            bias = upload(list(values), self._device, scores.dtype)
-            scores.index_put_((self._integers(places), self._integers(ids)), bias, accumulate=True)
+        biased = [at for at, row in enumerate(rows) if self._bias[row.seq.slot] is not None]
+        if biased:
+            self._add_bias(scores, biased, [rows[at].seq.slot for at in biased])
         penalised = [at for at, row in enumerate(rows) if _penalised(row.seq.sampling)]
         if penalised:
             self._counts.penalise(scores, penalised, [rows[at] for at in penalised], parameters[:, 3:])
@@ -150,6 +153,14 @@ class Sampler:
             places, ids = zip(*banned, strict=True)
             scores[self._integers(places), self._integers(ids)] = -torch.inf
         return scores
+
+    def _add_bias(self, scores: Tensor, rows: list[int], slots: list[int]) -> None:
+        """That of each slot to its row."""
+        tokens, by = zip(*filter(None, map(self._bias.get, slots)), strict=True)
+        places = torch.tensor(rows).repeat_interleave(torch.tensor([*map(len, tokens)]))
+        parts = (places, torch.cat(tokens), torch.cat(by).to(scores.dtype))
+        place, token, more = (upload_tensor(part, self._device) for part in parts)
+        scores.index_put_((place, token), more, accumulate=True)
 
     def _asked(self, rows: list[SampleRequest], slots: Tensor, parameters: Tensor) -> Asked:
         sampling = [row.seq.sampling for row in rows]

@@ -124,7 +124,7 @@ class Prompts:
         self._closed = True
 
     def close_to(self, tenant: int) -> None:
-        """The same for one tenant."""
+        """The same for one tenant, but for what is done within the step."""
         self._closed_to.add(tenant)
         self.queued.skip(tenant)
 
@@ -136,11 +136,18 @@ class Prompts:
 
     def first(self, turn: Turn) -> Sequence:
         """Who came first of those whose turn it is."""
-        return min((line.in_turn.first for line in self._lines(turn)), key=itemgetter(0))[1]
+        queued = None if turn.tenant in self._closed_to else self._queued_line(turn)
+        lines = filter(None, (self.begun.line(turn), queued))
+        return min((line.in_turn.first for line in lines), key=itemgetter(0))[1]
 
-    def shortest(self, turn: Turn, than: int) -> Sequence | None:
-        """Who of them has the fewest tokens to compute, if those are fewer than so many."""
-        short = (line.shortest.first for line in self._lines(turn))
+    def shortest(self, turn: Turn, than: int, room: int) -> Sequence | None:
+        """Who of them has the fewest tokens to compute, if those are fewer than so many, and the step, where
+        it is closed to others, has room for all of them."""
+        queued = self._queued_line(turn)
+        if queued and turn.tenant in self._closed_to and queued.shortest.first[0] > room:
+            queued = None
+        lines = filter(None, (self.begun.line(turn), queued))
+        short = (line.shortest.first for line in lines)
         count, sequence = min(short, key=itemgetter(0), default=(than, None))
         return sequence if count < than else None
 
@@ -164,11 +171,8 @@ class Prompts:
         """That are still to be computed of what it has begun."""
         return sum(line.num_to_compute for line in self.begun.lines(tenant))
 
-    def _lines(self, turn: Turn) -> list[PromptLine]:
-        begun = self.begun.line(turn)
-        shut = self._closed or turn.tenant in self._closed_to
-        queued = None if shut else self.queued.line(turn)
-        return [line for line in (begun, queued) if line is not None]
+    def _queued_line(self, turn: Turn) -> PromptLine | None:
+        return None if self._closed else self.queued.line(turn)
 
     def audit(self) -> None:
         """Raise unless everybody stands in line by its numbers."""

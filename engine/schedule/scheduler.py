@@ -282,7 +282,7 @@ class Scheduler:
         """Those that have waited for too long; returns how many tokens they have."""
         spent = 0
         while spent < tokens and self._may_pick(batch) and (late := self._prompts.overdue(self.steps)):
-            if not self._pick_prompt(batch, late):
+            if not self._pick_prompt(batch, late, tokens - spent):
                 break
             spent += self._plan_prompt_row(batch, late, tokens - spent)
         return spent
@@ -291,37 +291,38 @@ class Scheduler:
         """The prompt whose turn it is, beside those of its line that are done sooner; returns how many tokens
         they have."""
         first = self._prompts.first(turn)
-        if not self._pick_prompt(batch, first):
+        if not self._pick_prompt(batch, first, tokens):
             return 0
         spent, others = 0, tokens - min(first.num_to_compute, -(-tokens // SHARE))
         while spent < others and self._may_pick(batch, beside=1):
-            other = self._prompts.shortest(turn, first.num_to_compute)
+            other = self._prompts.shortest(turn, first.num_to_compute, others - spent)
             if other is None:
                 break
-            if self._pick_prompt(batch, other):
+            if self._pick_prompt(batch, other, others - spent):
                 spent += self._plan_prompt_row(batch, other, others - spent)
         return spent + self._plan_prompt_row(batch, first, tokens - spent)
 
     def _may_pick(self, batch: Batch, beside: int = 0) -> bool:
         return len(batch.rows) + beside < self.batch_rows and len(self._picked) < self._most_picked
 
-    def _pick_prompt(self, batch: Batch, sequence: Sequence) -> bool:
-        """It has its turn; False where it cannot go on in this step."""
+    def _pick_prompt(self, batch: Batch, sequence: Sequence, tokens: int) -> bool:
+        """It has its turn, and so many tokens of the step; False where it cannot go on in this step."""
         tenant = sequence.tenant
         if tenant not in self._begun:
             self._begun[tenant] = self._prompts.num_begun_tokens(tenant)
         self._prompts.take(sequence)
         begins = not sequence.blocks
-        able = not begins or (self._may_begin(sequence) and self._admit(batch, sequence))
+        able = not begins or (self._may_begin(sequence, tokens) and self._admit(batch, sequence))
         if not self._prefixes.follows(sequence):
             self._picked.append(sequence)
         if able and begins:
             self._begun[tenant] += sequence.num_to_compute
         return able and sequence.num_to_compute > 0
 
-    def _may_begin(self, sequence: Sequence) -> bool:
+    def _may_begin(self, sequence: Sequence, tokens: int) -> bool:
+        """A tenant has so much begun at once, and beside it what this step completes."""
         begun = self._begun[sequence.tenant]
-        if begun and begun + sequence.num_tokens > self.tenant_prefill:
+        if begun and sequence.num_tokens > tokens and begun + sequence.num_tokens > self.tenant_prefill:
             self._prompts.close_to(sequence.tenant)
             return False
         return sequence.stream not in self._evicted

@@ -1,68 +1,25 @@
-"""The guards of one stream: what they have read, what they find, and what is to be done about it.
+"""The guards of one stream: what they find, and what is to be done about it.
 
-They are told what comes with each token, in order, and judge it before anybody else hears of it. Where the
-output goes back they go back with it, to a copy of their states, and read on from there. They know
+They are told what comes with each token, in order, and judge it before anybody else hears of it. They know
 texts, indices and the events beside tokens, and no engine: how a verdict is carried out is others' business.
 """
 
 from __future__ import annotations
 
 import copy
-from array import array
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from itertools import pairwise
-from typing import Literal, NamedTuple, Protocol
 
 from msgspec import UNSET, Struct
 from msgspec.structs import asdict
 
-from midstream.protocol import (
-    Beside,
-    Channel,
-    Guard,
-    GuardAction,
-    Reasoning,
-    ToolArguments,
-    ToolCall,
-    ToolCallDone,
-)
+from midstream.protocol import Beside, Guard, GuardAction
 from realtime.guards.acts import Acts
 from realtime.guards.pattern import MOST_BACK
-from realtime.guards.watches import Hit, Piece, Watch, watch_of
+from realtime.guards.reading import Find, GuardReading, Written
 
-COPY_EVERY = 64  # tokens: a rewind reads hardly more than these anew
-GUARD_BYTES, COPY_BYTES = 600, 200  # what they weigh, and each time that a watch is copied
+GUARD_BYTES = 600  # what one weighs
 DETAIL = 200  # characters of what was found that are told
-
-
-class CallWritten(Protocol):
-    index: int
-    name: str
-    arguments: list[str]
-    end: int | None
-
-
-class Written(Protocol):
-    """What a stream has written, as far as it was told."""
-
-    tokens: array[int]
-
-    def __len__(self) -> int: ...
-
-    def content(self) -> str: ...
-
-    def reasoning(self) -> str: ...
-
-    @property
-    def calls(self) -> Sequence[CallWritten]: ...
-
-    def token_with(self, character: int) -> int:
-        """With which this character of the content was told."""
-
-    def token_that_spells(self, text: str, since: int) -> int:
-        """In which the text begins last, of what the tokens from this one on say."""
 
 
 class Verdict(Struct, frozen=True):
@@ -75,27 +32,6 @@ class Verdict(Struct, frozen=True):
     detail: str
     times: int | None = None
     token: int | None = None
-
-
-class Find(NamedTuple):
-    """`base`: characters of arguments before those of the call that it was found in."""
-
-    hit: Hit
-    kind: Channel | Literal["call", "called"]
-    call: int = -1  # which of all, where it is one's
-    base: int = 0
-
-
-class Counts(NamedTuple):
-    """How much was read: characters, calls, the last call's arguments and all of them, and tokens that say
-    reasoning."""
-
-    content: int = 0
-    reasoning: int = 0
-    calls: int = 0
-    arguments: int = 0
-    all_arguments: int = 0
-    reasoning_tokens: int = 0
 
 
 class _Said:
@@ -119,137 +55,55 @@ class _Said:
         return self.written.reasoning()
 
 
-class Copy(NamedTuple):
-    tokens: int
-    counts: Counts
-    watches: list[Watch | None]
-
-
 class Guards:
     """`written`: what stands where they begin. It is not judged, but a call that is open is read."""
 
     def __init__(self, asked: Sequence[Guard], written: Written) -> None:
         self.asked = list(asked)
-        self._begin_at(written)
-
-    def _begin_at(self, written: Written) -> None:
-        self._watches = [watch_of(guard) for guard in self.asked]
-        calls = written.calls
-        is_open = bool(calls) and calls[-1].end is None
-        self._counts = Counts(len(written.content()), len(written.reasoning()), len(calls) - is_open)
-        self._begin = len(written)
-        self._reasoning_ends, self._arguments_ends = array("q"), array("q")  # characters, up to each token
-        for piece in self._unread(written):
-            self._read(piece)
-        self._copies = [self._copy()]
+        self._reading = GuardReading(self.asked, written)
 
     @property
     def bytes(self) -> int:
-        copies = COPY_BYTES * len(self._watches) * len(self._copies)
-        return GUARD_BYTES * len(self.asked) + copies + 16 * len(self._reasoning_ends)
+        return GUARD_BYTES * len(self.asked) + self._reading.bytes
 
-    # -- reading ---------------------------------------------------------------------------------
+    @property
+    def reading(self) -> bool:
+        """Whether they have not read all of what stands."""
+        return self._reading.unread
+
+    def read_on(self) -> None:
+        self._reading.read_on()
+
+    def read(self, content: str, beside: Sequence[Beside]) -> None:
+        """What is said without a token, and is not judged."""
+        self._reading.add(content, beside)
 
     def judge(
         self, content: str, beside: Sequence[Beside], written: Written, seconds: float, acts: Acts
     ) -> list[Verdict]:
         """Of one token more, the last that is written: what guards have to say, in their order. What is done
         is what the first one does that does not tell alone; it comes last."""
-        before = self._counts.reasoning
-        finds = self._finds(content, beside)
-        self._counts = self._counts._replace(
-            reasoning_tokens=self._counts.reasoning_tokens + (self._counts.reasoning > before)
-        )
-        self._reasoning_ends.append(self._counts.reasoning)
-        self._arguments_ends.append(self._counts.all_arguments)
-        verdicts = self._verdicts(finds, written, seconds, acts)
-        if self._tokens - self._copies[-1].tokens >= COPY_EVERY:
-            self._copies.append(self._copy())
-        return verdicts
+        return self._verdicts(self._reading.read_token(content, beside), written, seconds, acts)
 
     def judge_end(
         self, content: str, beside: Sequence[Beside], written: Written, acts: Acts
     ) -> list[Verdict]:
         """The output ends, and says this besides. What is found is its last token's. They go back behind it,
         or are no more."""
-        finds = self._finds(content, beside)
-        ends: dict[Channel, int] = {
-            "content": self._counts.content,
-            "reasoning": self._counts.reasoning,
-            "arguments": self._counts.arguments,
-        }
-        for at, watch in enumerate(self._watches):
-            found = watch and watch.at_end(ends)
-            if found:
-                finds.setdefault(at, self._find(*found))
+        finds = self._reading.read(content, beside)
+        for at, find in self._reading.finds_at_end():
+            finds.setdefault(at, find)
         return self._verdicts(finds, written, 0.0, acts)
 
-    def read(self, content: str, beside: Sequence[Beside]) -> None:
-        """What is said without a token, and is not judged."""
-        self._finds(content, beside)
+    def cut(self, written: Written) -> None:
+        """Only that stands. Where that is less than stood where they began, they begin there."""
+        self._reading.cut(written)
 
-    def _finds(self, content: str, beside: Sequence[Beside]) -> dict[int, Find]:
-        """What each watch finds first."""
-        finds = dict[int, Find]()
-        for piece in self._pieces(content, beside):
-            for at, find in self._read(piece):
-                finds.setdefault(at, find)
-        return finds
-
-    def _pieces(self, content: str, beside: Sequence[Beside]) -> Iterator[Piece]:
-        if content:
-            yield Piece("content", content, self._counts.content)
-        for event in beside:
-            match event:
-                case Reasoning(delta=text):
-                    yield Piece("reasoning", text, self._counts.reasoning)
-                case ToolCall(name=name):
-                    yield Piece("call", name)
-                case ToolArguments(delta=text):
-                    yield Piece("arguments", text, self._counts.arguments)
-                case ToolCallDone():
-                    yield Piece("called", "", self._counts.arguments)
-
-    def _unread(self, written: Written) -> Iterator[Piece]:
-        """All that is written and was not read."""
-        counts = self._counts
-        yield Piece("content", written.content()[counts.content :], counts.content)
-        yield Piece("reasoning", written.reasoning()[counts.reasoning :], counts.reasoning)
-        first = max(0, counts.calls - 1)
-        for number, call in enumerate(written.calls[first:], first):
-            if number >= counts.calls:
-                yield Piece("call", call.name)
-            read = self._counts.arguments
-            yield Piece("arguments", "".join(call.arguments)[read:], read)
-            if call.end is not None:
-                yield Piece("called", "", self._counts.arguments)
-
-    def _read(self, piece: Piece) -> list[tuple[int, Find]]:
-        """What each watch found in it."""
-        counts, length = self._counts, len(piece.text)
-        match piece.kind:
-            case "content":
-                self._counts = counts._replace(content=counts.content + length)
-            case "reasoning":
-                self._counts = counts._replace(reasoning=counts.reasoning + length)
-            case "arguments":
-                self._counts = counts._replace(
-                    arguments=counts.arguments + length, all_arguments=counts.all_arguments + length
-                )
-            case "call":
-                self._counts = counts._replace(calls=counts.calls + 1, arguments=0)
-        found = list[tuple[int, Find]]()
-        for at, watch in enumerate(self._watches):
-            hit = watch and watch.read(piece)
-            if hit:
-                found.append((at, self._find(piece.kind, hit)))
-        return found
-
-    def _find(self, kind: Channel | Literal["call", "called"], hit: Hit) -> Find:
-        counts = self._counts
-        return Find(hit, kind, counts.calls - 1, counts.all_arguments - counts.arguments)
-
-    # -- verdicts --------------------------------------------------------------------------------
+    def forked(self, written: Written) -> Guards:
+        """Those of another that goes on behind what is written; these stay as they are."""
+        again = copy.copy(self)
+        again._reading = self._reading.forked(written)
+        return again
 
     def _verdicts(
         self, finds: dict[int, Find], written: Written, seconds: float, acts: Acts
@@ -291,11 +145,11 @@ class Guards:
         elif find.kind == "reasoning":
             text = said.reasoning
             begin = hit.begins(text, most)
-            token = self._begin + bisect_right(self._reasoning_ends, begin)
+            token = self._reading.token_of_reasoning(begin)
         else:
             text = said.arguments(find.call)
             begin = hit.begins(text, most)
-            token = self._begin + bisect_right(self._arguments_ends, find.base + begin)
+            token = self._reading.token_of_arguments(find.base + begin)
         return token, text[begin : hit.end]
 
     def _of_budget(self, guard: Guard, written: Written, seconds: float, acts: Acts) -> Verdict | None:
@@ -304,7 +158,7 @@ class Guards:
         used = {
             "tokens": last,
             "calls": len(written.calls) - 1,
-            "reasoning_tokens": self._counts.reasoning_tokens - 1,
+            "reasoning_tokens": self._reading.counts.reasoning_tokens - 1,
             "seconds": seconds,
         }
         limits = asdict(budget).items()
@@ -316,41 +170,6 @@ class Guards:
         if spent == "calls" and isinstance(budget.calls, int) and do in ("rewind", "finish"):
             index = written.calls[budget.calls].index
         return _verdict(guard, do, index, spent, written, acts)
-
-    # -- back ------------------------------------------------------------------------------------
-
-    @property
-    def _tokens(self) -> int:
-        """Output tokens that were read."""
-        return self._begin + len(self._reasoning_ends)
-
-    def _copy(self) -> Copy:
-        return Copy(self._tokens, self._counts, [watch and watch.copy() for watch in self._watches])
-
-    def cut(self, written: Written) -> None:
-        """Only that stands. Where that is less than stood where they began, they begin there."""
-        index, content = len(written), len(written.content())
-        while self._copies and (self._copies[-1].tokens > index or self._copies[-1].counts.content > content):
-            self._copies.pop()
-        if not self._copies:
-            self._begin_at(written)
-            return
-        last = self._copies[-1]
-        del self._reasoning_ends[index - self._begin :], self._arguments_ends[index - self._begin :]
-        ends = [last.counts.reasoning, *self._reasoning_ends[last.tokens - self._begin :]]
-        said = sum(later > earlier for earlier, later in pairwise(ends))
-        self._watches = [watch and watch.copy() for watch in last.watches]
-        self._counts = last.counts._replace(reasoning_tokens=last.counts.reasoning_tokens + said)
-        for piece in self._unread(written):
-            self._read(piece)
-
-    def forked(self, written: Written) -> Guards:
-        """Those of another that goes on behind what is written; these stay as they are."""
-        again = copy.copy(self)
-        again._reasoning_ends, again._arguments_ends = self._reasoning_ends[:], self._arguments_ends[:]
-        again._copies = self._copies[:]
-        again.cut(written)
-        return again
 
 
 def _verdict(guard: Guard, do: GuardAction, index: int, detail: str, written: Written, acts: Acts) -> Verdict:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar
+from weakref import WeakValueDictionary
 
 from realtime.guards.arrows import Arrows
 from realtime.guards.automaton import ALWAYS, GAPS, KINDS, Automaton, Bits, RegexError, gap
@@ -19,7 +20,7 @@ from realtime.guards.characters import NONE, Charset, is_in, kind_of
 LONGEST = 512  # characters of an expression
 MOST_STEPS = 64  # that one character may cost
 MOST_REMEMBERED = 4096  # steps, of one pattern; the table is begun anew then
-MOST_IN_ALL = 1 << 18  # steps and masks, of all patterns: some 50 MB at most
+MOST_IN_ALL = 1 << 16  # steps and masks, of all patterns: some 12 MB at most
 MOST_BACK = 4096  # characters that are looked back through
 START = 0
 
@@ -32,16 +33,22 @@ V = TypeVar("V")
 
 
 class Remembered(dict[K, V]):
-    """What one pattern remembers. Where all together have no room one forgets its own, and is slower."""
+    """What one pattern remembers. Where all together have no room the one that has most forgets it, so that
+    nobody's guards are slower for what another's are asked."""
 
     in_all = 0
+    _everybodys: ClassVar[WeakValueDictionary[int, Remembered[Any, Any]]] = WeakValueDictionary()
+
+    def __init__(self) -> None:
+        self._everybodys[id(self)] = self
 
     def remember(self, key: K, value: V) -> V:
-        if len(self) >= MOST_REMEMBERED or Remembered.in_all >= MOST_IN_ALL:
+        if len(self) >= MOST_REMEMBERED:
             self.forget()
-        if Remembered.in_all < MOST_IN_ALL:
-            self[key] = value
-            Remembered.in_all += 1
+        elif Remembered.in_all >= MOST_IN_ALL:
+            max(self._everybodys.values(), key=len).forget()
+        self[key] = value
+        Remembered.in_all += 1
         return value
 
     def forget(self) -> None:

@@ -14,7 +14,7 @@ from realtime.stream.stream import Stream
 
 KEPT_S = 300.0
 STREAM_LIMIT = 4_096
-BYTE_LIMIT = 64 << 20  # of tokens and events, of all that are kept
+BYTE_LIMIT = 20 << 20  # of tokens and events, of all that are kept
 NAME_LIMIT = 4_096  # names of streams that are kept no longer
 
 

@@ -80,8 +80,10 @@ class IncomingNews:
         news, entry = one.news, self._registry.by_number(one.news.stream)
         if entry is not None and entry.stream.reading:
             return NEWS_A_TURN
-        guarded = entry is not None and entry.stream.context.guards is not None
-        tokens = len(news.tokens) * (GUARDED_TOKEN if guarded else 1) + sum(map(_read, news.changes))
+        if entry is None or entry.stream.context.guards is None:
+            tokens = len(news.tokens) + sum(map(_read, news.changes))
+        else:  # what guards have to read again is more of it, and nothing behind it is in the same turn
+            tokens = NEWS_A_TURN if news.changes else GUARDED_TOKEN * len(news.tokens)
         return max(1, tokens, FINAL_NEWS if news.finish is not None else 0)
 
     def _take_in(self, some: list[StreamNews]) -> None:
@@ -102,12 +104,12 @@ class IncomingNews:
             self._observer.discarded(len(news.tokens))
             return
         stream = entry.stream
+        if stream.reading and news != api.News(news.stream):  # a fork: it reads first what it begins with
+            self._lines.more(one)
+            self._read_on(one)
+            return
         _count(entry.quota, news)
-        asked = stream.to_make
-        began_s = time.thread_time() if news.changes or asked is not None else None
         effective = self._receive(entry, news, now)
-        if began_s is not None and (paying := effective or ([asked] if asked else [])):
-            _charge(paying, time.thread_time() - began_s)
         for pending in effective:
             steps = max(0, output.step - pending.step)  # an end that was on its way answers a later cancel
             self._observer.steered(stream, pending.kind, steps, now - pending.received_s)
@@ -117,7 +119,9 @@ class IncomingNews:
             self._observer.guarded(stream, action)
         self._time_hold(entry)
         if stream.reading:
-            self._lines.more(one._replace(news=api.News(stream.number)))
+            self._read_on(one)
+        elif entry.reads_for:
+            entry.reads_for = []
         wake(stream)
         submission = self._serving.of_engine(engine.number)
         if news.tokens or news.changes:
@@ -125,7 +129,22 @@ class IncomingNews:
         elif news.admitted is not None and stream.out_of_credit:
             submission.preparing(engine, stream.number)
 
+    def _read_on(self, one: StreamNews) -> None:
+        """With its next news, be they none."""
+        self._lines.more(one._replace(news=api.News(one.news.stream)))
+
     def _receive(self, entry: LiveStream, news: api.News, now: float) -> list[PendingCommand]:
+        """Whoever asked for what takes effect in it pays, also where it is read long after."""
+        asked = entry.stream.to_make
+        if not (news.changes or entry.stream.reading):
+            return self._tell(entry, news, now)
+        began_s = time.thread_time()
+        effective = self._tell(entry, news, now)
+        entry.reads_for = effective or ([asked] if asked else entry.reads_for)
+        _charge(entry.reads_for, time.thread_time() - began_s)
+        return effective
+
+    def _tell(self, entry: LiveStream, news: api.News, now: float) -> list[PendingCommand]:
         """A mistake of ours ends the stream that it shows in, and no other."""
         stream = entry.stream
         try:
@@ -170,8 +189,14 @@ def _computed(change: api.AnyChange) -> int:
 
 
 def _read(change: api.AnyChange) -> int:
-    """What it weighs that injected tokens are read, which may be a part of a call."""
-    return change.count // READ_TOKENS if isinstance(change, api.Appended) else 0
+    """What it weighs that injected tokens are read, which may be a part of a call; or what guards read that
+    come with an adjustment."""
+    match change:
+        case api.Appended(count=tokens):
+            return tokens // READ_TOKENS
+        case api.Adjusted():
+            return NEWS_A_TURN
+    return 0
 
 
 def _charge(effective: list[PendingCommand], work_s: float) -> None:

@@ -16,6 +16,7 @@ from realtime.hub.ended_streams import EndedStreams
 from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.stream_key import StreamKey
 from realtime.refusal import Refusal
+from realtime.stream.pending_commands import PendingCommand
 from realtime.stream.stream import Stream
 from realtime.tenants.quota import StreamQuota
 
@@ -35,6 +36,7 @@ class LiveStream(Struct, eq=False):
     timeout: Timer | None = None
     grace: Timer | None = None  # until nobody need come back to it
     hold: Timer | None = None  # until its memory is released, while it waits for results of calls
+    reads_for: list[PendingCommand] = []  # what has it read what stands, and is paid for by whoever asked
     released: bool = False  # whether what was computed of it was given up, and is to be computed again
 
     @property

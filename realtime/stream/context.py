@@ -120,7 +120,7 @@ class Context:
         more. `by_guard`: what guards have done stands."""
         if not by_guard:
             self.acts.cut(index)
-        self._cut(index, None, () if ends else stops(self.params))
+        self._cut(index, None, () if ends else stops(self.params), ends=ends)
 
     def cut_behind(self, behind: int) -> int:
         """Of the tokens behind the prompt only so many stand. Returns how many of those are output."""
@@ -129,10 +129,10 @@ class Context:
         self._cut(index, injected, stops(self.params))
         return index
 
-    def _cut(self, index: int, injected: int | None, stop: tuple[str, ...]) -> None:
+    def _cut(self, index: int, injected: int | None, stop: tuple[str, ...], *, ends: bool = False) -> None:
         self.output.cut(index, stop, injected)
         self._grammar_starts = _starts_until(self._behind_prompt, self._grammar_starts)
-        if self.guards is not None:
+        if self.guards is not None and not ends:  # which read no more, and are cut where a fork begins
             self.guards.cut(self.output)
 
     # -- what guards have to say -----------------------------------------------------------------

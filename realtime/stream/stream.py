@@ -873,13 +873,16 @@ class Stream:
 
     @property
     def reading(self) -> bool:
-        """Whether it has not read all of what was injected, or of what it is to amend: with its next news, of
-        whatever, it reads on."""
-        spans = self.output.spans
-        return self.to_make is not None or (spans is not None and spans.reading)
+        """Whether it has not read all of what was injected, or of what it is to amend, or its guards of what
+        stands: with its next news, of whatever, it reads on."""
+        spans, guards = self.output.spans, self.context.guards
+        unread = (spans is not None and spans.reading) or (guards is not None and guards.reading)
+        return self.to_make is not None or unread
 
     def _read_on(self) -> None:
-        if self.output.spans is not None and self.output.spans.reading:
+        if self.context.guards is not None and self.context.guards.reading:
+            self.context.guards.read_on()
+        elif self.output.spans is not None and self.output.spans.reading:
             self.output.spans.read_on()
             self._put_beside(len(self.output), "")
 

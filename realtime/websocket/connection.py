@@ -192,6 +192,10 @@ class Connection:
         if not self.gone:
             self.gone = True
             self._hub.detach(self, self._cause)
+            # It and its peer know each other until garbage is looked for: streams must not wait for that.
+            self._live.clear()
+            self._woken.clear()
+            self._read_acks.forget_all()
 
     def _replace(self, session_id: str) -> None:
         """What this client said on its old connection, and was not read yet, must not be heard any more."""

@@ -40,6 +40,10 @@ class ReadAcks:
         while self._open and not self._open[0][1]:
             self._open.popleft()
 
+    def forget_all(self) -> None:
+        self._behind.clear()
+        self._open.clear()
+
     def sent(self, stream: Stream, tokens: int) -> None:
         self._behind[stream] = behind = self._behind.get(stream, 0) + tokens
         self._due = self._due or behind >= self._every

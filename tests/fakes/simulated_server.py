@@ -67,11 +67,11 @@ def toy_engine(size: EngineSize) -> Engine:
 class Timer:
     def __init__(self, due: float, call: Callable[[], None]) -> None:
         self.due = due
-        self.call = call
+        self.call: Callable[[], None] | None = call  # none once it is cancelled, as an event loop's
         self.cancelled = False
 
     def cancel(self) -> None:
-        self.cancelled = True
+        self.cancelled, self.call = True, None
 
 
 class Clock:
@@ -93,9 +93,9 @@ class Clock:
     def advance(self, seconds: float) -> None:
         self.now += seconds
         for alarm in sorted(self._alarms, key=lambda alarm: alarm.due):
-            if alarm.due <= self.now and not alarm.cancelled:
+            if alarm.due <= self.now and (call := alarm.call) is not None:
                 alarm.cancel()
-                alarm.call()
+                call()
         self._alarms = [alarm for alarm in self._alarms if not alarm.cancelled]
 
 
@@ -212,6 +212,7 @@ class SimulatedServer:
         self.foreign: set[str | None] = set()  # refs of frames about a stream that another listens to
         self.refused: set[str | None] = set()  # refs of frames that some listener was told no about
         self.transitions: set[tuple[State, State]] = set()  # that were seen
+        self.in_turns = False  # whether news that are for the event loop's next turn wait until time goes on
         self._states: dict[Stream, State] = {}
         for number in range(engines):
             self._introduce(number)
@@ -284,6 +285,8 @@ class SimulatedServer:
             for news in output.news:
                 self.counts.decoded[news.stream] += len(news.tokens)
             self.hub.receive_step(number, output)
+            if not self.in_turns:
+                self.hub._incoming.finish()
             self.look()
 
     def tick(self) -> None:

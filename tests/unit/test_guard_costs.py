@@ -68,6 +68,7 @@ def test_all_patterns_have_so_much_room_together_and_find_the_same_without_it(
     made = [Pattern(source) for source in HOSTILE]
     assert [pattern.find(START, text) for pattern in made] == expected
     assert Remembered.in_all <= before + 500
+    assert max(len(pattern._steps) for pattern in made) < 500, "the one that has most forgets"
     del made
     assert Remembered.in_all <= before, "it is given back"
 

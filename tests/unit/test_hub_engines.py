@@ -149,6 +149,7 @@ def test_the_news_of_a_crowd_are_taken_in_in_several_goes_and_none_is_lost(
     """They all end in one step, and somebody asks in between."""
     monkeypatch.setattr(incoming_news, "NEWS_A_TURN", 2 * incoming_news.FINAL_NEWS)
     server = SimulatedServer(SIZE, max_streams=4)
+    server.in_turns = True
     leaving, staying = RecordingListener(server), RecordingListener(server)
     for name in "abc":
         leaving.send(endless(name, on_disconnect="cancel"))
@@ -167,6 +168,7 @@ def test_the_news_of_a_crowd_are_taken_in_in_several_goes_and_none_is_lost(
 def test_what_an_engine_said_before_it_went_is_heard_before_that(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(incoming_news, "NEWS_A_TURN", 1)
     server, _ = opened()
+    server.in_turns = True
     listener = RecordingListener(server)
     for name in "ab":
         listener.send(start(name, params=Params(max_tokens=1, ignore_eos=True)))

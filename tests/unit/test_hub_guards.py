@@ -118,6 +118,7 @@ def test_no_more_is_decoded_than_a_few_tokens_ahead_of_what_they_have_read() -> 
 def test_others_have_their_turn_between_few_tokens_that_guards_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(incoming_news, "GUARDED_TOKEN", incoming_news.NEWS_A_TURN)
     server, reader = opened()
+    server.in_turns = True
     for name in "abc":
         reader.send(start(name, params=asked(VOWELS)))
     while not any(outputs := [len(stream.output) for stream in server.hub.streams]):
@@ -130,6 +131,7 @@ def test_others_have_their_turn_between_few_tokens_that_guards_read(monkeypatch:
 def test_others_do_not_wait_behind_what_guards_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(incoming_news, "GUARDED_TOKEN", incoming_news.NEWS_A_TURN)
     server, reader = opened()
+    server.in_turns = True
     for name in "abc":
         reader.send(start(name, params=asked(VOWELS)))
     reader.send(start("plain"))

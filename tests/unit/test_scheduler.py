@@ -143,6 +143,17 @@ def test_a_tenant_may_have_only_so_much_prefill_under_way(cap: int, admitted: bo
     assert other.admitted
 
 
+def test_what_a_step_completes_begins_beside_all_the_prefill_that_a_tenant_may_have_under_way() -> None:
+    driver = SchedulerDriver(tenant_prefill=40)
+    for stream in range(1, 5):
+        driver.decoding(stream)[0].inject([7] * 300)
+        driver.scheduler.update_ready(driver.scheduler.sequences[stream])
+    long, short = driver.add(8, 30), driver.add(9, 4)
+    batch = driver.step()
+    assert short.decoding, rows(batch)
+    assert not long.admitted
+
+
 def test_one_prompt_above_the_cap_runs_all_the_same() -> None:
     driver = SchedulerDriver(tenant_prefill=20)
     driver.add(1, 60)

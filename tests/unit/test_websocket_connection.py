@@ -89,6 +89,34 @@ async def test_a_stream_that_has_ended_is_soon_held_by_nobody(tokens: int) -> No
     await serving
 
 
+async def test_what_a_connection_leaves_behind_does_not_wait_until_garbage_is_looked_for() -> None:
+    """That is minutes later, and streams may hold much."""
+    server, wire = SimulatedServer(SIZE, window=64), Client()
+    serving = asyncio.create_task(serve(wire, server.hub, CALLER, PayerWork(), LIMITS, {}, Observer()))  # type: ignore[arg-type]
+    gc.collect()
+    gc.disable()
+    try:
+        wire.say(start("one", params=Params(ignore_eos=True), on_disconnect="cancel"))
+        await wire.started.get()
+        server.tick()
+        (left,) = (weakref.ref(stream) for stream in server.hub.streams)
+        wire.hang_up()
+        await serving
+        while server.hub.streams:
+            server.tick()
+        server.clock.advance(KEPT_S + 1)
+        other = Client()
+        serving = asyncio.create_task(
+            serve(other, server.hub, CALLER, PayerWork(), LIMITS, {}, Observer())  # type: ignore[arg-type]
+        )
+        await play(server, other, start("last", params=Params(max_tokens=1)))
+        assert left() is None
+        other.hang_up()
+        await serving
+    finally:
+        gc.enable()
+
+
 async def test_what_many_streams_have_to_say_is_written_in_pieces_and_all_of_it_before_a_close(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
