@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
+from openai import AsyncOpenAI
 
 from tests.fakes.adapters import lora
 from tests.fakes.tiny_models import tiny_folder
 from tests.server.independent_client import Client, Stream, client_of
-from tests.server.server_process import POLL_S, Metrics, Served, serving_models
+from tests.server.server_process import PATIENCE_S, POLL_S, Metrics, Served, serving_models
 
 GREEDY = {"ignore_eos": True, "temperature": 0, "max_tokens": 40}
 FILE = """
@@ -82,6 +84,31 @@ async def test_each_start_has_its_model_and_a_cold_one_says_that_it_is_loaded(se
         (paused,) = (event for event in again.events if event["type"] == "paused")
         assert paused["eta_ms"] > 0
         assert again.text == streams[2].text
+
+
+@pytest.mark.parametrize("door", ["chat", "completions"])
+async def test_who_will_not_wait_is_refused_by_openais_doors_and_may_ask_again(
+    served: Served, door: str
+) -> None:
+    await alone(served)
+    async with AsyncOpenAI(base_url=f"{served.http}/v1", api_key="none", max_retries=0) as client:
+
+        async def asked() -> Any:
+            one = {"model": "small", "max_tokens": 4, "extra_body": {"on_cold": "refuse", "ignore_eos": True}}
+            if door == "completions":
+                return await client.completions.create(prompt="Hello", **one)  # type: ignore[call-overload]
+            one["messages"] = [{"role": "user", "content": "Hello"}]
+            return await client.chat.completions.create(**one)  # type: ignore[call-overload]
+
+        with pytest.raises(openai.InternalServerError) as refused:
+            await asked()
+        assert (refused.value.status_code, refused.value.code) == (503, "model_loading")
+        assert int(refused.value.response.headers["retry-after"]) > 0
+        async with asyncio.timeout(PATIENCE_S):
+            while (await states(served))["small"] != "ready":  # noqa: ASYNC110 - of another process
+                await asyncio.sleep(POLL_S)
+        answer = await asked()
+        assert answer.usage.completion_tokens == 4
 
 
 async def test_a_paused_streams_model_goes_and_comes_back(served: Served) -> None:
