@@ -339,6 +339,7 @@ export type Attach = {
     type: "attach";
     request_id: string;
     after: number;
+    epoch?: number;
 };
 export type Replace = {
     type: "replace";
@@ -530,6 +531,7 @@ export type Snapshot = StreamEventFields & {
     paused?: PauseReason;
     reasoning?: string;
     tool_calls?: Call[];
+    epoch?: number;
 };
 export type Final = StreamEventFields & {
     type: "final";
@@ -595,6 +597,7 @@ export type Attached = {
     request_id: string;
     pending?: string[];
     ref?: string;
+    epoch?: number;
 };
 export type Pong = {
     type: "pong";

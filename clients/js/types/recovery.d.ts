@@ -7,9 +7,12 @@
 export function openingFrame(frame: OpeningFrame, reconnectMs: number, { max_grace_ms }: Pick<Limits, "max_grace_ms">): OpeningFrame;
 /**
  * A start is sent again as it was; an attach asks for what came after event `seq`.
- * @param {PendingFrame} pending @param {number} seq @param {number} reconnectMs
+ * @param {PendingFrame} pending @param {{seq: number, epoch: number}} last @param {number} reconnectMs
  */
-export function reopeningFrame(pending: PendingFrame, seq: number, reconnectMs: number): PendingFrame;
+export function reopeningFrame(pending: PendingFrame, { seq, epoch }: {
+    seq: number;
+    epoch: number;
+}, reconnectMs: number): PendingFrame;
 /**
  * @typedef {object} DeliveryState What is known of a frame that has no answer yet.
  * @property {boolean} sentHere it has been sent over this very connection

@@ -24,6 +24,7 @@ export class StreamCore {
     /** @type {number | null} */ promptTokens: number | null;
     /** @type {Params} */ params: Params;
     /** @type {Final | null} */ final: Final | null;
+    epoch: number;
     /** @type {PauseReason | null} */ pauseReason: PauseReason | null;
     /** All text that has come and still stands, taken or not. */
     text: string;
