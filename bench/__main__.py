@@ -24,6 +24,7 @@ MEASUREMENTS = (
     "blocks",
     "sampling",
     "decode",
+    "used_cache",
     "drafts",
     "perplexity",
     "structure",

@@ -16,7 +16,6 @@ from functools import partial
 from importlib.util import find_spec
 from itertools import count
 
-from bench import used_cache
 from bench.contestants import (
     Contestant,
     Prompts,
@@ -28,7 +27,6 @@ from bench.contestants import (
     websocket,
 )
 from bench.result_tables import Figure
-from bench.used_cache import Bench
 
 STREAM_COUNTS = (1, 8, 32)
 ROUNDS = 3
@@ -101,10 +99,8 @@ def measure() -> list[Figure]:
     # One after the other, and one at a time in memory: these machines are small.
     answers: Answers = {}
     for name, weights in (("engine", "auto"), ("engine in f32", "f32")):
-        engine, hello = default_engine(weights)
+        engine, _ = default_engine(weights)
         answers |= contest(name, partial(engine_times, engine))
-        if name == "engine":
-            used = used_cache.figures(Bench(engine.runner, hello.vocab, engine.cache.total, hello.block))
         del engine
     with websocket() as served:
         answers |= contest("WebSocket", served)
@@ -114,7 +110,7 @@ def measure() -> list[Figure]:
         for width in ("f32", "q8"):
             with llama_cpp(width) as peer:
                 answers |= contest(f"llama.cpp in {width}", peer)
-    return [*_figures(answers), *used]
+    return list(_figures(answers))
 
 
 def _figures(answers: Answers) -> Iterator[Figure]:

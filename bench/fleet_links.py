@@ -29,7 +29,7 @@ from engine.listening.socket_door import SocketDoor
 from realtime.certificates import Certificates
 from realtime.config import Options
 from realtime.fleet import places
-from realtime.fleet.watched_engine import WatchedEngine
+from realtime.fleet.watched_engine import News, WatchedEngine
 from tests.fakes.certificates import Authority
 from tests.fakes.engine_links import HELLO
 
@@ -116,7 +116,7 @@ class Gateway:
             await engine.close()
         return cost_s / steps * 1e6
 
-    def _hear(self, output: api.StepOutput) -> None:
+    def _hear(self, news: News) -> None:
         self._steps += 1
 
 

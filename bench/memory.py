@@ -4,6 +4,9 @@ when nobody has wanted anything for a while.
 A page that several processes share counts in parts, one for each of them, so that the sum is what the machine
 gives. The peer is llama.cpp's server, where the package xllamacpp is installed, with the same weights
 in the same width: with as much context as the whole of our KV cache, and as one stream's.
+
+It ends in a few minutes on whatever machine: the burst is cut short when its time is up, and everything that
+is waited for has a limit.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from engine.model.loading import DEFAULT_MODEL, resolve
 
 STREAMS, PROMPT, TOKENS = 64, 448, 64
 CONTEXT, BLOCK = 8192, 16  # of a stream of the default model, and of the KV cache
-IDLE_S, PATIENCE_S = 20, 120
+IDLE_S, BURST_S, PATIENCE_S = 20, 100, 60
 MB = 1e6
 PEER = """
 import os, sys, xllamacpp
@@ -51,26 +54,41 @@ def part_of(pid: int) -> int:
 def engine_processes(server: int) -> list[int]:
     """The engine and its spare, the elder first, once both are there."""
     children = Path(f"/proc/{server}/task/{server}/children")
+    until = time.monotonic() + PATIENCE_S
     while len(found := children.read_text().split()) < 2:
+        assert time.monotonic() < until, "there is no spare"
         time.sleep(0.1)
     return sorted(map(int, found))
 
 
 async def burst(server: ServerProcess) -> None:
+    """All at once, for as long as the time allows."""
     async with server.connect() as socket:
         for row in range(STREAMS):
             prompt = [(7919 * row + 31 * at) % 40_000 + 10 for at in range(PROMPT)]
             params = {"temperature": 0, "ignore_eos": True, "max_tokens": TOKENS}
             start = {"type": "start", "request_id": f"{row}", "prompt": prompt, "params": params}
             await socket.send(json.dumps(start))
-        finals = 0
-        while finals < STREAMS:
-            finals += json.loads(await socket.recv())["type"] == "final"
+        live = {f"{row}" for row in range(STREAMS)}
+        until = time.monotonic() + BURST_S
+        cut_short = False
+        while live:
+            event = json.loads(await socket.recv())
+            if event["type"] == "final":
+                live.remove(event["request_id"])
+            if not cut_short and time.monotonic() > until:
+                cut_short = True
+                for stream in live:
+                    await socket.send(json.dumps({"type": "cancel", "request_id": stream}))
+
+
+def cached_blocks(server: ServerProcess) -> int:
+    return int(server.metrics()['midstream_kv_blocks{state="cached"}'])
 
 
 def wait_until_given_back(server: ServerProcess) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while server.metrics()['midstream_kv_blocks{state="cached"}']:
+    until = time.monotonic() + IDLE_S + PATIENCE_S
+    while cached_blocks(server):
         assert time.monotonic() < until, "cached blocks were not given back"
         time.sleep(1)
 
@@ -83,13 +101,13 @@ def measure() -> list[Figure]:
         at_start, *others = (part_of(pid) for pid in (engine, gateway, spare))
         together = at_start + sum(others)
         asyncio.run(burst(server))
-        behind = part_of(engine)
+        behind, cached = part_of(engine), cached_blocks(server) * BLOCK
         wait_until_given_back(server)
         at_rest = part_of(engine)
         blocks = int(server.metrics()['midstream_kv_blocks{state="free"}'])
     figures = [
         Figure("the engine at its start", at_start / MB, "MB", f"<= {weights / MB + 350:.0f}"),
-        Figure(f"the engine behind {STREAMS} long streams", behind / MB, "MB"),
+        Figure(f"the engine behind {STREAMS} streams, {cached:,} tokens cached", behind / MB, "MB"),
         Figure(
             f"the engine when they are idle for {IDLE_S} s",
             at_rest / MB,
@@ -119,7 +137,7 @@ def llama_cpp(context: int) -> int | None:
         str(context),
         str(max(1, context // CONTEXT)),
     ]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=PATIENCE_S)
     return shared_out_bytes(done.stdout)
 
 

@@ -3,17 +3,21 @@
 A cache is used once it has turned over five times, by chats of all lengths. What they compute does not matter
 for where their blocks lie, so it is left out: their steps go through the engine, and through no model. The
 same holds for the prompts of the streams that are measured; their decode steps are real.
+
+`python -m bench.used_cache 4000` measures streams that know so many tokens alone.
 """
 
 from __future__ import annotations
 
 import random
 import statistics
+import sys
 from collections.abc import Sequence as Rows
 
 import torch
 from torch import Tensor
 
+from bench.contestants import default_engine
 from bench.result_tables import Figure
 from engine import api
 from engine.engine import Engine
@@ -96,9 +100,14 @@ class Bench:
         engine.step()
 
 
-def figures(bench: Bench) -> list[Figure]:
+def measure(contexts: Rows[int] = CONTEXTS) -> list[Figure]:
+    engine, hello = default_engine("auto")
+    return figures(Bench(engine.runner, hello.vocab, engine.cache.total, hello.block), contexts)
+
+
+def figures(bench: Bench, contexts: Rows[int]) -> list[Figure]:
     used, found = bench.used(), []
-    for context in CONTEXTS:
+    for context in contexts:
         for rows in ROWS:
             if rows * (context + bench._block_size) > bench._blocks * bench._block_size:
                 continue
@@ -110,3 +119,9 @@ def figures(bench: Bench) -> list[Figure]:
             name = f"decode step on a used cache, {rows} streams of {context} tokens"
             found.append(Figure(name, used_s * 1e3, "ms", "<= 1.1 x", used_s / fresh_s, "a fresh one"))
     return found
+
+
+if __name__ == "__main__":
+    from bench.__main__ import report
+
+    sys.exit(report(measure([int(context) for context in sys.argv[1:]] or CONTEXTS)))

@@ -81,6 +81,17 @@ class Command(Struct, tag=True, array_like=True, frozen=True):
     stream: int
 
 
+class Keep(Struct, array_like=True, frozen=True):
+    """By which a stream outlives its gateway, where an engine keeps streams: another adopts it by its `key`.
+    The `record` is what that needs to know of it, in words that are none of an engine's; none where it cannot
+    be built from what its engine was told. `moves`: engines that it was submitted to before."""
+
+    key: bytes
+    record: bytes
+    grace_s: float = 0.0  # for which it waits to be adopted
+    moves: int = 0
+
+
 class Submit(Command, frozen=True):
     """Begin a stream. `tokens` are all known tokens: the prompt, and when a stream is rebuilt, what
     followed it."""
@@ -98,6 +109,7 @@ class Submit(Command, frozen=True):
     grammar_starts: tuple[int, ...] = (0,)  # tokens behind the prompt before each beginning of the grammar
     bans: list[tuple[int, int]] = []  # (output index, token that may not stand there)
     yields: bool = False  # while its tokens are computed, prompts leave those who decode most of their pace
+    keep: Keep | None = None
 
 
 class Grant(Command, frozen=True):
@@ -148,7 +160,22 @@ class TellBlocks(Struct, tag=True, array_like=True, frozen=True):
     """Tell which full blocks may be found again: next all of them, and from then on what changes."""
 
 
-AnyCommand = StreamCommand | TellBlocks
+class Note(Command, frozen=True):
+    """Something that its gateway was told, in words that are none of an engine's, when it had heard so many
+    news of the stream: kept for whoever adopts it."""
+
+    heard: int
+    told: bytes
+
+
+class Adopt(Command, frozen=True):
+    """Give a stream that is kept, by its key, to whoever says this, under this number. Answered by
+    Adopted."""
+
+    key: bytes
+
+
+AnyCommand = StreamCommand | TellBlocks | Note | Adopt
 
 
 # -- up: what became of them -----------------------------------------------------------------------
@@ -274,6 +301,57 @@ class StepOutput(Struct, tag=True, array_like=True):
     blocks: BlockNews | None = None  # where they were asked for
 
 
+class TokensTold(Struct, tag=True, array_like=True, frozen=True):
+    """News that were of one token each."""
+
+    at: float  # when the first was told, by the wall's clock
+    index: int  # of the first
+    tokens: bytes  # as engine.int32 has them
+
+
+class NewsTold(Struct, tag=True, array_like=True, frozen=True):
+    """Any other, as it was told."""
+
+    at: float
+    news: bytes
+
+
+class NoteTaken(Struct, array_like=True, frozen=True):
+    at: float
+    heard: int
+    told: bytes
+
+
+class Journal(Struct, array_like=True, frozen=True):
+    """All that a kept stream's gateway was told and said of it. A `record` of none: it cannot be built
+    again."""
+
+    record: bytes
+    moves: int
+    adoptions: int  # with this one
+    began: float
+    prompt: bytes  # as engine.int32 has tokens
+    credit: int  # the last that was granted
+    notes: list[NoteTaken]
+    news: list[TokensTold | NewsTold]
+    commands: int  # that have come for it, but Submit and Grant
+    digest: int  # CRC-32 of those, which its gateway is to have said again
+
+
+class Adopted(Struct, tag=True, array_like=True, frozen=True):
+    """The stream is whose asked for it, and what is told of it from now on follows its journal; or there is
+    none of this key."""
+
+    stream: int
+    journal: Journal | None = None
+
+
+class Moved(Struct, tag=True, array_like=True, frozen=True):
+    """Another gateway has adopted the stream: this one hears no more of it."""
+
+    stream: int
+
+
 class Hello(Struct, tag=True, array_like=True):
     """The first message up: what this engine serves."""
 
@@ -293,6 +371,7 @@ class Hello(Struct, tag=True, array_like=True):
     exact: bool = False  # whether a stream's tokens follow from its own start and steering alone
     weights: str = ""  # how wide they are
     products: str = "torch"  # or ggml: by which library they are multiplied
+    keeps: bool = False  # whether streams may outlive their gateway
 
 
 class Outline(Struct, tag=True, array_like=True):
@@ -324,7 +403,7 @@ class Leaving(Struct, tag=True, array_like=True):
     """The engine was told to end: no stream is to blame for it."""
 
 
-AnyMessage = Starting | Prepared | Hello | StepOutput | Failed | Leaving
+AnyMessage = Starting | Prepared | Hello | StepOutput | Adopted | Moved | Failed | Leaving
 
 # -- down, where an engine listens: first of all ---------------------------------------------------
 

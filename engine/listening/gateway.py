@@ -9,11 +9,13 @@ import hmac
 import logging
 import threading
 from typing import TYPE_CHECKING, Protocol
+from weakref import WeakValueDictionary
 
 import msgspec
 
 from engine import api
 from engine.listening import limits
+from engine.listening.kept_streams import KeptStream
 
 if TYPE_CHECKING:
     from engine.listening.listener import Listener
@@ -45,6 +47,8 @@ class Gateway:
     def __init__(self, listener: Listener, connection: Connection) -> None:
         self.joined = False
         self.streams = dict[int, int]()  # the engine's number of each, by its own
+        # Those of its streams that have ended, and are kept: as long as they are.
+        self.ended = WeakValueDictionary[int, KeptStream[Gateway]]()
         self.queue = threading.Semaphore(QUEUE)
         self._listener = listener
         self._connection = connection
@@ -82,6 +86,10 @@ class Gateway:
         if self._connection.unsent > limits.MOST_UNSENT:
             log.warning("a gateway has not taken %d MiB, and is hung up on", limits.MOST_UNSENT >> 20)
             self._connection.abort()
+
+    def answer(self, message: api.Adopted | api.Moved) -> None:
+        """Behind all that was told before."""
+        self._connection.write(msgspec.msgpack.encode(message))
 
     def leave(self) -> None:
         self._connection.write(msgspec.msgpack.encode(api.Leaving()))

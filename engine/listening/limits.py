@@ -11,3 +11,7 @@ MOST_STRANGERS = 64  # connections at a time that have not said it
 IDLE_S, BETWEEN_S, QUESTIONS = 5, 2, 3
 UNTAKEN_S = IDLE_S + BETWEEN_S * QUESTIONS
 MOST_UNSENT = 64 << 20  # bytes, for a gateway that does not read: its streams' credit makes far fewer
+# Streams that outlive their gateway: what is remembered of each, and of all, also of those that have ended.
+JOURNAL_BYTES, JOURNALS_BYTES = 1 << 20, 128 << 20
+ENDED_S = 300.0  # for which one that has ended can be adopted
+MOST_GRACE_S = 3600.0

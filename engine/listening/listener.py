@@ -2,8 +2,8 @@
 
 What goes up and down is what goes through a pipe, once a gateway has shown the shared token. Each numbers its
 streams as it likes, and knows nothing of the others': the engine's own numbers are given here. A gateway's
-streams go when it goes. This knows gateways, and of commands only whose streams they are for; by what they
-come is their door's business.
+streams go when it goes, but those that are kept wait for another to adopt them. This knows gateways, and of
+commands only whose streams they are for; by what they come is their door's business.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ import msgspec
 from msgspec.structs import replace
 
 from engine import api
+from engine.listening import limits
 from engine.listening.gateway import Gateway
+from engine.listening.kept_streams import KeptStream, KeptStreams
 
 log = logging.getLogger("engine")
 
@@ -48,10 +50,11 @@ class Door(Protocol):
 
 
 class Owner(NamedTuple):
-    """Whose a stream is, and its number there."""
+    """Whose a stream is, if it is anybody's, and its number there."""
 
-    gateway: Gateway
+    gateway: Gateway | None
     number: int
+    kept: KeptStream[Gateway] | None = None
 
 
 class Listener:
@@ -63,11 +66,14 @@ class Listener:
     ) -> None:
         """When it returns, gateways may join. Raises DoorError."""
         self.token = token
-        self.hello = msgspec.msgpack.encode(hello)
+        self.hello = msgspec.msgpack.encode(replace(hello, keeps=True))
         self._send = send
         self._door = door
         self._gateways = dict[Gateway, None]()  # that have joined
+        # A stream's news are told and kept in one moment, or adopted in one: both threads change these.
+        self._lock = threading.Lock()
         self._owners = dict[int, Owner]()  # of the streams that the engine knows, also of who is gone
+        self._kept = KeptStreams[Gateway]()
         self._numbers = itertools.count()
         self._unsaid = 0  # connections that were refused
         self._silent_until_s = 0.0
@@ -82,12 +88,17 @@ class Listener:
     def emit(self, output: api.StepOutput) -> None:
         """A step's news, from the engine's thread: to each gateway those of its streams. Nobody waits for one
         that takes nothing."""
-        shares = {gateway: list[api.News]() for gateway in list(self._gateways)}
-        for news in output.news:
-            owner = self._owner(news)
-            if owner is not None and owner.gateway in shares:
-                news.stream = owner.number
-                shares[owner.gateway].append(news)
+        with self._lock:
+            shares = {gateway: list[api.News]() for gateway in list(self._gateways)}
+            for news in output.news:
+                owner = self._owner(news)
+                if owner is None:
+                    continue
+                if owner.kept is not None:
+                    self._kept.tell(owner.kept, news, time.time())
+                if owner.gateway is not None and owner.gateway in shares:
+                    news.stream = owner.number
+                    shares[owner.gateway].append(news)
         for gateway, share in shares.items():
             gateway.queue.acquire()
             told = msgspec.msgpack.encode(replace(output, news=share))
@@ -98,8 +109,10 @@ class Listener:
         if news.finish is None or news.finish.held:
             return self._owners.get(news.stream)
         owner = self._owners.pop(news.stream, None)
-        if owner is not None and owner.gateway.streams.get(owner.number) == news.stream:
+        if owner is not None and owner.gateway and owner.gateway.streams.get(owner.number) == news.stream:
             del owner.gateway.streams[owner.number]
+            if owner.kept is not None:
+                owner.gateway.ended[owner.number] = owner.kept
         return owner
 
     def leave(self) -> None:
@@ -139,31 +152,97 @@ class Listener:
             self._unsaid, self._silent_until_s = 0, now + SAID_EVERY_S
 
     def take(self, gateway: Gateway, commands: list[api.AnyCommand]) -> None:
-        said = list[api.AnyCommand]()
-        for command in commands:
-            if isinstance(command, api.TellBlocks):
-                said.append(command)
-                continue
-            if isinstance(command, api.Submit):
-                number = gateway.streams[command.stream] = next(self._numbers)
-                self._owners[number] = Owner(gateway, command.stream)
-            elif (known := gateway.streams.get(command.stream)) is not None:
-                number = known
-            else:
-                continue  # it has ended, and that news is on its way
-            said.append(replace(command, stream=number))
+        with self._lock:
+            said = [one for command in commands for one in self._for_engine(gateway, command)]
         self._send(said)
+
+    def _for_engine(self, gateway: Gateway, command: api.AnyCommand) -> list[api.AnyCommand]:
+        """What the engine is told of it, by its own numbers."""
+        match command:
+            case api.TellBlocks():
+                return [command]
+            case api.Submit():
+                return self._submit(gateway, command)
+            case api.Adopt():
+                gateway.answer(self._adopt(gateway, command))
+                return []
+        number = gateway.streams.get(command.stream)
+        kept = gateway.ended.get(command.stream) if number is None else self._owners[number].kept
+        if kept is not None and isinstance(command, api.Note):
+            self._kept.note(kept, command, time.time())
+        elif kept is not None:
+            kept.journal.take(command)
+        if number is None or isinstance(command, api.Note):
+            return []  # where it has ended, that news is on its way
+        return [replace(command, stream=number)]
+
+    def _submit(self, gateway: Gateway, submit: api.Submit) -> list[api.AnyCommand]:
+        number = gateway.streams[submit.stream] = next(self._numbers)
+        kept, before = None, list[api.AnyCommand]()
+        if (keep := submit.keep) is not None:
+            former = self._kept.find(keep.key, time.time())
+            if former is not None and former.is_orphan and former.number is not None:
+                before.append(api.Cancel(former.number))  # its gateway has come again, and begins it anew
+            kept = self._kept.begin(submit, keep, gateway, number, time.time())
+        self._owners[number] = Owner(gateway, submit.stream, kept)
+        return [*before, replace(submit, stream=number, keep=None)]
+
+    def _adopt(self, gateway: Gateway, adopt: api.Adopt) -> api.Adopted:
+        """Whoever asks for it has it from now on, if it can be built again."""
+        kept = self._kept.find(adopt.key, time.time())
+        if kept is None:
+            return api.Adopted(adopt.stream)
+        if kept.journal.whole:
+            kept.journal.adoptions += 1
+            former, kept.owner = kept.owner, gateway
+            if kept.number is not None:
+                left = self._owners[kept.number].number
+                self._owners[kept.number] = Owner(gateway, adopt.stream, kept)
+                gateway.streams[adopt.stream] = kept.number
+                if former is not None and former.streams.pop(left, None) is not None:
+                    former.answer(api.Moved(left))
+        return api.Adopted(adopt.stream, kept.journal.told())
 
     def dismiss(self, gateway: Gateway) -> None:
         if gateway not in self._gateways:
             return
-        del self._gateways[gateway]
-        left = list(gateway.streams.values())
-        log.info("a gateway is gone, and its %d streams with it", len(left))
-        if left:
-            self._send([api.Cancel(stream) for stream in left])
+        with self._lock:
+            del self._gateways[gateway]
+            left = list(gateway.streams.values())
+            orphans = [number for number in left if self._let_wait(number)]
+        log.info(
+            "a gateway is gone, and %d of its streams with it: %d wait for another",
+            len(left) - len(orphans),
+            len(orphans),
+        )
+        waiting = set(orphans)
+        gone: list[api.AnyCommand] = [api.Cancel(number) for number in left if number not in waiting]
+        if gone:
+            self._send(gone)
         if self._leaving and not self._gateways:
             self._left.set()
+
+    def _let_wait(self, number: int) -> bool:
+        """For another gateway, if one can adopt it."""
+        owner = self._owners[number]
+        kept = owner.kept
+        if kept is None or not kept.journal.whole:
+            return False
+        kept.owner = None
+        self._owners[number] = owner._replace(gateway=None)
+        grace_s = min(kept.journal.keep.grace_s, limits.MOST_GRACE_S)
+        self._loop.call_later(grace_s, self._abandon, kept, kept.journal.adoptions)
+        return True
+
+    def _abandon(self, kept: KeptStream[Gateway], adoptions: int) -> None:
+        """Nobody has come for it."""
+        with self._lock:
+            if not kept.is_orphan or kept.journal.adoptions != adoptions:
+                return
+            self._kept.drop(kept)
+            number = kept.number
+        if number is not None:
+            self._send([api.Cancel(number)])
 
     def _leave(self) -> None:
         self._leaving = True

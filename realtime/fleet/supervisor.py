@@ -16,7 +16,7 @@ from engine import api
 from realtime.backoff import Backoff
 from realtime.fleet.served_models import ServedModels
 from realtime.fleet.spare import FIRST_WAIT_S, Spare
-from realtime.fleet.watched_engine import Connect, EngineFailed, WatchedEngine
+from realtime.fleet.watched_engine import Connect, EngineFailed, News, WatchedEngine
 from realtime.hub.hub import Hub
 from realtime.hub.models import KnownModel
 from realtime.hub.observers import Observer
@@ -75,7 +75,7 @@ class Supervisor:
         self._engine = engine = spare or WatchedEngine(self._connect)
         try:
             hello = await engine.open(
-                self._receive_step,
+                self._receive_news,
                 self._receive_close,
                 answer_s=self._patience.answer_s,
                 start_silence_s=self._patience.start_s,
@@ -85,7 +85,7 @@ class Supervisor:
             if engine.closed.is_set():
                 raise EngineFailed("its process ended as soon as it was ready")
             self._observer.engine_ready(self._number, hello)
-            self._hub.engine_ready(self._number, model, hello.block)
+            self._hub.engine_ready(self._number, model, hello.block, keeps=hello.keeps)
         except BaseException:
             engine.give_up()
             raise
@@ -166,9 +166,16 @@ class Supervisor:
             else:
                 return
 
-    def _receive_step(self, output: api.StepOutput) -> None:
-        if self._up.is_set():  # before that it has been given nothing, and has no news
-            self._hub.receive_step(self._number, output)
+    def _receive_news(self, news: News) -> None:
+        if not self._up.is_set():
+            return  # it has been given nothing yet, and has no news
+        match news:
+            case api.StepOutput():
+                self._hub.receive_step(self._number, news)
+            case api.Adopted():
+                self._hub.receive_adopted(self._number, news)
+            case api.Moved(stream=stream):
+                self._hub.stream_moved(self._number, stream)
 
     def _receive_close(self, engine: WatchedEngine) -> None:
         if engine is self._engine and self._up.is_set():

@@ -33,6 +33,7 @@ class Link(Protocol):
     async def close(self) -> None: ...
 
 
+News = api.StepOutput | api.Adopted | api.Moved
 Connect = Callable[[Callable[[api.AnyMessage], None], Callable[[], None]], Link]
 
 
@@ -44,7 +45,7 @@ class WatchedEngine:
         self.prepared = False  # whether it has loaded what any model needs, and waits
         self.closed = asyncio.Event()
         self.spent = asyncio.Event()  # opened, or closed: a spare no more
-        self._on_step: Callable[[api.StepOutput], None] | None = None
+        self._on_news: Callable[[News], None] | None = None
         self._on_closed: Callable[[WatchedEngine], None] | None = None
         self._spoke = asyncio.Event()
         self._hello: api.Hello | None = None
@@ -56,7 +57,7 @@ class WatchedEngine:
 
     async def open(
         self,
-        on_step: Callable[[api.StepOutput], None],
+        on_news: Callable[[News], None],
         on_closed: Callable[[WatchedEngine], None],
         *,
         answer_s: float,
@@ -64,7 +65,7 @@ class WatchedEngine:
     ) -> api.Hello:
         """Have it load its model. While it does it says so now and then; one that was prepared does at once,
         within `answer_s`. Raises EngineFailed. `on_closed` is told once that it is no engine any more."""
-        self._on_step, self._on_closed = on_step, on_closed
+        self._on_news, self._on_closed = on_news, on_closed
         self.spent.set()
         await self._link.open()
         patience_s = answer_s if self.prepared else start_silence_s
@@ -125,9 +126,9 @@ class WatchedEngine:
                 self.prepared = True
                 if not self.spent.is_set():
                     log.info("a spare engine stands ready")
-            case api.StepOutput():
-                assert self._on_step is not None, "nothing is computed before it is opened"
-                self._on_step(message)
+            case api.StepOutput() | api.Adopted() | api.Moved():
+                assert self._on_news is not None, "nothing is computed before it is opened"
+                self._on_news(message)
             case api.Hello():
                 self._hello = message
             case api.Failed(message=why):

@@ -17,6 +17,7 @@ from realtime.hub.registry import LiveStream, StreamRegistry, Timer
 from realtime.hub.slices import Slices
 from realtime.hub.stream_accounts import StreamAccounts
 from realtime.hub.subscriptions import Subscriptions
+from realtime.hub.told import Abandoned, Detached
 from realtime.hub.waking import Wake, Waking
 from realtime.stream.stream import Stream
 
@@ -88,23 +89,35 @@ class Departures:
         account = self._accounts.unread(entry.key.tenant)
         stream.use_account(account)
         if account.over_limit:
-            stream.abandon(self._clock(), entry.step)
+            self._end(entry)
         else:
             stream.detach(self._clock(), entry.step)
+            entry.note(Detached())
         if stream.on_disconnect != "cancel":
             self._begin_grace(entry, left.number, wake)
         wake(stream)
+
+    def await_somebody(self, entry: LiveStream) -> None:
+        """It was adopted, and nobody listens to it yet."""
+        entry.stream.use_account(self._accounts.unread(entry.key.tenant))
+        with self._waking() as wake:
+            self._begin_grace(entry, next(self._numbers), wake)
+            wake(entry.stream)
 
     def _begin_grace(self, entry: LiveStream, left_by: int, wake: Wake) -> None:
         """It waits for somebody who comes back; those that must not end, since too many do."""
         grace_s = min(entry.stream.grace_s, self._max_grace_s)
         entry.grace = self._call_later(grace_s, partial(self._abandon, entry))
         for crowded_out in self._registry.detach(entry, left_by):
-            crowded_out.stream.abandon(self._clock(), crowded_out.step)
+            self._end(crowded_out)
             wake(crowded_out.stream)
 
     def _abandon(self, entry: LiveStream) -> None:
         """Nobody came back."""
         with self._waking() as wake:
-            entry.stream.abandon(self._clock(), entry.step)
+            self._end(entry)
             wake(entry.stream)
+
+    def _end(self, entry: LiveStream) -> None:
+        entry.stream.abandon(self._clock(), entry.step)
+        entry.note(Abandoned())

@@ -11,6 +11,7 @@ turn, and meanwhile the frames for that stream, and for no other, queue up behin
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ from msgspec.structs import replace
 from engine import api
 from midstream import protocol
 from midstream.protocol import MAX_MILLISECONDS, StreamFrame
+from realtime.hub.adoptions import Adoptions
 from realtime.hub.decoded_turns import DecodedTurns
 from realtime.hub.departures import Departures
 from realtime.hub.frame_tokenizing import brings_text, start_digest, text_length, tokenize
@@ -34,6 +36,7 @@ from realtime.hub.starting import StreamStarter
 from realtime.hub.stream_accounts import StreamAccounts
 from realtime.hub.stream_key import StreamKey
 from realtime.hub.subscriptions import Subscriptions
+from realtime.hub.told import TimedOut
 from realtime.hub.waking import Waking
 from realtime.refusal import Refusal
 from realtime.stream.outbox import OutgoingEvent
@@ -90,7 +93,22 @@ class Hub:
         waking = self._waking = Waking(self._subscriptions, retire=self._retire, flush=self.flush)
         timing = (self._clock, self._call_later)
         self.serving = Serving(self.models, self._registry, observer, send, waking, self._quotas, *timing)
-        self._incoming = IncomingNews(self._registry, self.serving, self._turns, observer, waking, *timing)
+        next_number = partial(next, itertools.count())
+        self._adoptions = Adoptions(
+            self._registry,
+            self.serving,
+            self._quotas,
+            observer,
+            self._clock,
+            time.time,
+            next_number,
+            self._take_in,
+            window=window,
+        )
+        take_news = self._adoptions.take_news
+        self._incoming = IncomingNews(
+            self._registry, self.serving, self._turns, observer, waking, take_news, *timing
+        )
         self._departures = Departures(
             self._registry,
             self._subscriptions,
@@ -107,6 +125,8 @@ class Hub:
             max_streams=max_streams,
             max_grace_ms=max_grace_ms,
             max_timeout_ms=max_timeout_ms,
+            next_number=next_number,
+            wall=time.time,
         )
         self._empty = asyncio.Event()
         self._empty.set()
@@ -144,7 +164,8 @@ class Hub:
             except Refusal as refusal:
                 self.refuse(listener, frame, refusal)
                 return
-        if key in self._long_texts.keys or text_length(frame) > LONG_TEXT:
+        waits = key in self._long_texts.keys or self._adoptions.may_be_found(key, frame)
+        if waits or text_length(frame) > LONG_TEXT:
             self._enqueue(key, frame, listener)
         else:
             try:
@@ -180,13 +201,34 @@ class Hub:
         """One step's news, to everybody whom it concerns."""
         self._incoming.receive(number, output)
 
-    def engine_ready(self, number: int, model: ServedModel, block: int) -> None:
-        """There is an engine, and it knows no stream yet."""
-        self.serving.engine_ready(number, model, block)
+    def receive_adopted(self, number: int, adopted: api.Adopted) -> None:
+        """What the engine of this number says of a stream that it was asked for."""
+        self._adoptions.receive(number, adopted)
+
+    def stream_moved(self, engine: int, number: int) -> None:
+        """It is another gateway's now, to which its client has come."""
+        entry = self._registry.by_number(number)
+        if entry is None or entry.engine is None or entry.engine.number != engine:
+            return
+        stream = entry.stream
+        self._registry.remove(entry)
+        listener = self._subscriptions.unsubscribe(stream)
+        if listener is not None:
+            listener.lose(stream)
+            self._observer.refused("request_taken", listener.caller)
+        stream.release_memory()
+        self.serving.of_model(stream.model.name).ended(entry)
+        self._observer.moved(stream)
+        self.note_if_empty()
+
+    def engine_ready(self, number: int, model: ServedModel, block: int, *, keeps: bool = False) -> None:
+        """There is an engine, and it knows no stream yet. `keeps`: whether streams may outlive us there."""
+        self.serving.engine_ready(number, model, block, keeps=keeps)
 
     def engine_lost(self, number: int, *, blameless: bool = False) -> None:
         """An engine is gone. `blameless`: it was told to end."""
         self._incoming.finish()  # what it said before it went
+        self._adoptions.engine_lost(self.serving.engines[number])
         self.serving.engine_lost(number, blameless=blameless)
 
     def cancel_all(self, of: Callable[[str], bool] = lambda tenant: True) -> None:
@@ -194,6 +236,7 @@ class Hub:
         with self._waking() as wake:
             for entry in [entry for entry in self._registry.entries if of(entry.key.tenant)]:
                 entry.stream.cancel(self._clock(), entry.step)
+                entry.note(protocol.Cancel(request_id=entry.key.request_id))
                 wake(entry.stream)
 
     # -- a frame ---------------------------------------------------------------------------------
@@ -204,8 +247,8 @@ class Hub:
         """`tokens` are the frame's text, where that was tokenized before."""
         try:
             match frame:
-                case protocol.Attach(after=after):
-                    self._attach(key, after, frame.ref, listener)
+                case protocol.Attach(after=after, epoch=epoch):
+                    self._attach(key, after, frame.ref, listener, epoch=epoch)
                     return
                 case protocol.Start() if (
                     started := self._registry.start_digest(key, self._clock())
@@ -234,6 +277,10 @@ class Hub:
     ) -> None:
         self._act(key, frame, listener, tokens)
         self.flush()
+
+    async def find(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
+        if self._adoptions.may_be_found(key, frame):
+            await self._adoptions.find(key, listener)
 
     def needs_tokens(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
         """Or the refusal of what need not be tokenized to be refused."""
@@ -292,7 +339,13 @@ class Hub:
         self._attach(key, -1, frame.ref, listener, "start")
 
     def _attach(
-        self, key: StreamKey, after: int, ref: str | None, listener: Listener, reason: RetryReason = "attach"
+        self,
+        key: StreamKey,
+        after: int,
+        ref: str | None,
+        listener: Listener,
+        reason: RetryReason = "attach",
+        epoch: int = 0,
     ) -> None:
         stream = self._registry.find(key, self._clock())
         self._departures.bring_in_order(stream)
@@ -303,7 +356,9 @@ class Hub:
         if anew and before is not None and not listener.takes_over:
             raise Refusal("request_taken", f'Request "{stream.request_id}" has another listener.')
         entry = self._registry.by_number(stream.number)
-        stream.attach(after, entry.step if entry else 0, ref, anew=anew)
+        stream.attach(after, entry.step if entry else 0, ref, anew=anew, epoch=epoch)
+        if entry is not None:
+            entry.note(protocol.Attach(request_id=stream.request_id, after=after))
         self._observer.retried(stream, reason)
         self._hand_over(stream, listener)
         if entry is not None:
@@ -341,18 +396,23 @@ class Hub:
                 stream.grant(limit, now)
             case protocol.Cancel(ref=ref):
                 stream.cancel(now, step, ref, send_reply)
+                entry.note(frame)
             case protocol.Inject():
                 self._inject(entry, frame, tokens, send_reply, listener.owe)
             case protocol.Pause(kv=kv):
                 stream.steer(frame, step, now, send_reply, listener.owe)
+                entry.note(frame)
                 entry.released = entry.released or kv == "release"
             case protocol.Resume():
                 stream.steer(frame, step, now, send_reply, listener.owe)
+                entry.note(frame)
                 entry.released = False
             case protocol.Approve() | protocol.Amend():
                 stream.steer_call(frame, step, now, send_reply, listener.owe)
+                entry.note(frame)
             case protocol.Adjust() | protocol.Rewind():
                 stream.steer(frame, step, now, send_reply, listener.owe)
+                entry.note(frame)
         self.serving.await_model(entry)
         return stream
 
@@ -369,7 +429,9 @@ class Hub:
             entry.quota.check_rate()
             tokens = tokenize(frame, entry.stream.model, brief=True) or []
         try:
-            entry.stream.steer(replace(frame, tokens=tokens), entry.step, self._clock(), send_reply, owe)
+            put_in = replace(frame, tokens=tokens)
+            entry.stream.steer(put_in, entry.step, self._clock(), send_reply, owe)
+            entry.note(put_in)
         except Refusal:
             if text_length(frame):
                 entry.quota.count(len(tokens))
@@ -381,7 +443,9 @@ class Hub:
         if entry is None:
             self._refuse_steering(key, frame)
         assert entry is not None
-        return entry.stream.take_result(frame)
+        injection = entry.stream.take_result(frame)
+        entry.note(frame)
+        return injection
 
     def refuse(self, listener: Listener, frame: StreamFrame, refusal: Refusal) -> None:
         self._observer.refused(refusal.code, listener.caller)
@@ -461,6 +525,13 @@ class Hub:
             raise Refusal("overloaded", f'The model "{known.name}" is being loaded.', retry_after_ms=1000)
         return known.served
 
+    def _take_in(self, entry: LiveStream, timeout_s: float) -> None:
+        """A stream that was adopted."""
+        entry.timeout = self._call_later(max(0.0, timeout_s), partial(self._time_out, entry))
+        self._empty.clear()
+        self._incoming.time_hold(entry)
+        self._departures.await_somebody(entry)
+
     # -- afterwards ------------------------------------------------------------------------------
 
     def _retire(self, stream: Stream) -> None:
@@ -488,4 +559,5 @@ class Hub:
     def _time_out(self, entry: LiveStream) -> None:
         with self._waking() as wake:
             entry.stream.time_out(self._clock(), entry.step)
+            entry.note(TimedOut())
             wake(entry.stream)

@@ -19,6 +19,7 @@ from realtime.hub.news_lines import NewsLines, StepNews, StreamNews
 from realtime.hub.observers import Observer
 from realtime.hub.registry import LiveStream, StreamRegistry, Timer
 from realtime.hub.serving import Serving
+from realtime.hub.told import Released
 from realtime.hub.waking import Wake, Waking
 from realtime.stream.pending_commands import PendingCommand
 from realtime.tenants.quota import StreamQuota
@@ -39,10 +40,13 @@ class IncomingNews:
         turns: DecodedTurns,
         observer: Observer,
         waking: Waking,
+        take_elsewhere: Callable[[api.News], bool],
         clock: Callable[[], float],
         call_later: Callable[[float, Callable[[], None]], Timer],
     ) -> None:
-        """`turns`: where those are kept that end."""
+        """`turns`: where those are kept that end. `take_elsewhere`: news of a stream that is not there yet;
+        whether it will be."""
+        self._take_elsewhere = take_elsewhere
         self._registry = registry
         self._serving = serving
         self._turns = turns
@@ -101,13 +105,14 @@ class IncomingNews:
         news, engine, output, now = one.news, one.step.engine, one.step.output, one.step.at
         entry = self._registry.by_number(news.stream)
         if entry is None or entry.engine is not engine:
-            self._observer.discarded(len(news.tokens))
+            self._take_of_nobody(news)
             return
         stream = entry.stream
         if stream.reading and news != api.News(news.stream):  # a fork: it reads first what it begins with
             self._lines.more(one)
             self._read_on(one)
             return
+        entry.heard += not one.is_more
         _count(entry.quota, news)
         effective = self._receive(entry, news, now)
         for pending in effective:
@@ -117,7 +122,7 @@ class IncomingNews:
             self._turns.add(entry.key.tenant, stream.model.name, turn, now)
         for action in stream.take_acted():
             self._observer.guarded(stream, action)
-        self._time_hold(entry)
+        self.time_hold(entry)
         if stream.reading:
             self._read_on(one)
         elif entry.reads_for:
@@ -129,9 +134,13 @@ class IncomingNews:
         elif news.admitted is not None and stream.out_of_credit:
             submission.preparing(engine, stream.number)
 
+    def _take_of_nobody(self, news: api.News) -> None:
+        if not self._take_elsewhere(news):
+            self._observer.discarded(len(news.tokens))
+
     def _read_on(self, one: StreamNews) -> None:
         """With its next news, be they none."""
-        self._lines.more(one._replace(news=api.News(one.news.stream)))
+        self._lines.more(one._replace(news=api.News(one.news.stream), is_more=True))
 
     def _receive(self, entry: LiveStream, news: api.News, now: float) -> list[PendingCommand]:
         """Whoever asked for what takes effect in it pays, also where it is read long after."""
@@ -156,7 +165,7 @@ class IncomingNews:
                 entry.engine.say(api.Cancel(stream.number))
             return []
 
-    def _time_hold(self, entry: LiveStream) -> None:
+    def time_hold(self, entry: LiveStream) -> None:
         """Memory is held for a stream that waits for results as long as its start said."""
         stream = entry.stream
         if stream.paused != "tool_call":
@@ -166,6 +175,7 @@ class IncomingNews:
 
     def _release_kv(self, entry: LiveStream) -> None:
         entry.stream.release_kv(entry.step)
+        entry.note(Released())
         entry.released = True
         self._serving.flush()
 

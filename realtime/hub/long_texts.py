@@ -1,5 +1,5 @@
-"""The frames whose text may take long to tokenize, and those for the same stream behind them: they wait here,
-and nothing else does.
+"""The frames whose text may take long to tokenize, or whose stream is looked for, and those for the same
+stream behind them: they wait here, and nothing else does.
 
 What a frame does when its turn comes is the hub's; so is whether its text is needed then. Whoever sent it
 pays for what is done here as for what is done at once.
@@ -49,6 +49,9 @@ class Receiver(Protocol):
 
     def model_of(self, key: StreamKey, frame: StreamFrame) -> ServedModel | None:
         """The model of a frame's stream; None where the stream is not there yet."""
+
+    async def find(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
+        """A frame's stream, if it is elsewhere. Raises Refusal."""
 
     def known_turns(self, key: StreamKey, frame: StreamFrame) -> Turns:
         """Those of its conversation that were decoded here."""
@@ -115,6 +118,7 @@ class LongTexts:
     async def _work_off(self, key: StreamKey, waiting: WaitingFrame) -> None:
         frame, listener, size = waiting
         try:
+            await self._receiver.find(key, frame, listener)
             tokens = await self._tokens(key, frame, listener)
         except Refusal as refusal:
             self._receiver.refuse(listener, frame, refusal)

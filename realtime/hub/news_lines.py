@@ -35,6 +35,7 @@ class StreamNews(NamedTuple):
 
     step: StepNews
     news: api.News
+    is_more: bool = False  # of what was taken in before
 
 
 class _Waiting(Struct, eq=False):
@@ -77,7 +78,7 @@ class NewsLines:
 
     def more(self, one: StreamNews) -> None:
         """More of what is being taken in, before all that comes behind it. Its step is not waited for."""
-        self._stand(one.news.stream).first(StreamNews(replace(one.step, left=1), one.news))
+        self._stand(one.news.stream).first(one._replace(step=replace(one.step, left=1)))
 
     def finish(self) -> None:
         """Take in all that waits now."""

@@ -90,6 +90,9 @@ class Observer:
     def discarded(self, tokens: int) -> None:
         """They were decoded for a stream that had ended."""
 
+    def moved(self, stream: Stream) -> None:
+        """It is another gateway's from now on, which will tell of its end."""
+
     def finished(self, stream: Stream, now: float) -> None: ...
 
 
@@ -146,6 +149,10 @@ class Observers(Observer):
     def discarded(self, tokens: int) -> None:
         for observer in self._observers:
             observer.discarded(tokens)
+
+    def moved(self, stream: Stream) -> None:
+        for observer in self._observers:
+            observer.moved(stream)
 
     def finished(self, stream: Stream, now: float) -> None:
         for observer in self._observers:

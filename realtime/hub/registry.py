@@ -11,10 +11,12 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from engine import api
 from realtime.hub.detached_streams import DetachedStreams
 from realtime.hub.ended_streams import EndedStreams
 from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.stream_key import StreamKey
+from realtime.hub.told import Told, encode_told
 from realtime.refusal import Refusal
 from realtime.stream.pending_commands import PendingCommand
 from realtime.stream.stream import Stream
@@ -36,6 +38,7 @@ class LiveStream(Struct, eq=False):
     timeout: Timer | None = None
     grace: Timer | None = None  # until nobody need come back to it
     hold: Timer | None = None  # until its memory is released, while it waits for results of calls
+    heard: int = 0  # news of it from its engine
     reads_for: list[PendingCommand] = []  # what has it read what stands, and is paid for by whoever asked
     released: bool = False  # whether what was computed of it was given up, and is to be computed again
 
@@ -43,6 +46,11 @@ class LiveStream(Struct, eq=False):
     def step(self) -> int:
         """The last one of its engine."""
         return 0 if self.engine is None else self.engine.step
+
+    def note(self, told: Told) -> None:
+        """For whoever adopts it: what the stream was told, and took, now."""
+        if self.engine is not None and self.stream.is_kept:
+            self.engine.say(api.Note(self.stream.number, self.heard, encode_told(told)))
 
     def end_hold(self) -> None:
         if self.hold is not None:
@@ -94,13 +102,17 @@ class StreamRegistry:
 
     def end(self, entry: LiveStream, now: float) -> None:
         """Its stream has ended."""
+        self.remove(entry)
+        self._ended_streams.add(entry.key, entry.stream, entry.start_digest, now)
+
+    def remove(self, entry: LiveStream) -> None:
+        """Its stream is no more, or is another's."""
         del self._by_key[entry.key], self._by_number[entry.stream.number]
         if entry.timeout is not None:
             entry.timeout.cancel()
         entry.end_hold()
         self.attach(entry)
         entry.quota.end()
-        self._ended_streams.add(entry.key, entry.stream, entry.start_digest, now)
 
     # -- those that have ended -------------------------------------------------------------------
 

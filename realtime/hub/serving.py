@@ -97,11 +97,11 @@ class Serving:
 
     # -- engines that come and go ----------------------------------------------------------------
 
-    def engine_ready(self, number: int, model: ServedModel, block: int) -> None:
+    def engine_ready(self, number: int, model: ServedModel, block: int, *, keeps: bool) -> None:
         """There is an engine, and it knows no stream yet."""
         self.losing.finish()  # of those before
         self._models.serve(model)
-        self.engines[number] = engine = ServingEngine(number, model, block, self._send)
+        self.engines[number] = engine = ServingEngine(number, model, block, self._send, keeps=keeps)
         self._submission_to[number] = submission = self.of_model(model.name)
         submission.engine_ready(engine)
 
@@ -115,6 +115,10 @@ class Serving:
         if entry is not None:
             self._fail([entry.stream], "the engine failed again and again while it computed this stream")
         self.losing.add(entry for entry in self._registry.entries if entry.engine is lost)
+
+    def lose(self, entry: LiveStream) -> None:
+        """Its engine is gone."""
+        self._lose([entry])
 
     def _lose(self, some: list[LiveStream]) -> None:
         with self._waking() as wake:

@@ -21,11 +21,14 @@ class ServingEngine:
         model: ServedModel,
         block: int,
         send: Callable[[int, list[api.AnyCommand]], None],
+        *,
+        keeps: bool = False,
     ) -> None:
-        """`block`: of how many tokens its blocks are."""
+        """`block`: of how many tokens its blocks are. `keeps`: whether streams may outlive us there."""
         self.number = number
         self.model = model
         self.block = block
+        self.keeps = keeps
         self.step = 0
         self.held = HeldBlocks()
         self._send = send

@@ -6,20 +6,21 @@ live nor whoever listens.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from hashlib import blake2b
 
+from engine import api
 from midstream import protocol
 from realtime.hub.frame_tokenizing import check_tools, checked_params, start_digest, text_length, tokenize
 from realtime.hub.output_rules import output_rules
 from realtime.hub.registry import LiveStream
 from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.stream_key import StreamKey
+from realtime.hub.stream_record import keep
 from realtime.refusal import Refusal
 from realtime.stream.context import Context, of_prompt
 from realtime.stream.memory import MemoryAccount
-from realtime.stream.stream import Stream
+from realtime.stream.stream import GRACE_MS, Stream
 from realtime.tenants.quota import Quotas, StreamQuota
 from realtime.text.decoded_turn import Turns
 from realtime.text.served_model import ServedModel
@@ -35,15 +36,19 @@ class StreamStarter:
         max_streams: int,
         max_grace_ms: int,
         max_timeout_ms: int,
+        next_number: Callable[[], int],
+        wall: Callable[[], float],
     ) -> None:
-        """`choose`: the engine for a stream, by its model, its context and its tenant's number."""
+        """`choose`: the engine for a stream, by its model, its context and its tenant's number.
+        `next_number`: for a stream. `wall`: the time that all gateways have."""
         self._quotas = quotas
         self._choose = choose
         self._window = window
         self._max_streams = max_streams
         self._max_grace_ms = max_grace_ms
         self._max_timeout_ms = max_timeout_ms
-        self._numbers = itertools.count()
+        self._next_number = next_number
+        self._wall = wall
 
     def check(self, tenant: str, frame: protocol.Start, *, others: int) -> None:
         """Refuse what can be refused before anything is tokenized; `others` are streams that there are."""
@@ -89,7 +94,7 @@ class StreamStarter:
         number = tenant_number(key.tenant)
         engine = self._choose(model.name, context, number)
         stream = Stream(
-            next(self._numbers),
+            self._next_number(),
             frame,
             context,
             model=model if engine is None else engine.model,
@@ -99,8 +104,14 @@ class StreamStarter:
             memory=memory,
             now=now,
             eta_ms=eta_ms,
+            keep=None if engine is None or not engine.keeps else self._keep(key, frame, context.params),
         )
         return LiveStream(key, stream, start_digest(frame), quota, engine)
+
+    def _keep(self, key: StreamKey, frame: protocol.Start, params: protocol.Params) -> api.Keep | None:
+        grace_ms = GRACE_MS if frame.grace_ms is None else frame.grace_ms
+        grace_s = min(grace_ms, self._max_grace_ms) / 1000
+        return keep(key, frame, params, grace_s=grace_s, deadline=self._wall() + self.timeout_s(frame))
 
     def _of_prompt(
         self,

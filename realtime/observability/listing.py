@@ -144,6 +144,9 @@ class ListingObserver(Observer):
             for one in self._tracked.values():
                 one.rate.note(now, one.stream.decoded)
 
+    def moved(self, stream: Stream) -> None:
+        del self._tracked[stream.number]
+
     def finished(self, stream: Stream, now: float) -> None:
         del self._tracked[stream.number]
 

@@ -122,6 +122,11 @@ class Metrics(Observer):
     def discarded(self, tokens: int) -> None:
         self._discarded += tokens
 
+    def moved(self, stream: Stream) -> None:
+        _, origin = self._live.pop(stream.number)
+        self._times.finished(stream.number, origin, None)
+        self._usage.finished(origin.tenant, stream)
+
     def finished(self, stream: Stream, now: float) -> None:
         assert stream.final is not None
         _, origin = self._live.pop(stream.number)

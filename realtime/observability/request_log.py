@@ -40,6 +40,9 @@ class RequestLog(Observer):
     def detached(self, stream: Stream, cause: DisconnectCause) -> None:
         self._tracked[stream.number].disconnects += 1
 
+    def moved(self, stream: Stream) -> None:
+        del self._tracked[stream.number]
+
     def finished(self, stream: Stream, now: float) -> None:
         assert stream.final is not None
         tracked_stream = self._tracked.pop(stream.number)

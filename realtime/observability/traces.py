@@ -93,6 +93,13 @@ class Traces(Observer):
     def detached(self, stream: Stream, cause: DisconnectCause) -> None:
         self._note(stream, f"disconnected: {cause}")
 
+    def moved(self, stream: Stream) -> None:
+        tracked_stream = self._tracked.pop(stream.number, None)
+        if tracked_stream is not None:
+            tracked_stream.end_prefill()
+            tracked_stream.span.add_event("moved to another gateway")
+            tracked_stream.span.end()
+
     def finished(self, stream: Stream, now: float) -> None:
         tracked_stream = self._tracked.pop(stream.number, None)
         if tracked_stream is None:

@@ -173,6 +173,7 @@ class Context:
         paused: bool,
         hold_at_eos: bool,
         yields: bool,
+        keep: api.Keep | None,
     ) -> api.Submit:
         return api.Submit(
             number,
@@ -187,6 +188,7 @@ class Context:
             grammar_starts=self._grammar_starts,
             bans=self.acts.bans,
             yields=yields,
+            keep=keep,
         )
 
     def fork(self, request_id: str, index: int, asked: Params, model: ServedModel) -> Context:

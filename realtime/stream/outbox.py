@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from midstream.protocol import (
     Attached,
@@ -206,6 +207,16 @@ class Outbox:
         """The events given out after event `after`; None where some of them are forgotten."""
         missed = self.seq - 1 - after
         return list(self._history)[len(self._history) - missed :] if missed <= len(self._history) else None
+
+    def count_from_behind(self, seq: int) -> None:
+        """Whoever comes has events up to `seq` from elsewhere: a snapshot and what follows it are counted
+        behind those, and nothing that was given out before is told again but how it ended."""
+        final = [event for event in self._history if isinstance(event, Final)]
+        self.seq = max(self.seq, seq + 2)
+        self._history.clear()
+        self.history_bytes = 0
+        for event in final:
+            self._send([], replace(event))
 
     @property
     def holds_injected(self) -> bool:

@@ -90,6 +90,14 @@ class PendingCommands:
             pending.step = engine.step  # each counts its own
         self._send_made(self._pending)
 
+    def adopt(self, engine: Computing, unsaid: Iterable[api.AnyCommand]) -> None:
+        """By an engine that knows the stream, and all that was sent but these."""
+        self.engine = engine
+        for pending in self._pending:
+            pending.step = engine.step
+        for command in unsaid:
+            engine.say(command)
+
     def request(self, pending: PendingCommand) -> None:
         """Behind all others; what guards have asked for, before what is no command yet, which will be made of
         what stands then."""

@@ -84,8 +84,10 @@ class Stream:
         memory: MemoryAccount,
         now: float,
         eta_ms: int | None = None,
+        keep: api.Keep | None = None,
     ) -> None:
-        """Without an `engine` it waits for its model to be loaded, which takes so long."""
+        """Without an `engine` it waits for its model to be loaded, which takes so long. `keep`: for whoever
+        adopts it."""
         self.number = number
         self.request_id = start.request_id
         self.on_disconnect = start.on_disconnect
@@ -106,6 +108,8 @@ class Stream:
         self.model = model
         self._fingerprint = model.fingerprint  # of the engine that computes it; None before the first
         self._told_fingerprint = model.fingerprint
+        self.epoch = 0  # how often another gateway has adopted it
+        self._keep = keep
         self._priority = start.priority
         self.tenant = tenant  # by the number that engines know
         self._requested_params = context.params  # when everything that was requested has taken effect
@@ -178,6 +182,11 @@ class Stream:
     def fingerprint(self) -> str | None:
         """Of the engine that computed it last, if one has."""
         return self._fingerprint
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its engine has all that another gateway would build it from."""
+        return self._keep is not None and not self._keep.moves
 
     @property
     def paused(self) -> PauseReason | None:
@@ -587,8 +596,14 @@ class Stream:
         self.credit.withdraw(self.outbox.sent)
         self.cancel(now, step)
 
-    def attach(self, after: int, step: int, ref: str | None = None, *, anew: bool = True) -> None:
-        """Somebody listens, `anew` or again, and has all events up to `after`: the others come again."""
+    def attach(
+        self, after: int, step: int, ref: str | None = None, *, anew: bool = True, epoch: int = 0
+    ) -> None:
+        """Somebody listens, `anew` or again, and has all events up to `after`: the others come again. Nobody
+        knows which those are that were counted in another `epoch`: a snapshot stands for all of them."""
+        is_ours = epoch == self.epoch or after < 0
+        if not is_ours:
+            self.outbox.count_from_behind(after)
         last = self.outbox.seq - 1
         if after > last:
             raise Refusal(
@@ -599,10 +614,12 @@ class Stream:
         else:
             self._check_unread()
             after = self.outbox.replayed_from(after)
-        missed = self.outbox.since(after)
+        missed = self.outbox.since(after) if is_ours else None
         if missed is None:
             missed = self.outbox.with_snapshot(*self._snapshot(self.outbox.sent))
-        attached = protocol.Attached(request_id=self.request_id, pending=self._pending_refs(), ref=ref)
+        attached = protocol.Attached(
+            request_id=self.request_id, pending=self._pending_refs(), ref=ref, epoch=self.epoch
+        )
         self.outbox.replay([*missed, attached])
         if self._detached:
             self._detached = False
@@ -627,6 +644,7 @@ class Stream:
             params=self.context.params,
             fingerprint=self._told_fingerprint,
             paused=self.outbox.paused,
+            epoch=self.epoch,
         )
         spans = self.output.spans
         if spans is None:
@@ -654,9 +672,25 @@ class Stream:
                 paused=self._paused in HOLDING,
                 hold_at_eos=self._tools.holds_at_eos,
                 yields=yields,
+                keep=self._keep,
             ),
             engine,
         )
+        if self._keep is not None:  # what followed it is in no record
+            self._keep = replace(self._keep, record=b"")
+
+    def adopt(self, engine: Computing, unsaid: Sequence[api.AnyCommand], credit: int, epoch: int) -> None:
+        """It is what it was at another gateway, but for whom it speaks to: an engine that knows it, and has
+        heard all that was commanded but what is `unsaid`."""
+        self.epoch = epoch
+        if self.concluded:
+            return
+        self._commands.adopt(engine, unsaid)
+        withheld = self._counts_reasoning and self._commands.waiting
+        self.credit.granted = 0 if withheld else credit
+        self._send_grant()
+        self._update_memory()
+        self._check_transition()
 
     def tell_loading(self, eta_ms: int | None) -> None:
         """It is to go on, and its model is loaded for it."""
@@ -670,6 +704,8 @@ class Stream:
     def lose_engine(self, now: float) -> None:
         """The engine is gone, and what it knew of this stream with it. Another will have it anew."""
         self._commands.engine = None
+        if self._keep is not None:
+            self._keep = replace(self._keep, moves=self._keep.moves + 1)
         if self._cancel and not self.ended:
             self._finish(api.Finish("cancelled"), now)
         elif self.wants_tokens and self._paused is None and self._stopwatch.admitted:

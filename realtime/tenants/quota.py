@@ -146,6 +146,11 @@ class Quotas:
         self.count(tenant, prompt_tokens)
         return StreamQuota(self, tenant, prompt_tokens)
 
+    def take_over(self, tenant: str) -> StreamQuota:
+        """For a stream that runs already."""
+        self._accounts[tenant].streams += 1
+        return StreamQuota(self, tenant, 0)
+
     def account(self, tenant: str) -> TenantAccount:
         return self._accounts[tenant]
 

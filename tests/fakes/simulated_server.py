@@ -28,6 +28,7 @@ from realtime.stream.states import TRANSITIONS, State
 from realtime.stream.stream import Stream
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
+from tests.fakes.keeping_engine import Keeping
 from tests.fakes.small_tokenizers import toy_vocabulary
 
 
@@ -142,6 +143,7 @@ class SimulatedEngine:
 
     def __init__(self, size: EngineSize) -> None:
         self.engine = toy_engine(size)
+        self.keeping = Keeping()
         self.alive = True
         self.down: deque[list[api.AnyCommand]] = deque()
         self.up: deque[api.StepOutput] = deque()
@@ -156,16 +158,18 @@ class SimulatedEngine:
 
     def revive(self) -> None:
         self.engine, self.alive = toy_engine(self._size), True
+        self.keeping = Keeping()
 
     def deliver_down(self) -> None:
         if self.down:
-            self.engine.send(self.down.popleft())
+            self.engine.send(self.keeping.take(self.down.popleft()))
             self._undrained = True
 
     def step(self) -> None:
         if self.alive:
             output = self.engine.step()
             output.stats.step_s = STEP_S  # outside of time, as all else
+            self.keeping.tell(output)
             self.up.append(output)
             self._undrained = False
             self.engine.audit()
@@ -188,15 +192,19 @@ class SimulatedServer:
         clock: Clock | None = None,
         observer: Observer | None = None,
         tokenizer: Tokenizer | None = None,
+        keeps: bool = False,
         **limits: Any,
     ) -> None:
-        """`limits` are the hub's. Where no engine is named, the first is meant. Engines have these `models`,
-        in turn, which differ in nothing but their names; `known` says more of them."""
+        """`keeps`: as listening engines do, though there is no other gateway to ask for them. `limits` are
+        the hub's. Where no engine is named, the first is meant. Engines have these `models`, in turn, which
+        differ in nothing but their names; `known` says more of them."""
         self._tokenizer = tokenizer or toy_tokenizer()
         self.clock = clock or Clock()
         self.engines = [SimulatedEngine(size) for _ in range(engines)]
         self.models = [models[number % len(models)] for number in range(engines)]
         self.counts = CountingObserver()
+        self.keeps = keeps
+        self.adoptions = 0  # that were tried, and compared
         self.window = window
         self.refs = map(str, itertools.count())
         self.hub = Hub(
@@ -208,6 +216,8 @@ class SimulatedServer:
             call_later=self.clock.call_later,
             **({"max_streams": size.slots} | limits),
         )
+        if keeps:
+            self.hub._adoptions.may_be_found = lambda key, frame: False  # type: ignore[method-assign]
         self.frames: dict[str, StreamFrame] = {}  # all that were ever sent, by ref
         self.foreign: set[str | None] = set()  # refs of frames about a stream that another listens to
         self.refused: set[str | None] = set()  # refs of frames that some listener was told no about
@@ -244,7 +254,8 @@ class SimulatedServer:
     def _introduce(self, number: int, fingerprint: str = "fp") -> None:
         context = self.engines[number].engine.runner.context
         model = ServedModel(self.models[number], self._tokenizer, toy_model.VOCAB, context, fingerprint)
-        self.hub.engine_ready(number, model, self.engines[number].engine.cache.block_size)
+        block = self.engines[number].engine.cache.block_size
+        self.hub.engine_ready(number, model, block, keeps=self.keeps)
 
     def kill_engine(self, number: int = 0) -> None:
         """With everything that was under way from it and to it."""
@@ -269,6 +280,21 @@ class SimulatedServer:
         for stream in self._states.keys() - live:
             if self._states[stream] == "finished":
                 del self._states[stream]
+
+    def check_kept(self) -> None:
+        """What another gateway would build of what engines keep: the very streams that are here, where
+        nothing is under way."""
+        for entry in self.hub._registry.entries:
+            stream = entry.stream
+            if entry.engine is None or not stream.is_kept:
+                continue
+            engine = self.engines[entry.engine.number]
+            if stream.number not in engine.keeping.kept:
+                continue  # its start is under way
+            other = engine.keeping.rebuilt(stream.number, stream.model, self.window, stream.tenant)
+            if other is not None and engine.at_rest:
+                self.adoptions += 1
+                assert seen_of(other) == seen_of(stream)
 
     def deliver_down(self, number: int = 0) -> None:
         """The oldest commands under way reach an engine's inbox."""
@@ -303,3 +329,18 @@ class SimulatedServer:
         """Nothing is under way, and the engines that live would wait for a command."""
         alive = [engine for engine in self.engines if engine.alive]
         return bool(alive) and all(engine.at_rest for engine in alive)
+
+
+def seen_of(stream: Stream) -> dict[str, Any]:
+    """Of a stream, that is the same at whatever gateway."""
+    return {
+        "tokens": list(stream.output.tokens),
+        "text": stream.output.text(len(stream.output), flushed=stream.concluded),
+        "injections": stream.output.injections,
+        "params": stream.context.params,
+        "acts": stream.context.acts.bans,
+        "paused": stream.paused,
+        "concluded": stream.concluded,
+        "decoded": stream.decoded,
+        "waits for": [(pending.command, pending.ref) for pending in stream._commands],
+    }

@@ -94,6 +94,7 @@ def _steering(what: str, name: str) -> protocol.StreamFrame:
 
 class Everything(RuleBasedStateMachine):
     overlap, engines = False, 1
+    keeps = False
     models: tuple[str, ...] = ("toy",)
     asked: tuple[str | None, ...] = (None,)
 
@@ -106,7 +107,9 @@ class Everything(RuleBasedStateMachine):
     def open(self, size: EngineSize, window: int, asked: list[Params], credit: list[Credit | None]) -> None:
         stream_params._seed = itertools.count().__next__  # those without one have the same in every run
         size = dataclasses.replace(size, overlap=self.overlap)
-        self.server = SimulatedServer(size, engines=self.engines, models=self.models, window=window)
+        self.server = SimulatedServer(
+            size, engines=self.engines, models=self.models, window=window, keeps=self.keeps
+        )
         self.readers = [Reader(self.server, tenant) for tenant in ("one", "one", "two")]
         self.left: list[Reader] = []
         self.names = itertools.count()
@@ -450,6 +453,26 @@ class Fleet(Everything):
     """Several engines: whoever loses one goes on at another, or waits to be tried apart."""
 
     engines = 3
+
+
+class Kept(Everything):
+    """An engine that keeps streams: whenever its gateway dies, another builds the same of them."""
+
+    keeps = True
+
+    @rule()
+    def build_elsewhere(self) -> None:
+        self.server.check_kept()
+
+    @rule()
+    def build_elsewhere_at_rest(self) -> None:
+        for _ in range(20):
+            self.server.tick()
+        self.server.check_kept()
+
+
+TestKept = Kept.TestCase
+TestKept.settings = settings(SETTINGS, max_examples=int(EXAMPLES or 60))
 
 
 class TwoModels(Fleet):

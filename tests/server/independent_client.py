@@ -61,6 +61,13 @@ class Client:
         await self.send("start", request_id=request_id, **prompt, **fields)
         return stream
 
+    def adopt(self, lost: Stream) -> Stream:
+        """Another client's, whose server is gone: what comes of it here is told by a snapshot first."""
+        self.mark = lost.mark
+        stream = self.streams[lost.request_id] = Stream(self, lost.request_id)
+        stream.expect_snapshot(behind=lost.events[-1]["seq"])
+        return stream
+
     # -- from the server -------------------------------------------------------------------------
 
     async def next(self, request_id: str | None = None) -> Event:
@@ -103,16 +110,30 @@ class Stream:
         self.index = 0
         self.paused = False
         self._client = client
-        self._arrived = 0
+        self._arrived: int | None = 0
+        self._behind = -1
         self._ended = False
 
     def check(self, event: Event) -> None:
         """As it arrives: the rules of every stream."""
+        if self._arrived is None and event["type"] == "snapshot":
+            assert event["seq"] > self._behind, event
+            self._arrived = event["seq"]
+        if event["type"] == "attached":
+            return
+        assert self._arrived is not None, f"{event} came instead of a snapshot"
         assert event["seq"] == self._arrived, event
         assert not self._ended, f"{event} behind the final"
         assert (event["type"] == "started") == (self._arrived == 0), event
         self._arrived += 1
         self._ended = event["type"] == "final"
+
+    def expect_snapshot(self, *, behind: int) -> None:
+        self._arrived, self._behind = None, behind
+
+    @property
+    def mark(self) -> str:
+        return self._client.mark
 
     async def send(self, kind: str, **fields: Any) -> None:
         await self._client.send(kind, request_id=self.request_id, **fields)
@@ -160,6 +181,8 @@ class Stream:
                 assert event["index"] == self.index, event
                 self.index += event["count"]
                 self.text += event["delta"]
+            case "snapshot":
+                self.index, self.text, self.paused = event["index"], event["text"], "paused" in event
             case "rewound":
                 assert event["index"] <= self.index
                 self.index, self.text = event["index"], self.text[: event["text_length"]]

@@ -46,6 +46,15 @@ OUR_OWN = {
         "realtime.tools",
         *SPOKEN,
     ],
+    "realtime.hub.rebuilt_stream": [
+        "engine.command_digest",
+        "engine.int32",
+        "realtime.hub",
+        "realtime.stream",
+        "realtime.text",
+        *SPOKEN,
+    ],
+    "realtime.hub.told": ["engine.int32", "realtime.hub", "realtime.stream", *SPOKEN],
     "realtime.hub.held_blocks": ["engine.api", "engine.block_digests"],
     "realtime.hub.submission": ["engine.block_digests", "realtime.hub", "realtime.stream"],
     "realtime.hub.tokenizing_pool": ["engine.heap", "realtime.hub"],
@@ -93,7 +102,9 @@ OUR_OWN = {
     "engine.api": [],
     "engine.heap": [],
     "engine.grpc_frames": [],
-    "engine.listening": ["engine.api", "engine.grpc_frames"],
+    "engine.int32": [],
+    "engine.command_digest": ["engine.api"],
+    "engine.listening": ["engine.api", "engine.command_digest", "engine.grpc_frames", "engine.int32"],
     "engine.listening.listen": ["engine"],
     "engine.structure": [],
     "engine.drafts": [],
@@ -188,7 +199,8 @@ PURE = [
     f"realtime.{room}.{path.stem}"
     for room in ("tools", "text", "stream", "tenants", "hub")
     for path in sorted((ROOT / "realtime" / room).glob("[!_]*.py"))
-    if path.stem not in ("hub", "incoming_news", "frame_queues", "long_texts", "tokenizing_pool", "quota")
+    if path.stem
+    not in ("hub", "adoptions", "incoming_news", "frame_queues", "long_texts", "tokenizing_pool", "quota")
 ]
 IMPURE = {"asyncio", "logging", "select", "selectors", "socket", "ssl", "threading", "time"}
 

@@ -12,6 +12,7 @@ from queue import SimpleQueue
 import grpc
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from engine import api
 from engine.grpc_frames import METHOD, SERVICE, showing, unwrapped, wrapped
@@ -27,6 +28,7 @@ from tests.fakes.engine_links import HELLO
 PATIENCE_S = 10.0
 TOKEN = "sesame"
 NO_MESSAGE = "what was sent is no message of a gateway"
+WELCOME = replace(HELLO, keeps=True)
 WRONG = "its token is not this engine's"
 
 
@@ -228,7 +230,7 @@ Connect = Callable[[], Gateway]
 
 def with_streams(engine: SimulatedEngine, gateway: Gateway, *streams: int) -> list[int]:
     """It joins, and begins these; by which numbers the engine knows them."""
-    assert gateway.join().hear() == HELLO
+    assert gateway.join().hear() == WELCOME
     gateway.send([submit(stream) for stream in streams])
     begun = engine.next_commands()
     numbers = [command.stream for command in begun if isinstance(command, api.Submit)]
@@ -244,7 +246,7 @@ def test_whoever_knows_the_token_hears_what_is_served_and_has_commands_done(
     engine: SimulatedEngine, connect: Connect
 ) -> None:
     gateway = connect().join()
-    assert gateway.hear() == HELLO
+    assert gateway.hear() == WELCOME
     gateway.send([submit(7)], [])
     (begun,) = engine.next_commands()
     assert isinstance(begun, api.Submit)
@@ -261,14 +263,14 @@ def test_a_wrong_token_is_refused_in_a_sentence(
     gateway = connect().join(token)
     assert gateway.hear() == api.Failed(WRONG)
     assert gateway.hear() is None
-    assert connect().join().hear() == HELLO
+    assert connect().join().hear() == WELCOME
 
 
 def test_an_engine_without_a_token_takes_whoever_connects(
     listens: Callable[..., SimulatedEngine], door: Door, fleet: Fleet
 ) -> None:
     gateway = fleet.gateway(listens(door, "").address)
-    assert gateway.join("whatever").hear() == HELLO
+    assert gateway.join("whatever").hear() == WELCOME
     gateway.close()
 
 
@@ -345,7 +347,7 @@ def test_who_has_joined_may_be_silent(
 ) -> None:
     monkeypatch.setattr(limits, "JOIN_S", 0.05)
     gateway = connect().join()
-    assert gateway.hear() == HELLO
+    assert gateway.hear() == WELCOME
     silent = connect()
     assert silent.hear() == api.Failed("nothing was said for 0.05 s"), "who came later"
     gateway.send([api.TellBlocks()])
@@ -384,7 +386,7 @@ def test_gateways_number_their_streams_as_they_like_and_hear_of_their_own(
 def test_nobody_steers_the_streams_of_another(engine: SimulatedEngine, connect: Connect) -> None:
     first, second = connect(), connect()
     (number,) = with_streams(engine, first, 1)
-    assert second.join().hear() == HELLO
+    assert second.join().hear() == WELCOME
     second.send([api.Cancel(1), api.Cancel(number), api.TellBlocks()])
     assert engine.next_commands() == [api.TellBlocks()]
     first.send([api.Grant(1, 20), api.Pause(1)])
@@ -536,8 +538,8 @@ def test_of_too_many_strangers_the_oldest_goes(
     why = "2 have connected since, and it has said nothing yet"
     assert strangers[0].hear() == api.Failed(why)
     assert strangers[0].hear() is None
-    assert strangers[2].join().hear() == HELLO, "there is room for those that say something"
-    assert strangers[1].join().hear() == HELLO
+    assert strangers[2].join().hear() == WELCOME, "there is room for those that say something"
+    assert strangers[1].join().hear() == WELCOME
     known.send([api.TellBlocks()])
     assert engine.next_commands() == [api.TellBlocks()], "who has joined is none"
 
@@ -549,7 +551,7 @@ def test_who_does_not_shake_hands_is_a_stranger(
     monkeypatch.setattr(limits, "MOST_STRANGERS", 2)
     bare = [bare_gateway(engine) for _ in range(3)]
     assert bare[0].hear() is None
-    assert connect().join().hear() == HELLO
+    assert connect().join().hear() == WELCOME
     assert bare[1].hear() is None
     for stranger in bare:
         stranger.close()
@@ -565,7 +567,7 @@ def test_where_grpc_has_too_many_the_newest_goes_and_who_calls_nothing_does_not_
     bare = [bare_gateway(engine) for _ in range(3)]
     assert all(stranger.hear() is None for stranger in bare), "none has shaken hands"
     gateway = fleet.gateway(engine.address)
-    assert gateway.join().hear() == HELLO
+    assert gateway.join().hear() == WELCOME
     for each in (*bare, gateway):
         each.close()
 
@@ -643,3 +645,59 @@ def test_a_place_that_is_taken_meanwhile_is_told(fleet: Fleet, tmp_path: Path) -
         other.listen()
         with pytest.raises(DoorError, match="gRPC cannot listen there"):
             SimulatedEngine(door)
+
+
+# -- streams that outlive their gateway ------------------------------------------------------------
+
+
+def kept(stream: int, grace_s: float = 60.0) -> api.Submit:
+    return replace(submit(stream), keep=api.Keep(b"key", b"record", grace_s))
+
+
+def test_a_stream_waits_for_another_gateway_which_has_its_journal_and_what_follows(
+    engine: SimulatedEngine, connect: Callable[[], Gateway]
+) -> None:
+    first, second = connect().join(), connect().join()
+    for gateway in (first, second):
+        assert gateway.hear() == WELCOME
+    first.send([kept(3), api.Note(3, 0, b"told"), api.Pause(3)])
+    number = engine.next_commands()[0].stream  # type: ignore[union-attr]
+    engine.listener.emit(output(api.News(number, tokens=[5])))
+    first.close()
+    second.send([api.Adopt(9, b"key")])
+    assert isinstance(second.hear(), api.StepOutput)
+    adopted = second.hear()
+    assert isinstance(adopted, api.Adopted)
+    assert adopted.stream == 9
+    assert adopted.journal is not None
+    assert (adopted.journal.record, adopted.journal.adoptions, adopted.journal.commands) == (b"record", 1, 1)
+    assert [note.told for note in adopted.journal.notes] == [b"told"]
+    second.send([api.Resume(9)])
+    assert [engine.next_commands(), engine.next_commands()] == [[], [api.Resume(number)]]
+    engine.listener.emit(output(api.News(number, index=1, tokens=[6])))
+    while not isinstance(news := second.hear(), api.StepOutput) or not news.news:
+        pass
+    assert [(one.stream, one.tokens) for one in news.news] == [(9, [6])]
+
+
+def test_a_gateway_that_lives_hears_that_its_stream_was_adopted(
+    engine: SimulatedEngine, connect: Callable[[], Gateway]
+) -> None:
+    first, second = connect().join(), connect().join()
+    for gateway in (first, second):
+        assert gateway.hear() == WELCOME
+    first.send([kept(3)])
+    engine.next_commands()
+    second.send([api.Adopt(9, b"key"), api.Adopt(8, b"another")])
+    assert first.hear() == api.Moved(3)
+    assert isinstance(second.hear(), api.Adopted)
+    assert second.hear() == api.Adopted(8)
+
+
+def test_nobody_comes_for_it(engine: SimulatedEngine, connect: Callable[[], Gateway]) -> None:
+    gateway = connect().join()
+    assert gateway.hear() == WELCOME
+    gateway.send([kept(3, grace_s=0.0)])
+    number = engine.next_commands()[0].stream  # type: ignore[union-attr]
+    gateway.close()
+    assert engine.next_commands() == [api.Cancel(number)]

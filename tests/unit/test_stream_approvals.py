@@ -16,6 +16,8 @@ from tests.fakes.lone_stream import LoneStream, kinds
 from tests.unit.test_stream_results import called, end, put_in, result
 from tests.unit.test_stream_tools import FIND, STOP, lone
 
+pytestmark = pytest.mark.usefixtures("built_again")
+
 CALL = '<tool_call>{"name": "find", "arguments": {"q": "Paris", "n": 1}}</tool_call>'
 LONDON = {"q": "London", "n": 1}
 

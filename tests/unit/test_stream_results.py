@@ -15,6 +15,8 @@ from realtime.stream.tool_loop import ToolLoop
 from tests.fakes.lone_stream import LoneStream, kinds
 from tests.unit.test_stream_tools import FIND, STOP, lone
 
+pytestmark = pytest.mark.usefixtures("built_again")
+
 HELD = api.Finish("eos", held=True)
 
 

@@ -10,6 +10,8 @@ from midstream.protocol import Credit, Error, Params
 from realtime.refusal import Refusal
 from tests.fakes.lone_stream import CANCELLED, CONTEXT, RUN_OUT, LoneStream, kinds, text
 
+pytestmark = pytest.mark.usefixtures("built_again")
+
 
 def test_at_rewinds_first_and_the_frame_is_answered_once() -> None:
     lone = LoneStream()

@@ -166,7 +166,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  *   | {type: "amend", request_id: string, call_id: string, arguments: string | object, partial?: boolean}
  *   | {type: "rewind", request_id: string, to: number}} Steering
  */
-/** @typedef {{type: "attach", request_id: string, after: number}} Attach */
+/** @typedef {{type: "attach", request_id: string, after: number, epoch?: number}} Attach */
 /** @typedef {{type: "replace", session_id: string}} Replace */
 /** @typedef {Start | Attach} OpeningFrame A frame that brings a stream to this connection. */
 /** @typedef {OpeningFrame | Steering | {type: "ping"}} RequestFrame A frame that is answered. */
@@ -246,7 +246,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
 /**
  * @typedef {StreamEventFields & {type: "snapshot", index: number, text: string, tokens?: number[], model: string,
  *   prompt_tokens: number, params: Params, fingerprint?: string, paused?: PauseReason, reasoning?: string,
- *   tool_calls?: Call[]}} Snapshot
+ *   tool_calls?: Call[], epoch?: number}} Snapshot
  */
 /**
  * @typedef {StreamEventFields & {type: "final", index: number, finish_reason: FinishReason, stop_reason?: string,
@@ -284,7 +284,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @typedef {{type: "error", status: number, code: string, message: string, retryable: boolean,
  *   retry_after_ms?: number, request_id?: string, ref?: string}} ErrorEvent
  */
-/** @typedef {{type: "attached", request_id: string, pending?: string[], ref?: string}} Attached */
+/** @typedef {{type: "attached", request_id: string, pending?: string[], ref?: string, epoch?: number}} Attached */
 /** @typedef {{type: "pong", ref?: string}} Pong */
 /** @typedef {{type: "going_away", deadline_ms: number}} GoingAway */
 /** @typedef {StreamEvent | Ready | Attached | ErrorEvent | Pong | GoingAway} ServerEvent */

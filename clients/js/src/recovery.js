@@ -24,10 +24,13 @@ export function openingFrame(frame, reconnectMs, { max_grace_ms = MAX_GRACE_MS }
 
 /**
  * A start is sent again as it was; an attach asks for what came after event `seq`.
- * @param {PendingFrame} pending @param {number} seq @param {number} reconnectMs
+ * @param {PendingFrame} pending @param {{seq: number, epoch: number}} last @param {number} reconnectMs
  */
-export function reopeningFrame(pending, seq, reconnectMs) {
-  if (pending.frame.type === "attach") pending.frame.after = seq;
+export function reopeningFrame(pending, { seq, epoch }, reconnectMs) {
+  if (pending.frame.type === "attach") {
+    pending.frame.after = seq;
+    if (epoch) pending.frame.epoch = epoch;
+  }
   pending.backoff ??= new Backoff(reconnectMs);
   return pending;
 }

@@ -179,7 +179,7 @@ export class Session {
   /** As a stream was to be opened over the last transport, or by attaching to it. @param {Channel} channel */
   #reopening(channel) {
     const pending = this.#pending.opening(channel.requestId);
-    return reopeningFrame(pending ?? this.#attach(channel), channel.core.seq, this.#reconnectMs);
+    return reopeningFrame(pending ?? this.#attach(channel), channel.core, this.#reconnectMs);
   }
 
   /** @param {Channel} channel */
@@ -203,6 +203,7 @@ export class Session {
     const channel = this.#channels.get(event.request_id);
     if (channel) {
       const { requestId, core: { granted: limit } } = channel;
+      channel.core.epoch = event.epoch ?? 0;
       if (limit) this.#connection.send({ type: "credit", request_id: requestId, limit });
       this.#resend(channel, event.pending ?? []);
     }

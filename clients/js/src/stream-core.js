@@ -51,6 +51,7 @@ export class StreamCore {
   /** @type {{start: number, chunk: Chunk}[]} each with the length of the text before it */
   #buffered = [];
   #seq = -1;
+  epoch = 0; // in which it is counted
   /** @type {number | null} */ #window;
   #interval;
   #granted;
@@ -211,6 +212,7 @@ export class StreamCore {
     this.#receiveStarted(event);
     this.spans.receiveSnapshot(event);
     this.pauseReason = event.paused ?? null;
+    this.epoch = event.epoch ?? 0;
     const taken = this.text.slice(0, this.#consumedLength);
     if (index < this.consumed || !text.startsWith(taken)) this.consumed = this.#consumedLength = 0;
     this.text = text;

@@ -303,8 +303,11 @@ class Cancel(Frame, kw_only=True):
 
 
 class Attach(Frame, kw_only=True):
+    """`epoch`: which `after` counts in."""
+
     request_id: RequestId
     after: Annotated[int, Meta(ge=-1, le=MAX_INDEX)]
+    epoch: Index = 0
 
 
 class Replace(Frame, kw_only=True):
@@ -533,6 +536,7 @@ class Snapshot(StreamEvent, kw_only=True):
     paused: PauseReason | None = None
     reasoning: str = ""
     tool_calls: list[SnapshotCall] = []
+    epoch: int = 0
 
 
 FinishReason = Literal["stop", "length", "cancelled", "error", "tool_calls", "guard"]
@@ -548,11 +552,13 @@ class Final(StreamEvent, kw_only=True):
 
 class Attached(Event, kw_only=True):
     """The stream is this connection's, and all that was missed has been sent. It is no part of the stream's
-    history: no `seq`. `pending` are the refs of frames that the server has, and has not answered yet."""
+    history: no `seq`. `pending` are the refs of frames that the server has, and has not answered yet.
+    `epoch`: how often another server has adopted the stream; events are counted anew each time."""
 
     request_id: str
     pending: list[str] = []
     ref: str | None = None
+    epoch: int = 0
 
 
 class Error(Event, kw_only=True):

@@ -165,7 +165,8 @@ class Session:
         frames = self._pending_for(channel.request_id)
         pending = next((one for one in frames if one.answer is Attached), None)
         ref = pending.frame.ref if pending is not None else self._next_ref()
-        return Attach(request_id=channel.request_id, after=channel.core.seq, ref=ref)
+        core = channel.core
+        return Attach(request_id=channel.request_id, after=core.seq, ref=ref, epoch=core.epoch)
 
     def _resend(self, channel: Channel, pending_refs: Collection[str]) -> None:
         """It is attached: send its state again, then the frames that were never received, in their order."""
@@ -229,6 +230,7 @@ class Session:
             if pending.answer in (Started, Attached):
                 pending.future.set_result(event)
         if channel := self._channels.get(event.request_id):
+            channel.core.epoch = event.epoch
             self._resend(channel, event.pending)
 
     def _resolve(self, ref: str | None, event: Event) -> None:

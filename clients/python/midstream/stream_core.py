@@ -96,6 +96,7 @@ class StreamCore:
         self._window = window
         self._interval = interval
         self.seq = -1  # of the last event that has come
+        self.epoch = 0  # in which it is counted
         self._granted = credit.limit if credit else 0
         self._text: list[str] = []
         self._length = 0  # of the text, in code points
@@ -254,7 +255,7 @@ class StreamCore:
         """The whole output anew. What was taken of it before is not given out again, if it still stands."""
         self._receive_started(event)
         self.spans.receive_snapshot(event)
-        self.pause_reason = event.paused
+        self.pause_reason, self.epoch = event.paused, event.epoch
         taken = self.text[: self._consumed_length]
         if event.index < self.consumed or not event.text.startswith(taken):
             self.consumed = self._consumed_length = 0

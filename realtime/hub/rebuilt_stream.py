@@ -1,0 +1,138 @@
+"""A stream that is built from its journal: told what another gateway's was told, in the same order, it is the
+same. What that has commanded its engine it commands again, to nobody; what it commands beyond that was never
+heard by the engine.
+
+It hangs on nothing but the journal. Whatever else a stream has come by (how far its listener had read, whose
+account was full) must change no command: the commands are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from engine import api
+from engine.command_digest import digest
+from engine.int32 import of_int32
+from realtime.hub.output_rules import output_rules
+from realtime.hub.stream_record import StreamRecord
+from realtime.hub.told import tell
+from realtime.stream.context import of_prompt
+from realtime.stream.memory import MemoryAccount
+from realtime.stream.stream import Stream
+from realtime.text.served_model import ServedModel
+
+A_TURN = 64  # news, before others have their turn
+UNLIMITED = 1 << 62
+
+_decode = msgspec.msgpack.Decoder(api.News).decode
+
+
+class JournalError(Exception):
+    """The stream that came of it is not the one whose journal it is, or it has been given up."""
+
+
+class RebuiltStream:
+    def __init__(
+        self,
+        number: int,
+        key: bytes,
+        journal: api.Journal,
+        model: ServedModel,
+        *,
+        tenant: int,
+        window: int,
+        ahead_s: float,
+    ) -> None:
+        """`ahead_s`: of the wall's clock is ours. Raises JournalError."""
+        if not journal.record:
+            raise JournalError("there is no record of it")
+        self.record = record = msgspec.msgpack.decode(journal.record, type=StreamRecord)
+        self.heard = 0  # news
+        self._journal = journal
+        self._ahead_s = ahead_s
+        self._mute = _Mute(model.fingerprint or "")
+        start, prompt = record.start, of_int32(journal.prompt).tolist()
+        rules = output_rules(start, prompt, model)
+        self.stream = Stream(
+            number,
+            start,
+            of_prompt(start, prompt, record.params, rules, model),
+            model=model,
+            tenant=tenant,
+            window=window,
+            engine=self._mute,
+            memory=MemoryAccount(UNLIMITED),
+            now=journal.began + ahead_s,
+            keep=api.Keep(key, b""),
+        )
+        # What its gateway had granted to the engine was granted by the client.
+        prefetch = 0 if start.credit is None else start.credit.prefetch
+        self.stream.credit.grant(journal.credit - prefetch)
+
+    def replay(self) -> Iterator[None]:
+        """Tell it all; each time, others are to have their turn."""
+        notes = iter(self._journal.notes)
+        note = next(notes, None)
+        for at, news in self._news():
+            while note is not None and note.heard <= self.heard:
+                self._tell(note)
+                note = next(notes, None)
+            self.receive(news, at + self._ahead_s)
+            if not self.heard % A_TURN:
+                self.stream.take_events()
+                yield
+        while note is not None:
+            self._tell(note)
+            note = next(notes, None)
+        self.stream.take_events()
+
+    def receive(self, news: api.News, now: float) -> None:
+        """And read on until nothing is left of what was injected."""
+        self.stream.receive_news(news, now)
+        self._read_on(now)
+        self.stream.take_decoded_turns()
+        self.stream.take_acted()
+        self.heard += 1
+
+    def unsaid(self) -> list[api.AnyCommand]:
+        """What the engine has not heard. Raises JournalError where it has heard something else."""
+        heard, seen = self._journal.commands, 0
+        for command in self._mute.told[:heard]:
+            seen = digest(command, seen)
+        if len(self._mute.told) < heard or seen != self._journal.digest:
+            raise JournalError("its commands are not those that its engine has heard")
+        return self._mute.told[heard:]
+
+    def _tell(self, note: api.NoteTaken) -> None:
+        self.stream.take_events()  # nobody acts on what has not been sent
+        now = note.at + self._ahead_s
+        tell(self.stream, note.told, now)
+        self._read_on(now)
+
+    def _read_on(self, now: float) -> None:
+        while self.stream.reading and not self.stream.concluded:
+            self.stream.receive_news(api.News(self.stream.number), now)
+
+    def _news(self) -> Iterator[tuple[float, api.News]]:
+        for told in self._journal.news:
+            if isinstance(told, api.TokensTold):
+                for behind, token in enumerate(of_int32(told.tokens)):
+                    yield told.at, api.News(0, index=told.index + behind, tokens=[token])
+            else:
+                yield told.at, _decode(told.news)
+
+
+class _Mute:
+    """In an engine's place: it is told what the engine may have heard."""
+
+    step = 0
+
+    def __init__(self, fingerprint: str) -> None:
+        self.fingerprint = fingerprint
+        self.told: list[api.AnyCommand] = []
+
+    def say(self, command: api.AnyCommand) -> None:
+        if not isinstance(command, api.Submit | api.Grant):
+            self.told.append(command)

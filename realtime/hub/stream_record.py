@@ -1,0 +1,49 @@
+"""The record of a stream, by which another gateway builds it: what its engine is not told, and keeps for it
+in bytes that it need not understand."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from engine import api
+from midstream import protocol
+from midstream.protocol import Params
+from realtime.hub.frame_tokenizing import start_digest
+from realtime.hub.stream_key import StreamKey
+
+# In place of a conversation: its tokens are known.
+NO_TEXT = [protocol.Message(role="user", content="")]
+
+
+class StreamRecord(Struct, array_like=True, frozen=True):
+    """What an engine is not told of a stream, and need not understand."""
+
+    start: protocol.Start  # without its text
+    digest: bytes  # of the whole start
+    params: Params  # complete
+    deadline: float  # by the wall's clock
+
+
+def engine_key(key: StreamKey) -> bytes:
+    """By which engines know the stream."""
+    return blake2b(msgspec.msgpack.encode(key), digest_size=16).digest()
+
+
+def keep(
+    key: StreamKey, frame: protocol.Start, params: Params, *, grace_s: float, deadline: float
+) -> api.Keep | None:
+    """For an engine that keeps streams; None where nobody may come back to this one, or it cannot be built
+    from a record: what a fork begins with is another's, and a budget of seconds is spent by one clock."""
+    by_the_clock = any(guard.budget and guard.budget.seconds is not None for guard in params.guards or ())
+    if frame.on_disconnect == "cancel" or frame.fork is not None or by_the_clock:
+        return None
+    start = replace(frame, prompt=None, messages=NO_TEXT if frame.messages is not None else None)
+    record = StreamRecord(start, start_digest(frame), params, deadline)
+    try:
+        return api.Keep(engine_key(key), msgspec.msgpack.encode(record), grace_s)
+    except OverflowError:  # a schema may have a number beyond 64 bits
+        return None

@@ -1,0 +1,89 @@
+"""What a stream may be told, but for what its engine tells it: by clients, by time, and by whoever leaves. An
+engine keeps it, in these bytes, for the gateway that adopts the stream: told all of it again, the stream is
+what it was.
+
+Only what was accepted is among it; what acts on a call's result has its text as tokens.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from engine.int32 import int32, of_int32
+from midstream import protocol
+from realtime.stream.engine_commands import SteeringFrame
+from realtime.stream.pending_commands import CallFrame
+from realtime.stream.stream import Stream
+
+
+class Detached(Struct, tag=True, tag_field="type"):
+    """Nobody listens any more."""
+
+
+class Abandoned(Struct, tag=True, tag_field="type"):
+    """Nobody will come back."""
+
+
+class TimedOut(Struct, tag=True, tag_field="type"):
+    pass
+
+
+class Released(Struct, tag=True, tag_field="type"):
+    """Its memory, since results of calls are long in coming."""
+
+
+class PutIn(Struct, tag=True, tag_field="type"):
+    """An inject, with what its text has become in the end."""
+
+    frame: protocol.Inject
+    tokens: bytes
+
+
+Told = (
+    SteeringFrame
+    | CallFrame
+    | protocol.ToolResult
+    | protocol.Cancel
+    | protocol.Attach
+    | Detached
+    | Abandoned
+    | TimedOut
+    | Released
+)
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Told | PutIn).decode
+
+
+def encode_told(told: Told) -> bytes:
+    if isinstance(told, protocol.Inject):
+        return _encode(PutIn(replace(told, tokens=None), int32(told.tokens or ())))
+    return _encode(told)
+
+
+def tell(stream: Stream, told: bytes, now: float) -> None:
+    """Again; replies are for nobody."""
+    frame = _decode(told)
+    match frame:
+        case protocol.ToolResult():
+            stream.take_result(frame)
+        case protocol.Approve() | protocol.Amend():
+            stream.steer_call(frame, 0, now)
+        case PutIn(frame=inject, tokens=tokens):
+            stream.steer(replace(inject, tokens=of_int32(tokens).tolist()), 0, now)
+        case protocol.Cancel(ref=ref):
+            stream.cancel(now, 0, ref)
+        case protocol.Attach():
+            stream.attach(-1, 0)
+        case Detached():
+            stream.detach(now, 0)
+        case Abandoned():
+            stream.abandon(now, 0)
+        case TimedOut():
+            stream.time_out(now, 0)
+        case Released():
+            stream.release_kv(0)
+        case _:
+            stream.steer(frame, 0, now)

@@ -1,0 +1,156 @@
+"""Streams that are built again: what each stream of a test is told is written down as a gateway has its
+engine keep it, and in the end another is built of that, which must be the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from engine import api
+from engine.listening.journal import Journal
+from midstream import protocol
+from realtime.hub import rebuilt_stream
+from realtime.hub.rebuilt_stream import RebuiltStream
+from realtime.hub.stream_key import StreamKey
+from realtime.hub.stream_record import engine_key, keep
+from realtime.hub.told import Abandoned, Detached, Released, TimedOut, Told, encode_told
+from realtime.stream.stream import Stream
+from tests.fakes.simulated_server import seen_of
+
+KEY = StreamKey("tenant", "a")
+
+
+class Kept:
+    """One stream's journal, as its engine would have it."""
+
+    def __init__(self, start: protocol.Start, arguments: dict[str, Any], context: Any) -> None:
+        self.arguments = arguments
+        self.rules = context.rules
+        self.journal: Journal | None = None
+        self.engines = 0
+        self.heard = 0
+        self._start = replace(start, on_disconnect="continue", fork=None)
+        self._params = context.params
+        self.inherits = context.inherited or start.fork is not None
+
+    def say(self, command: api.AnyCommand) -> None:
+        if isinstance(command, api.Submit):
+            self.engines += 1
+            kept = keep(KEY, self._start, self._params, grace_s=1, deadline=1)
+            assert kept is not None
+            self.journal = self.journal or Journal(command, kept, 0)
+        elif self.journal is not None:
+            self.journal.take(command)
+
+    def hear(self, news: api.News) -> None:
+        assert self.journal is not None
+        if news != api.News(news.stream):  # else it only reads on
+            self.heard += 1
+            self.journal.tell(news, 0)
+
+    def note(self, told: Told) -> None:
+        if self.journal is not None:
+            self.journal.note(api.Note(0, self.heard, encode_told(told)), 0)
+
+    def check(self, stream: Stream) -> None:
+        if self.journal is None or self.engines != 1 or self.inherits or stream.reading:
+            return
+        rebuilt = RebuiltStream(
+            stream.number,
+            engine_key(KEY),
+            self.journal.told(),
+            self.arguments["model"],
+            tenant=0,
+            window=self.arguments["window"],
+            ahead_s=0,
+        )
+        for _ in rebuilt.replay():
+            pass
+        assert rebuilt.unsaid() == []
+        assert seen_of(rebuilt.stream) == seen_of(stream)
+
+
+class Heard:
+    """An engine, and what keeps its commands."""
+
+    def __init__(self, engine: Any, kept: Kept) -> None:
+        self._engine, self._kept = engine, kept
+
+    @property
+    def step(self) -> int:
+        step: int = self._engine.step
+        return step
+
+    @property
+    def fingerprint(self) -> str:
+        fingerprint: str = self._engine.fingerprint
+        return fingerprint
+
+    def say(self, command: api.AnyCommand) -> None:
+        self._kept.say(command)
+        self._engine.say(command)
+
+
+def build_again(patch: pytest.MonkeyPatch) -> dict[Stream, Kept]:  # noqa: C901 - a table
+    """From now on each stream is kept; returns them, as they come."""
+    all_kept: dict[Stream, Kept] = {}
+    init, submit, receive = Stream.__init__, Stream.submit, Stream.receive_news
+
+    def begin(self: Stream, number: int, start: Any, context: Any, **arguments: Any) -> None:
+        if not isinstance(arguments["engine"], rebuilt_stream._Mute):
+            all_kept[self] = Kept(start, arguments, context)
+        init(self, number, start, context, **arguments)
+
+    def submitted(self: Stream, engine: Any, now: float, **more: Any) -> None:
+        kept = all_kept.get(self)
+        submit(
+            self, engine if kept is None or isinstance(engine, Heard) else Heard(engine, kept), now, **more
+        )
+
+    def heard(self: Stream, news: api.News, now: float) -> Any:
+        if (kept := all_kept.get(self)) is not None and kept.journal is not None:
+            kept.hear(news)
+        return receive(self, news, now)
+
+    def noting(name: str, of: Any) -> None:
+        method = getattr(Stream, name)
+
+        def noted(self: Stream, *arguments: Any, **more: Any) -> Any:
+            done = method(self, *arguments, **more)
+            if (kept := all_kept.get(self)) is not None and (told := of(arguments)) is not None:
+                kept.note(told)
+            return done
+
+        patch.setattr(Stream, name, noted)
+
+    patch.setattr(Stream, "__init__", begin)
+    patch.setattr(Stream, "submit", submitted)
+    patch.setattr(Stream, "receive_news", heard)
+    for name in ("steer", "steer_call", "take_result"):
+        noting(name, lambda arguments: arguments[0])
+    noting("detach", lambda arguments: Detached())
+    noting("abandon", lambda arguments: Abandoned())
+    noting("release_kv", lambda arguments: Released())
+    noting("time_out", lambda arguments: TimedOut())
+    noting("attach", lambda arguments: protocol.Attach(request_id="a", after=-1))
+    cancel = Stream.cancel
+
+    def cancelled(self: Stream, now: float, step: int, ref: str | None = None, *more: Any) -> None:
+        cancel(self, now, step, ref, *more)
+        if (kept := all_kept.get(self)) is not None:
+            kept.note(protocol.Cancel(request_id="a", ref=ref))
+
+    patch.setattr(Stream, "cancel", cancelled)
+    patch.setattr(rebuilt_stream, "output_rules", lambda start, prompt, model: _rules[0])
+    return all_kept
+
+
+_rules: list[Any] = [None]  # of the one that is being built
+
+
+def check_all(all_kept: dict[Stream, Kept]) -> None:
+    for stream, kept in all_kept.items():
+        _rules[0] = kept.rules
+        kept.check(stream)

@@ -1,0 +1,108 @@
+"""Streams that outlive their gateway: two gateways on one engine, each a server of its own. The first is
+killed, and whoever comes to the second finds the stream as it was."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from tests.server.independent_client import Client, Stream, client_of
+from tests.server.server_process import Served
+from tests.server.test_several_gateways import two_gateways
+
+Serve = Callable[..., Served]
+KEPT: dict[str, Any] = {"on_disconnect": "continue", "return_tokens": True, "credit": {"limit": 10_000}}
+PARAMS = {"ignore_eos": True, "temperature": 0, "max_tokens": 60}
+
+
+async def come_back(client: Client, lost: Stream, name: str, **fields: Any) -> tuple[Stream, dict[str, Any]]:
+    """Elsewhere: what is told of all that came before."""
+    stream = client.adopt(lost)
+    await client.send("attach", request_id=name, after=lost.events[-1]["seq"], **fields)
+    snapshot = await stream.next("snapshot")
+    return stream, snapshot
+
+
+async def test_a_stream_goes_on_at_another_gateway(tmp_path: Path, serve: Serve) -> None:
+    async with two_gateways(tmp_path, serve) as (first, second), AsyncExitStack() as clients:
+        ours = await clients.enter_async_context(client_of(first.url))
+        there = await clients.enter_async_context(client_of(second.url))
+        whole = await there.start("whole", params=PARAMS, return_tokens=True)
+        await whole.rest()
+        stream = await ours.start("a", params=PARAMS, **KEPT)
+        await stream.until_index(10)
+        first.tell(signal.SIGKILL)
+        again, snapshot = await come_back(there, stream, "a")
+        assert snapshot["epoch"] == 1
+        assert snapshot["text"].startswith(stream.text)
+        final = await again.rest()
+        assert final["finish_reason"] == "length"
+        assert again.text == whole.text
+        assert again.tokens == whole.tokens
+
+
+async def test_every_frame_that_was_answered_has_effect_once(tmp_path: Path, serve: Serve) -> None:
+    """The same is asked of two streams, at the same tokens; one of them changes its server in between."""
+    async with two_gateways(tmp_path, serve) as (first, second), AsyncExitStack() as clients:
+        ours = await clients.enter_async_context(client_of(first.url))
+        there = await clients.enter_async_context(client_of(second.url))
+
+        async def half(stream: Stream) -> None:
+            await stream.until_index(12)
+            await stream.ask("pause", "paused", ref="p")
+            await stream.ask("rewind", "rewound", to=8, ref="r")
+            await stream.ask("inject", "injected", text=" and then,", ref="i")
+            await stream.ask("adjust", "adjusted", params={"temperature": 0.7, "seed": 5}, ref="a")
+
+        async def rest(stream: Stream) -> dict[str, Any]:
+            await stream.ask("resume", "resumed")
+            return await stream.rest()
+
+        whole = await there.start("whole", params=PARAMS, **KEPT)
+        await half(whole)
+        truth = await rest(whole)
+        stream = await ours.start("a", params=PARAMS, **KEPT)
+        await half(stream)
+        first.tell(signal.SIGKILL)
+        again, snapshot = await come_back(there, stream, "a")
+        assert (snapshot["index"], snapshot["paused"]) == (8, "client")
+        assert snapshot["params"]["temperature"] == 0.7
+        final = await rest(again)
+        assert again.text == whole.text
+        assert again.tokens == whole.tokens
+        assert final["usage"]["injected_tokens"] == truth["usage"]["injected_tokens"] > 0
+
+
+async def test_a_stream_of_a_server_that_lives_is_handed_over(tmp_path: Path, serve: Serve) -> None:
+    async with two_gateways(tmp_path, serve) as (first, second), AsyncExitStack() as clients:
+        ours = await clients.enter_async_context(client_of(first.url))
+        there = await clients.enter_async_context(client_of(second.url))
+        stream = await ours.start("a", params=PARAMS, **KEPT)
+        await stream.until_index(10)
+        again, _ = await come_back(there, stream, "a")
+        assert (await again.rest())["finish_reason"] == "length"
+        while (event := await ours.next("a"))["type"] != "error":
+            assert event["type"] == "token"
+        assert event["code"] == "request_taken"
+        assert again.text.startswith(stream.text)
+
+
+async def test_a_start_that_runs_elsewhere_is_found_and_so_is_what_has_ended(
+    tmp_path: Path, serve: Serve
+) -> None:
+    async with two_gateways(tmp_path, serve) as (first, second), AsyncExitStack() as clients:
+        ours = await clients.enter_async_context(client_of(first.url))
+        there = await clients.enter_async_context(client_of(second.url))
+        there.mark = ours.mark
+        stream = await ours.start("a", params=PARAMS, **KEPT)
+        final = await stream.rest()
+        first.tell(signal.SIGKILL)
+        again = await there.start("a", params=PARAMS, **KEPT)
+        assert (await again.rest())["usage"] == final["usage"]
+        assert again.text == stream.text
+        await there.send("start", request_id="a", prompt="Something else", **KEPT)
+        assert (await there.next("a"))["type"] == "attached"
+        assert (await there.next("a"))["code"] == "request_conflict"

@@ -1,0 +1,112 @@
+"""What an engine keeps of streams that may outlive their gateways: journals, their bounds, and who has which
+stream."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from engine import api
+from engine.int32 import of_int32
+from engine.listening import limits
+from engine.listening.journal import Journal
+from engine.listening.kept_streams import KeptStream, KeptStreams
+
+KEEP = api.Keep(b"key", b"record", grace_s=5)
+SUBMIT = api.Submit(7, [1, 2, 3], api.Sampling(), credit=8, keep=KEEP)
+
+
+def token(index: int) -> api.News:
+    return api.News(7, index=index, tokens=[100 + index])
+
+
+def end(stream: int = 7) -> api.News:
+    return api.News(stream, finish=api.Finish("eos"))
+
+
+def begun(streams: KeptStreams[str], key: bytes = b"key", **keep: object) -> KeptStream[str]:
+    return streams.begin(SUBMIT, replace(KEEP, key=key, **keep), "gateway", 0, 0.0)
+
+
+def test_tokens_are_kept_as_runs_that_other_news_and_other_places_end() -> None:
+    journal = Journal(SUBMIT, KEEP, 1.0)
+    for at, index in enumerate([0, 1, 2]):
+        journal.tell(token(index), 2.0 + at)
+    journal.tell(api.News(7, changes=[api.Truncated(1)]), 5.0)
+    journal.tell(token(1), 6.0)
+    journal.tell(token(3), 7.0)
+    journal.tell(api.News(7, index=4, tokens=[1, 2]), 8.0)
+    told = journal.told()
+    runs = [one for one in told.news if isinstance(one, api.TokensTold)]
+    assert [(one.at, one.index, of_int32(one.tokens).tolist()) for one in runs] == [
+        (2.0, 0, [100, 101, 102]),
+        (6.0, 1, [101]),
+        (7.0, 3, [103]),
+    ]
+    others = [one.news for one in told.news if isinstance(one, api.NewsTold)]
+    assert [msgspec.msgpack.decode(one, type=api.News) for one in others] == [
+        api.News(0, changes=[api.Truncated(1)]),
+        api.News(0, index=4, tokens=[1, 2]),
+    ]
+    assert of_int32(told.prompt).tolist() == [1, 2, 3]
+
+
+def test_commands_are_counted_but_those_that_hang_on_who_reads() -> None:
+    one, other = Journal(SUBMIT, KEEP, 1.0), Journal(SUBMIT, KEEP, 1.0)
+    for number, journal in ((7, one), (99, other)):
+        for command in (api.Pause(number), api.Grant(number, 30), api.Truncate(number, 4)):
+            journal.take(command)
+    assert one.told().digest == other.told().digest
+    assert (one.told().commands, one.told().credit) == (2, 30)
+    other.take(api.Resume(99))
+    assert one.told().digest != other.told().digest
+
+
+def test_a_journal_that_is_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "JOURNAL_BYTES", 2_000)
+    journal = Journal(SUBMIT, KEEP, 1.0)
+    for index in range(1_000):
+        journal.tell(token(index), 2.0)
+        journal.note(api.Note(7, index, b"told"), 2.0)
+    assert not journal.whole
+    assert (journal.told().record, journal.told().news, journal.told().notes) == (b"", [], [])
+    assert journal.bytes < 300
+
+
+def test_of_too_many_those_go_first_that_have_ended_and_then_whoever_grows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    streams = KeptStreams[str]()
+    first, second, third = (begun(streams, key) for key in (b"1", b"2", b"3"))
+    streams.tell(first, end(), 1.0)
+    streams.tell(second, end(), 2.0)
+    monkeypatch.setattr(limits, "JOURNALS_BYTES", 2 * third.journal.bytes + 400)
+    streams.note(third, api.Note(7, 0, b""), 3.0)
+    assert streams.find(b"1", 3.0) is None
+    assert streams.find(b"2", 3.0) is second
+    for _ in range(10):
+        streams.note(third, api.Note(7, 0, b"x" * 100), 3.0)
+    assert streams.find(b"2", 3.0) is None
+    assert streams.find(b"3", 3.0) is third
+    assert not third.journal.whole
+
+
+def test_one_that_has_ended_is_kept_for_a_while() -> None:
+    streams = KeptStreams[str]()
+    streams.tell(begun(streams), end(), 10.0)
+    assert streams.find(b"key", 9.9 + limits.ENDED_S) is not None
+    assert streams.find(b"key", 10.0 + limits.ENDED_S) is None
+
+
+def test_a_stream_that_is_submitted_again_goes_on_and_one_that_was_elsewhere_cannot_be_built() -> None:
+    streams = KeptStreams[str]()
+    kept = begun(streams)
+    streams.tell(kept, end(), 1.0)
+    assert begun(streams, record=b"") is kept, "a guard has taken its end back"
+    assert kept.number == 0
+    moved = begun(streams, record=b"", moves=1)
+    assert moved is not kept
+    assert not moved.journal.whole
+    streams.tell(kept, end(), 2.0)
+    assert streams.find(b"key", 2.0) is moved
