@@ -6,23 +6,42 @@ does not start, raises.
 
 from __future__ import annotations
 
+import json
+import os
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from bench.fleet.words_model import words_model
 from bench.server import ServerProcess
 
 INSTALLED = Path(".venv/bench-fleet").absolute()
 STEP_MS = 20
 MOST_START_S = 60.0
 WORKERS = 2
+MIGRATIONS = "3"  # of a stream of Dynamo's, which by default has none
+MOCKER_STEP_MS = 6  # Dynamo's, as it comes: its clock may be slowed
+DYNAMO = ("ai-dynamo", "ai-dynamo-runtime")
+DYNAMO_NEEDS = (  # what is used here of all that it names: the rest cannot be had, or is for other uses
+    "aiohttp",
+    "msgspec",
+    "prometheus-client",
+    "pydantic<2.14",
+    "pyzmq",
+    "tqdm",
+    "transformers",
+    "typing-extensions",
+    "uvloop",
+    "zstandard",
+)
 
 
 class Serving(NamedTuple):
@@ -73,24 +92,59 @@ def _router(package: str, module: str) -> Iterator[Serving]:
         yield Serving(url, [worker.pid for worker in workers])
 
 
-ALL = {"midstream": midstream, "sglang-router": sglang_router, "vllm-router": vllm_router}
+@contextmanager
+def dynamo() -> Iterator[Serving]:
+    """Its frontend before its own mock workers, which find each other by files."""
+    python = installed("ai-dynamo", DYNAMO, DYNAMO_NEEDS)
+    with TemporaryDirectory() as folder, ExitStack() as stack:
+        model = words_model(Path(folder) / "model")
+        found = {"DYN_FILE_KV": f"{folder}/found", "DYN_DISCOVERY_BACKEND": "file", "HF_HUB_OFFLINE": "1"}
+        mocker = [python, "-m", "dynamo.mocker", "--model-path", str(model), "--model-name", "toy"]
+        mocker += ["--speedup-ratio", str(MOCKER_STEP_MS / STEP_MS)]
+        workers = [stack.enter_context(running(mocker, found)) for _ in range(WORKERS)]
+        port = free_port()
+        frontend = [python, "-m", "dynamo.frontend", "--http-port", str(port)]
+        stack.enter_context(running([*frontend, "--migration-limit", MIGRATIONS], found))
+        url = f"http://127.0.0.1:{port}"
+        until_answers(f"{url}/v1/models")
+        until(lambda: instances(url) >= WORKERS)
+        yield Serving(url, [worker.pid for worker in workers])
 
 
-def installed(package: str) -> str:
-    """The Python of an environment of its own that has it; it is made once."""
-    folder = INSTALLED / package
+def instances(url: str) -> int:
+    """Workers that Dynamo's frontend knows to write."""
+    with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
+        known = json.load(answer).get("instances", ())
+    return sum(one["endpoint"] == "generate" for one in known)
+
+
+ALL = {
+    "midstream": midstream,
+    "sglang-router": sglang_router,
+    "vllm-router": vllm_router,
+    "dynamo": dynamo,
+}
+
+
+def installed(name: str, alone: Sequence[str] = (), needs: Sequence[str] = ()) -> str:
+    """The Python of an environment that has what is so named, or these alone and what they need; it is made
+    once."""
+    folder = INSTALLED / name
     python, stamp = str(folder / "bin/python"), folder / "installed"
     if not stamp.exists():
         venv.create(folder, clear=True, with_pip=True)
         pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--only-binary", ":all:"]
-        subprocess.run([*pip, package], check=True)
+        if alone:
+            subprocess.run([*pip, "--no-deps", *alone], check=True)
+        subprocess.run([*pip, *(needs or [name])], check=True)
         stamp.touch()
     return python
 
 
 @contextmanager
-def running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def running(command: list[str], environ: Mapping[str, str] = {}) -> Iterator[subprocess.Popen[bytes]]:
+    nowhere = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdout=nowhere, stderr=nowhere, env=os.environ | environ)
     try:
         yield process
     finally:
@@ -105,14 +159,25 @@ def free_port() -> int:
 
 
 def until_answers(url: str) -> None:
+    def answers() -> bool:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+
+    until(answers)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Whoever cannot be reached yet is asked again."""
     since = time.perf_counter()
     while True:
         try:
-            with urllib.request.urlopen(url, timeout=5):
+            if holds():
                 return
-        except OSError:
-            if time.perf_counter() - since > MOST_START_S:
-                raise
+            failure: Exception = TimeoutError("it did not start")
+        except OSError as error:
+            failure = error
+        if time.perf_counter() - since > MOST_START_S:
+            raise failure
         time.sleep(0.2)
 
 
