@@ -24,7 +24,6 @@ export class StreamCore {
     /** @type {number | null} */ promptTokens: number | null;
     /** @type {Params} */ params: Params;
     /** @type {Final | null} */ final: Final | null;
-    epoch: number;
     /** @type {PauseReason | null} */ pauseReason: PauseReason | null;
     /** All text that has come and still stands, taken or not. */
     text: string;
@@ -36,6 +35,7 @@ export class StreamCore {
     index: number;
     /** those of them that were taken. */
     consumed: number;
+    epoch: number;
     /**
      * Begin in the middle, behind event `seq`: what stood then has been taken.
      * @param {number} seq @param {Had} had
