@@ -85,6 +85,7 @@ async def _read(sock: socket.socket, reads: str) -> None:
 
 
 if __name__ == "__main__":
+    os.nice(10)  # a stranger has a machine of their own, and takes no time from the server's processors
     with contextlib.suppress(ExceptionGroup):  # the server hung up, which it may
         _, host, kinds, reads, seconds, connections = sys.argv
         if kinds in REQUESTS:
