@@ -38,6 +38,8 @@ class NoPinnedMemory(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if func is Tensor.pin_memory:
+            return args[0]
         kwargs = dict(kwargs or {})
         kwargs.pop("pin_memory", None)
         return func(*args, **kwargs)
