@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.reliability import fleet_deaths
 from bench.reliability.fleet_deaths import RESTARTS, restarts, whole
 from engine.listening.grpc_door import GrpcDoor
 from engine.listening.listener import Door, Listener
@@ -66,20 +65,6 @@ def three() -> Iterator[Served]:
     assert served.ended() == 0, served.log()
     assert "Traceback" not in served.log()
     served.end()
-
-
-@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-async def test_any_engine_may_die_under_streams_that_are_steered(
-    three: Served, blow: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fleet_deaths, "LENGTH", 100)
-    monkeypatch.setattr(fleet_deaths, "SEEDS", range(1))
-    for _ in range(3):  # an engine may have been left to those who are tried there
-        score, watched = await fleet_deaths.strike(three, blow, 3 if blow == signal.SIGKILL else 1, clients=1)
-        assert score.wrong == []
-        if watched.resumed_s:
-            return
-    raise AssertionError("nobody felt it")
 
 
 @pytest.mark.parametrize("says", ["", "some words "], ids=["at once", "later"])
