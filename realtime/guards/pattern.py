@@ -33,20 +33,19 @@ V = TypeVar("V")
 
 
 class Remembered(dict[K, V]):
-    """What one pattern remembers. Where all together have no room the one that has most forgets it, so that
-    nobody's guards are slower for what another's are asked."""
+    """What one pattern remembers. Where all together have no room they forget in turn, whoever began first:
+    so room is made at the same cost however many there are, and nobody is left without."""
 
     in_all = 0
-    _everybodys: ClassVar[WeakValueDictionary[int, Remembered[Any, Any]]] = WeakValueDictionary()
-
-    def __init__(self) -> None:
-        self._everybodys[id(self)] = self
+    _begun: ClassVar[WeakValueDictionary[int, Remembered[Any, Any]]] = WeakValueDictionary()
 
     def remember(self, key: K, value: V) -> V:
         if len(self) >= MOST_REMEMBERED:
             self.forget()
         elif Remembered.in_all >= MOST_IN_ALL:
-            max(self._everybodys.values(), key=len).forget()
+            next(self._begun.values()).forget()
+        if not self:
+            self._begun[id(self)] = self
         self[key] = value
         Remembered.in_all += 1
         return value
@@ -54,6 +53,7 @@ class Remembered(dict[K, V]):
     def forget(self) -> None:
         type(self).in_all -= len(self)  # by its type: the module may be gone when the last one goes
         self.clear()
+        self._begun.pop(id(self), None)
 
     def __del__(self) -> None:
         self.forget()

@@ -68,9 +68,22 @@ def test_all_patterns_have_so_much_room_together_and_find_the_same_without_it(
     made = [Pattern(source) for source in HOSTILE]
     assert [pattern.find(START, text) for pattern in made] == expected
     assert Remembered.in_all <= before + 500
-    assert max(len(pattern._steps) for pattern in made) < 500, "the one that has most forgets"
+    assert max(len(pattern._steps) for pattern in made) < 500, "they forget in turn"
     del made
     assert Remembered.in_all <= before, "it is given back"
+
+
+def test_where_there_is_no_room_one_forgets_and_each_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Remembered, "_begun", type(Remembered._begun)())
+    made = [Remembered[int, int]() for _ in range(3_000)]
+    for one in made:
+        one.remember(0, 0)
+    monkeypatch.setattr(patterns, "MOST_IN_ALL", Remembered.in_all)
+    for at in range(2_990):
+        made[-1].remember(1 + at, at)
+        assert Remembered.in_all <= patterns.MOST_IN_ALL
+        assert not made[at], "whoever began first"
+        assert all(made[at + 1 : at + 3]), "and nobody else"
 
 
 def test_a_text_that_says_little_new_is_looked_up(gone: list[int]) -> None:
