@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
@@ -103,11 +104,7 @@ class Adoptions:
             engine.say(api.Adopt(number, engine_key(key)))
         self._serving.flush()
         try:
-            async with asyncio.timeout(ANSWER_S):
-                await asked.answered.wait()
-        except TimeoutError:
-            log.warning("an engine did not say within %g s whether it keeps a stream", ANSWER_S)
-        try:
+            await self._answers(asked)
             # A gateway that lost an engine had it begun anew elsewhere: the latest is the stream.
             found = max(asked.found, key=lambda one: one.journal.moves, default=None)
             for other in asked.found:
@@ -118,6 +115,14 @@ class Adoptions:
         finally:
             del self._asked[number]
             self._serving.flush()
+
+    async def _answers(self, asked: Asked) -> None:
+        """Those that come in time."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await asked.answered.wait()
+        except TimeoutError:
+            log.warning("an engine did not say within %g s whether it keeps a stream", ANSWER_S)
 
     def receive(self, engine: int, adopted: api.Adopted) -> None:
         asked, answering = self._asked.get(adopted.stream), self._serving.engines[engine]
@@ -168,10 +173,9 @@ class Adoptions:
             ahead_s=self._clock() - self._wall(),
         )
         stream, record = rebuilt.stream, rebuilt.record
-        for _ in rebuilt.replay():
-            await asyncio.sleep(0)
-        for news in late:
-            rebuilt.receive(news, self._clock())
+        await _paid_by(listener, rebuilt.replay())
+        for news in late:  # more may come meanwhile
+            await _paid_by(listener, rebuilt.receive(news, self._clock()))
         quota = self._quotas.take_over(key.tenant)
         entry = LiveStream(key, stream, record.digest, quota, engine, heard=rebuilt.heard)
         stream.adopt(engine, rebuilt.unsaid(), journal.credit, journal.adoptions)
@@ -186,3 +190,13 @@ class Adoptions:
         else:
             self._serving.lose(entry)
         self._live(entry, record.deadline - self._wall())
+
+
+async def _paid_by(listener: Listener, pieces: Iterator[None]) -> None:
+    """Whoever asked for a stream pays for building it, and others have their turn in between."""
+    began_s = time.thread_time()
+    for _ in pieces:
+        await listener.pay(time.thread_time() - began_s)
+        await asyncio.sleep(0)
+        began_s = time.thread_time()
+    await listener.pay(time.thread_time() - began_s)

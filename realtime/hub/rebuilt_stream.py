@@ -23,7 +23,7 @@ from realtime.stream.memory import MemoryAccount
 from realtime.stream.stream import Stream
 from realtime.text.served_model import ServedModel
 
-A_TURN = 64  # news, before others have their turn
+A_TURN = 64  # news, before others have their turn, where no guards read them
 UNLIMITED = 1 << 62
 
 _decode = msgspec.msgpack.Decoder(api.News).decode
@@ -77,24 +77,24 @@ class RebuiltStream:
         note = next(notes, None)
         for at, news in self._news():
             while note is not None and note.heard <= self.heard:
-                self._tell(note)
+                yield from self._tell(note)
                 note = next(notes, None)
-            self.receive(news, at + self._ahead_s)
-            if not self.heard % A_TURN:
-                self.stream.take_events()
-                yield
+            yield from self.receive(news, at + self._ahead_s)
         while note is not None:
-            self._tell(note)
+            yield from self._tell(note)
             note = next(notes, None)
         self.stream.take_events()
 
-    def receive(self, news: api.News, now: float) -> None:
-        """And read on until nothing is left of what was injected."""
+    def receive(self, news: api.News, now: float) -> Iterator[None]:
+        """And read on until nothing is left; each time that it yields, others are to have their turn."""
         self.stream.receive_news(news, now)
-        self._read_on(now)
+        yield from self._read_on(now)
         self.stream.take_decoded_turns()
         self.stream.take_acted()
         self.heard += 1
+        if not self.heard % A_TURN or self.stream.context.guards is not None:
+            self.stream.take_events()
+            yield
 
     def unsaid(self) -> list[api.AnyCommand]:
         """What the engine has not heard. Raises JournalError where it has heard something else."""
@@ -105,14 +105,15 @@ class RebuiltStream:
             raise JournalError("its commands are not those that its engine has heard")
         return self._mute.told[heard:]
 
-    def _tell(self, note: api.NoteTaken) -> None:
+    def _tell(self, note: api.NoteTaken) -> Iterator[None]:
         self.stream.take_events()  # nobody acts on what has not been sent
         now = note.at + self._ahead_s
         tell(self.stream, note.told, now)
-        self._read_on(now)
+        yield from self._read_on(now)
 
-    def _read_on(self, now: float) -> None:
+    def _read_on(self, now: float) -> Iterator[None]:
         while self.stream.reading and not self.stream.concluded:
+            yield
             self.stream.receive_news(api.News(self.stream.number), now)
 
     def _news(self) -> Iterator[tuple[float, api.News]]:
