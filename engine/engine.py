@@ -285,7 +285,7 @@ class Engine:
         for command in self._commands.take():
             if isinstance(command, api.TellBlocks):
                 self.cache.blocks.news.ask()
-            elif not isinstance(command, api.Note | api.Adopt):  # which are for who keeps streams
+            elif not isinstance(command, api.KeptCommand):  # which are for who keeps streams
                 self._steering.apply(command)
 
     def _output(self, completed: list[Row], seconds: float) -> api.StepOutput:
