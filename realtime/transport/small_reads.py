@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol
 from realtime.work_budget import READ_S
 from realtime.work_ledger import PayerWork
 
-READ_BYTES = 8 * 1024  # at most in one go: some 1,300 frames or chunks, or ten milliseconds of the loop
+READ_BYTES = 4 * 1024  # at most in one go: some 650 frames or chunks, or five milliseconds of the loop
 
 
 def new_buffer() -> memoryview:

@@ -200,7 +200,16 @@ PURE = [
     for room in ("tools", "text", "stream", "tenants", "hub")
     for path in sorted((ROOT / "realtime" / room).glob("[!_]*.py"))
     if path.stem
-    not in ("hub", "adoptions", "incoming_news", "frame_queues", "long_texts", "tokenizing_pool", "quota")
+    not in (
+        "hub",
+        "adoptions",
+        "keepers",
+        "incoming_news",
+        "frame_queues",
+        "long_texts",
+        "tokenizing_pool",
+        "quota",
+    )
 ]
 IMPURE = {"asyncio", "logging", "select", "selectors", "socket", "ssl", "threading", "time"}
 

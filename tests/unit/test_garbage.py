@@ -17,6 +17,7 @@ SEEN = f"""
 import asyncio, gc, weakref
 from realtime import garbage
 
+standing = [[] for _ in range({MANY})]
 garbage.look_at_news_alone()
 alive, most = [], 0
 for _ in range({MANY}):
@@ -63,7 +64,7 @@ async def test_where_nothing_is_found_it_looks_more_and_more_rarely(monkeypatch:
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     monkeypatch.setattr(gc, "unfreeze", lambda: None)
-    monkeypatch.setattr(gc, "collect", lambda: next(found))
+    monkeypatch.setattr(garbage, "_look_at_all", lambda: next(found))
     with pytest.raises(RuntimeError, match="StopIteration"):
         await garbage.look_at_all_again()
     assert [wait / ALL_AGAIN_S for wait in waits[:6]] == [1, 2, 4, 1, 2, 4]
