@@ -437,16 +437,15 @@ class Scheduler:
         """Grow its table to so many tokens; where blocks are short, take them from sequences that rank behind
         it, if that is enough."""
         cache = self.cache
-        needed = cache.needed(sequence, tokens)
-        if not needed:
-            return True
-        short = needed - cache.blocks.available
+        missing = cache.missing(sequence, tokens)
+        short = sum(missing) + cache.shared(sequence) - cache.blocks.available
         if short > 0:
             victims = self._holders.victims(sequence, short, self.steps, self._running)
             if not victims:
                 return False
             self._evict(victims)
-        return cache.grow(sequence, tokens)
+        cache.extend(sequence, missing)
+        return True
 
     def _evict(self, victims: list[Sequence]) -> None:
         self._evicted.update(victim.stream for victim in victims)
