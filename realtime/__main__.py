@@ -9,8 +9,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from engine import api
+from realtime import several_gateways
 from realtime.access.authentication import Credentials
 from realtime.access.connection_limits import OpenConnections
 from realtime.access.key_file import KeyFileError
@@ -71,8 +72,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.warning("%s", problem)
     try:
         raise_descriptor_limit()
-        with bind(options.host, options.port) as listening:
-            asyncio.run(serve(options, listening))
+        if options.gateways > 1:
+            return several_gateways.run(options)
+        with ExitStack() as bound:
+            listening = [bound.enter_context(bind(options.host, options.port, shared=options.share_port))]
+            if options.own_port:
+                listening.append(bound.enter_context(bind(options.host, options.own_port)))
+            with asyncio.Runner(loop_factory=_new_loop(options)) as runner:
+                runner.run(serve(options, listening))
     except StartupError as problem:
         print(f"midstream: {problem}", file=sys.stderr)
         return 1
@@ -83,7 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def serve(options: Options, listening: socket.socket) -> None:
+async def serve(options: Options, listening: list[socket.socket]) -> None:
+    """The first of them is where it says that it is."""
     sys.setswitchinterval(SWITCH_S)
     metrics = Metrics() if options.metrics == "on" else None
     traces = _traces() if options.traces == "on" else None
@@ -137,8 +145,8 @@ async def serve(options: Options, listening: socket.socket) -> None:
         look_at_news_alone()
         ending = partial(let_finish, hub, fleet, endpoints, options.shutdown_grace_s)
         server = Server(_uvicorn_config(options, endpoints, ledger), ending)
-        print(welcome(listening, _served(hub, hello), keyless=keyring is None), flush=True)
-        await server.serve(sockets=[listening])
+        print(welcome(listening[0], _served(hub, hello), keyless=keyring is None), flush=True)
+        await server.serve(sockets=listening)
     except EngineFailed as error:
         raise StartupError(f"the engine does not start: {error}") from None
     finally:
@@ -146,6 +154,20 @@ async def serve(options: Options, listening: socket.socket) -> None:
         await fleet.stop()
         if traces is not None:
             await asyncio.to_thread(traces.close)
+
+
+def _new_loop(options: Options) -> Callable[[], asyncio.AbstractEventLoop]:
+    if options.event_loop == "asyncio":
+        return asyncio.new_event_loop
+    try:
+        import uvloop  # only where it was asked for
+    except ModuleNotFoundError:
+        raise StartupError(
+            "--event-loop uvloop needs it; in a clone of Midstream, install it with: "
+            "pip install ./clients/python '.[uvloop]'"
+        ) from None
+    new_loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return new_loop
 
 
 @contextmanager

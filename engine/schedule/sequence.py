@@ -188,10 +188,10 @@ class Sequence:
     # -- rows in flight --------------------------------------------------------------------------
 
     def launch(self, row: Row) -> None:
-        """The row continues what is planned already."""
+        """The row continues what is planned already, and has no drafts yet."""
         self.in_flight.append(row)
         self.num_in_flight += row.count
-        self.num_placeholders += row.num_sampled
+        self.num_placeholders += row.samples
 
     def complete(self, row: Row) -> None:
         """What is left of the row, the oldest in flight, stands computed."""

@@ -26,6 +26,7 @@ from realtime.hub.decoded_turns import DecodedTurns
 from realtime.hub.departures import Departures
 from realtime.hub.frame_tokenizing import brings_text, start_digest, text_length, tokenize
 from realtime.hub.incoming_news import IncomingNews
+from realtime.hub.keepers import Keepers
 from realtime.hub.listener import Listener
 from realtime.hub.long_texts import LongTexts
 from realtime.hub.models import Models
@@ -94,6 +95,7 @@ class Hub:
         timing = (self._clock, self._call_later)
         self.serving = Serving(self.models, self._registry, observer, send, waking, self._quotas, *timing)
         next_number = partial(next, itertools.count())
+        self._keepers = Keepers(self.serving)
         self._adoptions = Adoptions(
             self._registry,
             self.serving,
@@ -103,9 +105,10 @@ class Hub:
             time.time,
             next_number,
             self._take_in,
+            self._keepers,
             window=window,
         )
-        take_news = self._adoptions.take_news
+        take_news = self._keepers.take_news
         self._incoming = IncomingNews(
             self._registry, self.serving, self._turns, observer, waking, take_news, *timing
         )
@@ -201,11 +204,13 @@ class Hub:
         """One step's news, to everybody whom it concerns."""
         self._incoming.receive(number, output)
 
-    def receive_adopted(self, number: int, adopted: api.Adopted) -> None:
-        """What the engine of this number says of a stream that it was asked for."""
-        self._adoptions.receive(number, adopted)
+    def receive_answer(self, number: int, answer: api.Answer) -> None:
+        """What the engine of this number says of a stream that it keeps, or was asked for."""
+        self._keepers.receive(self.serving.engines[number], answer)
+        if isinstance(answer, api.Moved):
+            self._stream_moved(number, answer.stream)
 
-    def stream_moved(self, engine: int, number: int) -> None:
+    def _stream_moved(self, engine: int, number: int) -> None:
         """It is another gateway's now, to which its client has come."""
         entry = self._registry.by_number(number)
         if entry is None or entry.engine is None or entry.engine.number != engine:
@@ -221,14 +226,15 @@ class Hub:
         self._observer.moved(stream)
         self.note_if_empty()
 
-    def engine_ready(self, number: int, model: ServedModel, block: int, *, keeps: bool = False) -> None:
-        """There is an engine, and it knows no stream yet. `keeps`: whether streams may outlive us there."""
-        self.serving.engine_ready(number, model, block, keeps=keeps)
+    def engine_ready(self, number: int, model: ServedModel, block: int, *, keeper: bytes = b"") -> None:
+        """There is an engine, and it knows no stream yet. `keeper`: by which all gateways know it, where
+        streams may outlive us there."""
+        self.serving.engine_ready(number, model, block, keeper=keeper)
 
     def engine_lost(self, number: int, *, blameless: bool = False) -> None:
         """An engine is gone. `blameless`: it was told to end."""
         self._incoming.finish()  # what it said before it went
-        self._adoptions.engine_lost(self.serving.engines[number])
+        self._keepers.engine_lost(self.serving.engines[number])
         self.serving.engine_lost(number, blameless=blameless)
 
     def cancel_all(self, of: Callable[[str], bool] = lambda tenant: True) -> None:
@@ -280,7 +286,10 @@ class Hub:
 
     async def find(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
         if self._adoptions.may_be_found(key, frame):
-            await self._adoptions.find(key, listener)
+            await self._adoptions.find(key, frame, listener)
+
+    def settle(self, key: StreamKey) -> None:
+        self._adoptions.settle(key)
 
     def needs_tokens(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
         """Or the refusal of what need not be tokenized to be refused."""

@@ -70,6 +70,7 @@ OUR_OWN = {
     "realtime.fleet.places": ["realtime.certificates", "realtime.config", "engine.api", "realtime.fleet"],
     "realtime.fleet.grpc_link": ["engine.grpc_frames", "realtime.certificates", "realtime.fleet", *CORE],
     "realtime.fleet.models_file": ["realtime.config", "realtime.fleet"],
+    "realtime.several_gateways": ["realtime", "engine.model.with_parent"],
     "realtime.engine_command": ["realtime", "engine.listening", "engine.model.preflight"],
     "realtime.fleet.thread_link": ["engine.api", "engine.thread"],
     "realtime.observability": [
@@ -143,6 +144,7 @@ OTHERS = {
     "midstream.mcp": ["mcp"],
     "midstream.protocol": ["msgspec"],
     "realtime": ["msgspec", "starlette", "uvicorn"],
+    "realtime.__main__": ["uvicorn", "uvloop"],
     "realtime.tools": ["msgspec"],
     "realtime.guards": ["msgspec"],
     "realtime.text": ["jinja2", "msgspec", "tokenizers"],
@@ -192,6 +194,7 @@ OPTIONAL = {
     "prompt_toolkit",
     "opentelemetry",
     "triton",
+    "uvloop",
 }  # behind an extra, or brought by torch
 # What happens is told to these, and when: they do no I/O and look at no clock. The hub hands work to threads,
 # and the gate has a bucket that leaks by itself.
@@ -200,7 +203,16 @@ PURE = [
     for room in ("tools", "text", "stream", "tenants", "hub")
     for path in sorted((ROOT / "realtime" / room).glob("[!_]*.py"))
     if path.stem
-    not in ("hub", "adoptions", "incoming_news", "frame_queues", "long_texts", "tokenizing_pool", "quota")
+    not in (
+        "hub",
+        "adoptions",
+        "keepers",
+        "incoming_news",
+        "frame_queues",
+        "long_texts",
+        "tokenizing_pool",
+        "quota",
+    )
 ]
 IMPURE = {"asyncio", "logging", "select", "selectors", "socket", "ssl", "threading", "time"}
 
