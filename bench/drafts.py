@@ -1,8 +1,8 @@
 """Drafts: tokens a second with and without, of the default model, where it quotes and where it does not.
 
 Three tasks quote: a file is edited, a question is answered with citations, a table is repeated. Free text
-does not, and is to lose nothing by it; nor does a story in JSON. What quotes is tried under a grammar as well,
-of any text. With and without take turns, and say the same, token by token.
+does not, and is to lose nothing by it; nor does a story in JSON. What quotes is tried under a grammar of any
+text as well. With and without take turns, and say the same, token by token.
 
 `python -m bench.drafts WEIGHTS` measures it with weights of another width.
 """
