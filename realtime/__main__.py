@@ -143,8 +143,11 @@ async def serve(options: Options, listening: list[socket.socket]) -> None:
         with _cancelled_by_sigterm():
             hello = await fleet.start()
         look_at_news_alone()
-        ending = partial(let_finish, hub, fleet, endpoints, options.shutdown_grace_s)
-        server = Server(_uvicorn_config(options, endpoints, ledger), ending)
+        hands_over = options.fleet == "static" and options.on_drain == "hand-over"
+        ending = partial(let_finish, hub, fleet, endpoints, options.shutdown_grace_s, hands_over=hands_over)
+        server = Server(
+            _uvicorn_config(options, endpoints, ledger), ending, accepts_to_the_end=not hands_over
+        )
         print(welcome(listening[0], _served(hub, hello), keyless=keyring is None), flush=True)
         await server.serve(sockets=listening)
     except EngineFailed as error:

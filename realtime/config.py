@@ -37,6 +37,7 @@ EnginePlace = Literal["process", "thread"]
 FleetKind = Literal["embedded", "static"]
 Switch = Literal["on", "off"]
 EventLoop = Literal["asyncio", "uvloop"]
+Draining = Literal["hand-over", "finish"]
 Drafts = Literal["auto", "off"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["console", "json"]
@@ -261,6 +262,11 @@ class Options(ModelOptions):
     )
     shutdown_grace_s: float = option(
         10.0, "seconds that running streams have to finish on SIGTERM", most=DAY_S
+    )
+    on_drain: Draining = option(
+        "hand-over",
+        "what becomes of streams on SIGTERM with --fleet static: hand-over leaves them to other servers at"
+        " once, finish has them finish here",
     )
     event_loop: EventLoop = option(
         "asyncio", "what the server's events come from: Python's own loop, or uvloop, where it is installed"

@@ -148,7 +148,9 @@ class SeveralGateways:
         self._silence_s = options.engine_silence_s
         self._engines = list(_engines(options, models, folder)) if embedded else []
         addresses = " ".join(engine.address for engine in self._engines)
-        theirs = replace(options, fleet="static", engine_addresses=addresses) if embedded else options
+        theirs = options
+        if embedded:  # which end behind them: there is nobody to whom streams could be handed over
+            theirs = replace(options, fleet="static", engine_addresses=addresses, on_drain="finish")
         self._gateways = [
             Kept(f"gateway {number}", _midstream("serve", spelled(_gateway(theirs, number, port))))
             for number in range(options.gateways)

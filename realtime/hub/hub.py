@@ -215,16 +215,21 @@ class Hub:
         entry = self._registry.by_number(number)
         if entry is None or entry.engine is None or entry.engine.number != engine:
             return
+        listener = self._let_go(entry)
+        if listener is not None:
+            listener.lose(entry.stream)
+            self._observer.refused("request_taken", listener.caller)
+
+    def _let_go(self, entry: LiveStream) -> Listener | None:
+        """It is another gateway's, or will be; returns who read it here."""
         stream = entry.stream
         self._registry.remove(entry)
         listener = self._subscriptions.unsubscribe(stream)
-        if listener is not None:
-            listener.lose(stream)
-            self._observer.refused("request_taken", listener.caller)
         stream.release_memory()
         self.serving.of_model(stream.model.name).ended(entry)
         self._observer.moved(stream)
         self.note_if_empty()
+        return listener
 
     def engine_ready(self, number: int, model: ServedModel, block: int, *, keeper: bytes = b"") -> None:
         """There is an engine, and it knows no stream yet. `keeper`: by which all gateways know it, where
@@ -237,10 +242,21 @@ class Hub:
         self._keepers.engine_lost(self.serving.engines[number])
         self.serving.engine_lost(number, blameless=blameless)
 
-    def cancel_all(self, of: Callable[[str], bool] = lambda tenant: True) -> None:
-        """All streams of such tenants."""
+    def hand_over(self, *, read: bool = False) -> None:
+        """What engines keep is for whoever comes for it elsewhere. `read`: also what somebody reads here."""
+        for entry in list(self._registry.entries):
+            if entry.engine is None or not entry.may_be_adopted:
+                continue
+            if read or self._subscriptions.listener_of(entry.stream) is None:
+                self._departures.bring_in_order(entry.stream)
+                self._let_go(entry)
+                entry.engine.say(api.Disown(entry.stream.number))
+        self.serving.flush()
+
+    def cancel_all(self, of: Callable[[LiveStream], bool] = lambda entry: True) -> None:
+        """All such streams."""
         with self._waking() as wake:
-            for entry in [entry for entry in self._registry.entries if of(entry.key.tenant)]:
+            for entry in [entry for entry in self._registry.entries if of(entry)]:
                 entry.stream.cancel(self._clock(), entry.step)
                 entry.note(protocol.Cancel(request_id=entry.key.request_id))
                 wake(entry.stream)

@@ -268,6 +268,11 @@ class Connection:
         self._starting.discard(stream.request_id)
         self._woken[stream] = None
 
+    @property
+    def may_go(self) -> bool:
+        """Whether each of its streams goes on at another gateway, if its client does."""
+        return not self._starting and all(stream.outlives_us for stream in self._live)
+
     def lose(self, stream: Stream) -> None:
         self._live.discard(stream)
         self._woken.pop(stream, None)
