@@ -99,11 +99,12 @@ async def let_finish(
     for connection in list(endpoints.open.values()):
         connection.send_event(GoingAway(deadline_ms=int(grace_s * 1000)))
     if hands_over:
+        hub.hand_over({})
         await _close([connection for connection in endpoints.open.values() if connection.may_go])
-        hub.hand_over()
+        hub.hand_over({})
     if not await _within(grace_s, hub.wait_until_empty()):
         if hands_over:
-            hub.hand_over(read=True)
+            hub.hand_over({connection: connection.forget for connection in endpoints.open.values()})
         hub.cancel_all()
         if not await _within(CANCEL_S, hub.wait_until_empty()):
             log.error("the engine has cancelled nothing for %g s: it is ended", CANCEL_S)

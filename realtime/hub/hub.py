@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -242,15 +242,18 @@ class Hub:
         self._keepers.engine_lost(self.serving.engines[number])
         self.serving.engine_lost(number, blameless=blameless)
 
-    def hand_over(self, *, read: bool = False) -> None:
-        """What engines keep is for whoever comes for it elsewhere. `read`: also what somebody reads here."""
+    def hand_over(self, readers: Mapping[Listener, Callable[[Stream], None]]) -> None:
+        """What engines keep, and nobody reads here, is for whoever comes for it elsewhere. So is what these
+        read, who hear of it."""
         for entry in list(self._registry.entries):
-            if entry.engine is None or not entry.may_be_adopted:
+            reader = self._subscriptions.listener_of(entry.stream)
+            if entry.engine is None or not entry.may_be_adopted or (reader and reader not in readers):
                 continue
-            if read or self._subscriptions.listener_of(entry.stream) is None:
-                self._departures.bring_in_order(entry.stream)
-                self._let_go(entry)
-                entry.engine.say(api.Disown(entry.stream.number))
+            if reader is not None:
+                readers[reader](entry.stream)
+            self._departures.bring_in_order(entry.stream)
+            self._let_go(entry)
+            entry.engine.say(api.Disown(entry.stream.number))
         self.serving.flush()
 
     def cancel_all(self, of: Callable[[LiveStream], bool] = lambda entry: True) -> None:

@@ -8,6 +8,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import httpx2
+
 import midstream
 from tests.server.gateways import Serve, gateways
 from tests.server.independent_client import client_of
@@ -58,4 +60,42 @@ async def test_who_says_so_has_streams_finish_where_they_are(tmp_path: Path, ser
             await stream.until_index(1)
             first.tell(signal.SIGTERM)
             assert (await stream.rest())["finish_reason"] == "length"
+        assert await asyncio.to_thread(first.ended) == 0
+
+
+async def test_what_shares_a_connection_with_it_goes_when_the_grace_is_over(
+    tmp_path: Path, serve: Serve
+) -> None:
+    """And nobody has to say for it that it was cancelled."""
+    async with gateways(tmp_path, serve, "--shutdown-grace-s", "0.2") as (first, second):
+        async with client_of(first.url) as client:
+            ours = await client.start("a", params=PARAMS, credit={"limit": 3}, on_disconnect="continue")
+            other = await client.start("b", params=PARAMS, credit={"limit": 3}, on_disconnect="cancel")
+            await ours.until_index(3)
+            await other.until_index(3)
+            first.tell(signal.SIGTERM)
+            assert (await other.rest())["finish_reason"] == "cancelled"
+            assert await asyncio.to_thread(first.ended) == 0
+        async with client_of(second.url) as there:
+            again = there.adopt(ours)
+            await there.send("attach", request_id="a", after=ours.events[-1]["seq"])
+            await there.send("credit", request_id="a", limit=1000)
+            assert (await again.rest())["finish_reason"] == "length"
+
+
+async def test_an_answer_over_http_finishes_or_is_ended_and_does_not_hang(
+    tmp_path: Path, serve: Serve
+) -> None:
+    """Its client knows no other server."""
+    async with gateways(tmp_path, serve, "--shutdown-grace-s", "0.2") as (first, _):
+        body = {"model": "toy", "prompt": "Once", "request_id": "a", "max_tokens": 4000, "ignore_eos": True}
+        async with (
+            httpx2.AsyncClient(base_url=first.http) as client,
+            client.stream("POST", "/v1/completions", json=body | {"stream": True}) as answer,
+        ):
+            lines = answer.aiter_lines()
+            await anext(lines)
+            first.tell(signal.SIGTERM)
+            said = [line async for line in lines if line]
+        assert "going away" in said[-1]
         assert await asyncio.to_thread(first.ended) == 0
