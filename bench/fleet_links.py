@@ -23,7 +23,6 @@ from tempfile import TemporaryDirectory
 from bench.__main__ import report
 from bench.result_tables import Figure
 from engine import api
-from engine.listening.grpc_door import GrpcDoor
 from engine.listening.listener import Door, Listener
 from engine.listening.socket_door import SocketDoor
 from realtime.certificates import Certificates
@@ -77,6 +76,8 @@ def _door(kind: str, files: Files) -> Door:
     bound.bind(("127.0.0.1", 0))
     is_tls = kind.endswith("tls:")
     if kind.startswith("grpc:"):
+        from engine.listening.grpc_door import GrpcDoor  # not in the gateway, which says how gRPC waits
+
         return GrpcDoor(bound, files.engine.contents() if is_tls else None)
     return SocketDoor(bound, files.engine.of_an_engine() if is_tls else None)
 
