@@ -44,20 +44,17 @@ async def test_streams_go_on_at_another_gateway_when_theirs_is_told_to_end(
         assert streams(await second.metrics()) == 0
 
 
-async def test_what_cannot_be_handed_over_finishes_first(tmp_path: Path, serve: Serve) -> None:
-    async with gateways(tmp_path, serve, *LONG) as (first, _):
+@pytest.mark.parametrize(
+    ("options", "on_disconnect"),
+    [((), "cancel"), (("--on-drain", "finish"), "continue")],
+    ids=["what cannot be handed over", "who says so"],
+)
+async def test_streams_finish_where_they_are(
+    tmp_path: Path, serve: Serve, options: tuple[str, ...], on_disconnect: str
+) -> None:
+    async with gateways(tmp_path, serve, *LONG, *options) as (first, _):
         async with client_of(first.url) as client:
-            stream = await client.start("a", params=PARAMS, on_disconnect="cancel")
-            await stream.until_index(1)
-            first.tell(signal.SIGTERM)
-            assert (await stream.rest())["finish_reason"] == "length"
-        assert await asyncio.to_thread(first.ended) == 0
-
-
-async def test_who_says_so_has_streams_finish_where_they_are(tmp_path: Path, serve: Serve) -> None:
-    async with gateways(tmp_path, serve, *LONG, "--on-drain", "finish") as (first, _):
-        async with client_of(first.url) as client:
-            stream = await client.start("a", params=PARAMS, on_disconnect="continue")
+            stream = await client.start("a", params=PARAMS, on_disconnect=on_disconnect)
             await stream.until_index(1)
             first.tell(signal.SIGTERM)
             assert (await stream.rest())["finish_reason"] == "length"
