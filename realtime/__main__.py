@@ -31,6 +31,7 @@ from realtime.config import Options, parse, unknown_variables
 from realtime.fleet import models_file, places
 from realtime.fleet.fleet import Fleet, PlaceError
 from realtime.fleet.models_file import ModelEntry
+from realtime.fleet.ray_agent import RayAgent, with_a_file
 from realtime.fleet.served_models import ServedModels
 from realtime.fleet.supervisor import Patience
 from realtime.fleet.watched_engine import EngineFailed
@@ -71,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.warning("%s", problem)
     try:
         raise_descriptor_limit()
-        with bind(options.host, options.port) as listening:
+        with with_a_file(options) as options, bind(options.host, options.port) as listening:
             asyncio.run(serve(options, listening))
     except StartupError as problem:
         print(f"midstream: {problem}", file=sys.stderr)
@@ -96,6 +97,7 @@ async def serve(options: Options, listening: socket.socket) -> None:
     )
     background = BackgroundTasks()
     models = _models(options)
+    agent = _agent(options)
     fleet = _fleet(options, models, observers, background)
     keyring = _keyring(options)
     allowance = keyring.allowance if keyring else _everything
@@ -129,6 +131,8 @@ async def serve(options: Options, listening: socket.socket) -> None:
     )
     _start_background(background, keyring, connections, hub, metrics)
     try:
+        if agent is not None:
+            background.start("the agent that asks Ray", agent.keep_running)
         if options.engine_addresses_file:  # which may have none yet that can be used
             follow = partial(fleet.follow, partial(places.listening, options))
             background.start("the look for engines that come and go", follow)
@@ -206,7 +210,7 @@ def _models(options: Options) -> list[ModelEntry]:
 
 def _known(options: Options, models: list[ModelEntry]) -> list[KnownModel]:
     """Those that are known before engines say what they have."""
-    if options.fleet == "static" and not options.models:
+    if options.fleet != "embedded" and not options.models:
         return []
     return [KnownModel(entry.name, entry.aliases, entry.parent) for entry in models]
 
@@ -217,6 +221,15 @@ def _served(hub: Hub, hello: api.Hello | None) -> str:
     if hello is None or len(names) > 1:
         return ", ".join(names)
     return f"{hello.model} ({hello.weights or hello.dtype}, {hello.device})"
+
+
+def _agent(options: Options) -> RayAgent | None:
+    if options.fleet != "ray":
+        return None
+    try:
+        return RayAgent(options.ray, Path(options.engine_addresses_file))
+    except PlaceError as problem:
+        raise StartupError(str(problem)) from None
 
 
 def _fleet(

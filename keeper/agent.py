@@ -1,0 +1,49 @@
+"""Tells a gateway where engines are: `python -m keeper.agent ADDRESS FILE` keeps the file as the ledger says.
+
+It is a process of its own beside each gateway. When Ray's GCS does not answer, or has no fleet, the file stays
+as it is; after a minute without it Ray's library may end the process, and whoever keeps it starts another.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from keeper.ledger import Ledger, LedgerError
+
+LOOK_EVERY_S = 0.5
+
+
+def main() -> None:
+    address, file = sys.argv[1:]
+    sys.stderr = sys.stdout  # where the gateway reads; what Ray's library writes beside Python is not for it
+    told = ""
+    while True:
+        try:
+            keep_written(Ledger(address), Path(file))
+        except LedgerError as problem:
+            if str(problem) != told:
+                print(f"{problem}; engines are looked for where they were", flush=True)
+            told = str(problem)
+            time.sleep(LOOK_EVERY_S)
+
+
+def keep_written(ledger: Ledger, file: Path) -> None:
+    while True:
+        if ledger.plan() is not None:
+            write(file, [kept.address for kept in ledger.kept().values() if kept.address])
+        time.sleep(LOOK_EVERY_S)
+
+
+def write(file: Path, addresses: list[str]) -> None:
+    """As a whole, where it changes: the gateway reads the old one or the new one."""
+    text = "".join(f"{address}\n" for address in addresses)
+    if not file.exists() or file.read_text() != text:
+        new = file.with_name(file.name + ".new")
+        new.write_text(text)
+        new.replace(file)
+
+
+if __name__ == "__main__":
+    main()

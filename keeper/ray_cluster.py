@@ -1,0 +1,59 @@
+"""The engines of a fleet as actors: made, found and ended. It is a driver of Ray's for as long as a command
+runs; what it makes stays."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError
+from ray.util import list_named_actors
+
+from keeper.kept_engine import KeptEngine
+from keeper.ledger import NAMESPACE
+from keeper.plan import Need
+
+LEAVE_S = 30.0  # that an engine has to end in good order
+
+
+class RayCluster:
+    """Within the `with`."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def __enter__(self) -> Self:
+        ray.init(self._address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        ray.shutdown()
+
+    def engines(self) -> list[str]:
+        """By name, also those that no machine has room for."""
+        return list(list_named_actors())
+
+    def start(self, name: str, need: Need, arguments: list[str], token: str) -> None:
+        """Returns at once: it is there when some machine has what it needs."""
+        placed: Any = ray.remote(KeptEngine).options(
+            name=name,
+            lifetime="detached",
+            max_restarts=-1,
+            num_cpus=need.cpus,
+            num_gpus=need.gpus,
+            scheduling_strategy="SPREAD",
+        )
+        placed.remote(name, arguments, token)
+
+    def end(self, name: str) -> None:
+        """It hands its streams over first, if it is anywhere."""
+        actor = ray.get_actor(name)
+        # Else it is nowhere, or does not answer: it has no streams, or gateways have noticed.
+        with suppress(GetTimeoutError, RayActorError):
+            ray.get(actor.leave.remote(), timeout=LEAVE_S)
+        ray.kill(actor, no_restart=True)
