@@ -1,19 +1,22 @@
 """Drafts: tokens a second with and without, of the default model, where it quotes and where it does not.
 
 Three tasks quote: a file is edited, a question is answered with citations, a table is repeated. Free text
-does not, and is to lose nothing by it. With and without take turns, and say the same, token by token.
+does not, and is to lose nothing by it; nor does a story in JSON. What quotes is tried under a grammar of any
+text as well. With and without take turns, and say the same, token by token.
 
 `python -m bench.drafts WEIGHTS` measures it with weights of another width.
 """
 
 from __future__ import annotations
 
+import json
 import statistics
 import sys
 import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -77,6 +80,10 @@ QUOTING = {  # what is asked, and how the answer begins: the model is a small on
     "answered with citations": (CITE, "According to the text:\n\n[1]"),
     "a table is repeated": (REPEAT, "Here is the table again:\n\n| city | country |"),
 }
+ANY_TEXT = {"lark_grammar": "start: /(?s:.)*/"}
+STORY = {
+    "json_schema": {"type": "object", "properties": {"story": {"type": "string"}}, "required": ["story"]}
+}
 FREE = "Tell me a story about {}, in your own words."
 THINGS = ("a fox", "the sea", "a clockmaker", "two sisters", "a lost letter", "winter", "a train", "a garden")
 _salts = count(1)
@@ -135,22 +142,26 @@ def measure(weights: str = "auto") -> list[Figure]:
 
 
 def _figures(bench: Bench) -> Iterator[Figure]:
-    greedy = api.Sampling(temperature=0, max_tokens=TOKENS)
-    for name, asked in QUOTING.items():
-        off, on = bench.rates([bench.prompt(*asked)], greedy)
-        yield Figure(f"{name}, {bench.weights}", on, "tok/s", ">= 1.8 x", on / off, "without drafts")
-    free = api.Sampling(max_tokens=FREE_TOKENS, ignore_eos=True, seed=1)
-    for streams in STREAM_COUNTS:
-        prompts = [bench.prompt(FREE.format(THINGS[at % len(THINGS)])) for at in range(streams)]
-        off, on = bench.rates(prompts, free)
-        yield Figure(
-            f"free text, {streams} streams, {bench.weights}",
-            on,
-            "tok/s",
-            ">= 0.97 x",
-            on / off,
-            "without drafts",
-        )
+    for under, grammar in (("", None), (", under a grammar", _grammar(ANY_TEXT))):
+        greedy = api.Sampling(temperature=0, max_tokens=TOKENS, grammar=grammar)
+        for name, asked in QUOTING.items():
+            rates = bench.rates([bench.prompt(*asked)], greedy)
+            yield _figure(f"{name}{under}, {bench.weights}", rates, ">= 1.8 x")
+    for kind, grammar in (("free text", None), ("a story in JSON", _grammar(STORY))):
+        free = api.Sampling(max_tokens=FREE_TOKENS, ignore_eos=True, seed=1, grammar=grammar)
+        for streams in STREAM_COUNTS:
+            prompts = [bench.prompt(FREE.format(THINGS[at % len(THINGS)])) for at in range(streams)]
+            rates = bench.rates(prompts, free)
+            yield _figure(f"{kind}, {streams} streams, {bench.weights}", rates, ">= 0.97 x")
+
+
+def _grammar(source: dict[str, Any]) -> api.Grammar:
+    return api.Grammar(json.dumps({"grammars": [source]}))
+
+
+def _figure(what: str, rates: tuple[float, float], goal: str) -> Figure:
+    off, on = rates
+    return Figure(what, on, "tok/s", goal, on / off, "without drafts")
 
 
 if __name__ == "__main__":

@@ -168,14 +168,31 @@ class Note(Command, frozen=True):
     told: bytes
 
 
+CLAIM_S = 10.0  # for which others wait for a gateway that is about to begin a stream
+
+
 class Adopt(Command, frozen=True):
     """Give a stream that is kept, by its key, to whoever says this, under this number. Answered by
-    Adopted."""
+    Adopted. `claims`: whoever asks begins it if there is none, and until it has settled that no other that
+    claims it here may."""
+
+    key: bytes
+    claims: bool = False
+
+
+class Settle(Command, frozen=True):
+    """The stream that was claimed by this key, under this number, can be adopted now, or will not be
+    begun."""
 
     key: bytes
 
 
-AnyCommand = StreamCommand | TellBlocks | Note | Adopt
+class Disown(Command, frozen=True):
+    """The stream waits for another gateway, as if this one had gone; one that nobody can adopt ends."""
+
+
+KeptCommand = Note | Adopt | Settle | Disown
+AnyCommand = StreamCommand | TellBlocks | KeptCommand
 
 
 # -- up: what became of them -----------------------------------------------------------------------
@@ -352,6 +369,19 @@ class Moved(Struct, tag=True, array_like=True, frozen=True):
     stream: int
 
 
+class Claimed(Struct, tag=True, array_like=True, frozen=True):
+    """Another gateway claims the key of this Adopt. When it has settled that, Adopted follows: the claim is
+    whose asks now, and the stream may be at any engine."""
+
+    stream: int
+
+
+class Kept(Struct, tag=True, array_like=True, frozen=True):
+    """A stream that was submitted to be kept can be adopted from now on."""
+
+    stream: int
+
+
 class Hello(Struct, tag=True, array_like=True):
     """The first message up: what this engine serves."""
 
@@ -371,7 +401,7 @@ class Hello(Struct, tag=True, array_like=True):
     exact: bool = False  # whether a stream's tokens follow from its own start and steering alone
     weights: str = ""  # how wide they are
     products: str = "torch"  # or ggml: by which library they are multiplied
-    keeps: bool = False  # whether streams may outlive their gateway
+    keeper: bytes = b""  # by which all gateways know it, where streams may outlive theirs there
 
 
 class Outline(Struct, tag=True, array_like=True):
@@ -403,7 +433,8 @@ class Leaving(Struct, tag=True, array_like=True):
     """The engine was told to end: no stream is to blame for it."""
 
 
-AnyMessage = Starting | Prepared | Hello | StepOutput | Adopted | Moved | Failed | Leaving
+Answer = Adopted | Claimed | Kept | Moved  # to commands, or to another gateway's, before any step
+AnyMessage = Starting | Prepared | Hello | StepOutput | Answer | Failed | Leaving
 
 # -- down, where an engine listens: first of all ---------------------------------------------------
 

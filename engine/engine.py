@@ -11,6 +11,7 @@ stream goes on. So every index that a client is told is the truth, and no token 
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 
@@ -32,6 +33,8 @@ from engine.step.step_times import StepTimes
 from engine.step.swapping import BlockCopier, Swapping
 from engine.structure.matcher import GrammarError
 from engine.structure.vocabulary import Vocabulary
+
+SWITCH_S = 0.0005  # after which a thread that prepares grammars, or talks to gateways, gives way to the step
 
 
 class Engine:
@@ -110,6 +113,7 @@ class Engine:
 
     def run(self, emit: Callable[[api.StepOutput], None]) -> None:
         """Step for as long as there is anything to do, wait while there is not, until `stop()`."""
+        sys.setswitchinterval(SWITCH_S)
         while not self._stopping:
             output = self.step()
             emit(output)
@@ -281,7 +285,7 @@ class Engine:
         for command in self._commands.take():
             if isinstance(command, api.TellBlocks):
                 self.cache.blocks.news.ask()
-            elif not isinstance(command, api.Note | api.Adopt):  # which are for who keeps streams
+            elif not isinstance(command, api.KeptCommand):  # which are for who keeps streams
                 self._steering.apply(command)
 
     def _output(self, completed: list[Row], seconds: float) -> api.StepOutput:

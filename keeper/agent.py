@@ -1,11 +1,12 @@
 """Tells a gateway where engines are: `python -m keeper.agent ADDRESS FILE` keeps the file as the ledger says.
 
-It is a process of its own beside each gateway. When Ray's GCS does not answer, or has no fleet, the file stays
-as it is; after a minute without it Ray's library may end the process, and whoever keeps it starts another.
+It is a process of its own beside each gateway. When Ray's GCS does not answer, or has no fleet, the file
+stays as it is; after a minute without it Ray's library may end the process, and another is started.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -40,7 +41,7 @@ def write(file: Path, addresses: list[str]) -> None:
     """As a whole, where it changes: the gateway reads the old one or the new one."""
     text = "".join(f"{address}\n" for address in addresses)
     if not file.exists() or file.read_text() != text:
-        new = file.with_name(file.name + ".new")
+        new = file.with_name(f"{file.name}.{os.getpid()}")  # other gateways' agents may write it, too
         new.write_text(text)
         new.replace(file)
 

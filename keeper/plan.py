@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from realtime.config import ModelOptions
+from realtime.config import ListenOptions, ModelOptions, spelled
 from realtime.fleet.models_file import ModelEntry
 
 MOST_ENGINES = 1024  # of a model
@@ -110,8 +110,8 @@ def _model_plan(entry: ModelEntry) -> ModelPlan:
     options = entry.options
     if entry.keep_alive_s is not None:
         raise PlanError(
-            f'"{entry.name}" has a keep_alive of {entry.keep_alive_s:g} s, and engines of this fleet stay until'
-            ' they are told to go: say keep_alive = "forever", and `midstream fleet scale` when it is to be fewer'
+            f'"{entry.name}" has a keep_alive of {entry.keep_alive_s:g} s, and engines of this fleet stay'
+            ' until they are told to go: say keep_alive = "forever", and scale it to have fewer'
         )
     if options.device.startswith("cuda:"):
         raise PlanError(
@@ -120,20 +120,9 @@ def _model_plan(entry: ModelEntry) -> ModelPlan:
         )
     cpus = options.threads or 1
     gpus = options.devices if options.device == "cuda" else 0
-    arguments = _arguments(options) + (["--threads", str(cpus)] if not options.threads else [])
-    return ModelPlan(entry.replicas, arguments, Need(cpus, gpus))
-
-
-def _arguments(options: ModelOptions) -> list[str]:
-    """Those that are not as they are by themselves."""
-    given = {field.name: getattr(options, field.name) for field in fields(ModelOptions)}
-    defaults = {field.name: field.default for field in fields(ModelOptions)}
-    return [
-        text
-        for name, value in given.items()
-        if value != defaults[name]
-        for text in ("--" + name.replace("_", "-"), str(value))
-    ]
+    of_model = {field.name: getattr(options, field.name) for field in fields(ModelOptions)}
+    own = ListenOptions(**of_model | {"threads": cpus, "model_name": entry.name})
+    return ModelPlan(entry.replicas, spelled(own), Need(cpus, gpus))
 
 
 def _counted(count: int, what: str) -> str:

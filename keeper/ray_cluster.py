@@ -12,7 +12,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError
 from ray.util import list_named_actors
 
-from keeper.kept_engine import KeptEngine
+from keeper.engine_actor import EngineActor
 from keeper.ledger import NAMESPACE
 from keeper.plan import Need
 
@@ -40,7 +40,7 @@ class RayCluster:
 
     def start(self, name: str, need: Need, arguments: list[str], token: str) -> None:
         """Returns at once: it is there when some machine has what it needs."""
-        placed: Any = ray.remote(KeptEngine).options(
+        placed: Any = ray.remote(EngineActor).options(
             name=name,
             lifetime="detached",
             max_restarts=-1,

@@ -9,8 +9,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from engine import api
+from realtime import several_gateways
 from realtime.access.authentication import Credentials
 from realtime.access.connection_limits import OpenConnections
 from realtime.access.key_file import KeyFileError
@@ -72,8 +73,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.warning("%s", problem)
     try:
         raise_descriptor_limit()
-        with with_a_file(options) as options, bind(options.host, options.port) as listening:
-            asyncio.run(serve(options, listening))
+        if options.gateways > 1:
+            return several_gateways.run(options)
+        with ExitStack() as bound:
+            options = bound.enter_context(with_a_file(options))
+            listening = [bound.enter_context(bind(options.host, options.port, shared=options.share_port))]
+            if options.own_port:
+                listening.append(bound.enter_context(bind(options.host, options.own_port)))
+            with asyncio.Runner(loop_factory=_new_loop(options)) as runner:
+                runner.run(serve(options, listening))
     except StartupError as problem:
         print(f"midstream: {problem}", file=sys.stderr)
         return 1
@@ -84,7 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def serve(options: Options, listening: socket.socket) -> None:
+async def serve(options: Options, listening: list[socket.socket]) -> None:
+    """The first of them is where it says that it is."""
     sys.setswitchinterval(SWITCH_S)
     metrics = Metrics() if options.metrics == "on" else None
     traces = _traces() if options.traces == "on" else None
@@ -139,10 +148,13 @@ async def serve(options: Options, listening: socket.socket) -> None:
         with _cancelled_by_sigterm():
             hello = await fleet.start()
         look_at_news_alone()
-        ending = partial(let_finish, hub, fleet, endpoints, options.shutdown_grace_s)
-        server = Server(_uvicorn_config(options, endpoints, ledger), ending)
-        print(welcome(listening, _served(hub, hello), keyless=keyring is None), flush=True)
-        await server.serve(sockets=[listening])
+        hands_over = options.fleet != "embedded" and options.on_drain == "hand-over"
+        ending = partial(let_finish, hub, fleet, endpoints, options.shutdown_grace_s, hands_over=hands_over)
+        server = Server(
+            _uvicorn_config(options, endpoints, ledger), ending, accepts_to_the_end=not hands_over
+        )
+        print(welcome(listening[0], _served(hub, hello), keyless=keyring is None), flush=True)
+        await server.serve(sockets=listening)
     except EngineFailed as error:
         raise StartupError(f"the engine does not start: {error}") from None
     finally:
@@ -150,6 +162,20 @@ async def serve(options: Options, listening: socket.socket) -> None:
         await fleet.stop()
         if traces is not None:
             await asyncio.to_thread(traces.close)
+
+
+def _new_loop(options: Options) -> Callable[[], asyncio.AbstractEventLoop]:
+    if options.event_loop == "asyncio":
+        return asyncio.new_event_loop
+    try:
+        import uvloop  # only where it was asked for
+    except ModuleNotFoundError:
+        raise StartupError(
+            "--event-loop uvloop needs it; in a clone of Midstream, install it with: "
+            "pip install ./clients/python '.[uvloop]'"
+        ) from None
+    new_loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return new_loop
 
 
 @contextmanager

@@ -17,13 +17,16 @@ class StartupError(Exception):
     """The server cannot start; the message is the line that says why."""
 
 
-def bind(host: str, port: int, *, accepts: bool = True) -> socket.socket:
-    """`accepts`: whether connections may come before anybody takes them."""
+def bind(host: str, port: int, *, accepts: bool = True, shared: bool = False) -> socket.socket:
+    """`accepts`: whether connections may come before anybody takes them. `shared`: with other processes of
+    this user that say so."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Where the protocol is not said, asyncio leaves TCP_NODELAY alone, and each small write waits until the
     # peer has acknowledged the one before: up to 40 ms.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         listening.bind((host, port))
         if accepts:

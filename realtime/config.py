@@ -36,6 +36,8 @@ Exactness = Literal["auto", "on", "off"]
 EnginePlace = Literal["process", "thread"]
 FleetKind = Literal["embedded", "static", "ray"]
 Switch = Literal["on", "off"]
+EventLoop = Literal["asyncio", "uvloop"]
+Draining = Literal["hand-over", "finish"]
 Drafts = Literal["auto", "off"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["console", "json"]
@@ -136,6 +138,17 @@ class Options(ModelOptions):
 
     host: str = option("127.0.0.1", "address to listen on", right="an address or a host name")
     port: int = option(8000, "port to listen on; 0 takes a free one", most=65535)
+    gateways: int = option(
+        1, "gateways at this port, each a process of its own that serves any connection", least=1, most=64
+    )
+    share_port: bool = option(
+        False, "let other servers of this user listen on the same port: the system divides connections"
+    )
+    own_port: int = option(
+        0,
+        "port of its own that the first gateway has beside --port; the next ports are the others'",
+        most=65535,
+    )
     tool_format: str = option(
         AUTO,
         "how the model spells tool calls, by its name in docs/tools.md; auto finds it in the chat template",
@@ -257,6 +270,14 @@ class Options(ModelOptions):
     shutdown_grace_s: float = option(
         10.0, "seconds that running streams have to finish on SIGTERM", most=DAY_S
     )
+    on_drain: Draining = option(
+        "hand-over",
+        "what becomes of streams on SIGTERM with --fleet static: hand-over leaves them to other servers at"
+        " once, finish has them finish here",
+    )
+    event_loop: EventLoop = option(
+        "asyncio", "what the server's events come from: Python's own loop, or uvloop, where it is installed"
+    )
     metrics: Switch = option("on", "whether anything is counted, and told at /metrics")
     traces: Switch = option(
         "off", "whether traces are sent by OTLP, to where the variables OTEL_EXPORTER_OTLP_* say"
@@ -377,6 +398,13 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     return options
 
 
+def spelled(options: ModelOptions) -> list[str]:
+    """As a command line: what is otherwise than by default."""
+    rows = _ENGINE if isinstance(options, ListenOptions) else _SERVE
+    values = ((row, getattr(options, row.name)) for row in rows)
+    return [f"{row.flag}={value}" for row, value in values if value != row.default]
+
+
 def parse_listening(argv: Sequence[str], environ: Mapping[str, str]) -> ListenOptions:
     """In the same way."""
     parser = _parser("engine", "Compute a language model for gateways that connect.", _ENGINE)
@@ -433,6 +461,12 @@ def _contradiction(options: Options) -> str | None:
         return (
             f"--engines is {options.engines}; with --engine thread it must be 1: a thread cannot be replaced"
         )
+    if options.gateways > 1 and options.engine == "thread":
+        return (
+            f"--gateways is {options.gateways}; with --engine thread, which only one can have, it must be 1"
+        )
+    if options.own_port + options.gateways > 65536:
+        return f"--own-port is {options.own_port}, and there are not {options.gateways} ports from there on"
     if options.models and (options.engines > 1 or options.engine == "thread"):
         return (
             "--models goes with engines in processes, and says in the file how many of each there are: leave"

@@ -18,6 +18,7 @@ from realtime.fleet.fleet import Fleet
 from realtime.hub.hub import Hub
 from realtime.transport.acceptor import Acceptor
 from realtime.transport.flow_control import cut_off
+from realtime.websocket.connection import Connection
 
 log = logging.getLogger("midstream")
 
@@ -29,8 +30,15 @@ CUT_OFF_S = 1.0  # of those, for what a connection that was cut off leaves to be
 class Server(uvicorn.Server):
     """uvicorn, but that the first signal begins an orderly end, and only the second ends it at once."""
 
-    def __init__(self, config: uvicorn.Config, ending: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        ending: Callable[[], Coroutine[Any, Any, None]],
+        *,
+        accepts_to_the_end: bool = True,
+    ) -> None:
         super().__init__(config)
+        self._accepts_to_the_end = accepts_to_the_end
         self._loop = asyncio.get_running_loop()
         self._ending = ending
         self._end: asyncio.Task[None] | None = None
@@ -41,11 +49,15 @@ class Server(uvicorn.Server):
         self._acceptors = [Acceptor(listening, self._new_protocol) for listening in sockets or []]
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for acceptor in self._acceptors:
-            acceptor.close()
+        self._stop_accepting()
         cutting_off = self._loop.call_later(CLOSE_S - CUT_OFF_S, self._cut_off)
         await super().shutdown(sockets)
         cutting_off.cancel()
+
+    def _stop_accepting(self) -> None:
+        for acceptor in self._acceptors:
+            acceptor.close()
+        self._acceptors.clear()
 
     def _cut_off(self) -> None:
         """Whoever takes nothing of an answer: uvicorn would cancel what makes it, and log a failure."""
@@ -64,6 +76,8 @@ class Server(uvicorn.Server):
 
     def _asked_to_end(self, sig: int, frame: FrameType | None) -> None:
         if self._end is None:
+            if not self._accepts_to_the_end:
+                self._stop_accepting()
             self._end = self._loop.create_task(self._ending())
             self._end.add_done_callback(self._ended)
         else:
@@ -74,20 +88,33 @@ class Server(uvicorn.Server):
         end.result()
 
 
-async def let_finish(hub: Hub, fleet: Fleet, endpoints: Endpoints, grace_s: float) -> None:
+async def let_finish(
+    hub: Hub, fleet: Fleet, endpoints: Endpoints, grace_s: float, *, hands_over: bool
+) -> None:
     """Start nothing new, let what runs finish within the grace, then close; nobody is waited for any longer
-    than for the grace and a moment."""
+    than for the grace and a moment. `hands_over`: what other gateways can adopt is theirs at once, and so are
+    its readers."""
     hub.draining = True
     log.info("going away: %d streams have %g s to finish", len(hub.streams), grace_s)
     for connection in list(endpoints.open.values()):
         connection.send_event(GoingAway(deadline_ms=int(grace_s * 1000)))
+    if hands_over:
+        hub.hand_over({})
+        await _close([connection for connection in endpoints.open.values() if connection.may_go])
+        hub.hand_over({})
     if not await _within(grace_s, hub.wait_until_empty()):
+        if hands_over:
+            hub.hand_over({connection: connection.forget for connection in endpoints.open.values()})
         hub.cancel_all()
         if not await _within(CANCEL_S, hub.wait_until_empty()):
             log.error("the engine has cancelled nothing for %g s: it is ended", CANCEL_S)
             fleet.give_up()
+    await _close(list(endpoints.open.values()))
+
+
+async def _close(connections: list[Connection]) -> None:
     closing = asyncio.gather(
-        *(connection.close_for_good() for connection in list(endpoints.open.values())), return_exceptions=True
+        *(connection.close_for_good() for connection in connections), return_exceptions=True
     )
     if not await _within(CLOSE_S, closing):
         log.warning("not every connection could be closed within %g s", CLOSE_S)

@@ -87,7 +87,7 @@ class Gateway:
             log.warning("a gateway has not taken %d MiB, and is hung up on", limits.MOST_UNSENT >> 20)
             self._connection.abort()
 
-    def answer(self, message: api.Adopted | api.Moved) -> None:
+    def answer(self, message: api.Answer) -> None:
         """Behind all that was told before."""
         self._connection.write(msgspec.msgpack.encode(message))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from msgspec.structs import replace
 
 from engine import api
 from engine.listening import limits
+from engine.listening.claims import Claim, Claims
 from engine.listening.gateway import Gateway
 from engine.listening.kept_streams import KeptStream, KeptStreams
 
@@ -66,7 +68,7 @@ class Listener:
     ) -> None:
         """When it returns, gateways may join. Raises DoorError."""
         self.token = token
-        self.hello = msgspec.msgpack.encode(replace(hello, keeps=True))
+        self.hello = msgspec.msgpack.encode(replace(hello, keeper=secrets.token_bytes(8)))
         self._send = send
         self._door = door
         self._gateways = dict[Gateway, None]()  # that have joined
@@ -74,6 +76,7 @@ class Listener:
         self._lock = threading.Lock()
         self._owners = dict[int, Owner]()  # of the streams that the engine knows, also of who is gone
         self._kept = KeptStreams[Gateway]()
+        self._claims = Claims[Gateway]()
         self._numbers = itertools.count()
         self._unsaid = 0  # connections that were refused
         self._silent_until_s = 0.0
@@ -164,8 +167,14 @@ class Listener:
             case api.Submit():
                 return self._submit(gateway, command)
             case api.Adopt():
-                gateway.answer(self._adopt(gateway, command))
+                self._ask(gateway, command)
                 return []
+            case api.Settle(stream=stream, key=key):
+                self._next(key, self._claims.settle(key, Claim(gateway, stream)))
+                return []
+            case api.Disown(stream=stream):
+                number = gateway.streams.pop(stream, None)
+                return [] if number is None or self._let_wait(number) else [api.Cancel(number)]
         number = gateway.streams.get(command.stream)
         kept = gateway.ended.get(command.stream) if number is None else self._owners[number].kept
         if kept is not None and isinstance(command, api.Note):
@@ -184,24 +193,45 @@ class Listener:
             if former is not None and former.is_orphan and former.number is not None:
                 before.append(api.Cancel(former.number))  # its gateway has come again, and begins it anew
             kept = self._kept.begin(submit, keep, gateway, number, time.time())
+            if keep.record:
+                gateway.answer(api.Kept(submit.stream))
         self._owners[number] = Owner(gateway, submit.stream, kept)
         return [*before, replace(submit, stream=number, keep=None)]
 
-    def _adopt(self, gateway: Gateway, adopt: api.Adopt) -> api.Adopted:
+    def _ask(self, gateway: Gateway, adopt: api.Adopt) -> None:
+        if adopt.claims:
+            claim = Claim(gateway, adopt.stream)
+            holder = self._claims.make(adopt.key, claim)
+            if holder != claim:
+                gateway.answer(api.Claimed(adopt.stream))
+                self._loop.call_later(api.CLAIM_S, self._pass_over, adopt.key, holder)
+                return
+        gateway.answer(self._adopt(gateway, adopt.stream, adopt.key))
+
+    def _pass_over(self, key: bytes, claim: Claim[Gateway]) -> None:
+        """Who has not settled it in all this time, others have waited for."""
+        with self._lock:
+            self._next(key, self._claims.settle(key, claim))
+
+    def _next(self, key: bytes, claim: Claim[Gateway] | None) -> None:
+        if claim is not None:
+            claim.gateway.answer(self._adopt(claim.gateway, claim.stream, key))
+
+    def _adopt(self, gateway: Gateway, number: int, key: bytes) -> api.Adopted:
         """Whoever asks for it has it from now on, if it can be built again."""
-        kept = self._kept.find(adopt.key, time.time())
+        kept = self._kept.find(key, time.time())
         if kept is None:
-            return api.Adopted(adopt.stream)
+            return api.Adopted(number)
         if kept.journal.whole:
             kept.journal.adoptions += 1
             former, kept.owner = kept.owner, gateway
             if kept.number is not None:
                 left = self._owners[kept.number].number
-                self._owners[kept.number] = Owner(gateway, adopt.stream, kept)
-                gateway.streams[adopt.stream] = kept.number
+                self._owners[kept.number] = Owner(gateway, number, kept)
+                gateway.streams[number] = kept.number
                 if former is not None and former.streams.pop(left, None) is not None:
                     former.answer(api.Moved(left))
-        return api.Adopted(adopt.stream, kept.journal.told())
+        return api.Adopted(number, kept.journal.told())
 
     def dismiss(self, gateway: Gateway) -> None:
         if gateway not in self._gateways:
@@ -210,6 +240,8 @@ class Listener:
             del self._gateways[gateway]
             left = list(gateway.streams.values())
             orphans = [number for number in left if self._let_wait(number)]
+            for key, claim in self._claims.leave(gateway):
+                self._next(key, claim)
         log.info(
             "a gateway is gone, and %d of its streams with it: %d wait for another",
             len(left) - len(orphans),

@@ -64,16 +64,25 @@ class BlockCache:
 
     def grow(self, sequence: Sequence, tokens: int) -> bool:
         """Extend its tables to so many tokens; False, and nothing changed, where blocks are short."""
-        tables, at = self._tables(sequence), sequence.next_position
-        missing = [
-            max(0, self.windows.end(group, at, tokens) - len(table)) for group, table in enumerate(tables)
-        ]
+        missing = self.missing(sequence, tokens)
         if sum(missing) > self.blocks.available:
             return False
-        for table, count in zip(tables, missing, strict=True):
+        self.extend(sequence, missing)
+        return True
+
+    def missing(self, sequence: Sequence, tokens: int) -> list[int]:
+        """How many blocks each of its tables lacks for so many tokens."""
+        position, whole = sequence.next_position, self.blocks_for(tokens)
+        return [
+            max(0, self.windows.end(group, position, tokens) - have) if (have := len(table)) < whole else 0
+            for group, table in enumerate(self._tables(sequence))
+        ]
+
+    def extend(self, sequence: Sequence, counts: list[int]) -> None:
+        """Each of its tables by so many blocks, which are available."""
+        for table, count in zip(sequence.tables, counts, strict=True):
             if count:
                 table.extend(self.blocks.take(count, table))
-        return True
 
     def release(self, sequence: Sequence, keep: int = 0) -> None:
         """Free the blocks that hold nothing of the first `keep` tokens."""
@@ -153,19 +162,10 @@ class BlockCache:
             copies.append((number, copy))
         return copies
 
-    def needed(self, sequence: Sequence, tokens: int) -> int:
-        """How many blocks are to be had before its tokens up to there are computed: those that its tables
-        lack, and those that `make_writable` will need."""
-        position = sequence.next_position
-        at, whole = position // self.block_size, self.blocks_for(tokens)
-        needed = 0
-        for group, table in enumerate(self._tables(sequence)):
-            have = len(table)
-            if whole > have:
-                needed += max(0, self.windows.end(group, position, tokens) - have)
-            if at < have and self.blocks.refs[table[at]] > 1:
-                needed += 1
-        return needed
+    def shared(self, sequence: Sequence) -> int:
+        """How many blocks `make_writable` will need for copies."""
+        at, refs = sequence.next_position // self.block_size, self.blocks.refs
+        return sum(refs[table[at]] > 1 for table in sequence.tables if at < len(table))
 
     def _tables(self, sequence: Sequence) -> list[list[int]]:
         """Those of a sequence that may have none yet."""

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from engine.schedule.sequence import Sequence
 
 MOST = 256  # in a chunk
+STREAM_BITS = 64
 
-Entry = tuple[int, int, Sequence]  # with its stream, where numbers are equal
+Entry = int  # a sequence's number, and behind it its stream: what is compared most is compared as one
 
 
 class Ranking:
@@ -21,6 +22,7 @@ class Ranking:
         self._chunks: list[list[Entry]] = []  # none is empty
         self._lasts: list[Entry] = []  # of each chunk
         self._entries: dict[int, Entry] = {}  # by stream
+        self._sequences: dict[int, Sequence] = {}  # likewise
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -31,12 +33,14 @@ class Ranking:
     def put(self, sequence: Sequence, key: int) -> None:
         """Also where it was in with another number."""
         stream = sequence.stream
+        entry = key << STREAM_BITS | stream
         had = self._entries.get(stream)
+        if had == entry:
+            return
         if had is not None:
-            if had[0] == key:
-                return
             self.discard(sequence)
-        entry = self._entries[stream] = (key, stream, sequence)
+        self._entries[stream] = entry
+        self._sequences[stream] = sequence
         if not self._chunks:
             self._chunks.append([entry])
             self._lasts.append(entry)
@@ -55,6 +59,7 @@ class Ranking:
         entry = self._entries.pop(sequence.stream, None)
         if entry is None:
             return None
+        del self._sequences[sequence.stream]
         at = bisect_left(self._lasts, entry)
         chunk = self._chunks[at]
         del chunk[bisect_left(chunk, entry)]
@@ -62,20 +67,24 @@ class Ranking:
             self._lasts[at] = chunk[-1]
         else:
             del self._chunks[at], self._lasts[at]
-        return entry[0]
+        return entry >> STREAM_BITS
 
     def key(self, sequence: Sequence) -> int:
-        return self._entries[sequence.stream][0]
+        return self._entries[sequence.stream] >> STREAM_BITS
 
     @property
     def first(self) -> tuple[int, Sequence]:
-        key, _, sequence = self._chunks[0][0]
-        return key, sequence
+        entry = self._chunks[0][0]
+        return entry >> STREAM_BITS, self._sequence(entry)
 
     def before(self, end: int) -> Iterator[Sequence]:
         """Those with a smaller number, smallest first."""
+        behind = end << STREAM_BITS
         for chunk in self._chunks:
-            for key, _, sequence in chunk:
-                if key >= end:
+            for entry in chunk:
+                if entry >= behind:
                     return
-                yield sequence
+                yield self._sequence(entry)
+
+    def _sequence(self, entry: Entry) -> Sequence:
+        return self._sequences[entry & (1 << STREAM_BITS) - 1]

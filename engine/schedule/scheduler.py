@@ -30,6 +30,7 @@ from engine.schedule.victims import Holders
 
 SHARE = 2  # one in so many tokens of a prompt's step go to the prompt whose turn it is
 DUE_SHARE = 4  # and one in so many rows, and tokens of prompts, to those that are due
+MOST_LOOKUPS = 512  # blocks that a step looks for in the cache, and then for no further prompt: a millisecond
 
 
 class Scheduler:
@@ -77,6 +78,7 @@ class Scheduler:
         self._evicted: set[int] = set()  # streams that lost their memory
         self._short: list[Sequence] = []  # found no memory for their token
         self._begun: dict[int, int] = {}  # by tenant: tokens of its prompts that hold memory
+        self._lookups = 0  # blocks that were looked for in the cache
 
     @property
     def num_ready(self) -> int:
@@ -201,6 +203,7 @@ class Scheduler:
         self._evicted.clear()
         self._short.clear()
         self._begun.clear()
+        self._lookups = 0
         self._decoding.begin_step()
         self._prompts.begin_step()
         self._shares.advance([turn.served for order in self._orders if (turn := order.next_turn())])
@@ -271,7 +274,7 @@ class Scheduler:
 
     def _plan_prompts(self, batch: Batch, tokens: int) -> int:
         """Returns how many tokens are left."""
-        if self._evicted:  # for a token's sake, and mostly more came free than was asked for
+        if self._evicted and not self._much_looked_up:  # mostly more came free than was asked for
             self._prompts.open()
         tokens -= self._plan_due_prompts(batch, min(tokens, max(1, tokens // DUE_SHARE)))
         while tokens > 0 and self._may_pick(batch) and (turn := self._prompts.next_turn()):
@@ -319,6 +322,10 @@ class Scheduler:
             self._begun[tenant] += sequence.num_to_compute
         return able and sequence.num_to_compute > 0
 
+    @property
+    def _much_looked_up(self) -> bool:
+        return self._lookups >= MOST_LOOKUPS
+
     def _may_begin(self, sequence: Sequence, tokens: int) -> bool:
         """A tenant has so much begun at once, and beside it what this step completes."""
         begun = self._begun[sequence.tenant]
@@ -357,6 +364,9 @@ class Scheduler:
         """Give a sequence without blocks its memory, if there is room for all of its tokens and one more, and
         nobody computes already what it begins with."""
         self.cache.match_prefix(sequence)
+        self._lookups += sequence.num_tokens // self.cache.block_size
+        if self._much_looked_up:
+            self._prompts.close()
         follows = self._prefixes.follow(sequence)
         if follows or not self._make_room(sequence, sequence.num_tokens + 1):
             self.cache.release(sequence)
@@ -427,16 +437,15 @@ class Scheduler:
         """Grow its table to so many tokens; where blocks are short, take them from sequences that rank behind
         it, if that is enough."""
         cache = self.cache
-        needed = cache.needed(sequence, tokens)
-        if not needed:
-            return True
-        short = needed - cache.blocks.available
+        missing = cache.missing(sequence, tokens)
+        short = sum(missing) + cache.shared(sequence) - cache.blocks.available
         if short > 0:
             victims = self._holders.victims(sequence, short, self.steps, self._running)
             if not victims:
                 return False
             self._evict(victims)
-        return cache.grow(sequence, tokens)
+        cache.extend(sequence, missing)
+        return True
 
     def _evict(self, victims: list[Sequence]) -> None:
         self._evicted.update(victim.stream for victim in victims)

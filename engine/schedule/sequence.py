@@ -188,10 +188,10 @@ class Sequence:
     # -- rows in flight --------------------------------------------------------------------------
 
     def launch(self, row: Row) -> None:
-        """The row continues what is planned already."""
+        """The row continues what is planned already, and has no drafts yet."""
         self.in_flight.append(row)
         self.num_in_flight += row.count
-        self.num_placeholders += row.num_sampled
+        self.num_placeholders += row.samples
 
     def complete(self, row: Row) -> None:
         """What is left of the row, the oldest in flight, stands computed."""
@@ -201,7 +201,7 @@ class Sequence:
         self.num_placeholders -= row.num_awaited
 
     def draft(self, row: Row, drafts: tuple[int, ...]) -> None:
-        """The row, which was planned last, has these drafts behind its known tokens, and no others."""
+        """The row, the last in flight, has these drafts behind its known tokens, and no others."""
         more = len(drafts) - len(row.drafts)
         row.drafts = drafts
         row.count += more
@@ -235,7 +235,7 @@ class Sequence:
         not."""
         for row in self.in_flight:
             if row.samples and not row.void:
-                assert not row.drafts, "a constrained sequence has none"
+                assert not row.drafts, "they are sampled behind"
                 row.samples = False
                 self.num_placeholders -= 1
         self._tell_constraint(tokens)

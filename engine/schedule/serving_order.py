@@ -44,7 +44,8 @@ class Shares:
         return max(self.floor, self.tokens[tenant])
 
     def charge(self, tenant: int, tokens: int) -> None:
-        served = self.tokens[tenant] = max(self.floor, self.tokens[tenant]) + tokens
+        served = self.tokens[tenant]
+        served = self.tokens[tenant] = (max(self.floor, served)) + tokens
         if served > self._most:
             self._most = served
 

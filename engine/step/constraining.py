@@ -32,6 +32,7 @@ LEAST_PATIENCE_S, PATIENCE_S = 0.01, 0.0005
 _ANY = bytes([ALLOWED])
 
 Starts = Several[int]  # positions at which a grammar begins
+Masks = list[bytes | None]  # of a row: of each token that it samples
 
 
 def same_grammar(one: api.Sampling, other: api.Sampling) -> bool:
@@ -174,48 +175,69 @@ class Constraining:
         if not self._patient:
             job.add_done_callback(lambda _: self._wake())
 
-    def choose(self, rows: list[Row]) -> list[tuple[Row, bytes | GrammarError | None]]:
+    def choose(self, rows: list[Row]) -> list[tuple[Row, Masks | GrammarError]]:
         """Of rows that were launched, and whose streams' last tokens are known: those that can be sampled
-        now, each with its mask. Others are not to be sampled, or are given up."""
-        self.start()
-        self._await(row.sequence for row in rows)
+        now, each with its masks. Others are not to be sampled, or are given up.
+
+        A row with drafts loses those behind which there is no mask, and is sampled where a token is forced:
+        it comes to the same."""
+        self._follow(rows)
+        if not all(_constraint(row.sequence).known for row in rows if row.drafts):
+            self._follow(rows)  # their drafts had to wait for what was under way
         for row in rows:
-            if not row.given_up:
+            if not row.given_up and not row.drafts:
                 self._force(row.sequence)
-        chosen: list[tuple[Row, bytes | GrammarError | None]] = []
+        chosen: list[tuple[Row, Masks | GrammarError]] = []
         for row in rows:
             if not row.samples or row.given_up:
                 continue
             if not _constraint(row.sequence).known:
-                row.sequence.give_up_in_flight(row.end - 1)
+                row.sequence.give_up_in_flight(row.end - row.num_sampled)
                 self.postpone(row.sequence)
                 self._moved(row.sequence)
             else:
-                chosen.append((row, self._mask(row)))
+                chosen.append((row, self._masks(row)))
         return chosen
 
-    def _mask(self, row: Row) -> bytes | GrammarError | None:
+    def _follow(self, rows: list[Row]) -> None:
+        self.start()
+        self._await(row.sequence for row in rows)
+
+    def _masks(self, row: Row) -> Masks | GrammarError:
+        """For what is sampled behind the last known token, and behind each draft: an error there is for the
+        step that comes to it."""
         outlook = _constraint(row.sequence).outlook
         if outlook.error is not None:
             return GrammarError(outlook.error)
-        mask = outlook.mask
+        masks: Masks = []
+        for mask in [outlook.mask, *outlook.masks_ahead[: len(row.drafts)]]:
+            try:
+                masks.append(self._mask(row.sequence, row.index + len(masks), mask))
+            except GrammarError as error:
+                if not masks:
+                    return error
+                break
+        row.sequence.draft(row, row.drafts[: len(masks) - 1])
+        return masks
+
+    def _mask(self, sequence: Sequence, index: int, mask: bytes | None) -> bytes | None:
+        """That of the grammar, without what may not come at this index for other reasons."""
         if mask is None or self._vocabulary is None:
             return mask
         if _ANY not in mask:
-            return GrammarError("The grammar leaves nothing that could come next.")
-        if banned := row.sequence.banned_at(row.index):
+            raise GrammarError("The grammar leaves nothing that could come next.")
+        if banned := sequence.banned_at(index):
             mask = _without(mask, banned)
             if _ANY not in mask:
-                return GrammarError(
-                    f"The grammar leaves nothing but what a guard has banned at token {row.index}."
+                raise GrammarError(
+                    f"The grammar leaves nothing but what a guard has banned at token {index}."
                 )
-        if row.index < row.sequence.sampling.min_tokens:
+        if index < sequence.sampling.min_tokens:
             mask = _without(mask, self._vocabulary.ends)
             if _ANY not in mask:
-                least = row.sequence.sampling.min_tokens
-                return GrammarError(
-                    f"The grammar leaves nothing but an end at token {row.index}, "
-                    f"and `min_tokens` is {least}."
+                least = sequence.sampling.min_tokens
+                raise GrammarError(
+                    f"The grammar leaves nothing but an end at token {index}, and `min_tokens` is {least}."
                 )
         return mask
 

@@ -39,7 +39,7 @@ class Drafting:
             return
         wanted: list[tuple[Row, int]] = []
         for row in batch.rows:
-            if row.samples and row.sequence.constraint is None and (may := row.sequence.most_drafts):
+            if row.samples and (may := row.sequence.most_drafts):
                 worth = worthwhile(self._of(row).chance, self._cost, rows=sampling, tokens=tokens)
                 if worth:
                     wanted.append((row, min(worth, may)))
@@ -51,6 +51,8 @@ class Drafting:
                 self._scheduler.draft(row, drafts[:spare])
                 spare -= len(row.drafts)
                 self.drafted_total += len(row.drafts)
+                if row.sequence.constraint is not None:
+                    row.sequence.constraint.expect(row.drafts)
 
     def _of(self, row: Row) -> Acceptance:
         acceptance = self._streams.get(row.sequence)

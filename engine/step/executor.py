@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice, zip_longest
+from itertools import accumulate, islice, zip_longest
 
 from torch import Tensor
 
@@ -27,7 +27,7 @@ from engine.sampling.readback import Readback, SampleRequest
 from engine.sampling.sampler import Sampler
 from engine.schedule.batch import Batch, Row
 from engine.schedule.sequence import SampledToken
-from engine.step.constraining import Constraining
+from engine.step.constraining import Constraining, Masks
 from engine.step.failed_attempts import clean_up
 from engine.structure.matcher import GrammarError
 
@@ -45,7 +45,7 @@ class BatchInFlight:
 
     rows: list[Row]
     logits: Tensor | None = None  # of those rows that were to sample, for each token of theirs
-    wanted: list[Row] = field(default_factory=list)  # these rows
+    wanted: list[tuple[Row, int]] = field(default_factory=list)  # these rows, and where those of each begin
     sampled: list[tuple[list[Row], Readback]] = field(default_factory=list)
     refused: list[tuple[Row, GrammarError]] = field(default_factory=list)  # by their grammars
     failure: Exception | None = None
@@ -137,23 +137,30 @@ class Executor:
     def _forward(self, launched: BatchInFlight) -> None:
         """The model, and the sampler for those rows that wait for nobody."""
         launched.logits = self._runner.forward(launched.rows)
-        launched.wanted = [row for row in launched.rows if row.samples]
-        self._sample(launched, [row for row in launched.wanted if row.sequence.constraint is None])
+        sampling = [row for row in launched.rows if row.samples]
+        begins = accumulate((row.num_sampled for row in sampling), initial=0)
+        launched.wanted = list(zip(sampling, begins, strict=False))
+        self._sample(launched, [row for row in sampling if row.sequence.constraint is None])
 
     def _sample_constrained(self, launched: BatchInFlight) -> None:
-        rows = [row for row in launched.wanted if row.sequence.constraint is not None]
+        rows = [row for row, _ in launched.wanted if row.sequence.constraint is not None]
         if launched.failure is not None or not rows:
             return
         chosen = self._constraining.choose(rows)
-        launched.refused = [(row, mask) for row, mask in chosen if isinstance(mask, GrammarError)]
-        masks = {id(row): mask for row, mask in chosen if isinstance(mask, bytes)}
+        launched.refused = [(row, masks) for row, masks in chosen if isinstance(masks, GrammarError)]
+        masks = {id(row): masks for row, masks in chosen if isinstance(masks, list)}
         with self._noting_failure(launched):
             self._forbid(launched, masks)
-            self._sample(launched, [row for row, mask in chosen if not isinstance(mask, GrammarError)])
+            self._sample(launched, [row for row, _ in chosen if id(row) in masks])
 
-    def _forbid(self, launched: BatchInFlight, masks: dict[int, bytes]) -> None:
+    def _forbid(self, launched: BatchInFlight, masks: dict[int, Masks]) -> None:
         assert launched.logits is not None
-        masked = [(at, masks[id(row)]) for at, row in _places(launched.wanted) if id(row) in masks]
+        masked = [
+            (at, mask)
+            for row, begin in launched.wanted
+            for at, mask in enumerate(masks.get(id(row), ()), begin)
+            if mask is not None
+        ]
         forbid(launched.logits, [at for at, _ in masked], [mask for _, mask in masked])
 
     def _sample(self, launched: BatchInFlight, rows: list[Row]) -> None:
@@ -162,9 +169,10 @@ class Executor:
         assert logits is not None
         if not rows:
             return
-        if len(rows) < len(launched.wanted):
-            ids = {id(row) for row in rows}
-            places = [at for at, row in _places(launched.wanted) if id(row) in ids]
+        ids = {id(row) for row in rows}
+        wanted = [(row, begin) for row, begin in launched.wanted if id(row) in ids]
+        places = [at for row, begin in wanted for at in range(begin, begin + row.num_sampled)]
+        if len(places) < len(logits):
             logits = logits[upload(places, logits.device)]
         requests = [request for row in rows for request in _requests(row)]
         launched.sampled.append((rows, self._sampler.launch(logits, requests)))
@@ -252,11 +260,6 @@ class Executor:
             return [error]
         half = len(rows) // 2
         return self._retry_rows(rows[:half]) + self._retry_rows(rows[half:])
-
-
-def _places(rows: list[Row]) -> Iterator[tuple[int, Row]]:
-    """Each place among the logits of rows that were launched to sample, with its row."""
-    return enumerate(row for row in rows for _ in range(1 + len(row.drafts)))
 
 
 def _requests(row: Row) -> list[SampleRequest]:

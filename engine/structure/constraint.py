@@ -27,13 +27,14 @@ Change = Callable[[Matcher], object]
 class Outlook:
     """What comes next: written by a thread, and read when it is `known`."""
 
-    __slots__ = ("error", "fits", "forced", "known", "mask")
+    __slots__ = ("error", "fits", "forced", "known", "mask", "masks_ahead")
 
     def __init__(self) -> None:
         self.known = False
         self.forced: list[int] = []
         self.fits = True  # the tokens that were asked about
         self.mask: bytes | None = None  # a byte for each token; None where nothing is asked of it
+        self.masks_ahead: list[bytes | None] = []  # behind each draft, as far as they are known
         self.error: str | None = None
 
     def fail(self, error: BaseException) -> None:
@@ -116,6 +117,10 @@ class Constraint:
         else:
             self._change(lambda matcher: matcher.fits(tokens))
 
+    def expect(self, drafts: tuple[int, ...]) -> None:
+        """They may come next: the outlook will tell the masks behind each."""
+        self._change(lambda matcher: matcher.expect(drafts))
+
     def _beyond(self, length: int) -> tuple[int, int]:
         """How many runs begin behind so many tokens, and how many tokens of the one before them are void
         then. The first begins there, where it begins behind them."""
@@ -141,7 +146,8 @@ class Constraint:
                 self._follow(changes, outlook)
             except BaseException as error:  # noqa: BLE001 - it ends its own stream
                 outlook.fail(error)
-            self.slow = compiled and (self.slow or time.thread_time() - began > LONG_S)
+            long_s = LONG_S * (1 + len(outlook.masks_ahead))
+            self.slow = compiled and (self.slow or time.thread_time() - began > long_s)
             outlook.known = True
 
         return follow
@@ -156,3 +162,4 @@ class Constraint:
                 outlook.fits = False
         outlook.mask = self._matcher.mask()
         outlook.forced = self._matcher.forced(outlook.mask)
+        outlook.masks_ahead = self._matcher.masks_ahead()

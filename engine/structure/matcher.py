@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from collections.abc import Sequence as Several
 from typing import TypeVar
 
 from llguidance import LLMatcher
@@ -59,6 +60,7 @@ class Matcher:
         self._fresh: dict[str, LLMatcher] = {}
         self._runs = [_Run()]
         self._followed: LLMatcher | None = None  # the last run, once it is asked about
+        self._drafts: tuple[int, ...] = ()
         self._begun(source)
 
     def _begun(self, source: str) -> LLMatcher:
@@ -170,6 +172,29 @@ class Matcher:
         self._check(self._matcher)
         return mask
 
+    def expect(self, drafts: tuple[int, ...]) -> None:
+        """These may come next: the masks behind each are asked for."""
+        self._drafts = drafts
+
+    def masks_ahead(self) -> list[bytes | None]:
+        """The masks behind each draft, of which nothing stays behind. None behind one that cannot come, which
+        nobody gets to, or that ends the run; and there are fewer where more memory would be taken: only
+        what came may have that."""
+        drafts, self._drafts = self._drafts, ()
+        if not drafts or self._runs[-1].behind_end:
+            return [None] * len(drafts)
+        matcher, masks = self._matcher, list[bytes | None]()
+        for draft in drafts[: self._until_end(drafts)]:
+            if not matcher.try_consume_tokens([draft]):
+                break
+            masks.append(matcher.compute_logit_bias())
+        if matcher.is_error():
+            self._followed = None
+            return masks[:-1]
+        if masks and not matcher.rollback(len(masks)):
+            raise self._error(matcher)
+        return masks + [None] * (len(drafts) - len(masks))
+
     def forced(self, mask: bytes | None) -> list[int]:
         """The tokens that must come next, where the mask leaves one: that, and what follows of itself.
 
@@ -182,7 +207,7 @@ class Matcher:
         self._check(self._matcher)
         return tokens or [only]
 
-    def _until_end(self, tokens: list[int]) -> int:
+    def _until_end(self, tokens: Several[int]) -> int:
         return next((at for at, token in enumerate(tokens) if token in self._ends), len(tokens))
 
     def _check(self, matcher: LLMatcher) -> None:

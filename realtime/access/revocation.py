@@ -31,7 +31,7 @@ async def enforce_revocations(keyring: Keyring, connections: OpenConnections, hu
 async def revoke(keyring: Keyring, connections: OpenConnections, hub: Hub) -> None:
     """The streams of tenants that have no key any more, and whoever holds none. A connection that fails to
     end is the log's to tell, and keeps no other from ending."""
-    hub.cancel_all(lambda tenant: not keyring.has_tenant(tenant))
+    hub.cancel_all(lambda entry: not keyring.has_tenant(entry.key.tenant))
     revoked = connections.matching(lambda holder: not keyring.holds(holder))
     for failure in await asyncio.gather(*map(_close, revoked), return_exceptions=True):
         if isinstance(failure, Exception):

@@ -132,11 +132,15 @@ def engine_options(options: ModelOptions) -> api.EngineOptions:
     )
 
 
+def threads_each(engines: int) -> int:
+    """Where engines share the machine; 0 leaves it to the only one."""
+    return max(1, (os.cpu_count() or 1) // engines) if engines > 1 else 0
+
+
 def _own(options: Options, entry: ModelEntry, engines: int) -> Connect:
     made_by = engine_options(entry.options)
     if engines > 1 and not entry.options.threads:
-        threads = max(1, (os.cpu_count() or 1) // engines)
-        made_by = structs.replace(made_by, threads=threads)
+        made_by = structs.replace(made_by, threads=threads_each(engines))
     if options.engine == "thread":
         return lambda on_message, on_closed: ThreadLink(made_by, on_message, on_closed)
     spares = forked_spares() if wants_spare(options) else None

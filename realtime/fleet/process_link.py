@@ -11,6 +11,7 @@ import contextlib
 import socket
 import sys
 from collections.abc import Callable
+from typing import cast
 
 import msgspec
 
@@ -109,8 +110,7 @@ class ProcessLink(asyncio.Protocol):
     # -- asyncio.Protocol ------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
 
     def data_received(self, data: bytes) -> None:
         for encoded in self._messages.of(data):

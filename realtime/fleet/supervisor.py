@@ -85,7 +85,7 @@ class Supervisor:
             if engine.closed.is_set():
                 raise EngineFailed("its process ended as soon as it was ready")
             self._observer.engine_ready(self._number, hello)
-            self._hub.engine_ready(self._number, model, hello.block, keeps=hello.keeps)
+            self._hub.engine_ready(self._number, model, hello.block, keeper=hello.keeper)
         except BaseException:
             engine.give_up()
             raise
@@ -172,10 +172,8 @@ class Supervisor:
         match news:
             case api.StepOutput():
                 self._hub.receive_step(self._number, news)
-            case api.Adopted():
-                self._hub.receive_adopted(self._number, news)
-            case api.Moved(stream=stream):
-                self._hub.stream_moved(self._number, stream)
+            case _:
+                self._hub.receive_answer(self._number, news)
 
     def _receive_close(self, engine: WatchedEngine) -> None:
         if engine is self._engine and self._up.is_set():

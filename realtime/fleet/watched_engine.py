@@ -33,7 +33,7 @@ class Link(Protocol):
     async def close(self) -> None: ...
 
 
-News = api.StepOutput | api.Adopted | api.Moved
+News = api.StepOutput | api.Answer
 Connect = Callable[[Callable[[api.AnyMessage], None], Callable[[], None]], Link]
 
 
@@ -126,7 +126,7 @@ class WatchedEngine:
                 self.prepared = True
                 if not self.spent.is_set():
                     log.info("a spare engine stands ready")
-            case api.StepOutput() | api.Adopted() | api.Moved():
+            case api.StepOutput() | api.Adopted() | api.Claimed() | api.Kept() | api.Moved():
                 assert self._on_news is not None, "nothing is computed before it is opened"
                 self._on_news(message)
             case api.Hello():

@@ -13,18 +13,16 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 
-from msgspec import Struct
-
 from engine import api
 from midstream import protocol
 from midstream.protocol import StreamFrame
+from realtime.hub.keepers import Found, Keepers, Search
 from realtime.hub.listener import Listener
 from realtime.hub.long_texts import told
 from realtime.hub.observers import Observer, StreamOrigin
 from realtime.hub.rebuilt_stream import RebuiltStream
 from realtime.hub.registry import LiveStream, StreamRegistry
 from realtime.hub.serving import Serving
-from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.starting import tenant_number
 from realtime.hub.stream_key import StreamKey
 from realtime.hub.stream_record import engine_key
@@ -32,30 +30,6 @@ from realtime.refusal import Refusal
 from realtime.tenants.quota import Quotas
 
 log = logging.getLogger(__name__)
-
-ANSWER_S = 10.0  # for engines to say whether they keep a stream
-
-
-class Found(Struct, frozen=True):
-    engine: ServingEngine
-    journal: api.Journal
-
-
-class Asked:
-    """Who has not answered, and what was found."""
-
-    def __init__(self, engines: list[ServingEngine]) -> None:
-        self.silent = set(engines)
-        self.found: list[Found] = []
-        self.answered = asyncio.Event()
-        self.late: list[api.News] = []  # of what was found, and is being built
-
-    def answer(self, engine: ServingEngine, journal: api.Journal | None) -> None:
-        self.silent.discard(engine)
-        if journal is not None:
-            self.found.append(Found(engine, journal))
-        if not self.silent:
-            self.answered.set()
 
 
 class Adoptions:
@@ -69,6 +43,7 @@ class Adoptions:
         wall: Callable[[], float],
         numbers: Callable[[], int],
         live: Callable[[LiveStream, float], None],
+        keepers: Keepers,
         *,
         window: int,
     ) -> None:
@@ -82,8 +57,8 @@ class Adoptions:
         self._wall = wall
         self._next_number = numbers
         self._live = live
+        self._keepers = keepers
         self._window = window
-        self._asked: dict[int, Asked] = {}  # by the number that the stream is to have
 
     def may_be_found(self, key: StreamKey, frame: StreamFrame) -> bool:
         """Whether a frame may be for a stream that is elsewhere."""
@@ -92,64 +67,48 @@ class Adoptions:
                 return False
             case protocol.Start(fork=None) | protocol.Attach():
                 known = self._registry.by_key(key) is not None or self._registry.has_ended(key)
-                return not known and any(engine.keeps for engine in self._serving.engines.values())
+                return not known and self._keepers.any
         return False
 
-    async def find(self, key: StreamKey, listener: Listener) -> None:
-        """If an engine has it, it is here when this returns. Raises Refusal, where it cannot be built."""
+    async def find(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
+        """If an engine has it, it is here when this returns. `settle` follows. Raises Refusal, where it
+        cannot be built."""
         number = self._next_number()
-        engines = [engine for engine in self._serving.engines.values() if engine.keeps]
-        asked = self._asked[number] = Asked(engines)
-        for engine in engines:
-            engine.say(api.Adopt(number, engine_key(key)))
-        self._serving.flush()
+        starts = isinstance(frame, protocol.Start)
         try:
-            await self._answers(asked)
+            search = await self._keepers.search(number, engine_key(key), claims=starts)
             # A gateway that lost an engine had it begun anew elsewhere: the latest is the stream.
-            found = max(asked.found, key=lambda one: one.journal.moves, default=None)
-            for other in asked.found:
+            found = max(search.found, key=lambda one: one.journal.moves, default=None)
+            for other in search.found:
                 if other is not found:
                     other.engine.say(api.Cancel(number))
             if found is not None:
-                await self._build(key, number, found, asked.late, listener)
+                await self._build(key, number, search, found, listener)
+            elif search.doubtful and not starts:
+                raise Refusal(
+                    "overloaded",
+                    f'An engine that may have request "{key.request_id}" does not answer.',
+                    retry_after_ms=1000,
+                )
         finally:
-            del self._asked[number]
+            self._keepers.close(number)
             self._serving.flush()
 
-    async def _answers(self, asked: Asked) -> None:
-        """Those that come in time."""
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                await asked.answered.wait()
-        except TimeoutError:
-            log.warning("an engine did not say within %g s whether it keeps a stream", ANSWER_S)
-
-    def receive(self, engine: int, adopted: api.Adopted) -> None:
-        asked, answering = self._asked.get(adopted.stream), self._serving.engines[engine]
-        if asked is not None and not asked.answered.is_set():
-            asked.answer(answering, adopted.journal)
-        elif adopted.journal is not None:  # too late: nobody waits for it here
-            answering.say(api.Cancel(adopted.stream))
-            self._serving.flush()
-
-    def take_news(self, news: api.News) -> bool:
-        """Of a stream that is being built; whether it was."""
-        asked = self._asked.get(news.stream)
-        if asked is not None:
-            asked.late.append(news)
-        return asked is not None
-
-    def engine_lost(self, engine: ServingEngine) -> None:
-        for asked in self._asked.values():
-            if engine in asked.silent:
-                asked.answer(engine, None)
+    def settle(self, key: StreamKey) -> None:
+        """Who asks elsewhere for the same may know what came of it."""
+        entry, begun = self._registry.by_key(key), None
+        if entry is not None and entry.engine is not None and entry.stream.is_kept:
+            begun = entry.stream.number, entry.engine
+        self._keepers.settle(engine_key(key), begun)
 
     async def _build(
-        self, key: StreamKey, number: int, found: Found, late: list[api.News], listener: Listener
+        self, key: StreamKey, number: int, search: Search, found: Found, listener: Listener
     ) -> None:
         """A mistake of ours, or of whoever kept it, ends the stream that it shows in, and no other."""
         try:
-            await self._adopt(key, number, found, late, listener)
+            await self._adopt(key, number, search, found, listener)
+        except Refusal:
+            raise
         except Exception as error:  # noqa: BLE001 - what it says may quote the text: only its kind is logged
             log.error("a stream cannot be built from its journal: %s in %s", *told(error))
             found.engine.say(api.Cancel(number))
@@ -160,7 +119,7 @@ class Adoptions:
             ) from None
 
     async def _adopt(
-        self, key: StreamKey, number: int, found: Found, late: list[api.News], listener: Listener
+        self, key: StreamKey, number: int, search: Search, found: Found, listener: Listener
     ) -> None:
         engine, journal = found.engine, found.journal
         rebuilt = RebuiltStream(
@@ -174,8 +133,10 @@ class Adoptions:
         )
         stream, record = rebuilt.stream, rebuilt.record
         await _paid_by(listener, rebuilt.replay())
-        for news in late:  # more may come meanwhile
+        for news in found.late:  # more may come meanwhile
             await _paid_by(listener, rebuilt.receive(news, self._clock()))
+        if search.lost:
+            raise Refusal("request_taken", f'Request "{key.request_id}" was attached to elsewhere meanwhile.')
         quota = self._quotas.take_over(key.tenant)
         entry = LiveStream(key, stream, record.digest, quota, engine, heard=rebuilt.heard)
         stream.adopt(engine, rebuilt.unsaid(), journal.credit, journal.adoptions)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -26,6 +26,7 @@ from realtime.hub.decoded_turns import DecodedTurns
 from realtime.hub.departures import Departures
 from realtime.hub.frame_tokenizing import brings_text, start_digest, text_length, tokenize
 from realtime.hub.incoming_news import IncomingNews
+from realtime.hub.keepers import Keepers
 from realtime.hub.listener import Listener
 from realtime.hub.long_texts import LongTexts
 from realtime.hub.models import Models
@@ -94,6 +95,7 @@ class Hub:
         timing = (self._clock, self._call_later)
         self.serving = Serving(self.models, self._registry, observer, send, waking, self._quotas, *timing)
         next_number = partial(next, itertools.count())
+        self._keepers = Keepers(self.serving)
         self._adoptions = Adoptions(
             self._registry,
             self.serving,
@@ -103,9 +105,10 @@ class Hub:
             time.time,
             next_number,
             self._take_in,
+            self._keepers,
             window=window,
         )
-        take_news = self._adoptions.take_news
+        take_news = self._keepers.take_news
         self._incoming = IncomingNews(
             self._registry, self.serving, self._turns, observer, waking, take_news, *timing
         )
@@ -201,40 +204,62 @@ class Hub:
         """One step's news, to everybody whom it concerns."""
         self._incoming.receive(number, output)
 
-    def receive_adopted(self, number: int, adopted: api.Adopted) -> None:
-        """What the engine of this number says of a stream that it was asked for."""
-        self._adoptions.receive(number, adopted)
+    def receive_answer(self, number: int, answer: api.Answer) -> None:
+        """What the engine of this number says of a stream that it keeps, or was asked for."""
+        self._keepers.receive(self.serving.engines[number], answer)
+        if isinstance(answer, api.Moved):
+            self._stream_moved(number, answer.stream)
 
-    def stream_moved(self, engine: int, number: int) -> None:
+    def _stream_moved(self, engine: int, number: int) -> None:
         """It is another gateway's now, to which its client has come."""
         entry = self._registry.by_number(number)
         if entry is None or entry.engine is None or entry.engine.number != engine:
             return
+        listener = self._let_go(entry)
+        if listener is not None:
+            listener.lose(entry.stream)
+            self._observer.refused("request_taken", listener.caller)
+
+    def _let_go(self, entry: LiveStream) -> Listener | None:
+        """It is another gateway's, or will be; returns who read it here."""
         stream = entry.stream
         self._registry.remove(entry)
         listener = self._subscriptions.unsubscribe(stream)
-        if listener is not None:
-            listener.lose(stream)
-            self._observer.refused("request_taken", listener.caller)
         stream.release_memory()
         self.serving.of_model(stream.model.name).ended(entry)
         self._observer.moved(stream)
         self.note_if_empty()
+        return listener
 
-    def engine_ready(self, number: int, model: ServedModel, block: int, *, keeps: bool = False) -> None:
-        """There is an engine, and it knows no stream yet. `keeps`: whether streams may outlive us there."""
-        self.serving.engine_ready(number, model, block, keeps=keeps)
+    def engine_ready(self, number: int, model: ServedModel, block: int, *, keeper: bytes = b"") -> None:
+        """There is an engine, and it knows no stream yet. `keeper`: by which all gateways know it, where
+        streams may outlive us there."""
+        self.serving.engine_ready(number, model, block, keeper=keeper)
 
     def engine_lost(self, number: int, *, blameless: bool = False) -> None:
         """An engine is gone. `blameless`: it was told to end."""
         self._incoming.finish()  # what it said before it went
-        self._adoptions.engine_lost(self.serving.engines[number])
+        self._keepers.engine_lost(self.serving.engines[number])
         self.serving.engine_lost(number, blameless=blameless)
 
-    def cancel_all(self, of: Callable[[str], bool] = lambda tenant: True) -> None:
-        """All streams of such tenants."""
+    def hand_over(self, readers: Mapping[Listener, Callable[[Stream], None]]) -> None:
+        """What engines keep, and nobody reads here, is for whoever comes for it elsewhere. So is what these
+        read, who hear of it."""
+        for entry in list(self._registry.entries):
+            reader = self._subscriptions.listener_of(entry.stream)
+            if entry.engine is None or not entry.may_be_adopted or (reader and reader not in readers):
+                continue
+            if reader is not None:
+                readers[reader](entry.stream)
+            self._departures.bring_in_order(entry.stream)
+            self._let_go(entry)
+            entry.engine.say(api.Disown(entry.stream.number))
+        self.serving.flush()
+
+    def cancel_all(self, of: Callable[[LiveStream], bool] = lambda entry: True) -> None:
+        """All such streams."""
         with self._waking() as wake:
-            for entry in [entry for entry in self._registry.entries if of(entry.key.tenant)]:
+            for entry in [entry for entry in self._registry.entries if of(entry)]:
                 entry.stream.cancel(self._clock(), entry.step)
                 entry.note(protocol.Cancel(request_id=entry.key.request_id))
                 wake(entry.stream)
@@ -280,7 +305,10 @@ class Hub:
 
     async def find(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
         if self._adoptions.may_be_found(key, frame):
-            await self._adoptions.find(key, listener)
+            await self._adoptions.find(key, frame, listener)
+
+    def settle(self, key: StreamKey) -> None:
+        self._adoptions.settle(key)
 
     def needs_tokens(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
         """Or the refusal of what need not be tokenized to be refused."""

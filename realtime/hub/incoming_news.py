@@ -19,6 +19,7 @@ from realtime.hub.news_lines import NewsLines, StepNews, StreamNews
 from realtime.hub.observers import Observer
 from realtime.hub.registry import LiveStream, StreamRegistry, Timer
 from realtime.hub.serving import Serving
+from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.told import Released
 from realtime.hub.waking import Wake, Waking
 from realtime.stream.pending_commands import PendingCommand
@@ -40,7 +41,7 @@ class IncomingNews:
         turns: DecodedTurns,
         observer: Observer,
         waking: Waking,
-        take_elsewhere: Callable[[api.News], bool],
+        take_elsewhere: Callable[[ServingEngine, api.News], bool],
         clock: Callable[[], float],
         call_later: Callable[[float, Callable[[], None]], Timer],
     ) -> None:
@@ -105,7 +106,7 @@ class IncomingNews:
         news, engine, output, now = one.news, one.step.engine, one.step.output, one.step.at
         entry = self._registry.by_number(news.stream)
         if entry is None or entry.engine is not engine:
-            self._take_of_nobody(news)
+            self._take_of_nobody(engine, news)
             return
         stream = entry.stream
         if stream.reading and news != api.News(news.stream):  # a fork: it reads first what it begins with
@@ -134,8 +135,8 @@ class IncomingNews:
         elif news.admitted is not None and stream.out_of_credit:
             submission.preparing(engine, stream.number)
 
-    def _take_of_nobody(self, news: api.News) -> None:
-        if not self._take_elsewhere(news):
+    def _take_of_nobody(self, engine: ServingEngine, news: api.News) -> None:
+        if not self._take_elsewhere(engine, news):
             self._observer.discarded(len(news.tokens))
 
     def _read_on(self, one: StreamNews) -> None:

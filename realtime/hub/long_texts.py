@@ -56,6 +56,9 @@ class Receiver(Protocol):
     def known_turns(self, key: StreamKey, frame: StreamFrame) -> Turns:
         """Those of its conversation that were decoded here."""
 
+    def settle(self, key: StreamKey) -> None:
+        """What was found, or begun in its place, is there now, or will not be."""
+
     def needs_tokens(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
         """Or the refusal of what need not be tokenized to be refused."""
 
@@ -132,6 +135,7 @@ class LongTexts:
                 self._receiver.receive(key, frame, listener, tokens)
                 await listener.pay(time.thread_time() - began_s)
         finally:
+            self._receiver.settle(key)
             if size is not None:
                 self._waiting_frames.remove(key.tenant, listener, size)
 

@@ -43,6 +43,11 @@ class LiveStream(Struct, eq=False):
     released: bool = False  # whether what was computed of it was given up, and is to be computed again
 
     @property
+    def may_be_adopted(self) -> bool:
+        """By another gateway."""
+        return self.engine is not None and self.stream.outlives_us
+
+    @property
     def step(self) -> int:
         """The last one of its engine."""
         return 0 if self.engine is None else self.engine.step

@@ -22,13 +22,14 @@ class ServingEngine:
         block: int,
         send: Callable[[int, list[api.AnyCommand]], None],
         *,
-        keeps: bool = False,
+        keeper: bytes = b"",
     ) -> None:
-        """`block`: of how many tokens its blocks are. `keeps`: whether streams may outlive us there."""
+        """`block`: of how many tokens its blocks are. `keeper`: by which all gateways know it, where streams
+        may outlive us there."""
         self.number = number
         self.model = model
         self.block = block
-        self.keeps = keeps
+        self.keeper = keeper
         self.step = 0
         self.held = HeldBlocks()
         self._send = send
@@ -40,6 +41,18 @@ class ServingEngine:
         self._waiting_tokens = 0  # of all of them
         self._pace = Pace()
         self._tells_blocks = False
+        # Of streams that it was asked for, and was waited for in vain: what it is told if it has them.
+        self._unanswered: dict[int, api.AnyCommand] = {}
+
+    @property
+    def keeps(self) -> bool:
+        """Whether streams may outlive us there."""
+        return bool(self.keeper)
+
+    @property
+    def hangs(self) -> bool:
+        """As far as is known: it was waited for, and has not answered since."""
+        return bool(self._unanswered)
 
     @property
     def streams(self) -> int:
@@ -87,6 +100,15 @@ class ServingEngine:
         """It need not know the stream any more."""
         self.progressed(number)
         self._streams.discard(number)
+
+    def missed(self, number: int, then: api.AnyCommand) -> None:
+        """It has not said in time whether it keeps the stream that was to have this number. `then`: what it
+        is told where it does."""
+        self._unanswered[number] = then
+
+    def answered(self, number: int) -> api.AnyCommand | None:
+        """It has. Returns what it is told then, if it was too late."""
+        return self._unanswered.pop(number, None)
 
     def say(self, command: api.AnyCommand) -> None:
         if self._up:

@@ -83,6 +83,7 @@ class Submission:
         `fingerprint` is the same."""
         free = [each for each in self._engines.values() if self._admits(each)]
         free = [each for each in free if not self._recovery.is_apart(each.number)] or free
+        free = [each for each in free if not each.hangs] or free
         equal = [each for each in free if each.fingerprint == fingerprint] or free
         if len(equal) < 2:
             return equal[0] if equal else None

@@ -189,6 +189,11 @@ class Stream:
         return self._keep is not None and not self._keep.moves
 
     @property
+    def outlives_us(self) -> bool:
+        """Whether another gateway may go on with it, and is to."""
+        return self.is_kept and self.on_disconnect != "cancel"
+
+    @property
     def paused(self) -> PauseReason | None:
         return self._paused
 

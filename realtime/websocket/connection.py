@@ -268,10 +268,19 @@ class Connection:
         self._starting.discard(stream.request_id)
         self._woken[stream] = None
 
-    def lose(self, stream: Stream) -> None:
+    @property
+    def may_go(self) -> bool:
+        """Whether each of its streams goes on at another gateway, if its client does."""
+        return not self._starting and all(stream.outlives_us for stream in self._live)
+
+    def forget(self, stream: Stream) -> None:
+        """It is nobody's here any more."""
         self._live.discard(stream)
         self._woken.pop(stream, None)
         self._read_acks.forget(stream)
+
+    def lose(self, stream: Stream) -> None:
+        self.forget(stream)
         taken = Refusal("request_taken", f'Request "{stream.request_id}" is another connection\'s now.')
         self._send(taken.event(stream.request_id))
 

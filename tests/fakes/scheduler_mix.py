@@ -123,7 +123,7 @@ class Mix:
     def _lacks_nothing(self, sequence: Sequence) -> bool:
         """It has its credit, and the memory for its next token."""
         room = len(sequence.blocks) * BLOCK > sequence.next_position
-        return sequence.decoding and room and not self.cache.needed(sequence, 0)
+        return sequence.decoding and room and not self.cache.shared(sequence)
 
     def _prompt_tokens(self, rows: int) -> int:
         self._prompts_yield = True

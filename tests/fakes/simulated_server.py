@@ -255,7 +255,7 @@ class SimulatedServer:
         context = self.engines[number].engine.runner.context
         model = ServedModel(self.models[number], self._tokenizer, toy_model.VOCAB, context, fingerprint)
         block = self.engines[number].engine.cache.block_size
-        self.hub.engine_ready(number, model, block, keeps=self.keeps)
+        self.hub.engine_ready(number, model, block, keeper=b"engine" if self.keeps else b"")
 
     def kill_engine(self, number: int = 0) -> None:
         """With everything that was under way from it and to it."""

@@ -49,6 +49,7 @@ class Way:
     """How the same stream is run."""
 
     overlap: bool = False
+    drafts: bool = False
     force: bool = True
     crowd: int = 0
     patient: bool = False
@@ -62,6 +63,9 @@ WAYS = [
     Way(crowd=5, step_tokens=12),
     Way(overlap=True, crowd=5),
     Way(patient=True),
+    Way(drafts=True),
+    Way(drafts=True, force=False, crowd=3),
+    Way(drafts=True, patient=True, crowd=5, step_tokens=12),
     Way(patient=True, overlap=True),
 ]
 
@@ -77,6 +81,7 @@ def run(way: Way, start: int | None, script: list[Steer], seed: int) -> tuple[li
                 kv_tokens=4096,
                 step_tokens=way.step_tokens,
                 overlap=way.overlap,
+                drafts=way.drafts,
                 retry=not way.patient,
             ),
         )

@@ -4,16 +4,13 @@ killed, and whoever comes to the second finds the stream as it was."""
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+from tests.server.gateways import Serve, gateways
 from tests.server.independent_client import Client, Stream, client_of
-from tests.server.server_process import Served
-from tests.server.test_several_gateways import two_gateways
 
-Serve = Callable[..., Served]
 KEPT: dict[str, Any] = {"on_disconnect": "continue", "return_tokens": True, "credit": {"limit": 10_000}}
 PARAMS = {"ignore_eos": True, "temperature": 0, "max_tokens": 60}
 
@@ -27,7 +24,7 @@ async def come_back(client: Client, lost: Stream, name: str, **fields: Any) -> t
 
 
 async def test_a_stream_goes_on_at_another_gateway(tmp_path: Path, serve: Serve) -> None:
-    async with two_gateways(tmp_path, serve) as (first, second), AsyncExitStack() as clients:
+    async with gateways(tmp_path, serve) as (first, second), AsyncExitStack() as clients:
         ours = await clients.enter_async_context(client_of(first.url))
         there = await clients.enter_async_context(client_of(second.url))
         whole = await there.start("whole", params=PARAMS, return_tokens=True)
@@ -46,7 +43,7 @@ async def test_a_stream_goes_on_at_another_gateway(tmp_path: Path, serve: Serve)
 
 async def test_every_frame_that_was_answered_has_effect_once(tmp_path: Path, serve: Serve) -> None:
     """The same is asked of two streams, at the same tokens; one of them changes its server in between."""
-    async with two_gateways(tmp_path, serve) as (first, second), AsyncExitStack() as clients:
+    async with gateways(tmp_path, serve) as (first, second), AsyncExitStack() as clients:
         ours = await clients.enter_async_context(client_of(first.url))
         there = await clients.enter_async_context(client_of(second.url))
 
@@ -77,7 +74,7 @@ async def test_every_frame_that_was_answered_has_effect_once(tmp_path: Path, ser
 
 
 async def test_a_stream_of_a_server_that_lives_is_handed_over(tmp_path: Path, serve: Serve) -> None:
-    async with two_gateways(tmp_path, serve) as (first, second), AsyncExitStack() as clients:
+    async with gateways(tmp_path, serve) as (first, second), AsyncExitStack() as clients:
         ours = await clients.enter_async_context(client_of(first.url))
         there = await clients.enter_async_context(client_of(second.url))
         stream = await ours.start("a", params=PARAMS, **KEPT)
@@ -93,7 +90,7 @@ async def test_a_stream_of_a_server_that_lives_is_handed_over(tmp_path: Path, se
 async def test_a_start_that_runs_elsewhere_is_found_and_so_is_what_has_ended(
     tmp_path: Path, serve: Serve
 ) -> None:
-    async with two_gateways(tmp_path, serve) as (first, second), AsyncExitStack() as clients:
+    async with gateways(tmp_path, serve) as (first, second), AsyncExitStack() as clients:
         ours = await clients.enter_async_context(client_of(first.url))
         there = await clients.enter_async_context(client_of(second.url))
         there.mark = ours.mark

@@ -3,20 +3,17 @@ find, streams of the same number do not meet, and one that dies leaves the other
 
 from __future__ import annotations
 
-import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, redirect_stdout
+from contextlib import AsyncExitStack, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from realtime.keys_command import main as keys
+from tests.server.gateways import Serve, gateways
 from tests.server.independent_client import Client, client_of
-from tests.server.listening_engine import ListeningEngine, listening
-from tests.server.server_process import Served, used
+from tests.server.server_process import used
 
-Serve = Callable[..., Served]
 GREEDY = {"ignore_eos": True, "temperature": 0, "max_tokens": 60}
 LONG = "word " * 100
 
@@ -31,17 +28,6 @@ def showing(known: str) -> dict[str, Any]:
     return {"additional_headers": {"Authorization": f"Bearer {known}"}}
 
 
-@asynccontextmanager
-async def two_gateways(folder: Path, serve: Serve, *options: str) -> AsyncIterator[list[Served]]:
-    engine = ListeningEngine("--toy-step-ms", "15", listen=f"unix:{folder}/engine")
-    async with listening([engine]):
-        fleet = ("--fleet", "static", "--engine-addresses", engine.address, *options)
-        yield [await asyncio.to_thread(serve, *fleet) for _ in range(2)]
-        engine.tell()
-        assert engine.ended() == 0, engine.said
-        assert "Traceback" not in "".join(engine.said)
-
-
 async def cached(client: Client, name: str) -> int:
     """Of a long prompt, how many tokens were found computed."""
     stream = await client.start(name, prompt=LONG, params=GREEDY | {"max_tokens": 2})
@@ -53,7 +39,7 @@ async def test_a_tenant_finds_its_own_at_each_gateway_and_nobody_elses(tmp_path:
     file = tmp_path / "keys.toml"
     ours, theirs = key(file, "ann"), key(file, "bob")
     async with (
-        two_gateways(tmp_path, serve, "--keys-file", str(file)) as (first, second),
+        gateways(tmp_path, serve, "--keys-file", str(file)) as (first, second),
         client_of(first.url, **showing(ours)) as ann,
         client_of(second.url, **showing(theirs)) as bob,
         client_of(second.url, **showing(ours)) as ann_again,
@@ -65,7 +51,7 @@ async def test_a_tenant_finds_its_own_at_each_gateway_and_nobody_elses(tmp_path:
 
 
 async def test_streams_of_two_gateways_run_side_by_side_and_one_may_die(tmp_path: Path, serve: Serve) -> None:
-    async with two_gateways(tmp_path, serve) as (first, second), AsyncExitStack() as clients:
+    async with gateways(tmp_path, serve) as (first, second), AsyncExitStack() as clients:
         dying = await clients.enter_async_context(client_of(first.url))
         living = await clients.enter_async_context(client_of(second.url))
         both = [

@@ -76,6 +76,7 @@ OUR_OWN = {
         "realtime.fleet",
     ],
     "realtime.fleet.models_file": ["realtime.config", "realtime.fleet"],
+    "realtime.several_gateways": ["realtime", "engine.model.with_parent"],
     "realtime.engine_command": ["realtime", "engine.listening", "engine.model.preflight"],
     "realtime.fleet.thread_link": ["engine.api", "engine.thread"],
     "realtime.observability": [
@@ -142,7 +143,7 @@ OUR_OWN = {
     "keeper": ["keeper"],
     "keeper.plan": ["realtime.config", "realtime.fleet.models_file"],
     "keeper.engine_process": ["engine.model.with_parent"],
-    "keeper.kept_engine": ["keeper", "realtime.backoff"],
+    "keeper.engine_actor": ["keeper", "realtime.backoff"],
     "keeper.command": [
         "keeper",
         "realtime.config",
@@ -160,6 +161,7 @@ OTHERS = {
     "midstream.mcp": ["mcp"],
     "midstream.protocol": ["msgspec"],
     "realtime": ["msgspec", "starlette", "uvicorn"],
+    "realtime.__main__": ["uvicorn", "uvloop"],
     "realtime.tools": ["msgspec"],
     "realtime.guards": ["msgspec"],
     "realtime.text": ["jinja2", "msgspec", "tokenizers"],
@@ -175,7 +177,7 @@ OTHERS = {
     "keeper": [],
     "keeper.plan": ["msgspec"],
     "keeper.ledger": ["msgspec", "ray"],
-    "keeper.kept_engine": ["ray"],
+    "keeper.engine_actor": ["ray"],
     "keeper.ray_cluster": ["ray"],
     "engine": ["msgspec", "torch", "transformers"],
     "engine.api": ["msgspec"],
@@ -215,6 +217,7 @@ OPTIONAL = {
     "opentelemetry",
     "ray",
     "triton",
+    "uvloop",
 }  # behind an extra, or brought by torch
 # What happens is told to these, and when: they do no I/O and look at no clock. The hub hands work to threads,
 # and the gate has a bucket that leaks by itself.
@@ -223,7 +226,16 @@ PURE = [
     for room in ("tools", "text", "stream", "tenants", "hub")
     for path in sorted((ROOT / "realtime" / room).glob("[!_]*.py"))
     if path.stem
-    not in ("hub", "adoptions", "incoming_news", "frame_queues", "long_texts", "tokenizing_pool", "quota")
+    not in (
+        "hub",
+        "adoptions",
+        "keepers",
+        "incoming_news",
+        "frame_queues",
+        "long_texts",
+        "tokenizing_pool",
+        "quota",
+    )
 ]
 IMPURE = {"asyncio", "logging", "select", "selectors", "socket", "ssl", "threading", "time"}
 

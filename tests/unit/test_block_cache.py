@@ -202,12 +202,12 @@ def test_a_shared_block_is_copied_before_it_is_written() -> None:
     cache.match_prefix(other)
     cache.release(other, keep=6)
     shared = seq.blocks[1]
-    assert cache.needed(other, 0)
+    assert cache.shared(other)
     copy = cache.make_writable(other)
     assert copy == [(shared, other.blocks[1])]
     assert other.blocks[1] != shared == seq.blocks[1]
     assert other.blocks[0] == seq.blocks[0]
-    assert not cache.needed(other, 0)
+    assert not cache.shared(other)
     cache.audit([seq, other])
     assert cache.match_prefix(sequence(13, stream=3)) == 12
 
@@ -216,7 +216,7 @@ def test_a_block_of_ones_own_is_rewritten_in_place_and_no_longer_cached() -> Non
     cache, seq = BlockCache(8, BLOCK), sequence(12)
     compute(cache, seq)
     cache.release(seq, keep=6)
-    assert not cache.needed(seq, 0)
+    assert not cache.shared(seq)
     assert cache.make_writable(seq) == []
     cache.audit([seq])
     assert cache.match_prefix(sequence(12, stream=2)) == 4

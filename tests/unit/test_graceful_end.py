@@ -30,5 +30,5 @@ class Open:
 async def test_a_connection_that_fails_to_close_ends_the_wait_for_no_other() -> None:
     failing, slow = Open(fails=True), Open(fails=False)
     endpoints = SimpleNamespace(open={"failing": failing, "slow": slow})
-    await let_finish(SimulatedServer(SIZE).hub, None, endpoints, grace_s=1)  # type: ignore[arg-type]
+    await let_finish(SimulatedServer(SIZE).hub, None, endpoints, grace_s=1, hands_over=False)  # type: ignore[arg-type]
     assert slow.closed

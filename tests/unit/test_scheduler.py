@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from engine.api import Sampling
+from engine.schedule.scheduler import MOST_LOOKUPS
 from engine.schedule.sequence import Sequence
 from engine.schedule.serving_order import AGING_STEPS
-from tests.fakes.scheduler_driver import SchedulerDriver, rows, streams, turns
+from tests.fakes.scheduler_driver import BLOCK, SchedulerDriver, rows, streams, turns
 
 # -- rows of a step --------------------------------------------------------------------------------
 
@@ -311,3 +312,22 @@ def test_whoever_finds_no_memory_keeps_nobody_from_going_on() -> None:
     driver.add(3, 20)
     driver.steps(40)
     assert first.num_outputs > 10
+
+
+def test_a_step_looks_for_so_many_blocks_of_new_prompts_and_others_wait_for_the_next() -> None:
+    """What is cached need not be computed, but each of its blocks has to be found."""
+    each = MOST_LOOKUPS // 2 + 10  # blocks
+    driver = SchedulerDriver(blocks=each * 2 + 100, step_tokens=64, batch_rows=16, tenant_prefill=10_000)
+    driver.decoding(0, tokens=each * BLOCK)
+    long = driver.add(20, tokens=200, tenant=1)
+    driver.step()
+    alike = driver.scheduler.sequences[0].tokens[: each * BLOCK]
+    for stream in range(1, 6):
+        sequence = Sequence(stream, [*alike, *[stream] * BLOCK, 0], Sampling(), credit=9, context=100_000)
+        driver.scheduler.add(sequence)
+    admitted = list[int]()
+    while sum(admitted) < 5:
+        before, batch = long.num_computed, driver.step()
+        admitted.append(len(batch.admitted))
+        assert long.num_computed > before or not long.num_uncomputed, "who has begun goes on"
+    assert max(admitted) == 2

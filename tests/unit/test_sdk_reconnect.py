@@ -790,3 +790,47 @@ async def test_the_synchronous_client_comes_back_too() -> None:
 def test_credit_to_begin_with_is_no_limit_said_again() -> None:
     assert midstream.stream_core.StreamCore(None).limit is None
     assert midstream.stream_core.StreamCore(4, credit=Credit(limit=3)).limit == 3
+
+
+# -- several servers -------------------------------------------------------------------------------
+
+
+async def test_of_several_servers_each_has_its_turn() -> None:
+    async with FakeServer() as one, FakeServer() as other, FakeServer(status=503) as full:
+        waiting = {server: asyncio.create_task(server.peer()) for server in (one, other)}
+
+        async def met() -> tuple[FakeServer, Peer]:
+            done, _ = await asyncio.wait(waiting.values(), return_when=asyncio.FIRST_COMPLETED)
+            server = next(server for server, task in waiting.items() if task in done)
+            peer = waiting[server].result()
+            waiting[server] = asyncio.create_task(server.peer())
+            return server, peer
+
+        async with midstream.connect([one.url, full.url, other.url]) as client:
+            first, peer = await met()
+            await begin(client, peer)
+            cut(peer)
+            second, peer = await met()
+            assert second is not first
+            assert (await peer.receive(Replace)).session_id
+            await attach(peer, after=0)
+            await pong(peer)
+            cut(peer)
+            third, peer = await met()
+            assert third is first
+            assert full.requests, "which was tried, too"
+        for task in waiting.values():
+            task.cancel()
+
+
+async def test_a_first_connection_fails_where_no_server_is_there() -> None:
+    async with FakeServer(status=503) as one, FakeServer(status=503) as other:
+        with pytest.raises(midstream.Overloaded):
+            await midstream.connect([one.url, other.url])
+        assert (len(one.requests), len(other.requests)) == (1, 1)
+    async with FakeServer(status=401) as one, FakeServer(status=401) as other:
+        with pytest.raises(midstream.Unauthenticated):
+            await midstream.connect([one.url, other.url])
+        assert len(one.requests) + len(other.requests) == 1, "which the other would say, too"
+    with pytest.raises(ValueError, match="expected at least one"):
+        midstream.connect([])

@@ -19,7 +19,7 @@ import { openSession } from "./dial.js";
 import { parsedAnswer } from "./errors.js";
 import { DEFAULT_WINDOW, attachFrame, checkTimeouts, checkWindow, startFrame } from "./options.js";
 import { Stream } from "./stream.js";
-import { pageAddress, websocketUrl } from "./url.js";
+import { pageAddress, websocketUrls } from "./url.js";
 
 /**
  * @typedef {object} ClientSession The session as a client sees it: here, or in a worker.
@@ -63,15 +63,16 @@ import { pageAddress, websocketUrl } from "./url.js";
  *
  * Throws ConnectionLost if there is none to be had. A browser does not tell why a server refused. A connection
  * that is lost later is made anew by itself, and streams go on where they were.
- * @param {string | URL} [url] ws, wss, http or https, with or without the path; by default where the page
- *   came from
+ * @param {string | URL | (string | URL)[]} [url] ws, wss, http or https, with or without the path; by default where
+ *   the page came from. A list is of servers that have the same engines: each client begins with any of them, and goes
+ *   on to the next when its connection is lost
  * @param {ConnectOptions & {WebSocket?: SocketClass}} [options] `WebSocket`: the class to use, where there is
  *   none by itself, as in Node before 22
  */
 export async function connect(url, options = {}) {
   const { apiKey, WebSocket, signal } = options;
   const how = { apiKey, WebSocket, ...checkTimeouts(options) };
-  return new Client(await openSession(websocketUrl(url, pageAddress()), how, signal));
+  return new Client(await openSession(websocketUrls(url, pageAddress()), how, signal));
 }
 
 /** A connection to a server. Any number of streams may run on it at once. */

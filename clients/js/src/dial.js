@@ -3,7 +3,7 @@
  * that touches a socket: it knows its events, and no streams.
  * @module
  * @import { Ready } from "./protocol.js"
- * @import { Timeouts, Transport, TransportEvents } from "./reconnecting.js"
+ * @import { Dial, Timeouts, Transport, TransportEvents } from "./reconnecting.js"
  */
 
 import { abortable } from "./abortable.js";
@@ -24,15 +24,25 @@ import { subprotocols } from "./url.js";
 /** @typedef {Timeouts & {apiKey?: ApiKey, WebSocket?: SocketClass}} DialOptions */
 
 /**
- * A session on a first connection: where that fails, it has failed.
- * @param {string} url
+ * A session on a first connection, to any of these servers: where that fails at each of them, it has failed. Each has
+ * its turn, whenever another connection is needed; clients begin anywhere, and so divide.
+ * @param {string[]} urls
  * @param {DialOptions} options
  * @param {AbortSignal} [signal]
  */
-export async function openSession(url, options, signal) {
-  const session = new Session((onready, signal) => dial(url, options, onready, signal), options);
-  await session.open(signal);
-  return session;
+export async function openSession(urls, options, signal) {
+  let turn = Math.floor(Math.random() * urls.length);
+  /** @type {Dial} */
+  const dialNext = (onready, signal) => dial(urls[turn++ % urls.length], options, onready, signal);
+  const session = new Session(dialNext, options);
+  for (let tries = 1; ; tries++) {
+    try {
+      await session.open(signal);
+      return session;
+    } catch (error) {
+      if (tries === urls.length || !(error instanceof ConnectionLost && error.retryable)) throw error;
+    }
+  }
 }
 
 /**

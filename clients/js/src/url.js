@@ -28,6 +28,16 @@ export function websocketUrl(url, page) {
 }
 
 /**
+ * Of a server, or of several.
+ * @param {string | URL | (string | URL)[] | undefined} url @param {string | undefined} page
+ */
+export function websocketUrls(url, page) {
+  const urls = Array.isArray(url) ? url : [url];
+  if (!urls.length) throw new TypeError("there is no address of a server: expected at least one");
+  return urls.map((one) => websocketUrl(one, page));
+}
+
+/**
  * Where one-time secrets are had, by the same addresses.
  * @param {string | URL | undefined} url @param {string | undefined} page
  */

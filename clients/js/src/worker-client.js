@@ -21,7 +21,7 @@ import { Client } from "./client.js";
 import { ConnectionLost, connectionClosed, deserializeError, serializeError } from "./errors.js";
 import { checkTimeouts } from "./options.js";
 import { PendingFrames } from "./pending-frames.js";
-import { pageAddress, websocketUrl } from "./url.js";
+import { pageAddress, websocketUrls } from "./url.js";
 import { onMessage, onPortEvent } from "./worker-messages.js";
 
 const CLOSE_TIMEOUT_MS = 5000; // for a worker that has much to do; others take a moment
@@ -30,7 +30,7 @@ const CLOSE_TIMEOUT_MS = 5000; // for a worker that has much to do; others take 
  * Connect by way of a worker, which has called `exposeInWorker`. The client is the same in all else. Several
  * clients, of the same or of different servers, may share a worker.
  * @param {PortLike} worker a module Worker
- * @param {string | URL} [url] as for `connect`
+ * @param {string | URL | (string | URL)[]} [url] as for `connect`
  * @param {ConnectOptions} [options]
  */
 export async function connectWorker(worker, url, options = {}) {
@@ -40,7 +40,7 @@ export async function connectWorker(worker, url, options = {}) {
   /** @type {ConnectMessage} */
   const message = {
     midstream: "connect",
-    url: websocketUrl(url, pageAddress()),
+    urls: websocketUrls(url, pageAddress()),
     ...checkTimeouts(options),
     port: port2,
   };

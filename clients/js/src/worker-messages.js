@@ -12,7 +12,7 @@
 /** @typedef {ReturnType<typeof serializeError>} SerializedError */
 
 /**
- * @typedef {Timeouts & {midstream: "connect", url: string, port: MessagePort}} ConnectMessage
+ * @typedef {Timeouts & {midstream: "connect", urls: string[], port: MessagePort}} ConnectMessage
  */
 
 /**

@@ -27,13 +27,13 @@ export function exposeInWorker({ WebSocket, scope = /** @type {any} */ (globalTh
 }
 
 /** @param {ConnectMessage} message @param {SocketClass | undefined} WebSocket */
-async function serve({ url, reconnectMs, silenceMs, port }, WebSocket) {
+async function serve({ urls, reconnectMs, silenceMs, port }, WebSocket) {
   const gone = new AbortController();
   onPortEvent(port, "close", () => gone.abort());
   onMessage(port, (message) => message.op === "close" && gone.abort());
   try {
     const how = { apiKey: () => requestKey(port), WebSocket, reconnectMs, silenceMs };
-    const session = await openSession(url, how, gone.signal);
+    const session = await openSession(urls, how, gone.signal);
     new SessionHost(session, port, gone.signal);
   } catch (error) {
     port.postMessage({ op: "refused", error: serializeError(error) });

@@ -51,6 +51,23 @@ test("the first connect fails at once", async () => {
   await assert.rejects(connect("http://host", { WebSocket: FakeSocket, reconnectMs: -1 }), RangeError);
 });
 
+test("of several servers each has its turn", async (t) => {
+  const urls = ["ws://a/v1/realtime", "ws://b/v1/realtime", "ws://c/v1/realtime"];
+  const connecting = connect(["http://a", "http://b", "http://c"], { WebSocket: FakeSocket });
+  const refused = FakeSocket.last;
+  refused.end(1006);
+  const socket = await nextSocket(refused);
+  socket.receive(READY);
+  const client = await connecting;
+  t.after(() => client.close());
+  socket.end(1006);
+  const next = await nextSocket(socket);
+  next.receive({ ...READY, session_id: "s2" });
+  const first = urls.indexOf(refused.url);
+  assert.deepEqual([refused.url, socket.url, next.url], [0, 1, 2].map((at) => urls[(first + at) % 3]));
+  await assert.rejects(connect([], { WebSocket: FakeSocket }), TypeError);
+});
+
 test("it is tried again and again, and when time is up everything fails", async (t) => {
   let tries = 0;
   class Unlucky extends FakeSocket {

@@ -80,7 +80,7 @@ test("the worker's stream moves on only when the page asks, and one chunk at a t
   /** @param {string} type */
   const sent = (type) => eventually(() => FakeSocket.last.sent.some((frame) => frame.type === type));
   scope.port1.postMessage(
-    { midstream: "connect", url: "ws://host", reconnectMs: 0, silenceMs: 0, port: inWorker },
+    { midstream: "connect", urls: ["ws://host"], reconnectMs: 0, silenceMs: 0, port: inWorker },
     [inWorker],
   );
   await heard("key");

@@ -37,12 +37,13 @@
  *
  * Throws ConnectionLost if there is none to be had. A browser does not tell why a server refused. A connection
  * that is lost later is made anew by itself, and streams go on where they were.
- * @param {string | URL} [url] ws, wss, http or https, with or without the path; by default where the page
- *   came from
+ * @param {string | URL | (string | URL)[]} [url] ws, wss, http or https, with or without the path; by default where
+ *   the page came from. A list is of servers that have the same engines: each client begins with any of them, and goes
+ *   on to the next when its connection is lost
  * @param {ConnectOptions & {WebSocket?: SocketClass}} [options] `WebSocket`: the class to use, where there is
  *   none by itself, as in Node before 22
  */
-export function connect(url?: string | URL, options?: ConnectOptions & {
+export function connect(url?: string | URL | (string | URL)[], options?: ConnectOptions & {
     WebSocket?: SocketClass;
 }): Promise<Client>;
 /** A connection to a server. Any number of streams may run on it at once. */

@@ -8,12 +8,13 @@
 /** @typedef {string | (() => string | undefined | Promise<string | undefined>)} ApiKey A key, or who knows it. */
 /** @typedef {Timeouts & {apiKey?: ApiKey, WebSocket?: SocketClass}} DialOptions */
 /**
- * A session on a first connection: where that fails, it has failed.
- * @param {string} url
+ * A session on a first connection, to any of these servers: where that fails at each of them, it has failed. Each has
+ * its turn, whenever another connection is needed; clients begin anywhere, and so divide.
+ * @param {string[]} urls
  * @param {DialOptions} options
  * @param {AbortSignal} [signal]
  */
-export function openSession(url: string, options: DialOptions, signal?: AbortSignal): Promise<Session>;
+export function openSession(urls: string[], options: DialOptions, signal?: AbortSignal): Promise<Session>;
 /**
  * What is used of a WebSocket: a browser's, Node's, or that of the package `ws`.
  */

@@ -5,6 +5,11 @@
  */
 export function websocketUrl(url: string | URL | undefined, page: string | undefined): string;
 /**
+ * Of a server, or of several.
+ * @param {string | URL | (string | URL)[] | undefined} url @param {string | undefined} page
+ */
+export function websocketUrls(url: string | URL | (string | URL)[] | undefined, page: string | undefined): string[];
+/**
  * Where one-time secrets are had, by the same addresses.
  * @param {string | URL | undefined} url @param {string | undefined} page
  */

@@ -10,7 +10,7 @@
  */
 /** @typedef {ReturnType<typeof serializeError>} SerializedError */
 /**
- * @typedef {Timeouts & {midstream: "connect", url: string, port: MessagePort}} ConnectMessage
+ * @typedef {Timeouts & {midstream: "connect", urls: string[], port: MessagePort}} ConnectMessage
  */
 /**
  * @typedef {{op: "begin", ref: string, frame: OpeningFrame, readOptions: ReadOptions}
@@ -46,7 +46,7 @@ export function onPortEvent(port: PortLike, type: "error" | "close", receive: (w
 export type SerializedError = ReturnType<typeof serializeError>;
 export type ConnectMessage = Timeouts & {
     midstream: "connect";
-    url: string;
+    urls: string[];
     port: MessagePort;
 };
 export type PageMessage = {

@@ -278,7 +278,9 @@ class Client:
 class connect:  # noqa: N801 - used as the verb that it is
     """Connect to a server: `async with midstream.connect(url) as client`, or `client = await connect(url)`.
 
-    `url` may be ws, wss, http or https, with or without the path. `api_key` is sent in a header. `encoding`
+    `url` may be ws, wss, http or https, with or without the path. It may also be a list, of servers that have
+    the same engines: each client begins with any of them, and goes on to the next when its connection is
+    lost. `api_key` is sent in a header. `encoding`
     is that of the frames. `open_timeout` is in seconds; `ssl` replaces the default TLS settings.
 
     A connection that is lost is made anew for up to `reconnect_s` seconds, and its streams go on as if
@@ -286,12 +288,12 @@ class connect:  # noqa: N801 - used as the verb that it is
     lost. `on_state` is called with the client's state whenever that has changed, in its event loop.
 
     Raises Unauthenticated, Forbidden, RateLimited or Overloaded if the server refuses, and ConnectionLost
-    if there is none to be had: the first connection is tried once.
+    if there is none to be had: the first connection is tried once, at each server.
     """
 
     def __init__(
         self,
-        url: str,
+        url: str | Sequence[str],
         *,
         api_key: str | None = None,
         encoding: Encoding = "json",
@@ -311,7 +313,7 @@ class connect:  # noqa: N801 - used as the verb that it is
         self._client: Client
 
     async def _open(self) -> Client:
-        connection = await self._dialer.dial()
+        connection = await self._dialer.dial_any()
         return Client(
             Reconnecting(self._dialer, connection, self._reconnect_s, self._on_state), self._reconnect_s
         )

@@ -1,11 +1,14 @@
 """Dialing: opens a WebSocket and waits for the server's `ready`, or says why there is no connection.
 
-Knows addresses, handshakes and HTTP's answers to them. Tries once: whether to try again is not decided here.
+Knows addresses, handshakes and HTTP's answers to them. Of several servers each has its turn; whether to try
+again is not decided here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import Sequence
 from ssl import SSLContext
 from typing import Any, Literal
 
@@ -16,9 +19,9 @@ from websockets.http11 import Response
 from websockets.typing import Subprotocol
 
 from midstream.connection import Connection
-from midstream.errors import ConnectionLost, MidstreamError, from_code
+from midstream.errors import ConnectionLost, MidstreamError, RequestError, from_code
 from midstream.protocol import JSON_SUBPROTOCOL, MSGPACK_SUBPROTOCOL
-from midstream.url import websocket_url
+from midstream.url import websocket_urls
 
 Encoding = Literal["json", "msgpack"]
 
@@ -29,11 +32,11 @@ _ERROR_CODES = {401: "unauthenticated", 403: "forbidden", 429: "rate_limited", 5
 
 
 class Dialer:
-    """An address, and how to connect to it."""
+    """Addresses of servers any of which will do, and how to connect to them."""
 
     def __init__(
         self,
-        url: str,
+        url: str | Sequence[str],
         *,
         api_key: str | None,
         encoding: Encoding,
@@ -43,7 +46,8 @@ class Dialer:
     ) -> None:
         if encoding not in ("json", "msgpack"):
             raise ValueError(f"encoding must be 'json' or 'msgpack', not {encoding!r}")
-        self._url = websocket_url(url)
+        self._urls = websocket_urls(url)
+        self._next = random.randrange(len(self._urls))  # clients begin anywhere, and so divide
         self._timeout_s = open_timeout
         # A third to the next ping, a third for its pong, and a third for a close that nobody answers.
         third = None if silence_s is None else silence_s / 3
@@ -56,26 +60,39 @@ class Dialer:
             "close_timeout": third or 10,
         }
 
+    async def dial_any(self) -> Connection:
+        """Each server once, until one is there."""
+        for _ in self._urls[1:]:
+            try:
+                return await self.dial()
+            except (ConnectionLost, RequestError) as error:
+                if not error.retryable:
+                    raise
+        return await self.dial()
+
     async def dial(self) -> Connection:
-        """Raises a RequestError if the server refuses, and ConnectionLost if there is none to be had."""
+        """The server whose turn it is. Raises a RequestError if it refuses, and ConnectionLost if there is
+        none to be had."""
+        url = self._urls[self._next]
+        self._next = (self._next + 1) % len(self._urls)
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await _wait_ready(await self._handshake())
+                return await _wait_ready(await self._handshake(url))
         except TimeoutError:
-            message = f"{self._url} did not answer within {self._timeout_s} s"
+            message = f"{url} did not answer within {self._timeout_s} s"
             raise ConnectionLost(message, code=None, retryable=True) from None
 
-    async def _handshake(self) -> ClientConnection:
+    async def _handshake(self, url: str) -> ClientConnection:
         # Token frames are small: compressing them costs a context of memory a connection and gains nothing.
         try:
             return await open_socket(
-                self._url, compression=None, max_size=MAX_EVENT_BYTES, open_timeout=None, **self._options
+                url, compression=None, max_size=MAX_EVENT_BYTES, open_timeout=None, **self._options
             )
         except InvalidStatus as refusal:
-            raise _refusal(self._url, refusal.response) from refusal
+            raise _refusal(url, refusal.response) from refusal
         except (OSError, WebSocketException) as error:
             raise ConnectionLost(
-                f"no connection to {self._url}: {error}", code=None, retryable=_is_transient(error)
+                f"no connection to {url}: {error}", code=None, retryable=_is_transient(error)
             ) from error
 
 

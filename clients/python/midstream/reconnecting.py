@@ -1,4 +1,4 @@
-"""Reconnecting: one connection after another to the same server, and when to give up.
+"""Reconnecting: one connection after another, to the same server or to the next, and when to give up.
 
 Knows when another try is worth while and for how long; the only place that waits between tries. What is sent
 on a connection is the session's.

@@ -435,7 +435,7 @@ class Client:
 
 
 def connect(
-    url: str,
+    url: str | Sequence[str],
     *,
     api_key: str | None = None,
     encoding: Encoding = "json",

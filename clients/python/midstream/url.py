@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from urllib.parse import urlsplit, urlunsplit
 
 PATH = "/v1/realtime"
@@ -17,6 +18,14 @@ def websocket_url(url: str) -> str:
         raise ValueError(f"{url!r} is no address of a server: expected one such as 'http://127.0.0.1:8000'")
     path = parts.path.rstrip("/").removesuffix(PATH) + PATH
     return urlunsplit((scheme, parts.netloc, path, parts.query, ""))
+
+
+def websocket_urls(url: str | Sequence[str]) -> list[str]:
+    """Of a server, or of several."""
+    urls = [url] if isinstance(url, str) else list(url)
+    if not urls:
+        raise ValueError("there is no address of a server: expected at least one")
+    return [websocket_url(one) for one in urls]
 
 
 def http_url(url: str, path: str) -> str:

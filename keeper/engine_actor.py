@@ -24,7 +24,7 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
 TELL_AGAIN_S = 1.0
 
 
-class KeptEngine:
+class EngineActor:
     def __init__(self, name: str, arguments: Sequence[str], token: str) -> None:
         context = ray.get_runtime_context()
         self._machine = context.get_node_id()

@@ -1,0 +1,204 @@
+"""The engines that keep streams, asked for one by its name: all of them at once, each for as long as one that
+is well may take. Whoever means to begin a stream that none has claims its name, at one that every gateway
+would ask, so that of the same start at several gateways one begins the stream, and the others find it.
+
+It knows names and numbers of streams, and neither their records nor whoever asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from hashlib import blake2b
+
+from msgspec import Struct
+
+from engine import api
+from realtime.hub.serving import Serving
+from realtime.hub.serving_engine import ServingEngine
+
+log = logging.getLogger(__name__)
+
+ANSWER_S = 1.0  # for an engine to answer: one that takes longer is asked nothing until it has
+CLAIM_S = api.CLAIM_S + ANSWER_S  # for another gateway to settle its claim, or to be passed over
+
+
+class Found(Struct, frozen=True):
+    engine: ServingEngine
+    journal: api.Journal
+    late: list[api.News]  # that have come since
+
+
+class Search:
+    """What was found of a stream, and who has not answered."""
+
+    def __init__(self, asked: list[ServingEngine], *, doubtful: bool) -> None:
+        """`doubtful`: whether there are engines that were not asked."""
+        self.found: list[Found] = []
+        self.answered = asyncio.Event()
+        self.claimed_at: ServingEngine | None = None  # by another gateway
+        self.settled = asyncio.Event()  # that claim
+        self.lost = False  # to another gateway, since it was found
+        self.silent = set(asked)
+        self._doubtful = doubtful
+        self._look()
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether an engine that has not answered may have it."""
+        return self._doubtful or bool(self.silent)
+
+    def answer(self, engine: ServingEngine, journal: api.Journal | None) -> None:
+        if journal is not None:
+            self.found.append(Found(engine, journal, []))
+        if engine is self.claimed_at:
+            self.settled.set()
+        self.silent.discard(engine)
+        self._look()
+
+    def claimed(self, engine: ServingEngine) -> None:
+        self.claimed_at = engine
+        self.silent.discard(engine)
+        self._look()
+
+    def engine_lost(self, engine: ServingEngine) -> None:
+        if engine in self.silent or engine is self.claimed_at:
+            self.answer(engine, None)
+
+    def take_news(self, engine: ServingEngine, news: api.News) -> bool:
+        found = next((found for found in self.found if found.engine is engine), None)
+        if found is not None:
+            found.late.append(news)
+        return found is not None
+
+    def moved(self, engine: ServingEngine) -> None:
+        self.lost = self.lost or any(found.engine is engine for found in self.found)
+
+    def _look(self) -> None:
+        if not self.silent:
+            self.answered.set()
+
+
+class Claim(Struct):
+    number: int
+    at: dict[ServingEngine, None]
+
+
+class Keepers:
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        self._searches: dict[int, Search] = {}  # by the number that the stream is to have
+        self._claims: dict[bytes, Claim] = {}  # by name
+        self._begun: dict[
+            int, tuple[ServingEngine, bytes, Claim]
+        ] = {}  # by stream, that its engine may not have
+
+    @property
+    def any(self) -> bool:
+        return any(engine.keeps for engine in self._serving.engines.values())
+
+    async def search(self, number: int, name: bytes, *, claims: bool) -> Search:
+        """It takes in news of what is found until `close`. `claims`: who searches begins what is not found;
+        `settle` follows."""
+        while True:
+            search = self._ask(number, name, claims=claims)
+            if not await _within(ANSWER_S, search.answered):
+                self._give_up(number, search, api.Cancel(number) if claims else api.Disown(number))
+            if search.claimed_at is None or search.found:
+                return search
+            await _within(CLAIM_S, search.settled)
+            if search.found:
+                return search
+
+    def close(self, number: int) -> None:
+        del self._searches[number]
+
+    def settle(self, name: bytes, begun: tuple[int, ServingEngine] | None) -> None:
+        """What was searched for is there now, or will not be. `begun`: a stream that its engine is to keep,
+        which others do not find before it does."""
+        claim = self._claims.pop(name, None)
+        if claim is None:
+            return
+        if begun is None or begun[0] == claim.number or list(claim.at) == [begun[1]]:
+            self._settle(name, claim)
+        else:
+            self._begun[begun[0]] = (begun[1], name, claim)
+
+    # -- from engines ----------------------------------------------------------------------------
+
+    def receive(self, engine: ServingEngine, answer: api.Answer) -> None:
+        number = answer.stream
+        search = self._searches.get(number)
+        match answer:
+            case api.Kept():
+                self._kept(number)
+            case api.Moved():
+                if search is not None:
+                    search.moved(engine)
+            case api.Claimed():
+                engine.answered(number)
+                if search is not None:
+                    search.claimed(engine)
+            case api.Adopted(journal=journal):
+                then = engine.answered(number)
+                if search is not None and (not search.answered.is_set() or engine is search.claimed_at):
+                    search.answer(engine, journal)
+                elif journal is not None and then is not None:  # nobody waits for it here any more
+                    engine.say(then)
+                    self._serving.flush()
+
+    def take_news(self, engine: ServingEngine, news: api.News) -> bool:
+        """Of a stream that was found; whether it was."""
+        search = self._searches.get(news.stream)
+        return search is not None and search.take_news(engine, news)
+
+    def engine_lost(self, engine: ServingEngine) -> None:
+        for search in self._searches.values():
+            search.engine_lost(engine)
+        for number in [number for number, (at, *_) in self._begun.items() if at is engine]:
+            self._kept(number)
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    def _ask(self, number: int, name: bytes, *, claims: bool) -> Search:
+        keepers = [engine for engine in self._serving.engines.values() if engine.keeps]
+        asked = [engine for engine in keepers if not engine.hangs]
+        search = self._searches[number] = Search(asked, doubtful=len(asked) < len(keepers))
+        registrar = max(asked, key=lambda engine: _rank(name, engine), default=None) if claims else None
+        if registrar is not None:
+            self._claims.setdefault(name, Claim(number, {})).at[registrar] = None
+        for engine in asked:
+            engine.say(api.Adopt(number, name, engine is registrar))
+        self._serving.flush()
+        return search
+
+    def _give_up(self, number: int, search: Search, then: api.AnyCommand) -> None:
+        log.warning(
+            "%d engines have not said within %g s whether they keep a stream", len(search.silent), ANSWER_S
+        )
+        for engine in search.silent:
+            engine.missed(number, then)
+
+    def _kept(self, number: int) -> None:
+        if number in self._begun:
+            _, name, claim = self._begun.pop(number)
+            self._settle(name, claim)
+
+    def _settle(self, name: bytes, claim: Claim) -> None:
+        for engine in claim.at:
+            engine.say(api.Settle(claim.number, name))
+        self._serving.flush()
+
+
+def _rank(name: bytes, engine: ServingEngine) -> bytes:
+    """All gateways have the same, whatever they call the engine (rendezvous hashing)."""
+    return blake2b(name + engine.keeper, digest_size=8).digest()
+
+
+async def _within(most_s: float, event: asyncio.Event) -> bool:
+    try:
+        async with asyncio.timeout(most_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

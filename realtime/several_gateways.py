@@ -1,0 +1,300 @@
+"""Several gateways at one port, `midstream serve --gateways N`: each a server of its own, over engines that
+listen. This process keeps them running, engines and gateways, and nothing goes through it.
+
+Whoever connects comes to one of them, as the system chooses. One that ends is started anew, and its streams
+go on at the others meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import shutil
+import signal
+import tempfile
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from engine.model.with_parent import with_this_process
+from realtime.backoff import Backoff
+from realtime.bind import StartupError, bind
+from realtime.certificates import Certificates
+from realtime.config import PREFIX, ListenOptions, ModelOptions, Options, spelled
+from realtime.fleet import models_file, places
+from realtime.fleet.address import Address
+from realtime.fleet.fleet import PlaceError
+from realtime.fleet.models_file import ModelEntry
+from realtime.fleet.socket_link import SocketLink
+from realtime.fleet.supervisor import START_SILENCE_S
+from realtime.fleet.watched_engine import EngineFailed, WatchedEngine
+
+log = logging.getLogger("midstream")
+
+LOOK_S = 0.1  # between two looks whether an engine listens yet
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 30.0  # until one that has ended is started anew
+OLD_S = 10.0  # one that has run for so long is started at once
+ENGINE_END_S = 5.0
+
+
+class NotStartedError(Exception):
+    """A process has ended before it was ready, and has said why itself."""
+
+
+class Kept:
+    """A process that is started anew when it ends, until it is to end."""
+
+    def __init__(self, name: str, command: list[str]) -> None:
+        """`name`: as the log is to say it."""
+        self.name = name
+        self._command = command
+        self._backoff = Backoff(first_s=FIRST_WAIT_S, longest_s=LONGEST_WAIT_S)
+        self._process: Process | None = None
+        self._ends = False
+
+    async def start(self, *, speaks: bool = False) -> Process:
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=DEVNULL,
+            stdout=PIPE if speaks else DEVNULL,
+            env=_without_options(os.environ),
+            start_new_session=True,  # what a terminal sends comes to us alone
+        )
+        return self._process
+
+    async def keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            began_s = loop.time()
+            assert self._process is not None
+            status = await self._process.wait()
+            if self._ends:
+                return
+            log.error("%s has ended, with status %d; it is started anew", self.name, status)
+            if loop.time() - began_s > OLD_S:
+                self._backoff.reset()
+            await asyncio.sleep(self._backoff.next_s())
+            await self.start()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process is None or self._process.returncode is not None
+
+    def tell(self, number: int) -> None:
+        self._ends = True
+        if self._process is not None and not self.has_ended:
+            self._process.send_signal(number)
+
+    async def ended(self, within_s: float | None = None) -> None:
+        """Later than that it is ended."""
+        if self._process is None:
+            return
+        try:
+            await asyncio.wait_for(self._process.wait(), within_s)
+        except TimeoutError:
+            log.error("%s does not end: it is ended", self.name)
+            self.kill()
+            await self._process.wait()
+
+    def kill(self) -> None:
+        """To be started anew, unless it is to end."""
+        if self._process is not None and not self.has_ended:
+            self._process.kill()
+
+
+class KeptEngine(Kept):
+    """At a socket of its own, by which it is also asked whether it lives."""
+
+    def __init__(self, name: str, options: ListenOptions) -> None:
+        super().__init__(name, _midstream("engine", spelled(options)))
+        self.address = options.listen
+        self.ready = asyncio.Event()
+
+    async def watch(self, silence_s: float) -> None:
+        while True:
+            connect = partial(SocketLink, Address(self.address), "", Certificates("", "", ""))
+            engine = WatchedEngine(connect)
+            try:
+                await engine.open(
+                    lambda _: None, lambda _: None, answer_s=START_SILENCE_S, start_silence_s=START_SILENCE_S
+                )
+            except (EngineFailed, OSError):
+                await asyncio.sleep(LOOK_S)
+                continue
+            self.ready.set()
+            await _first(self._end_if_hung(engine, silence_s), engine.closed.wait())
+            await engine.close()
+
+    async def _end_if_hung(self, engine: WatchedEngine, silence_s: float) -> None:
+        while True:
+            if not await engine.answers(silence_s):
+                log.error("%s has said nothing for %g s: it is ended", self.name, silence_s)
+                self.kill()
+                return
+            await asyncio.sleep(silence_s / 2)
+
+
+class SeveralGateways:
+    """All of them, from the first engine's start to the last gateway's end."""
+
+    def __init__(self, options: Options, models: list[ModelEntry], folder: Path, port: int) -> None:
+        embedded = options.fleet == "embedded"
+        self._silence_s = options.engine_silence_s
+        self._engines = list(_engines(options, models, folder)) if embedded else []
+        addresses = " ".join(engine.address for engine in self._engines)
+        theirs = options
+        if embedded:  # which end behind them: there is nobody to whom streams could be handed over
+            theirs = replace(options, fleet="static", engine_addresses=addresses, on_drain="finish")
+        self._gateways = [
+            Kept(f"gateway {number}", _midstream("serve", spelled(_gateway(theirs, number, port))))
+            for number in range(options.gateways)
+        ]
+        self._keeping: list[asyncio.Task[None]] = []
+
+    async def start(self) -> str:
+        """Returns what the first of them says when it is ready. Raises NotStartedError."""
+        for engine in self._engines:  # one by one, since each looks how much memory there is
+            await engine.start()
+            self._keeping.append(asyncio.create_task(engine.watch(self._silence_s)))
+            await _first(engine.ready.wait(), engine.ended())
+            if not engine.ready.is_set():
+                raise NotStartedError
+            self._keeping.append(asyncio.create_task(engine.keep()))
+        said = await asyncio.gather(*(_until_it_says_so(gateway) for gateway in self._gateways))
+        self._keeping += [asyncio.create_task(gateway.keep()) for gateway in self._gateways]
+        return said[0]
+
+    def drain(self) -> None:
+        """Or, said again, end at once."""
+        for gateway in self._gateways:
+            gateway.tell(signal.SIGTERM)
+
+    async def drained(self) -> None:
+        for gateway in self._gateways:
+            await gateway.ended()
+
+    async def stop(self) -> None:
+        for gateway in self._gateways:  # that nobody waits for any more
+            gateway.tell(signal.SIGKILL)
+        for engine in self._engines:
+            engine.tell(signal.SIGTERM)
+        await asyncio.gather(*(one.ended(ENGINE_END_S) for one in (*self._gateways, *self._engines)))
+        for task in self._keeping:
+            task.cancel()
+        await asyncio.gather(*self._keeping, return_exceptions=True)
+
+
+async def keep(options: Options) -> int:
+    """Until a signal ends it: the exit status."""
+    models = _models(options)
+    ending = asyncio.Event()
+    with bind(options.host, options.port, accepts=False) as alone:  # or somebody else's would share it
+        port = alone.getsockname()[1]
+    with _folder() as folder, bind(options.host, port, accepts=False, shared=True):
+        several = SeveralGateways(options, models, folder, port)
+        loop, signals = asyncio.get_running_loop(), list[int]()
+
+        def end(number: int) -> None:
+            signals.append(number)
+            if ending.is_set():
+                several.drain()
+            ending.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, end, number)
+        try:
+            starting = asyncio.create_task(several.start())
+            waiting = asyncio.create_task(ending.wait())
+            await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                starting.cancel()
+                return 128 + signals[0]
+            print(await starting, flush=True)
+            await waiting
+            several.drain()
+            await several.drained()
+        except NotStartedError:
+            return 1
+        finally:
+            await several.stop()
+    return 0
+
+
+def _models(options: Options) -> list[ModelEntry]:
+    try:
+        models = models_file.entries(options)
+    except PlaceError as problem:
+        raise StartupError(str(problem)) from None
+    for entry in models:
+        if options.fleet == "embedded" and entry.keep_alive_s is not None:
+            raise StartupError(
+                f'--gateways is {options.gateways}, and "{entry.name}" has a keep_alive: several gateways'
+                ' have models that stay loaded, so it must be "forever"'
+            )
+    return models
+
+
+def _engines(options: Options, models: list[ModelEntry], folder: Path) -> Iterator[KeptEngine]:
+    count, places_taken = sum(entry.replicas for entry in models), itertools.count()
+    for entry in models:
+        threads = entry.options.threads or places.threads_each(count)
+        of_model = {field.name: getattr(entry.options, field.name) for field in fields(ModelOptions)}
+        whose = f' of "{entry.name}"' if options.models else ""
+        for number in range(entry.replicas):
+            listen = f"unix:{folder}/{next(places_taken)}"
+            own = ListenOptions(**of_model | {"listen": listen, "threads": threads, "model_name": entry.name})
+            yield KeptEngine(f"engine {number}{whose}", own)
+
+
+def _gateway(options: Options, number: int, port: int) -> Options:
+    own = options.own_port + number if options.own_port else 0
+    return replace(options, gateways=1, port=port, share_port=True, own_port=own, engine="process", engines=1)
+
+
+def _midstream(command: str, options: list[str]) -> list[str]:
+    return [*with_this_process("midstream", command), *options]
+
+
+def _without_options(environ: Mapping[str, str]) -> dict[str, str]:
+    """The command line says them all."""
+    return {name: value for name, value in environ.items() if not name.startswith(PREFIX)}
+
+
+async def _until_it_says_so(gateway: Kept) -> str:
+    """What it says when it is ready: lines, and an empty one."""
+    process = await gateway.start(speaks=True)
+    assert process.stdout is not None
+    said = ""
+    while line := (await process.stdout.readline()).decode():
+        said += line
+        if line == "\n" and said.strip():
+            return said.rstrip("\n") + "\n"
+    raise NotStartedError
+
+
+async def _first(*what: Coroutine[Any, Any, object]) -> None:
+    """Until one of them is done."""
+    tasks = [asyncio.create_task(one) for one in what]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """For engines' sockets, which nobody else can come to."""
+    folder = Path(tempfile.mkdtemp(prefix="midstream-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run(options: Options) -> int:
+    return asyncio.run(keep(options))

@@ -1,0 +1,93 @@
+"""Drafts of streams that follow a grammar: each position has the mask that it would have had without."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from msgspec.structs import replace as with_
+
+from engine import api, toy_model
+from engine.structure.matcher import Matcher
+from midstream.protocol import Grammar
+from realtime.text.grammar import source_of
+from tests.fakes.engine_driver import PLENTY, TOY, Driver, engine_of
+from tests.fakes.grammars import MANY, told, walk
+from tests.fakes.small_tokenizers import toy_vocabulary
+
+PROMPT = [72, *b"abcab, abcab, abcac, abcab, "]
+SOME = api.Sampling(
+    seed=3, max_tokens=40, logprobs=2, grammar=told(Grammar(regex="(abca[bc], ){1,6}end"), force=False)
+)
+ANY = with_(SOME, grammar=told(Grammar(regex="[ab]{12,30}c")), logit_bias={97: 9.0, 98: 9.0, 99: 5.0})
+SAMPLINGS = [
+    SOME,
+    with_(SOME, seed=4, min_tokens=20),
+    ANY,
+    with_(ANY, temperature=0.0, repetition_penalty=1.05),
+    with_(ANY, seed=7, ignore_eos=True, logit_bias={**ANY.logit_bias, toy_model.EOS: 4.0}),
+    with_(ANY, seed=8, grammar=None),
+]
+
+
+def ran(drafts: bool, architecture: str = TOY) -> Driver:
+    driver = Driver(engine_of(architecture, replace(PLENTY, drafts=drafts)))
+    for stream, sampling in enumerate(SAMPLINGS):
+        driver.send(api.Submit(stream, [stream + 1, *PROMPT], sampling, credit=99))
+    driver.settle()
+    return driver
+
+
+@pytest.mark.parametrize("architecture", [TOY, "llama"])
+def test_streams_come_to_what_they_come_to_without(architecture: str) -> None:
+    without, driver = ran(False, architecture), ran(True, architecture)
+    for stream in range(len(SAMPLINGS)):
+        assert driver.told[stream].tokens == without.told[stream].tokens
+        assert driver.told[stream].finish == without.told[stream].finish
+        if architecture == TOY:
+            assert driver.told[stream].logprobs == without.told[stream].logprobs
+    assert 0 < driver.stats.accepted_total < driver.stats.drafted_total
+    assert len(driver.outputs) < len(without.outputs)
+
+
+def test_drafts_spare_a_stream_in_a_grammar_its_steps() -> None:
+    steps = []
+    for drafts in (False, True):
+        driver = Driver(engine_of(TOY, replace(PLENTY, drafts=drafts)))
+        driver.settle(api.Submit(0, PROMPT, SOME, credit=99))
+        steps.append(len(driver.outputs))
+    assert steps[1] < 0.6 * steps[0]
+
+
+def test_where_a_guard_leaves_nothing_the_stream_ends_as_without() -> None:
+    ends = []
+    for drafts in (False, True):
+        driver = Driver(engine_of(TOY, replace(PLENTY, drafts=drafts)))
+        banned = [(9, token) for token in range(toy_model.VOCAB)]
+        submit = api.Submit(0, PROMPT, ANY, credit=99, bans=banned)
+        driver.settle(submit)
+        ends.append((driver.told[0].tokens, driver.told[0].finish))
+    assert ends[0] == ends[1]
+    assert "banned at token 9" in str(ends[0][1])
+
+
+@pytest.mark.parametrize("grammar", MANY, ids=str)
+def test_masks_ahead_are_those_that_come_and_leave_nothing_behind(grammar: Grammar) -> None:
+    source, vocabulary = source_of(grammar), toy_vocabulary()
+    for seed in range(5):
+        tokens = walk(Matcher(source, vocabulary), 12, random.Random(seed), vocabulary.ends)
+        start = len(tokens) // 3
+        inside = [token for token in tokens[start:] if token not in vocabulary.ends]
+        matcher, follower = Matcher(source, vocabulary), Matcher(source, vocabulary)
+        for one in (matcher, follower):
+            one.accept(tokens[:start])
+        before = matcher.mask()
+        matcher.expect((*inside, 0, 0))  # which no text has
+        *ahead, wrong, behind_wrong = matcher.masks_ahead()
+        assert matcher.mask() == before
+        assert matcher.masks_ahead() == []
+        for token, mask in zip(inside, ahead, strict=True):
+            follower.accept([token])
+            assert mask == follower.mask()
+        assert wrong is behind_wrong is None
