@@ -99,9 +99,11 @@ async def let_finish(
     for connection in list(endpoints.open.values()):
         connection.send_event(GoingAway(deadline_ms=int(grace_s * 1000)))
     if hands_over:
+        going = [connection for connection in endpoints.open.values() if connection.may_go]
+        for connection in going:  # what is said there now, and not answered, is said again elsewhere
+            connection.leave()
         hub.hand_over({})
-        await _close([connection for connection in endpoints.open.values() if connection.may_go])
-        hub.hand_over({})
+        await _close(going)
     if not await _within(grace_s, hub.wait_until_empty()):
         if hands_over:
             hub.hand_over({connection: connection.forget for connection in endpoints.open.values()})

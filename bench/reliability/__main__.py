@@ -32,6 +32,7 @@ EXPERIMENTS = (
     "bystanders",
     "gateway_deaths",
     "upgrades",
+    "gateway_upgrades",
     "cuts",
     "readers",
     "connections",

@@ -89,9 +89,8 @@ class Keepers:
         self._serving = serving
         self._searches: dict[int, Search] = {}  # by the number that the stream is to have
         self._claims: dict[bytes, Claim] = {}  # by name
-        self._begun: dict[
-            int, tuple[ServingEngine, bytes, Claim]
-        ] = {}  # by stream, that its engine may not have
+        # By stream that its engine may not have:
+        self._begun: dict[int, tuple[ServingEngine, bytes, Claim]] = {}
 
     @property
     def any(self) -> bool:

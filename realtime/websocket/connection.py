@@ -271,7 +271,7 @@ class Connection:
     @property
     def may_go(self) -> bool:
         """Whether each of its streams goes on at another gateway, if its client does."""
-        return not self._starting and all(stream.outlives_us for stream in self._live)
+        return all(stream.outlives_us for stream in self._live)
 
     def forget(self, stream: Stream) -> None:
         """It is nobody's here any more."""

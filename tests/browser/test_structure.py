@@ -20,7 +20,7 @@ FIRST, SECOND = {"city": "Rome </tool_call> }", "days": 3}, {"city": "Bonn"}
 @pytest.fixture(scope="module")
 def scripted() -> Iterator[Served]:
     """The model says what it is told to, slowly enough to be seen."""
-    server = Served("--toy-step-ms", "20", scripted=True)
+    server = Served("--toy-step-ms", "20", "--drafts", "off", scripted=True)
     yield server
     server.end()
 

@@ -49,7 +49,7 @@ def main(folder: str, target: str, token: str, *files: str) -> None:
     ours = sorted(
         {name.partition(".")[0] for name in sys.modules} & {"engine", "midstream", "realtime", "tests"}
     )
-    print(json.dumps({"hello": hello, "tokens": tokens, "finish": finish, "ours": ours}))
+    print(json.dumps({"hello": hello, "tokens": tokens, "finish": finish, "ours": ours}, default=bytes.hex))
 
 
 if __name__ == "__main__":

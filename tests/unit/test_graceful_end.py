@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
+from realtime.codec import Codec
+from realtime.hub.observers import Caller, Observer
 from realtime.server import let_finish
+from realtime.websocket.connection import Connection, ConnectionLimits
+from realtime.work_ledger import PayerWork
+from tests.fakes.fake_websocket import FakeWebSocket
 from tests.fakes.simulated_client import SIZE
 from tests.fakes.simulated_server import SimulatedServer
 
@@ -32,3 +37,33 @@ async def test_a_connection_that_fails_to_close_ends_the_wait_for_no_other() -> 
     endpoints = SimpleNamespace(open={"failing": failing, "slow": slow})
     await let_finish(SimulatedServer(SIZE).hub, None, endpoints, grace_s=1, hands_over=False)  # type: ignore[arg-type]
     assert slow.closed
+
+
+class Peer(FakeWebSocket):
+    """Its client hears what was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[bytes] = []
+        self.closed = asyncio.Event()
+
+    def write(self, messages: list[bytes], *, text: bool, ping: bytes | None = None) -> None:
+        self.heard += messages
+
+    async def close(self, code: int, reason: str) -> None:
+        await self.closed.wait()
+
+
+async def test_who_is_handed_over_is_answered_nothing_more_and_asks_elsewhere() -> None:
+    limits = ConnectionLimits(1 << 20, 10, 64, 16)
+    server, peer, caller = SimulatedServer(SIZE), Peer(), Caller("websocket", tenant="a")
+    hub, work = server.hub, PayerWork()
+    connection = Connection(peer, peer, hub, Codec(None), caller, work, limits, {}, Observer())  # type: ignore[arg-type]
+    endpoints = SimpleNamespace(open={"a": connection})
+    ending = asyncio.create_task(let_finish(hub, None, endpoints, grace_s=1, hands_over=True))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    connection._take({"text": '{"type": "start", "request_id": "a", "prompt": "x"}'})
+    peer.closed.set()
+    await ending
+    assert b"going_away" in b"".join(peer.heard)
+    assert b"draining" not in b"".join(peer.heard)
