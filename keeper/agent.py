@@ -6,11 +6,11 @@ stays as it is; after a minute without it Ray's library may end the process, and
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
 
+from keeper.addresses_file import write
 from keeper.ledger import Ledger, LedgerError
 
 LOOK_EVERY_S = 0.5
@@ -35,15 +35,6 @@ def keep_written(ledger: Ledger, file: Path) -> None:
         if ledger.plan() is not None:
             write(file, [kept.address for kept in ledger.kept().values() if kept.address])
         time.sleep(LOOK_EVERY_S)
-
-
-def write(file: Path, addresses: list[str]) -> None:
-    """As a whole, where it changes: the gateway reads the old one or the new one."""
-    text = "".join(f"{address}\n" for address in addresses)
-    if not file.exists() or file.read_text() != text:
-        new = file.with_name(f"{file.name}.{os.getpid()}")  # other gateways' agents may write it, too
-        new.write_text(text)
-        new.replace(file)
 
 
 if __name__ == "__main__":

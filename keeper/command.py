@@ -100,7 +100,7 @@ def _parser(environ: Mapping[str, str]) -> ArgumentParser:
         command.add_argument(
             "--ray",
             type=_address,
-            default=environ.get(RAY, ""),
+            default=environ.get(RAY) or None,
             metavar="HOST:PORT",
             help=f"address of Ray's GCS, as `ray start --head` tells it [{RAY}]",
         )

@@ -18,7 +18,7 @@ PLACED_WITHIN_S = 15.0  # a new engine, beside the old one; else there is no roo
 class Engines(Protocol):
     def engines(self) -> list[str]: ...
     def start(self, name: str, need: Need, arguments: list[str], token: str) -> None: ...
-    def end(self, name: str) -> None: ...
+    def end(self, name: str, *, hands_over: bool) -> None: ...
 
 
 class Entries(Protocol):
@@ -104,9 +104,10 @@ class Fleet:
         return name
 
     def _end(self, name: str) -> None:
-        self._engines.end(name)
+        was_somewhere = name in self._ledger.kept()
+        self._engines.end(name, hands_over=was_somewhere)
         self._ledger.strike_out(name)
-        self._say(f"{name} has handed over, and is ended")
+        self._say(f"{name} {'has handed over, and' if was_somewhere else 'had no machine, and'} is ended")
 
 
 def _otherwise(before: Plan | None, plan: Plan) -> list[str]:

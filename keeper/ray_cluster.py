@@ -50,10 +50,11 @@ class RayCluster:
         )
         placed.remote(name, arguments, token)
 
-    def end(self, name: str) -> None:
-        """It hands its streams over first, if it is anywhere."""
+    def end(self, name: str, *, hands_over: bool) -> None:
+        """`hands_over`: whether it had a machine, so that it may have streams."""
         actor = ray.get_actor(name)
-        # Else it is nowhere, or does not answer: it has no streams, or gateways have noticed.
-        with suppress(GetTimeoutError, RayActorError):
-            ray.get(actor.leave.remote(), timeout=LEAVE_S)
+        if hands_over:
+            # One that does not answer has been missed by gateways.
+            with suppress(GetTimeoutError, RayActorError):
+                ray.get(actor.leave.remote(), timeout=LEAVE_S)
         ray.kill(actor, no_restart=True)

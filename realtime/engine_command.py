@@ -42,14 +42,14 @@ def _listen(options: ListenOptions, door: Door, token: str) -> None:
     from engine.model.preflight import ModelError
 
     try:
-        listen(engine_options(options), door, token, partial(_tell, options.address_file))
+        listen(engine_options(options), door, token, partial(tell, options.address_file))
     except ModelError as problem:
         raise StartupError(f"the engine does not start: {problem}") from None
     except DoorError as problem:
         raise StartupError(f"{options.listen} cannot be listened at: {problem}") from None
 
 
-def _tell(file: str, address: str) -> None:
+def tell(file: str, address: str) -> None:
     """Whoever finds the file finds all of it."""
     if not file:
         return
