@@ -24,6 +24,7 @@ from tests.server.server_process import Served
 UPGRADES, CLIENTS, READERS = 20, 10, 10  # readers of each client
 GATEWAYS, LENGTH, STEP_MS = 2, 100, 50
 MOST_S = 1.0
+AGAIN_S = 0.5  # after a refusal
 ASKED: dict[str, Any] = {"prompt": "Once", "temperature": 0, "ignore_eos": True, "max_tokens": LENGTH}
 
 
@@ -49,13 +50,19 @@ class Gateway:
 class Readers:
     def __init__(self, score: Score, truth: str) -> None:
         self.gaps_s: list[float] = []  # of each stream the longest
+        self.refused = 0  # starts, where a stream of the same client keeps its connection at who is to end
         self._score = score
         self._truth = truth
 
     async def keep_reading(self, client: midstream.Client, over: asyncio.Event) -> None:
         while not over.is_set():
-            stream, longest_s = await client.start(**ASKED), 0.0
-            last = time.perf_counter()
+            try:
+                stream = await client.start(**ASKED)
+            except midstream.Draining:
+                self.refused += 1
+                await asyncio.sleep(AGAIN_S)
+                continue
+            longest_s, last = 0.0, time.perf_counter()
             async for _ in stream:
                 longest_s, last = max(longest_s, time.perf_counter() - last), time.perf_counter()
             self.gaps_s.append(longest_s)
@@ -99,6 +106,7 @@ async def measure(scale: float) -> dict[str, Any]:
         "name": "rolling upgrades of gateways and engines",
         "upgrades": count,
         "streams read through them": len(readers.gaps_s),
+        "starts refused meanwhile": readers.refused,
         "wrong": score.wrong,
         "longest pause of a stream, median s": round(rank(readers.gaps_s, 0.5), 3),
         "longest pause of a stream, p99 s": round(rank(readers.gaps_s, 0.99), 3),

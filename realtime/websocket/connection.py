@@ -166,9 +166,7 @@ class Connection:
                 if self._cause == "refused":
                     self._observer.refused(refusal_code(message.get("code")), self.caller)
                 return
-            await self._work.do(partial(self._take, message))
-            if self.gone:
-                return
+            await self._work.do(partial(self._take, message))  # one that left reads on until it is closed
             if len(self._replies) > UNREAD_REPLY_LIMIT or self._reply_bytes > UNREAD_REPLY_BYTES:
                 self._cause = "refused"
                 self._observer.refused(refusal_code(CloseCode.POLICY), self.caller)

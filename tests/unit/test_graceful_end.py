@@ -46,6 +46,12 @@ class Peer(FakeWebSocket):
         super().__init__()
         self.heard: list[bytes] = []
         self.closed = asyncio.Event()
+        self.said = asyncio.Queue[dict[str, str]]()
+
+    async def receive(self) -> dict[str, str]:
+        message = await self.said.get()
+        self.said.task_done()
+        return message
 
     def write(self, messages: list[bytes], *, text: bool, ping: bytes | None = None) -> None:
         self.heard += messages
@@ -61,9 +67,16 @@ async def test_who_is_handed_over_is_answered_nothing_more_and_asks_elsewhere() 
     connection = Connection(peer, peer, hub, Codec(None), caller, work, limits, {}, Observer())  # type: ignore[arg-type]
     endpoints = SimpleNamespace(open={"a": connection})
     ending = asyncio.create_task(let_finish(hub, None, endpoints, grace_s=1, hands_over=True))  # type: ignore[arg-type]
+    reading = asyncio.create_task(connection.read())
     await asyncio.sleep(0)
-    connection._take({"text": '{"type": "start", "request_id": "a", "prompt": "x"}'})
+    for name in ("a", "b"):  # who stopped reading would have it closed as if all had been said
+        peer.said.put_nowait(
+            {"type": "", "text": f'{{"type": "start", "request_id": "{name}", "prompt": "x"}}'}
+        )
+    await asyncio.wait_for(peer.said.join(), 30)
     peer.closed.set()
     await ending
+    peer.said.put_nowait({"type": "websocket.disconnect"})
+    await reading
     assert b"going_away" in b"".join(peer.heard)
     assert b"draining" not in b"".join(peer.heard)
