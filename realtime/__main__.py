@@ -32,6 +32,7 @@ from realtime.config import Options, parse, unknown_variables
 from realtime.fleet import models_file, places
 from realtime.fleet.fleet import Fleet, PlaceError
 from realtime.fleet.models_file import ModelEntry
+from realtime.fleet.ray_agent import RayAgent, with_a_file
 from realtime.fleet.served_models import ServedModels
 from realtime.fleet.supervisor import Patience
 from realtime.fleet.watched_engine import EngineFailed
@@ -75,6 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.gateways > 1:
             return several_gateways.run(options)
         with ExitStack() as bound:
+            options = bound.enter_context(with_a_file(options))
             listening = [bound.enter_context(bind(options.host, options.port, shared=options.share_port))]
             if options.own_port:
                 listening.append(bound.enter_context(bind(options.host, options.own_port)))
@@ -104,6 +106,7 @@ async def serve(options: Options, listening: list[socket.socket]) -> None:
     )
     background = BackgroundTasks()
     models = _models(options)
+    agent = _agent(options)
     fleet = _fleet(options, models, observers, background)
     keyring = _keyring(options)
     allowance = keyring.allowance if keyring else _everything
@@ -137,13 +140,15 @@ async def serve(options: Options, listening: list[socket.socket]) -> None:
     )
     _start_background(background, keyring, connections, hub, metrics)
     try:
+        if agent is not None:
+            background.start("the agent that asks Ray", agent.keep_running)
         if options.engine_addresses_file:  # which may have none yet that can be used
             follow = partial(fleet.follow, partial(places.listening, options))
             background.start("the look for engines that come and go", follow)
         with _cancelled_by_sigterm():
             hello = await fleet.start()
         look_at_news_alone()
-        hands_over = options.fleet == "static" and options.on_drain == "hand-over"
+        hands_over = options.fleet != "embedded" and options.on_drain == "hand-over"
         ending = partial(let_finish, hub, fleet, endpoints, options.shutdown_grace_s, hands_over=hands_over)
         server = Server(
             _uvicorn_config(options, endpoints, ledger), ending, accepts_to_the_end=not hands_over
@@ -231,7 +236,7 @@ def _models(options: Options) -> list[ModelEntry]:
 
 def _known(options: Options, models: list[ModelEntry]) -> list[KnownModel]:
     """Those that are known before engines say what they have."""
-    if options.fleet == "static" and not options.models:
+    if options.fleet != "embedded" and not options.models:
         return []
     return [KnownModel(entry.name, entry.aliases, entry.parent) for entry in models]
 
@@ -242,6 +247,15 @@ def _served(hub: Hub, hello: api.Hello | None) -> str:
     if hello is None or len(names) > 1:
         return ", ".join(names)
     return f"{hello.model} ({hello.weights or hello.dtype}, {hello.device})"
+
+
+def _agent(options: Options) -> RayAgent | None:
+    if options.fleet != "ray":
+        return None
+    try:
+        return RayAgent(options.ray, Path(options.engine_addresses_file))
+    except PlaceError as problem:
+        raise StartupError(str(problem)) from None
 
 
 def _fleet(

@@ -34,7 +34,7 @@ Weights = Literal["auto", "f32", "bf16", "q8", "q4"]
 Attention = Literal["auto", "sdpa", "triton", "flash_attn", "flashinfer"]
 Exactness = Literal["auto", "on", "off"]
 EnginePlace = Literal["process", "thread"]
-FleetKind = Literal["embedded", "static"]
+FleetKind = Literal["embedded", "static", "ray"]
 Switch = Literal["on", "off"]
 EventLoop = Literal["asyncio", "uvloop"]
 Draining = Literal["hand-over", "finish"]
@@ -171,7 +171,14 @@ class Options(ModelOptions):
         "on", "whether another engine process stands ready, without a model, for when this one dies"
     )
     fleet: FleetKind = option(
-        "embedded", "whose engines are used: the server's own, or static, those of --engine-addresses"
+        "embedded",
+        "whose engines are used: the server's own, static for those of --engine-addresses, ray for --ray's",
+    )
+    ray: str = option(
+        "",
+        "address of Ray's GCS, whose `midstream fleet` keeps the engines",
+        pattern=f"({HOST_AND_PORT})?",
+        right="HOST:PORT, such as 10.0.0.7:6379",
     )
     engine_addresses: str = option(
         "",
@@ -181,7 +188,7 @@ class Options(ModelOptions):
     )
     engine_addresses_file: str = option(
         "",
-        "file of such addresses, one a line, which is read again when it changes",
+        "file of such addresses, one a line, which is read again when it changes; where Ray's are written",
         pattern=".*",
         right="a file",
     )
@@ -290,6 +297,12 @@ class ListenOptions(ModelOptions):
     token_file: str = option(
         "",
         "file of the token that gateways must show; for HOST:PORT there must be one",
+        pattern=".*",
+        right="a file",
+    )
+    address_file: str = option(
+        "",
+        "file into which its address is written once gateways may join",
         pattern=".*",
         right="a file",
     )
@@ -459,8 +472,13 @@ def _contradiction(options: Options) -> str | None:
             "--models goes with engines in processes, and says in the file how many of each there are: leave"
             " --engines and --engine out"
         )
+    if (options.fleet == "ray") != bool(options.ray) or (options.ray and options.engine_addresses):
+        return (
+            "--fleet ray and --ray belong together, and say where all engines are: give both and no"
+            " --engine-addresses, or neither"
+        )
     addresses = bool(options.engine_addresses or options.engine_addresses_file)
-    if (options.fleet == "static") != addresses:
+    if options.fleet != "ray" and (options.fleet == "static") != addresses:
         return (
             "--fleet static and --engine-addresses (or --engine-addresses-file) belong together: give both,"
             " or neither"

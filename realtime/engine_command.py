@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from engine.listening.listener import Door, DoorError
@@ -41,11 +42,23 @@ def _listen(options: ListenOptions, door: Door, token: str) -> None:
     from engine.model.preflight import ModelError
 
     try:
-        listen(engine_options(options), door, token)
+        listen(engine_options(options), door, token, partial(tell, options.address_file))
     except ModelError as problem:
         raise StartupError(f"the engine does not start: {problem}") from None
     except DoorError as problem:
         raise StartupError(f"{options.listen} cannot be listened at: {problem}") from None
+
+
+def tell(file: str, address: str) -> None:
+    """Whoever finds the file finds all of it."""
+    if not file:
+        return
+    try:
+        new = Path(file + ".new")
+        new.write_text(f"{address}\n")
+        new.replace(file)
+    except OSError as error:
+        raise StartupError(f"the file {file} cannot be written: {error.strerror}") from None
 
 
 def _door(options: ListenOptions, address: Address, bound: socket.socket) -> Door:

@@ -26,12 +26,13 @@ from realtime.fleet.socket_link import SocketLink
 from realtime.fleet.thread_link import ThreadLink
 from realtime.fleet.watched_engine import Connect
 
+NEEDS_RAY = "needs Ray; in a clone of Midstream, install it with: pip install ./clients/python '.[ray]'"
 NEEDS_GRPC = "needs grpcio; in a clone of Midstream, install it with: pip install ./clients/python '.[grpc]'"
 
 
 def at_start(options: Options, models: Sequence[ModelEntry]) -> list[EnginePlace]:
     """Those that there are to begin with, or while a model is loaded."""
-    if options.fleet == "static":
+    if options.fleet != "embedded":
         return listening(options)
     engines = sum(entry.replicas for entry in models)
     return [place for entry in models for place in _own_places(options, entry, engines)]

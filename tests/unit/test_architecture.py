@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = {"midstream": ROOT / "clients/python", "realtime": ROOT, "engine": ROOT}
+SOURCES = {"midstream": ROOT / "clients/python", "realtime": ROOT, "engine": ROOT, "keeper": ROOT}
 
 # What each room may import of ours. The longest name that fits a module decides; a room allows itself.
 SPOKEN = ["midstream.protocol", "engine.api", "realtime.refusal"]
@@ -69,6 +69,12 @@ OUR_OWN = {
     ],
     "realtime.fleet.places": ["realtime.certificates", "realtime.config", "engine.api", "realtime.fleet"],
     "realtime.fleet.grpc_link": ["engine.grpc_frames", "realtime.certificates", "realtime.fleet", *CORE],
+    "realtime.fleet.ray_agent": [
+        "engine.model.with_parent",
+        "realtime.backoff",
+        "realtime.config",
+        "realtime.fleet",
+    ],
     "realtime.fleet.models_file": ["realtime.config", "realtime.fleet"],
     "realtime.several_gateways": ["realtime", "engine.model.with_parent"],
     "realtime.engine_command": ["realtime", "engine.listening", "engine.model.preflight"],
@@ -134,6 +140,17 @@ OUR_OWN = {
     "engine.parallel": ["engine.step.command_queue", "engine.pipe", "engine.api"],
     "engine.parallel.follower": ["engine.build", "engine.model.preflight", "engine.logs", "engine.pipe"],
     "engine.build": ["engine"],  # puts all of it together
+    "keeper": ["keeper"],
+    "keeper.plan": ["realtime.config", "realtime.fleet.models_file"],
+    "keeper.engine_process": ["engine.model.with_parent"],
+    "keeper.engine_actor": ["keeper", "realtime.backoff"],
+    "keeper.command": [
+        "keeper",
+        "realtime.config",
+        "realtime.fleet.fleet",
+        "realtime.fleet.models_file",
+        "realtime.fleet.places",
+    ],
 }
 # And of others.
 OTHERS = {
@@ -157,6 +174,11 @@ OTHERS = {
     "realtime.observability": ["msgspec", "prometheus_client", "structlog"],
     "realtime.observability.trace_export": ["opentelemetry"],
     "realtime.observability.traces": ["msgspec", "opentelemetry"],
+    "keeper": [],
+    "keeper.plan": ["msgspec"],
+    "keeper.ledger": ["msgspec", "ray"],
+    "keeper.engine_actor": ["ray"],
+    "keeper.ray_cluster": ["ray"],
     "engine": ["msgspec", "torch", "transformers"],
     "engine.api": ["msgspec"],
     "engine.listening": ["msgspec"],
@@ -193,6 +215,7 @@ OPTIONAL = {
     "mcp",
     "prompt_toolkit",
     "opentelemetry",
+    "ray",
     "triton",
     "uvloop",
 }  # behind an extra, or brought by torch
@@ -299,7 +322,7 @@ def test_nobody_imports_what_wires() -> None:
 
 @pytest.mark.parametrize(
     ("file", "packages"),
-    [("pyproject.toml", ["realtime", "engine"]), ("clients/python/pyproject.toml", ["midstream"])],
+    [("pyproject.toml", ["realtime", "engine", "keeper"]), ("clients/python/pyproject.toml", ["midstream"])],
 )
 def test_what_is_imported_is_declared(file: str, packages: list[str]) -> None:
     declared = tomllib.loads((ROOT / file).read_text())["project"]["dependencies"]

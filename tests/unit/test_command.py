@@ -81,7 +81,7 @@ def test_help_lists_every_command_with_the_server_and_without(
     assert COMMANDS in capsys.readouterr().out
     assert COMMANDS in midstream_in(client_alone, "--help").stdout
     assert re.findall(r"^  (\w+)", COMMANDS, re.MULTILINE) == [
-        *("serve", "engine", "keys", "chat", "run", "replay", "top", "models")
+        *("serve", "engine", "fleet", "keys", "chat", "run", "replay", "top", "models")
     ]
 
 
@@ -112,7 +112,7 @@ def test_version_is_that_of_the_client(capsys: pytest.CaptureFixture[str]) -> No
 
 def told_to_install() -> list[str]:
     """What follows `pip install` wherever we say it: to users, and in documents."""
-    folders = ("realtime", "engine", "clients/python/midstream", "docs")
+    folders = ("realtime", "engine", "keeper", "clients/python/midstream", "docs")
     files = [ROOT / "README.md", *(path for folder in folders for path in (ROOT / folder).rglob("*.*"))]
     texts = (path.read_text() for path in files if path.suffix in (".py", ".md"))
     return [said for text in texts for said in re.findall(r"pip install ([^`\n#]*[^`\n# \")])", text)]

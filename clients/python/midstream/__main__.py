@@ -23,6 +23,7 @@ NO_TERMINAL_LIBRARY = (
 COMMANDS = """
   serve   run the server
   engine  run a model for servers that connect
+  fleet   keep engines on many machines, by Ray
   keys    add, list and revoke the keys that a server lets in
   chat    talk with a model, and steer its answers while they are written
   run     have a file of requests answered
@@ -44,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "command",
         metavar="command",
-        choices=["serve", "engine", "keys", "chat", "run", "replay", "top", "models"],
+        choices=["serve", "engine", "fleet", "keys", "chat", "run", "replay", "top", "models"],
         help="see above",
     )
     parser.add_argument("arguments", nargs=REMAINDER, help="the command's own")

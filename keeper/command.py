@@ -1,0 +1,124 @@
+"""The command `midstream fleet`: brings up, shows, scales, replaces and ends the engines that Ray keeps."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from keeper.plan import MOST_ENGINES, PlanError, planned
+from realtime.config import HOST_AND_PORT, Options
+from realtime.fleet.fleet import PlaceError
+from realtime.fleet.models_file import entries
+from realtime.fleet.places import NEEDS_RAY, token_in
+
+if TYPE_CHECKING:
+    from keeper.ledger import Ledger
+
+RAY = "MIDSTREAM_RAY"
+
+
+def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
+    parser = _parser(environ)
+    arguments = parser.parse_args(argv)
+    if not arguments.ray:
+        parser.error(f"no Ray was named: say --ray HOST:PORT, or set {RAY}")
+    try:
+        # It brings Ray: only for whoever keeps a fleet.
+        from keeper.ledger import Ledger, LedgerError
+    except ModuleNotFoundError:
+        return _said(f"`midstream fleet` {NEEDS_RAY}")
+    try:
+        ledger = Ledger(arguments.ray)
+        return _status(ledger) if arguments.command == "status" else _change(arguments, ledger)
+    except (PlanError, PlaceError, LedgerError) as problem:
+        return _said(str(problem))
+
+
+def _said(problem: str) -> int:
+    print(f"midstream: {problem}", file=sys.stderr)
+    return 1
+
+
+def _status(ledger: Ledger) -> int:
+    """1 where the fleet is not whole."""
+    from keeper.status import Seen
+
+    plan = ledger.plan()
+    if plan is None:
+        raise PlanError("there is no fleet here yet: `midstream fleet up` brings one up")
+    seen = Seen(plan, ledger.machines(), ledger.placed(), ledger.kept())
+    print("\n".join(seen.lines()))
+    return 0 if seen.is_whole else 1
+
+
+def _change(arguments: Namespace, ledger: Ledger) -> int:
+    from keeper.fleet import Fleet
+    from keeper.ray_cluster import RayCluster
+
+    plan = None
+    if arguments.command == "up":
+        token = token_in(arguments.token_file)
+        if not token:
+            raise PlaceError(f"the file {arguments.token_file} holds no token")
+        plan = planned(entries(Options(models=arguments.models)), token)
+    with RayCluster(arguments.ray) as cluster:
+        fleet = Fleet(cluster, ledger, lambda line: print(line, flush=True))
+        match arguments.command:
+            case "scale":
+                fleet.follow(fleet.plan().scaled(dict(arguments.engines)))
+            case "roll":
+                fleet.roll(arguments.models)
+            case "down":
+                fleet.down()
+            case _:
+                assert plan is not None
+                fleet.follow(plan)
+    return 0
+
+
+def _parser(environ: Mapping[str, str]) -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="midstream fleet", description="Engines on many machines, kept there by Ray.", allow_abbrev=False
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    up = commands.add_parser("up", help="bring up what a file of models says, or change it to that")
+    up.add_argument("--models", required=True, metavar="FILE", help="file of models; see docs/operations.md")
+    up.add_argument(
+        "--token-file", required=True, metavar="FILE", help="file of the token that gateways must show"
+    )
+    commands.add_parser("status", help="show machines and engines; the exit status is 1 where any is missing")
+    scale = commands.add_parser("scale", help="have more or fewer engines of a model")
+    scale.add_argument("engines", nargs="+", type=_count, metavar="MODEL=N")
+    roll = commands.add_parser("roll", help="replace engines one by one; their streams go on at the others")
+    roll.add_argument("models", nargs="*", metavar="MODEL", help="whose; else all")
+    commands.add_parser("down", help="end all of them")
+    for command in commands.choices.values():
+        command.add_argument(
+            "--ray",
+            type=_address,
+            default=environ.get(RAY) or None,
+            metavar="HOST:PORT",
+            help=f"address of Ray's GCS, as `ray start --head` tells it [{RAY}]",
+        )
+    return parser
+
+
+def _count(text: str) -> tuple[str, int]:
+    model, _, number = text.rpartition("=")
+    if not model or not re.fullmatch(r"\d{1,4}", number) or int(number) > MOST_ENGINES:
+        raise ArgumentTypeError(f"{text!r} is none; it must be MODEL=N, with N from 0 to {MOST_ENGINES}")
+    return model, int(number)
+
+
+def _address(text: str) -> str:
+    if not re.fullmatch(HOST_AND_PORT, text):
+        raise ArgumentTypeError(f"{text!r} is no address; it must be HOST:PORT, such as 10.0.0.7:6379")
+    return text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

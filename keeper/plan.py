@@ -1,0 +1,129 @@
+"""The plan of a fleet: how many engines each model is to have, how they are started, and what they ask of a
+machine. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from typing import Literal
+
+from msgspec import Struct, structs
+
+from realtime.config import ListenOptions, ModelOptions, spelled
+from realtime.fleet.models_file import ModelEntry
+
+MOST_ENGINES = 1024  # of a model
+
+
+class PlanError(Exception):
+    """It cannot be had so; the message is a sentence."""
+
+
+class Need(Struct, frozen=True):
+    """What an engine asks of a machine."""
+
+    cpus: int
+    gpus: int
+
+    def __str__(self) -> str:
+        asked = [_counted(self.cpus, "CPU")] + [_counted(self.gpus, "GPU")] * bool(self.gpus)
+        return " and ".join(asked)
+
+
+class ModelPlan(Struct, frozen=True):
+    engines: int
+    arguments: list[str]  # of `midstream engine`
+    need: Need
+
+
+class Plan(Struct, frozen=True):
+    token: str  # that gateways show
+    models: dict[str, ModelPlan]
+
+    def scaled(self, counts: dict[str, int]) -> Plan:
+        for model in counts:
+            if model not in self.models:
+                known = ", ".join(self.models)
+                raise PlanError(f'there is no model "{model}" in this fleet; there is {known}')
+        models = {
+            name: structs.replace(model, engines=counts.get(name, model.engines))
+            for name, model in self.models.items()
+        }
+        return Plan(self.token, models)
+
+
+class Machine(Struct, frozen=True):
+    """A node of Ray's."""
+
+    name: str
+    cpus: int
+    gpus: int
+
+
+class Kept(Struct, frozen=True):
+    """What an engine's keeper tells of it."""
+
+    state: Literal["loading", "ready", "failed"]
+    machine: str
+    address: str = ""  # where gateways join
+    why: str = ""  # it failed
+
+
+def planned(entries: Sequence[ModelEntry], token: str) -> Plan:
+    return Plan(token, {entry.name: _model_plan(entry) for entry in entries})
+
+
+def engine_name(model: str, number: int) -> str:
+    return f"{model}#{number}"
+
+
+def model_and_number(engine: str) -> tuple[str, int]:
+    model, _, number = engine.rpartition("#")
+    return model, int(number)
+
+
+def new_engine(model: str, there: Iterable[str]) -> str:
+    """A name that none has, nor had while any of those that are there ran."""
+    numbers = [number for name in there for of, number in [model_and_number(name)] if of == model]
+    return engine_name(model, max(numbers, default=-1) + 1)
+
+
+def surplus(plan: Plan, there: Iterable[str]) -> list[str]:
+    """Engines beyond the plan, the youngest first."""
+    left = {name: model.engines for name, model in plan.models.items()}
+    too_many = []
+    for engine in sorted(there, key=model_and_number):
+        model, _ = model_and_number(engine)
+        left[model] = left.get(model, 0) - 1
+        if left[model] < 0:
+            too_many.append(engine)
+    return too_many[::-1]
+
+
+def missing(plan: Plan, there: Iterable[str]) -> list[str]:
+    """Models that lack an engine, each as often as it lacks one."""
+    have = [model_and_number(name)[0] for name in there]
+    return [name for name, model in plan.models.items() for _ in range(model.engines - have.count(name))]
+
+
+def _model_plan(entry: ModelEntry) -> ModelPlan:
+    options = entry.options
+    if entry.keep_alive_s is not None:
+        raise PlanError(
+            f'"{entry.name}" has a keep_alive of {entry.keep_alive_s:g} s, and engines of this fleet stay'
+            ' until they are told to go: say keep_alive = "forever", and scale it to have fewer'
+        )
+    if options.device.startswith("cuda:"):
+        raise PlanError(
+            f'"{entry.name}" has the device {options.device}, and which of a machine\'s GPUs an engine has is'
+            ' Ray\'s to say: make it "cuda"'
+        )
+    cpus = options.threads or 1
+    gpus = options.devices if options.device == "cuda" else 0
+    of_model = {field.name: getattr(options, field.name) for field in fields(ModelOptions)}
+    own = ListenOptions(**of_model | {"threads": cpus, "model_name": entry.name})
+    return ModelPlan(entry.replicas, spelled(own), Need(cpus, gpus))
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

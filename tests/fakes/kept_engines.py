@@ -1,0 +1,48 @@
+"""A keeper's engines and ledger, without Ray: engines are ready as soon as there is room for them."""
+
+from __future__ import annotations
+
+from keeper.plan import Kept, Need, Plan
+
+
+class KeptEngines:
+    """Both, by name; what was done is in `done`."""
+
+    def __init__(self, room: int) -> None:
+        self.started: dict[str, list[str]] = {}  # with which arguments
+        self.done: list[str] = []
+        self.fails = ""  # what new engines say
+        self._room = room
+        self._plan: Plan | None = None
+
+    # -- engines ---------------------------------------------------------------------------------
+
+    def engines(self) -> list[str]:
+        return list(self.started)
+
+    def start(self, name: str, need: Need, arguments: list[str], token: str) -> None:
+        self.started[name] = arguments
+        self.done.append(f"+{name}")
+
+    def end(self, name: str, *, hands_over: bool) -> None:
+        del self.started[name]
+        self.done.append(f"-{name}" if hands_over else f"-{name} which was nowhere")
+
+    # -- the ledger ------------------------------------------------------------------------------
+
+    def plan(self) -> Plan | None:
+        return self._plan
+
+    def set_plan(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def forget(self) -> None:
+        self._plan = None
+
+    def kept(self) -> dict[str, Kept]:
+        placed = list(self.started)[: self._room]
+        state = Kept("failed", "m0", why=self.fails) if self.fails else Kept("ready", "m0", "10.0.0.7:7000")
+        return dict.fromkeys(placed, state)
+
+    def strike_out(self, engine: str) -> None:
+        pass

@@ -1,0 +1,220 @@
+"""Engines that Ray keeps on machines, under a gateway that knows no Ray: whatever dies, streams go on with
+the text that they would have had, and the fleet is whole again.
+
+The machines are booted once for all tests, which break them one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.server.independent_client import Stream, client_of
+from tests.server.server_process import PATIENCE_S, Served, environment
+from tests.server.test_fleet import far, paused, started
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.skipif(find_spec("ray") is None, reason="it is about Ray, which is not installed"),
+]
+MACHINES = ENGINES = 3
+TOY = '[models.toy]\nsource = "toy"\nreplicas = {}\nthreads = 1\ntoy_step_ms = 30\n'
+ACTOR = "ray::EngineActor"
+
+
+class Fleet:
+    """The machines, the engines on them, and a gateway."""
+
+    def __init__(self, folder: Path) -> None:
+        self._models, self._token = folder / "models.toml", folder / "token"
+        self._models.write_text(TOY.format(ENGINES))
+        self._token.write_text("sesame\n")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.fakes.ray_machines", str(MACHINES)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment(),
+        )
+        assert self._process.stdout is not None
+        said = json.loads(self._process.stdout.readline())
+        self.address: str = said["address"]
+        self.gcs: int = said["gcs"]
+        self._machines: list[int] = said["machines"]
+        self.told("up", "--models", str(self._models), "--token-file", str(self._token))
+        ray = ("--fleet", "ray", "--ray", self.address, "--engine-token-file", str(self._token))
+        self.served = Served(*ray, "--engine-silence-s", "1")
+
+    def told(self, command: str, *arguments: str) -> str:
+        """`midstream fleet`."""
+        done = self.tell(command, *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def tell(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "keeper.command", command, "--ray", self.address, *arguments],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=2 * PATIENCE_S,
+            env=environment(),
+        )
+
+    async def until(self, engines: int) -> None:
+        await self.served.until(lambda now: now["midstream_engines"] == engines)
+
+    async def struck(self, processes: Sequence[int], blow: signal.Signals) -> None:
+        """Returns when the fleet has felt it and is whole again."""
+        for process in processes:
+            os.kill(process, blow)
+        await self.served.until(lambda now: now["midstream_engines"] < ENGINES)
+        await self.until(ENGINES)
+
+    def actors(self) -> list[int]:
+        return [process for process, _, name in _processes() if name.startswith(ACTOR)]
+
+    def machine(self) -> list[int]:
+        """All processes of one with an engine, its own the first. It is not counted on any more."""
+        parents = {process: parent for process, parent, _ in _processes()}
+        machine = next(one for one in self._machines if any(parents[actor] == one for actor in self.actors()))
+        self._machines.remove(machine)
+        return _below(machine)
+
+    def end(self) -> None:
+        self.served.end()
+        all_of_ray = _below(self._process.pid)
+        self._process.communicate()
+        for process in all_of_ray:  # some wait for ever for a GCS that was killed
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+
+def _processes() -> Iterator[tuple[int, int, str]]:
+    listed = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+    ).stdout
+    for line in listed.splitlines():
+        process, parent, name = line.split(maxsplit=2)
+        yield int(process), int(parent), name
+
+
+def _below(top: int) -> list[int]:
+    """It, what it has started, and so on."""
+    found, all_of_them = [top], list(_processes())
+    for parent in found:
+        found += [process for process, of, _ in all_of_them if of == parent]
+    return found
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[Fleet]:
+    with TemporaryDirectory() as folder:
+        fleet = Fleet(Path(folder))
+        try:
+            yield fleet
+            fleet.served.tell()
+            assert fleet.served.ended() == 0, fleet.served.log()
+            assert "Traceback" not in fleet.served.log()
+        finally:
+            fleet.end()
+
+
+@asynccontextmanager
+async def streams_that_go_on(fleet: Fleet) -> AsyncIterator[None]:
+    """Six are read all the while, and move on behind it; they say the same."""
+    async with client_of(fleet.served.url) as client:
+        streams = await started(client, 6, max_tokens=4000)
+        reading = asyncio.create_task(keep_reading(streams))
+        yield
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        assert reading.cancelled(), reading.exception()
+        for stream in streams:
+            await far(stream, stream.index + len(client.heard(stream.request_id)) + 5)
+            await stream.send("cancel")
+            await stream.rest()
+        longest = max((stream.tokens for stream in streams), key=len)
+        assert all(stream.tokens == longest[: len(stream.tokens)] for stream in streams)
+        assert all(set(paused(stream)) <= {"engine"} for stream in streams)
+
+
+async def keep_reading(streams: Sequence[Stream]) -> None:
+    while True:
+        for stream in streams:
+            await far(stream, stream.index + 1)
+
+
+async def in_a_thread(work: Callable[[], str]) -> str:
+    return await asyncio.to_thread(work)
+
+
+async def test_engines_are_placed_found_scaled_and_rolled_under_streams(fleet: Fleet) -> None:
+    await fleet.until(ENGINES)
+    said = await in_a_thread(lambda: fleet.told("status"))
+    assert said.count(" ready ") == ENGINES
+    assert "failed" not in said
+    async with streams_that_go_on(fleet):
+        await in_a_thread(lambda: fleet.told("scale", f"toy={ENGINES + 1}"))
+        await fleet.until(ENGINES + 1)
+        await in_a_thread(lambda: fleet.told("scale", f"toy={ENGINES}"))
+        await fleet.until(ENGINES)
+        said = await in_a_thread(lambda: fleet.told("roll", "toy"))
+        assert said.count("is started") == said.count("has handed over") == ENGINES
+        await fleet.until(ENGINES)
+
+
+async def test_what_no_machine_has_is_told(fleet: Fleet, tmp_path: Path) -> None:
+    greedy = tmp_path / "models.toml"
+    greedy.write_text(TOY.format(ENGINES) + '[models.big]\nsource = "toy"\ndevice = "cuda"\ndevices = 8\n')
+    token = tmp_path / "token"
+    token.write_text("sesame")
+    await in_a_thread(lambda: fleet.told("up", "--models", str(greedy), "--token-file", str(token)))
+    seen = await asyncio.to_thread(fleet.tell, "status")
+    assert seen.returncode == 1
+    assert "waits: no machine has 1 CPU and 8 GPUs" in seen.stdout
+    assert await in_a_thread(lambda: fleet.told("scale", "big=0")) == "big#0 had no machine, and is ended\n"
+    assert (await in_a_thread(lambda: fleet.told("status"))).count(" ready ") == ENGINES
+    wrong = await asyncio.to_thread(fleet.tell, "scale", "small=1")
+    assert wrong.stderr == 'midstream: there is no model "small" in this fleet; there is toy, big\n'
+
+
+async def test_an_engine_may_die(fleet: Fleet) -> None:
+    async with streams_that_go_on(fleet):
+        await fleet.struck(fleet.actors()[:1], signal.SIGKILL)
+
+
+async def test_a_machine_may_die(fleet: Fleet) -> None:
+    async with streams_that_go_on(fleet):
+        await fleet.struck(fleet.machine(), signal.SIGKILL)
+
+
+async def test_a_machine_may_freeze(fleet: Fleet) -> None:
+    async with streams_that_go_on(fleet):
+        frozen = fleet.machine()
+        await fleet.struck(frozen, signal.SIGSTOP)
+    for process in frozen:
+        os.kill(process, signal.SIGKILL)
+
+
+async def test_ray_may_die_and_streams_go_on_and_new_ones_are_taken(fleet: Fleet) -> None:
+    async with streams_that_go_on(fleet):
+        os.kill(fleet.gcs, signal.SIGKILL)
+        async with client_of(fleet.served.url) as client:
+            (late,) = await started(client, 1)
+            assert (await late.rest())["finish_reason"] == "length"
+    seen = await asyncio.to_thread(fleet.tell, "status")
+    assert seen.returncode == 1
+    assert seen.stderr.startswith(f"midstream: there is no Ray at {fleet.address}: ")

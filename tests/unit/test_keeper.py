@@ -1,0 +1,222 @@
+"""The keeper of engines, but for Ray: plans, what is done to follow them, and what is told of it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from keeper import addresses_file, command, fleet
+from keeper.fleet import Fleet
+from keeper.plan import Kept, Machine, ModelPlan, Need, Plan, PlanError, planned
+from keeper.status import Seen
+from realtime import engine_command
+from realtime.bind import StartupError
+from realtime.config import Options, parse, parse_listening
+from realtime.fleet import ray_agent
+from realtime.fleet.fleet import PlaceError
+from realtime.fleet.models_file import entries
+from realtime.fleet.ray_agent import RayAgent
+from tests.fakes.kept_engines import KeptEngines
+
+ONE_CPU = Need(1, 0)
+
+
+def plan(**counts: int) -> Plan:
+    return Plan("sesame", {name: ModelPlan(count, [name], ONE_CPU) for name, count in counts.items()})
+
+
+def of_file(folder: Path, text: str) -> Plan:
+    file = folder / "models.toml"
+    file.write_text(text)
+    return planned(entries(Options(models=str(file))), "sesame")
+
+
+def keeping(room: int = 100) -> tuple[Fleet, KeptEngines, list[str]]:
+    engines, said = KeptEngines(room), list[str]()
+    return Fleet(engines, engines, said.append), engines, said
+
+
+# -- plans -----------------------------------------------------------------------------------------
+
+
+def test_a_plan_says_what_each_engine_is_started_by_and_asks_for(tmp_path: Path) -> None:
+    found = of_file(
+        tmp_path,
+        '[models.small]\nsource = "toy"\nreplicas = 3\ncontext = 512\nthreads = 4\n'
+        '[models.large]\nsource = "/models/large"\ndevice = "cuda"\ndevices = 2\n',
+    )
+    small, large = found.models["small"], found.models["large"]
+    assert (small.engines, small.need, large.engines, large.need) == (3, Need(4, 0), 1, Need(1, 2))
+    assert (str(small.need), str(large.need)) == ("4 CPUs", "1 CPU and 2 GPUs")
+    options = parse_listening([*large.arguments, "--listen", "unix:/a"], {})
+    assert (options.model, options.model_name, options.devices) == ("/models/large", "large", 2)
+    assert options.threads == 1, "it takes no more of a machine than it asks for"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('keep_alive = "5m"', "a keep_alive of 300 s"),
+        ('device = "cuda:1"', "which of a machine's GPUs an engine has is Ray's to say: make it \"cuda\""),
+    ],
+)
+def test_what_ray_cannot_keep_so_is_refused(tmp_path: Path, line: str, says: str) -> None:
+    with pytest.raises(PlanError, match=says):
+        of_file(tmp_path, f'[models.small]\nsource = "toy"\n{line}\n')
+
+
+def test_scaling_a_model_that_is_not_there_is_refused() -> None:
+    with pytest.raises(PlanError, match='no model "c" in this fleet; there is a, b'):
+        plan(a=1, b=1).scaled({"c": 2})
+
+
+# -- what is done ----------------------------------------------------------------------------------
+
+
+def test_a_plan_is_followed_with_as_little_as_it_takes() -> None:
+    keeper, engines, said = keeping()
+    keeper.follow(plan(a=2, b=1))
+    keeper.follow(plan(a=3))
+    keeper.follow(plan(a=1))
+    assert engines.done == ["+a#0", "+a#1", "+b#0", "-b#0", "+a#2", "-a#2", "-a#1"]
+    assert said[0] == "a#0 is started, and asks for 1 CPU"
+    assert said[3] == "b#0 has handed over, and is ended"
+
+
+def test_other_options_are_told_to_need_a_roll_which_gives_them() -> None:
+    keeper, engines, said = keeping()
+    keeper.follow(plan(a=2))
+    keeper.follow(Plan("sesame", {"a": ModelPlan(2, ["other"], ONE_CPU)}))
+    assert (
+        said[-1]
+        == 'engines of "a" that run have their former options: `midstream fleet roll` gives them these'
+    )
+    keeper.roll([])
+    assert engines.done[2:] == ["+a#2", "-a#0", "+a#3", "-a#1"], "one by one, and the new one first"
+    assert engines.started == {"a#2": ["other"], "a#3": ["other"]}
+
+
+def test_where_there_is_no_room_for_both_the_old_engine_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "PLACED_WITHIN_S", 0.0)
+    keeper, engines, said = keeping(room=1)
+    keeper.follow(plan(a=1))
+    keeper.roll(["a"])
+    assert engines.done == ["+a#0", "+a#1", "-a#0"]
+    assert "no machine has room for a#1 beside the others: a#0 goes first" in said
+
+
+def test_a_roll_stops_at_the_first_engine_that_does_not_start() -> None:
+    keeper, engines, _ = keeping()
+    keeper.follow(plan(a=2))
+    engines.fails = "the model is not there"
+    with pytest.raises(
+        PlanError, match="a#2 does not start, and the others stay as they are: the model is not"
+    ):
+        keeper.roll([])
+    assert set(engines.started) == {"a#0", "a#1", "a#2"}
+
+
+def test_a_fleet_that_goes_is_forgotten_and_then_there_is_none() -> None:
+    keeper, engines, _ = keeping(room=1)
+    keeper.follow(plan(a=2))
+    keeper.down()
+    assert engines.done[2:] == ["-a#0", "-a#1"]
+    for told in (keeper.plan, lambda: keeper.roll([])):
+        with pytest.raises(PlanError, match="no fleet here yet: `midstream fleet up` brings one up"):
+            told()
+
+
+# -- what is told ----------------------------------------------------------------------------------
+
+
+def test_the_status_names_machines_engines_and_what_nobody_has() -> None:
+    wanted = Plan("sesame", {"a": ModelPlan(4, [], ONE_CPU), "b": ModelPlan(1, [], Need(1, 8))})
+    seen = Seen(
+        wanted,
+        {"0123456789": Machine("gpu1", 8, 4), "abcdefabcd": Machine("gpu2", 8, 0)},
+        {"a#0": True, "a#1": True, "a#2": False, "b#0": False},
+        {
+            "a#0": Kept("ready", "0123456789", "10.0.0.7:7000"),
+            "a#1": Kept("failed", "abcdefabcd", why="the model is not there"),
+        },
+    )
+    assert seen.lines() == [
+        "MACHINE      CPUS  GPUS  ENGINES",
+        "gpu1 012345  8     4     a#0",
+        "gpu2 abcdef  8     0     a#1",
+        "",
+        "ENGINE  STATE                                    ADDRESS",
+        "a#0     ready                                    10.0.0.7:7000",
+        "a#1     failed: the model is not there           -",
+        "a#2     waits for a machine with 1 CPU to spare  -",
+        "b#0     waits: no machine has 1 CPU and 8 GPUs   -",
+        '"a" is to have 4, and 3 are there',
+    ]
+    assert not seen.is_whole
+    whole = Seen(plan(a=1), seen.machines, {"a#0": True}, seen.kept)
+    assert whole.is_whole
+    assert not whole._replace(placed={"a#0": False}).is_whole, "its machine has died"
+
+
+def test_addresses_are_written_where_they_change_and_as_a_whole(tmp_path: Path) -> None:
+    file = tmp_path / "engines"
+    addresses_file.write(file, ["10.0.0.7:7000", "10.0.0.8:7000"])
+    assert file.read_text() == "10.0.0.7:7000\n10.0.0.8:7000\n"
+    before = file.stat().st_ino
+    addresses_file.write(file, ["10.0.0.7:7000", "10.0.0.8:7000"])
+    assert file.stat().st_ino == before
+    addresses_file.write(file, [])
+    assert (file.read_text(), list(tmp_path.iterdir())) == ("", [file])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["status"], "no Ray was named: say --ray HOST:PORT, or set MIDSTREAM_RAY"),
+        (["status", "--ray", "here"], "'here' is no address; it must be HOST:PORT, such as 10.0.0.7:6379"),
+        (["scale", "a"], "'a' is none; it must be MODEL=N, with N from 0 to 1024"),
+        (["scale", "a=1025"], "'a=1025' is none"),
+    ],
+)
+def test_what_is_wrong_on_the_command_line_is_said(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    with pytest.raises(SystemExit):
+        command.main(arguments, {})
+    assert says in capsys.readouterr().err
+
+
+def test_where_ray_is_missing_both_sides_say_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for module in ("ray", "keeper.ledger"):
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(ray_agent, "find_spec", lambda name: None)
+    assert command.main(["status", "--ray", "127.0.0.1:1"], {}) == 1
+    needs = "needs Ray; in a clone of Midstream, install it with: pip install ./clients/python '.[ray]'"
+    assert capsys.readouterr().err == f"midstream: `midstream fleet` {needs}\n"
+    with pytest.raises(PlaceError) as refused:
+        RayAgent("127.0.0.1:1", tmp_path / "engines")
+    assert str(refused.value) == f"--fleet ray {needs}"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--fleet", "ray"], ["--ray", "a:1"], ["--fleet", "ray", "--ray", "a:1", "--engine-addresses", "b:2"]],
+)
+def test_a_gateway_has_ray_say_where_all_engines_are_or_none(
+    capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(options, {})
+    assert "--fleet ray and --ray belong together" in capsys.readouterr().err
+
+
+def test_an_engine_writes_where_it_listens_and_says_where_it_cannot(tmp_path: Path) -> None:
+    engine_command.tell(str(tmp_path / "address"), "10.0.0.7:7000")
+    assert (tmp_path / "address").read_text() == "10.0.0.7:7000\n"
+    nowhere = tmp_path / "none" / "address"
+    with pytest.raises(StartupError, match=f"{nowhere} cannot be written: No such file or directory"):
+        engine_command.tell(str(nowhere), "10.0.0.7:7000")
