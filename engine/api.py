@@ -90,6 +90,7 @@ class Keep(Struct, array_like=True, frozen=True):
     record: bytes
     grace_s: float = 0.0  # for which it waits to be adopted
     moves: int = 0
+    history: History | None = None  # before this engine; none for one that begins here
 
 
 class Submit(Command, frozen=True):
@@ -339,19 +340,24 @@ class NoteTaken(Struct, array_like=True, frozen=True):
     told: bytes
 
 
+class History(Struct, array_like=True, frozen=True):
+    """All that a kept stream's gateway was told and said of it."""
+
+    began: float
+    notes: list[NoteTaken]
+    news: list[TokensTold | NewsTold]
+
+
 class Journal(Struct, array_like=True, frozen=True):
-    """All that a kept stream's gateway was told and said of it. A `record` of none: it cannot be built
-    again."""
+    """By which another gateway goes on with a kept stream. A `record` of none: it cannot be built again."""
 
     record: bytes
     moves: int
     adoptions: int  # with this one
-    began: float
+    history: History
     prompt: bytes  # as engine.int32 has tokens
     credit: int  # the last that was granted
-    notes: list[NoteTaken]
-    news: list[TokensTold | NewsTold]
-    commands: int  # that have come for it, but Submit and Grant
+    commands: int  # that have come for it here, but Submit and Grant
     digest: int  # CRC-32 of those, which its gateway is to have said again
 
 

@@ -17,6 +17,7 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import StreamFrame
 from realtime.hub.keepers import Found, Keepers, Search
+from realtime.hub.keeping import Keeping
 from realtime.hub.listener import Listener
 from realtime.hub.long_texts import told
 from realtime.hub.observers import Observer, StreamOrigin
@@ -133,13 +134,16 @@ class Adoptions:
         )
         stream, record = rebuilt.stream, rebuilt.record
         await _paid_by(listener, rebuilt.replay())
+        keep = api.Keep(engine_key(key), journal.record, record.grace_s, journal.moves)
+        keeping = Keeping(keep, self._wall, adopted=journal)
         for news in found.late:  # more may come meanwhile
+            keeping.hear(news)
             await _paid_by(listener, rebuilt.receive(news, self._clock()))
         if search.lost:
             raise Refusal("request_taken", f'Request "{key.request_id}" was attached to elsewhere meanwhile.')
         quota = self._quotas.take_over(key.tenant)
-        entry = LiveStream(key, stream, record.digest, quota, engine, heard=rebuilt.heard)
-        stream.adopt(engine, rebuilt.unsaid(), journal.credit, journal.adoptions)
+        entry = LiveStream(key, stream, record.digest, quota, engine)
+        stream.adopt(engine, rebuilt.unsaid(), journal.credit, journal.adoptions, keeping)
         caller = listener.caller
         traceparent = record.start.traceparent
         origin = StreamOrigin(key.tenant, stream.model.name, caller.route, traceparent, caller.key)

@@ -113,7 +113,7 @@ class IncomingNews:
             self._lines.more(one)
             self._read_on(one)
             return
-        entry.heard += not one.is_more
+        entry.hear(news, again=one.is_more)
         _count(entry.quota, news)
         effective = self._receive(entry, news, now)
         for pending in effective:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import msgspec
+from msgspec.structs import replace
 
 from engine import api
 from engine.command_digest import digest
@@ -20,6 +21,7 @@ from realtime.hub.stream_record import StreamRecord
 from realtime.hub.told import tell
 from realtime.stream.context import of_prompt
 from realtime.stream.memory import MemoryAccount
+from realtime.stream.pending_commands import Computing
 from realtime.stream.stream import Stream
 from realtime.text.served_model import ServedModel
 
@@ -49,10 +51,11 @@ class RebuiltStream:
         if not journal.record:
             raise JournalError("there is no record of it")
         self.record = record = msgspec.msgpack.decode(journal.record, type=StreamRecord)
-        self.heard = 0  # news
+        self._heard = 0  # news
         self._journal = journal
         self._ahead_s = ahead_s
-        self._mute = _Mute(model.fingerprint or "")
+        model = replace(model, fingerprint=record.fingerprint)
+        self._mute = _Mute(record.fingerprint or "")
         start, prompt = record.start, of_int32(journal.prompt).tolist()
         rules = output_rules(start, prompt, model)
         self.stream = Stream(
@@ -62,10 +65,9 @@ class RebuiltStream:
             model=model,
             tenant=tenant,
             window=window,
-            engine=self._mute,
+            engine=None if record.waits else self._mute,
             memory=MemoryAccount(UNLIMITED),
-            now=journal.began + ahead_s,
-            keep=api.Keep(key, b""),
+            now=journal.history.began + ahead_s,
         )
         # What its gateway had granted to the engine was granted by the client.
         prefetch = 0 if start.credit is None else start.credit.prefetch
@@ -73,10 +75,10 @@ class RebuiltStream:
 
     def replay(self) -> Iterator[None]:
         """Tell it all; each time, others are to have their turn."""
-        notes = iter(self._journal.notes)
+        notes = iter(self._journal.history.notes)
         note = next(notes, None)
         for at, news in self._news():
-            while note is not None and note.heard <= self.heard:
+            while note is not None and note.heard <= self._heard:
                 yield from self._tell(note)
                 note = next(notes, None)
             yield from self.receive(news, at + self._ahead_s)
@@ -91,8 +93,8 @@ class RebuiltStream:
         yield from self._read_on(now)
         self.stream.take_decoded_turns()
         self.stream.take_acted()
-        self.heard += 1
-        if not self.heard % A_TURN or self.stream.context.guards is not None:
+        self._heard += 1
+        if not self._heard % A_TURN or self.stream.context.guards is not None:
             self.stream.take_events()
             yield
 
@@ -108,7 +110,7 @@ class RebuiltStream:
     def _tell(self, note: api.NoteTaken) -> Iterator[None]:
         self.stream.take_events()  # nobody acts on what has not been sent
         now = note.at + self._ahead_s
-        tell(self.stream, note.told, now)
+        tell(self.stream, note.told, now, self._engine)
         yield from self._read_on(now)
 
     def _read_on(self, now: float) -> Iterator[None]:
@@ -116,8 +118,13 @@ class RebuiltStream:
             yield
             self.stream.receive_news(api.News(self.stream.number), now)
 
+    def _engine(self, fingerprint: str) -> Computing:
+        """Another: what the last has heard is nothing to it."""
+        self._mute = _Mute(fingerprint)
+        return self._mute
+
     def _news(self) -> Iterator[tuple[float, api.News]]:
-        for told in self._journal.news:
+        for told in self._journal.history.news:
             if isinstance(told, api.TokensTold):
                 for behind, token in enumerate(of_int32(told.tokens)):
                     yield told.at, api.News(0, index=told.index + behind, tokens=[token])

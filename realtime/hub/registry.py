@@ -38,7 +38,6 @@ class LiveStream(Struct, eq=False):
     timeout: Timer | None = None
     grace: Timer | None = None  # until nobody need come back to it
     hold: Timer | None = None  # until its memory is released, while it waits for results of calls
-    heard: int = 0  # news of it from its engine
     reads_for: list[PendingCommand] = []  # what has it read what stands, and is paid for by whoever asked
     released: bool = False  # whether what was computed of it was given up, and is to be computed again
 
@@ -52,10 +51,20 @@ class LiveStream(Struct, eq=False):
         """The last one of its engine."""
         return 0 if self.engine is None else self.engine.step
 
+    def hear(self, news: api.News, *, again: bool) -> None:
+        """From its engine; `again`: to read on."""
+        if self.stream.keeping is not None and not again:
+            self.stream.keeping.hear(news)
+
     def note(self, told: Told) -> None:
         """For whoever adopts it: what the stream was told, and took, now."""
-        if self.engine is not None and self.stream.is_kept:
-            self.engine.say(api.Note(self.stream.number, self.heard, encode_told(told)))
+        keeping = self.stream.keeping
+        if keeping is None:
+            return
+        heard, said = keeping.heard, encode_told(told)
+        keeping.note(said)
+        if self.engine is not None and keeping.is_there:
+            self.engine.say(api.Note(self.stream.number, heard, said))
 
     def end_hold(self) -> None:
         if self.hold is not None:

@@ -184,4 +184,6 @@ class Serving:
         return self.of_model(model).choose(context, tenant)
 
     def _submit(self, stream: Stream, engine: ServingEngine, yields: bool) -> None:
+        if not engine.keeps:
+            stream.keeping = None
         stream.submit(engine, self._clock(), yields=yields)

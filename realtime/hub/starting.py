@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from hashlib import blake2b
 
-from engine import api
 from midstream import protocol
 from realtime.hub.frame_tokenizing import check_tools, checked_params, start_digest, text_length, tokenize
+from realtime.hub.keeping import Keeping
 from realtime.hub.output_rules import output_rules
 from realtime.hub.registry import LiveStream
 from realtime.hub.serving_engine import ServingEngine
@@ -93,25 +93,44 @@ class StreamStarter:
             context, quota = self._of_prompt(key.tenant, frame, tokens, model, turns)
         number = tenant_number(key.tenant)
         engine = self._choose(model.name, context, number)
+        model = model if engine is None else engine.model
         stream = Stream(
             self._next_number(),
             frame,
             context,
-            model=model if engine is None else engine.model,
+            model=model,
             tenant=number,
             window=self._window,
             engine=engine,
             memory=memory,
             now=now,
             eta_ms=eta_ms,
-            keep=None if engine is None or not engine.keeps else self._keep(key, frame, context.params),
+            keeping=self._keeping(key, frame, context.params, model, engine),
         )
         return LiveStream(key, stream, start_digest(frame), quota, engine)
 
-    def _keep(self, key: StreamKey, frame: protocol.Start, params: protocol.Params) -> api.Keep | None:
+    def _keeping(
+        self,
+        key: StreamKey,
+        frame: protocol.Start,
+        params: protocol.Params,
+        model: ServedModel,
+        engine: ServingEngine | None,
+    ) -> Keeping | None:
+        if engine is not None and not engine.keeps:
+            return None
         grace_ms = GRACE_MS if frame.grace_ms is None else frame.grace_ms
         grace_s = min(grace_ms, self._max_grace_ms) / 1000
-        return keep(key, frame, params, grace_s=grace_s, deadline=self._wall() + self.timeout_s(frame))
+        kept = keep(
+            key,
+            frame,
+            params,
+            grace_s=grace_s,
+            deadline=self._wall() + self.timeout_s(frame),
+            fingerprint=model.fingerprint,
+            waits=engine is None,
+        )
+        return None if kept is None else Keeping(kept, self._wall, waits=engine is None)
 
     def _of_prompt(
         self,

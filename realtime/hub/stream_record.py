@@ -26,6 +26,9 @@ class StreamRecord(Struct, array_like=True, frozen=True):
     digest: bytes  # of the whole start
     params: Params  # complete
     deadline: float  # by the wall's clock
+    grace_s: float
+    fingerprint: str | None  # of the engine that it began with, or of its model, as far as one was known
+    waits: bool  # it began without an engine
 
 
 def engine_key(key: StreamKey) -> bytes:
@@ -34,7 +37,14 @@ def engine_key(key: StreamKey) -> bytes:
 
 
 def keep(
-    key: StreamKey, frame: protocol.Start, params: Params, *, grace_s: float, deadline: float
+    key: StreamKey,
+    frame: protocol.Start,
+    params: Params,
+    *,
+    grace_s: float,
+    deadline: float,
+    fingerprint: str | None,
+    waits: bool,
 ) -> api.Keep | None:
     """For an engine that keeps streams; None where nobody may come back to this one, or it cannot be built
     from a record: what a fork begins with is another's, and a budget of seconds is spent by one clock."""
@@ -42,7 +52,7 @@ def keep(
     if frame.on_disconnect == "cancel" or frame.fork is not None or by_the_clock:
         return None
     start = replace(frame, prompt=None, messages=NO_TEXT if frame.messages is not None else None)
-    record = StreamRecord(start, start_digest(frame), params, deadline)
+    record = StreamRecord(start, start_digest(frame), params, deadline, grace_s, fingerprint, waits)
     try:
         return api.Keep(engine_key(key), msgspec.msgpack.encode(record), grace_s)
     except OverflowError:  # a schema may have a number beyond 64 bits

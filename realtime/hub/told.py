@@ -1,11 +1,13 @@
-"""What a stream may be told, but for what its engine tells it: by clients, by time, and by whoever leaves. An
-engine keeps it, in these bytes, for the gateway that adopts the stream: told all of it again, the stream is
-what it was.
+"""What a stream may be told, but for what its engine tells it: by clients, by time, by whoever leaves, and by
+the loss of an engine and the coming of another. An engine keeps it, in these bytes, for the gateway that
+adopts the stream: told all of it again, the stream is what it was.
 
 Only what was accepted is among it; what acts on a call's result has its text as tokens.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import msgspec
 from msgspec import Struct
@@ -14,7 +16,7 @@ from msgspec.structs import replace
 from engine.int32 import int32, of_int32
 from midstream import protocol
 from realtime.stream.engine_commands import SteeringFrame
-from realtime.stream.pending_commands import CallFrame
+from realtime.stream.pending_commands import CallFrame, Computing
 from realtime.stream.stream import Stream
 
 
@@ -34,6 +36,16 @@ class Released(Struct, tag=True, tag_field="type"):
     """Its memory, since results of calls are long in coming."""
 
 
+class Lost(Struct, tag=True, tag_field="type"):
+    """Its engine is gone."""
+
+
+class Submitted(Struct, tag=True, tag_field="type"):
+    """To an engine that did not know it."""
+
+    fingerprint: str
+
+
 class PutIn(Struct, tag=True, tag_field="type"):
     """An inject, with what its text has become in the end."""
 
@@ -51,6 +63,8 @@ Told = (
     | Abandoned
     | TimedOut
     | Released
+    | Lost
+    | Submitted
 )
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -63,8 +77,8 @@ def encode_told(told: Told) -> bytes:
     return _encode(told)
 
 
-def tell(stream: Stream, told: bytes, now: float) -> None:
-    """Again; replies are for nobody."""
+def tell(stream: Stream, told: bytes, now: float, engine: Callable[[str], Computing]) -> None:
+    """Again; replies are for nobody. `engine`: of that fingerprint."""
     frame = _decode(told)
     match frame:
         case protocol.ToolResult():
@@ -77,6 +91,18 @@ def tell(stream: Stream, told: bytes, now: float) -> None:
             stream.cancel(now, 0, ref)
         case protocol.Attach():
             stream.attach(-1, 0)
+        case Lost():
+            stream.lose_engine(now)
+        case Submitted(fingerprint=fingerprint):
+            stream.submit(engine(fingerprint), now)
+        case Detached() | Abandoned() | TimedOut() | Released():
+            _leave_alone(stream, frame, now)
+        case _:
+            stream.steer(frame, 0, now)
+
+
+def _leave_alone(stream: Stream, how: Detached | Abandoned | TimedOut | Released, now: float) -> None:
+    match how:
         case Detached():
             stream.detach(now, 0)
         case Abandoned():
@@ -85,5 +111,3 @@ def tell(stream: Stream, told: bytes, now: float) -> None:
             stream.time_out(now, 0)
         case Released():
             stream.release_kv(0)
-        case _:
-            stream.steer(frame, 0, now)

@@ -45,6 +45,7 @@ from realtime.stream.params import merged, stops
 from realtime.stream.pending_commands import (
     CallFrame,
     Computing,
+    Keeping,
     Owe,
     PendingCommand,
     PendingCommands,
@@ -84,10 +85,10 @@ class Stream:
         memory: MemoryAccount,
         now: float,
         eta_ms: int | None = None,
-        keep: api.Keep | None = None,
+        keeping: Keeping | None = None,
     ) -> None:
-        """Without an `engine` it waits for its model to be loaded, which takes so long. `keep`: for whoever
-        adopts it."""
+        """Without an `engine` it waits for its model to be loaded, which takes so long. `keeping`: where
+        somebody may adopt it."""
         self.number = number
         self.request_id = start.request_id
         self.on_disconnect = start.on_disconnect
@@ -109,7 +110,7 @@ class Stream:
         self._fingerprint = model.fingerprint  # of the engine that computes it; None before the first
         self._told_fingerprint = model.fingerprint
         self.epoch = 0  # how often another gateway has adopted it
-        self._keep = keep
+        self.keeping = keeping
         self._priority = start.priority
         self.tenant = tenant  # by the number that engines know
         self._requested_params = context.params  # when everything that was requested has taken effect
@@ -186,7 +187,7 @@ class Stream:
     @property
     def is_kept(self) -> bool:
         """Whether its engine has all that another gateway would build it from."""
-        return self._keep is not None and not self._keep.moves
+        return self.keeping is not None and self.keeping.is_there
 
     @property
     def outlives_us(self) -> bool:
@@ -235,7 +236,9 @@ class Stream:
     def bytes(self) -> int:
         """About how much memory it takes here: tokens, parameters, and events, unread or to be asked for
         again."""
-        return STREAM_BYTES + self.context.bytes + self.outbox.bytes + self._waiting_bytes + self._tools.bytes
+        kept = 0 if self.keeping is None else self.keeping.history_bytes
+        told = self.outbox.bytes + self._waiting_bytes + self._tools.bytes
+        return STREAM_BYTES + self.context.bytes + told + kept
 
     @property
     def _waiting_bytes(self) -> int:
@@ -668,6 +671,9 @@ class Stream:
         self._fingerprint = engine.fingerprint
         if engine.fingerprint != self._told_fingerprint and self._paused is None:
             self._pause("engine", len(self.output), now)
+        keep = None if self.keeping is None else self.keeping.submitted(engine.fingerprint)
+        if keep is None:
+            self.keeping = None
         self._commands.submit(
             self.context.submission(
                 self.number,
@@ -677,17 +683,22 @@ class Stream:
                 paused=self._paused in HOLDING,
                 hold_at_eos=self._tools.holds_at_eos,
                 yields=yields,
-                keep=self._keep,
+                keep=keep,
             ),
             engine,
         )
-        if self._keep is not None:  # what followed it is in no record
-            self._keep = replace(self._keep, record=b"")
 
-    def adopt(self, engine: Computing, unsaid: Sequence[api.AnyCommand], credit: int, epoch: int) -> None:
+    def adopt(
+        self,
+        engine: Computing,
+        unsaid: Sequence[api.AnyCommand],
+        credit: int,
+        epoch: int,
+        keeping: Keeping,
+    ) -> None:
         """It is what it was at another gateway, but for whom it speaks to: an engine that knows it, and has
         heard all that was commanded but what is `unsaid`."""
-        self.epoch = epoch
+        self.epoch, self.keeping = epoch, keeping
         if self.concluded:
             return
         self._commands.adopt(engine, unsaid)
@@ -709,8 +720,8 @@ class Stream:
     def lose_engine(self, now: float) -> None:
         """The engine is gone, and what it knew of this stream with it. Another will have it anew."""
         self._commands.engine = None
-        if self._keep is not None:
-            self._keep = replace(self._keep, moves=self._keep.moves + 1)
+        if self.keeping is not None:
+            self.keeping.lost()
         if self._cancel and not self.ended:
             self._finish(api.Finish("cancelled"), now)
         elif self.wants_tokens and self._paused is None and self._stopwatch.admitted:

@@ -12,6 +12,7 @@ from engine import api
 from engine.listening.journal import Journal
 from midstream import protocol
 from realtime.hub import rebuilt_stream
+from realtime.hub.keeping import Keeping
 from realtime.hub.rebuilt_stream import RebuiltStream
 from realtime.hub.stream_key import StreamKey
 from realtime.hub.stream_record import engine_key, keep
@@ -29,33 +30,42 @@ class Kept:
         self.arguments = arguments
         self.rules = context.rules
         self.journal: Journal | None = None
-        self.engines = 0
-        self.heard = 0
-        self._start = replace(start, on_disconnect="continue", fork=None)
-        self._params = context.params
+        waits = arguments["engine"] is None
+        kept = keep(
+            KEY,
+            replace(start, on_disconnect="continue", fork=None),
+            context.params,
+            grace_s=1,
+            deadline=1,
+            fingerprint=arguments["model"].fingerprint,
+            waits=waits,
+        )
+        assert kept is not None
+        self.keeping = Keeping(kept, lambda: 0.0, waits=waits)
         self.inherits = context.inherited or start.fork is not None
 
     def say(self, command: api.AnyCommand) -> None:
         if isinstance(command, api.Submit):
-            self.engines += 1
-            kept = keep(KEY, self._start, self._params, grace_s=1, deadline=1)
-            assert kept is not None
-            self.journal = self.journal or Journal(command, kept, 0)
+            assert command.keep is not None
+            if command.keep.record:
+                self.journal = Journal(command, command.keep, 0)
         elif self.journal is not None:
             self.journal.take(command)
 
     def hear(self, news: api.News) -> None:
         assert self.journal is not None
         if news != api.News(news.stream):  # else it only reads on
-            self.heard += 1
+            self.keeping.hear(news)
             self.journal.tell(news, 0)
 
     def note(self, told: Told) -> None:
-        if self.journal is not None:
-            self.journal.note(api.Note(0, self.heard, encode_told(told)), 0)
+        heard, said = self.keeping.heard, encode_told(told)
+        self.keeping.note(said)
+        if self.journal is not None and self.keeping.is_there:
+            self.journal.note(api.Note(0, heard, said), 0)
 
     def check(self, stream: Stream) -> None:
-        if self.journal is None or self.engines != 1 or self.inherits or stream.reading:
+        if self.journal is None or not self.keeping.is_there or self.inherits or stream.reading:
             return
         rebuilt = RebuiltStream(
             stream.number,
@@ -100,7 +110,8 @@ def build_again(patch: pytest.MonkeyPatch) -> dict[Stream, Kept]:  # noqa: C901 
 
     def begin(self: Stream, number: int, start: Any, context: Any, **arguments: Any) -> None:
         if not isinstance(arguments["engine"], rebuilt_stream._Mute):
-            all_kept[self] = Kept(start, arguments, context)
+            all_kept[self] = kept = Kept(start, arguments, context)
+            arguments["keeping"] = kept.keeping
         init(self, number, start, context, **arguments)
 
     def submitted(self: Stream, engine: Any, now: float, **more: Any) -> None:

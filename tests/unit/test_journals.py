@@ -38,13 +38,13 @@ def test_tokens_are_kept_as_runs_that_other_news_and_other_places_end() -> None:
     journal.tell(token(3), 7.0)
     journal.tell(api.News(7, index=4, tokens=[1, 2]), 8.0)
     told = journal.told()
-    runs = [one for one in told.news if isinstance(one, api.TokensTold)]
+    runs = [one for one in told.history.news if isinstance(one, api.TokensTold)]
     assert [(one.at, one.index, of_int32(one.tokens).tolist()) for one in runs] == [
         (2.0, 0, [100, 101, 102]),
         (6.0, 1, [101]),
         (7.0, 3, [103]),
     ]
-    others = [one.news for one in told.news if isinstance(one, api.NewsTold)]
+    others = [one.news for one in told.history.news if isinstance(one, api.NewsTold)]
     assert [msgspec.msgpack.decode(one, type=api.News) for one in others] == [
         api.News(0, changes=[api.Truncated(1)]),
         api.News(0, index=4, tokens=[1, 2]),
@@ -70,7 +70,7 @@ def test_a_journal_that_is_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch)
         journal.tell(token(index), 2.0)
         journal.note(api.Note(7, index, b"told"), 2.0)
     assert not journal.whole
-    assert (journal.told().record, journal.told().news, journal.told().notes) == (b"", [], [])
+    assert (journal.told().record, journal.told().history.news, journal.told().history.notes) == (b"", [], [])
     assert journal.bytes < 300
 
 

@@ -675,7 +675,7 @@ def test_a_stream_waits_for_another_gateway_which_has_its_journal_and_what_follo
     assert adopted.stream == 9
     assert adopted.journal is not None
     assert (adopted.journal.record, adopted.journal.adoptions, adopted.journal.commands) == (b"record", 1, 1)
-    assert [note.told for note in adopted.journal.notes] == [b"told"]
+    assert [note.told for note in adopted.journal.history.notes] == [b"told"]
     second.send([api.Resume(9)])
     assert [engine.next_commands(), engine.next_commands()] == [[], [api.Resume(number)]]
     engine.listener.emit(output(api.News(number, index=1, tokens=[6])))

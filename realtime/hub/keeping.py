@@ -1,0 +1,73 @@
+"""What is kept of a stream for whoever may adopt it: its record and its history. The engine that computes it
+has both, and writes the history on; this one is for the next engine, which was told nothing of what was
+before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from engine import api
+from engine.history import MOST_BYTES, History
+from realtime.hub.told import Lost, Submitted, encode_told
+
+
+class Keeping:
+    def __init__(
+        self,
+        keep: api.Keep,
+        wall: Callable[[], float],
+        *,
+        waits: bool = False,
+        adopted: api.Journal | None = None,
+    ) -> None:
+        """`keep`: by its record. `wall`: the time that all gateways have. `waits`: for its first engine.
+        `adopted`: what its engine has kept of it so far."""
+        self.is_there = adopted is not None  # with its engine
+        self._keep = keep
+        self._wall = wall
+        self._begins = adopted is None and not waits  # with an engine
+        self._history = History(wall(), None if adopted is None else adopted.history)
+
+    @property
+    def history_bytes(self) -> int:
+        return self._history.bytes
+
+    @property
+    def heard(self) -> int:
+        """News of it from its engines."""
+        return self._history.heard
+
+    def hear(self, news: api.News) -> None:
+        self._history.tell(news, self._wall())
+        self._check()
+
+    def note(self, told: bytes) -> None:
+        """It was told this, now."""
+        self._history.note(self.heard, told, self._wall())
+        self._check()
+
+    def submitted(self, fingerprint: str) -> api.Keep | None:
+        """What an engine of this fingerprint is told, for it to keep the stream; None where nobody can any
+        more. One that has it goes on keeping it."""
+        if self.is_there:
+            return replace(self._keep, record=b"")
+        if not self._begins:
+            self.note(encode_told(Submitted(fingerprint)))
+        if not self._history.whole:
+            return None
+        history = None if self._begins else self._history.told()
+        self.is_there, self._begins = True, False
+        return replace(self._keep, history=history)
+
+    def lost(self) -> None:
+        """Its engine is gone, with all that was kept there."""
+        self.is_there = False
+        self._keep = replace(self._keep, moves=self._keep.moves + 1)
+        self.note(encode_told(Lost()))
+
+    def _check(self) -> None:
+        if self._history.bytes > MOST_BYTES:
+            self._history.give_up()
