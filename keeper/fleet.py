@@ -53,7 +53,7 @@ class Fleet:
         """All engines of these models, or of all, by new ones: one by one, each beside the old one until it
         is ready, if there is room for both."""
         plan = self.plan()
-        plan.scaled(dict.fromkeys(models, 0))  # all are known
+        plan.check(models)
         for old in sorted(self._engines.engines(), key=model_and_number):
             model, _ = model_and_number(old)
             if model in (models or plan.models):

@@ -65,6 +65,15 @@ class ServingEngine:
         return len(self._streams) > len(self._contexts)
 
     @property
+    def token_s(self) -> float:
+        """That it takes to compute a token of a context."""
+        return self._pace.token_s
+
+    def is_yet_to_compute(self, number: int) -> bool:
+        """The stream's context."""
+        return number in self._contexts
+
+    @property
     def fingerprint(self) -> str:
         return self.model.fingerprint or ""
 

@@ -9,7 +9,7 @@ import pytest
 
 from keeper import addresses_file, command, fleet
 from keeper.fleet import Fleet
-from keeper.plan import Kept, Machine, ModelPlan, Need, Plan, PlanError, planned
+from keeper.plan import Kept, Machine, ModelPlan, Need, Plan, PlanError, Range, planned
 from keeper.status import Seen
 from realtime import engine_command
 from realtime.bind import StartupError
@@ -55,21 +55,37 @@ def test_a_plan_says_what_each_engine_is_started_by_and_asks_for(tmp_path: Path)
     assert options.threads == 1, "it takes no more of a machine than it asks for"
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ('keep_alive = "5m"', "a keep_alive of 300 s"),
-        ('device = "cuda:1"', "which of a machine's GPUs an engine has is Ray's to say: make it \"cuda\""),
-    ],
-)
-def test_what_ray_cannot_keep_so_is_refused(tmp_path: Path, line: str, says: str) -> None:
+def test_which_gpu_of_a_machine_is_not_for_the_file_to_say(tmp_path: Path) -> None:
+    says = "which of a machine's GPUs an engine has is Ray's to say: make it \"cuda\""
     with pytest.raises(PlanError, match=says):
-        of_file(tmp_path, f'[models.small]\nsource = "toy"\n{line}\n')
+        of_file(tmp_path, '[models.small]\nsource = "toy"\ndevice = "cuda:1"\n')
+
+
+def ranges(of: Plan) -> dict[str, tuple[int, int, int]]:
+    return {name: (model.engines, model.least, model.most) for name, model in of.models.items()}
+
+
+def test_a_plan_says_how_many_engines_there_may_be_and_which_models_sleep(tmp_path: Path) -> None:
+    found = of_file(
+        tmp_path,
+        '[models.a]\nsource = "toy"\nreplicas = 2\n'
+        '[models.b]\nsource = "toy"\nreplicas = {min = 2, max = 8, first_token = "3s"}\n'
+        '[models.c]\nsource = "toy"\nreplicas = 3\nkeep_alive = "5m"\n',
+    )
+    assert ranges(found) == {"a": (2, 2, 2), "b": (2, 2, 8), "c": (0, 3, 3)}
+    assert [model.scales for model in found.models.values()] == [False, True, True]
+    assert (found.models["b"].first_token_s, found.models["c"].keep_alive_s) == (3.0, 300.0)
+    grown = found.with_engines({"b": 5, "c": 3})
+    assert ranges(found.going_on_from(grown)) == {"a": (2, 2, 2), "b": (5, 2, 8), "c": (3, 3, 3)}
+    assert ranges(found.going_on_from(None)) == ranges(found)
+    told = grown.ranged({"a": Range(1, 4), "b": Range(1, 3), "c": Range(0, 0)})
+    assert ranges(told) == {"a": (2, 1, 4), "b": (3, 1, 3), "c": (0, 0, 0)}
+    assert ranges(found.ranged({"c": Range(1, 4)}))["c"] == (0, 1, 4), "it sleeps on"
 
 
 def test_scaling_a_model_that_is_not_there_is_refused() -> None:
     with pytest.raises(PlanError, match='no model "c" in this fleet; there is a, b'):
-        plan(a=1, b=1).scaled({"c": 2})
+        plan(a=1, b=1).ranged({"c": Range(2, 2)})
 
 
 # -- what is done ----------------------------------------------------------------------------------
@@ -132,7 +148,8 @@ def test_a_fleet_that_goes_is_forgotten_and_then_there_is_none() -> None:
 
 
 def test_the_status_names_machines_engines_and_what_nobody_has() -> None:
-    wanted = Plan("sesame", {"a": ModelPlan(4, [], ONE_CPU), "b": ModelPlan(1, [], Need(1, 8))})
+    a = ModelPlan(4, [], ONE_CPU, 2, 4, keep_alive_s=60.0)
+    wanted = Plan("sesame", {"a": a, "b": ModelPlan(1, [], Need(1, 8))})
     seen = Seen(
         wanted,
         {"0123456789": Machine("gpu1", 8, 4), "abcdefabcd": Machine("gpu2", 8, 0)},
@@ -152,7 +169,10 @@ def test_the_status_names_machines_engines_and_what_nobody_has() -> None:
         "a#1     failed: the model is not there           -",
         "a#2     waits for a machine with 1 CPU to spare  -",
         "b#0     waits: no machine has 1 CPU and 8 GPUs   -",
-        '"a" is to have 4, and 3 are there',
+        "",
+        "MODEL  ENGINES  IS TO HAVE  MAY HAVE",
+        "a      1        4           2 to 4, or none",
+        "b      0        1           1",
     ]
     assert not seen.is_whole
     whole = Seen(plan(a=1), seen.machines, {"a#0": True}, seen.kept)
@@ -176,8 +196,10 @@ def test_addresses_are_written_where_they_change_and_as_a_whole(tmp_path: Path) 
     [
         (["status"], "no Ray was named: say --ray HOST:PORT, or set MIDSTREAM_RAY"),
         (["status", "--ray", "here"], "'here' is no address; it must be HOST:PORT, such as 10.0.0.7:6379"),
-        (["scale", "a"], "'a' is none; it must be MODEL=N, with N from 0 to 1024"),
+        (["scale", "a"], "'a' is none; it must be MODEL=N, with N from 0 to 1024, or MODEL=N..M, with N"),
         (["scale", "a=1025"], "'a=1025' is none"),
+        (["scale", "a=3..2"], "'a=3..2' is none"),
+        (["scale", "a=0..2"], "'a=0..2' is none"),
     ],
 )
 def test_what_is_wrong_on_the_command_line_is_said(
