@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from threading import Thread
-from typing import TextIO
+from typing import Protocol
 
 import msgspec
 
 from keeper.addresses_file import write
 from keeper.gateways import Said
 from keeper.ledger import Ledger, LedgerError
-from keeper.plan import Plan
+from keeper.plan import Kept, Machine, Plan
 from keeper.status import Seen
 from realtime.hub.demand import Demand
 from realtime.hub.placement import Placement
@@ -28,17 +29,23 @@ LOOK_EVERY_S = 0.5
 LOOK_AT_MACHINES = 4  # each so many times
 
 
+class Entries(Protocol):
+    def plan(self) -> Plan | None: ...
+    def kept(self) -> dict[str, Kept]: ...
+    def say(self, gateway: str, said: Said) -> None: ...
+    def machines(self) -> dict[str, Machine]: ...
+    def placed(self) -> dict[str, bool]: ...
+
+
 class Agent:
-    def __init__(self, file: Path, gateway: str, lines: TextIO) -> None:
-        """`lines`: from the gateway."""
+    def __init__(self, file: Path, gateway: str) -> None:
         self._file = file
         self._gateway = gateway
         self._said: Said | None = None  # and not told yet
         self._looks = 0
         self._shown: Placement | None = None
-        Thread(target=self._hear, args=(lines,), daemon=True).start()
 
-    def look(self, ledger: Ledger) -> None:
+    def look(self, ledger: Entries) -> None:
         plan = ledger.plan()
         if plan is None:
             return
@@ -56,7 +63,8 @@ class Agent:
             print(msgspec.json.encode(placement).decode(), flush=True)
             self._shown = placement
 
-    def _hear(self, lines: TextIO) -> None:
+    def hear(self, lines: Iterable[str]) -> None:
+        """From the gateway."""
         for count, line in enumerate(lines):
             self._said = Said(count, msgspec.json.decode(line, type=dict[str, Demand]))
 
@@ -73,7 +81,8 @@ def _same(plan: Plan, shown: Placement | None) -> bool:
 def main() -> None:
     address, file, gateway = sys.argv[1:]
     sys.stderr = sys.stdout  # where the gateway reads; what Ray's library writes beside Python is not for it
-    agent, told = Agent(Path(file), gateway, sys.stdin), ""
+    agent, told = Agent(Path(file), gateway), ""
+    Thread(target=agent.hear, args=(sys.stdin,), daemon=True).start()
     while True:
         try:
             ledger = Ledger(address)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from keeper import addresses_file, command, fleet
+from keeper.agent import Agent
+from keeper.autoscaler import Autoscaler
 from keeper.fleet import Fleet
+from keeper.gateways import Said
 from keeper.plan import Kept, Machine, ModelPlan, Need, Plan, PlanError, Range, planned
 from keeper.status import Seen
 from realtime import engine_command
@@ -18,6 +22,8 @@ from realtime.fleet import ray_agent
 from realtime.fleet.fleet import PlaceError
 from realtime.fleet.models_file import entries
 from realtime.fleet.ray_agent import RayAgent
+from realtime.hub.demand import NOWHERE, Demand, Wait
+from realtime.hub.placement import Placement
 from tests.fakes.kept_engines import KeptEngines
 
 ONE_CPU = Need(1, 0)
@@ -142,6 +148,74 @@ def test_a_fleet_that_goes_is_forgotten_and_then_there_is_none() -> None:
     for told in (keeper.plan, lambda: keeper.roll([])):
         with pytest.raises(PlanError, match="no fleet here yet: `midstream fleet up` brings one up"):
             told()
+
+
+# -- more and fewer, as gateways feel it -----------------------------------------------------------
+
+
+def said(count: int, streams: int = 0, work_s: float = 0.0) -> Said:
+    waits = {NOWHERE: Wait(work_s)} if work_s else {}
+    return Said(count, {"a": Demand(streams, work_s, waits)})
+
+
+def test_engines_come_and_go_as_gateways_say() -> None:
+    _, engines, lines = keeping()
+    engines.set_plan(Plan("sesame", {"a": ModelPlan(0, [], ONE_CPU, 1, 3, keep_alive_s=5.0)}))
+    autoscaler = Autoscaler(engines, lines.append)
+    for now in (0.0, 100.0):
+        autoscaler.look(engines, now)
+    assert not lines, "no gateway says anything"
+    engines.gateways = {"g": said(0), "h": said(0, streams=1)}
+    autoscaler.look(engines, 101.0)
+    assert engines.done == ["+a#0"]
+    assert lines[0] == '"a" is to have 1 instead of 0'
+    engines.gateways = {"g": said(1), "h": said(1)}
+    for now in (102.0, 106.0):
+        autoscaler.look(engines, now)
+    assert list(engines.started) == ["a#0"]
+    autoscaler.look(engines, 107.0)
+    assert engines.done == ["+a#0", "-a#0"]
+
+
+def test_a_gateways_word_holds_for_a_while_after_it_has_gone_silent() -> None:
+    _, engines, _ = keeping()
+    engines.set_plan(Plan("sesame", {"a": ModelPlan(1, [], ONE_CPU, 1, 1, keep_alive_s=5.0)}))
+    autoscaler = Autoscaler(engines, lambda line: None)
+    engines.start("a#0", ONE_CPU, [], "")
+    engines.gateways = {"g": said(0, streams=1), "h": said(0)}
+    for now in range(60):
+        engines.gateways["h"] = said(now)
+        autoscaler.look(engines, now)
+    assert (list(engines.started), list(engines.gateways)) == (["a#0"], ["g", "h"])
+    for now in range(60, 70):
+        engines.gateways["h"] = said(now)
+        autoscaler.look(engines, now)
+    assert (list(engines.started), list(engines.gateways)) == ([], ["h"])
+
+
+def test_an_agent_tells_what_its_gateway_says_where_models_scale_and_shows_what_is_new(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, engines, _ = keeping()
+    agent = Agent(tmp_path / "engines", "g")
+    agent.look(engines)
+    assert not capsys.readouterr().out, "there is no fleet"
+    engines.set_plan(plan(a=1))
+    engines.start("a#0", ONE_CPU, [], "")
+    line = msgspec.json.encode(said(0, streams=2, work_s=1.0).demands).decode()
+    agent.hear([line])
+    agent.look(engines)
+    assert not engines.gateways, "nobody would read it"
+    shown = msgspec.json.decode(capsys.readouterr().out, type=Placement)
+    assert [(one.name, one.state, one.machine) for one in shown.engines] == [("a#0", "ready", "gpu1 m0")]
+    engines.set_plan(Plan("sesame", {"a": ModelPlan(1, [], ONE_CPU, 1, 3)}))
+    agent.hear([line, line])
+    for _ in range(4):
+        agent.look(engines)
+    assert engines.gateways == {"g": said(1, streams=2, work_s=1.0)}
+    (shown,) = (msgspec.json.decode(line, type=Placement) for line in capsys.readouterr().out.splitlines())
+    assert [(one.least, one.most) for one in shown.models] == [(1, 3)]
+    assert (tmp_path / "engines").read_text() == "10.0.0.7:7000\n"
 
 
 # -- what is told ----------------------------------------------------------------------------------
