@@ -39,4 +39,4 @@ class Autoscaler:
         if changed:
             for model, count in changed.items():
                 self._say(f'"{model}" is to have {count} instead of {plan.models[model].engines}')
-            Fleet(self._engines, ledger, self._say).follow(plan.with_engines(changed))
+            Fleet(self._engines, ledger, self._say).follow(plan.with_engines(changed), changed)

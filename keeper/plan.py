@@ -45,6 +45,7 @@ class ModelPlan(Struct, frozen=True):
     most: int = 1
     first_token_s: float = FIRST_TOKEN_S  # for which one may wait
     keep_alive_s: float | None = None  # for which it stays loaded when nobody needs it; None is for ever
+    is_rolled: bool = False  # now: there are more and fewer for another reason
 
     @property
     def may_sleep(self) -> bool:
@@ -53,13 +54,14 @@ class ModelPlan(Struct, frozen=True):
 
     @property
     def scales(self) -> bool:
-        return self.may_sleep or self.least < self.most
+        """Whether it has more and fewer engines by itself."""
+        return not self.is_rolled and (self.may_sleep or self.least < self.most)
 
     def with_range(self, engines: Range) -> ModelPlan:
         """Also in what it has now, unless it sleeps."""
         sleeps = self.may_sleep and not self.engines and engines.most
         now = 0 if sleeps else min(max(self.engines, engines.least), engines.most)
-        return structs.replace(self, engines=now, least=engines.least, most=engines.most)
+        return structs.replace(self, engines=now, least=engines.least, most=engines.most, is_rolled=False)
 
 
 class Plan(Struct, frozen=True):
@@ -82,6 +84,15 @@ class Plan(Struct, frozen=True):
         """Now, within the range that there is."""
         return self._with(
             {name: structs.replace(self.models[name], engines=count) for name, count in counts.items()}
+        )
+
+    def rolled(self, models: Iterable[str]) -> Plan:
+        """Now these, and no others."""
+        return self._with(
+            {
+                name: structs.replace(model, is_rolled=name in set(models))
+                for name, model in self.models.items()
+            }
         )
 
     def going_on_from(self, before: Plan | None) -> Plan:

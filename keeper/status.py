@@ -80,6 +80,8 @@ def _of_engines(seen: Placement) -> list[str]:
 
 
 def _range(model: ModelPlan) -> str:
+    if model.is_rolled:
+        return "it is being rolled"
     engines = str(model.least) if model.least == model.most else f"{model.least} to {model.most}"
     return f"{engines}, or none" if model.may_sleep else engines
 

@@ -177,6 +177,43 @@ def test_engines_come_and_go_as_gateways_say() -> None:
     assert engines.done == ["+a#0", "-a#0"]
 
 
+def test_a_model_that_is_rolled_does_not_scale_meanwhile_and_others_do() -> None:
+    keeper, engines, _ = keeping()
+    scaled = ModelPlan(1, [], ONE_CPU, 1, 3, keep_alive_s=5.0)
+    asleep = ModelPlan(0, [], ONE_CPU, 1, 3, keep_alive_s=5.0)
+    engines.set_plan(Plan("sesame", {"a": scaled, "b": asleep}))
+    engines.start("a#0", ONE_CPU, [], "")
+    autoscaler, needed = Autoscaler(engines, lambda line: None), Demand(1)
+    seen = list[str]()
+
+    def start(name: str, need: Need, arguments: list[str], token: str) -> None:
+        KeptEngines.start(engines, name, ONE_CPU, [], "")
+        if name.startswith("a"):
+            engines.gateways = {"g": Said(0, {"a": Demand(), "b": needed})}
+            for now in (0.0, 50.0, 100.0):
+                engines.gateways["g"] = Said(int(now), {"a": Demand(), "b": needed})
+                autoscaler.look(engines, now)
+            seen.extend(engines.done)
+
+    engines.start = start  # type: ignore[method-assign]
+    keeper.roll(["a"])
+    assert seen == ["+a#0", "+a#1", "+b#0"], "nobody needs a, and it stays; b is woken"
+    assert engines.done[3:] == ["-a#0"]
+    assert keeper.plan().models["a"].scales, "again"
+
+
+def test_a_roll_whose_engine_is_ended_by_another_command_says_so() -> None:
+    keeper, engines, _ = keeping(room=0)
+    engines.start("a#0", ONE_CPU, [], "")
+    engines.set_plan(plan(a=1))
+    engines.start = lambda *arguments: None  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fleet, "PLACED_WITHIN_S", 0.0)
+        with pytest.raises(PlanError, match="a#1 is gone: another command has ended it"):
+            keeper.roll([])
+    assert not keeper.plan().models["a"].is_rolled
+
+
 def test_a_gateways_word_holds_for_a_while_after_it_has_gone_silent() -> None:
     _, engines, _ = keeping()
     engines.set_plan(Plan("sesame", {"a": ModelPlan(1, [], ONE_CPU, 1, 1, keep_alive_s=5.0)}))
