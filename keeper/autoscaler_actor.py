@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from threading import Thread
 
@@ -25,6 +26,13 @@ class AutoscalerActor:
         Thread(target=self._keep, daemon=True).start()
 
     def _keep(self) -> None:
+        try:
+            self._keep_looking()
+        except Exception:
+            log.exception("the autoscaler has died; Ray starts another")
+            os._exit(1)
+
+    def _keep_looking(self) -> None:
         while True:
             try:
                 ledger = Ledger(self._address)

@@ -6,6 +6,7 @@ It starts no engine: what streams need is told to those who do.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 
@@ -14,6 +15,8 @@ from realtime.hub.hub import Hub
 from realtime.hub.models import LoadState
 from realtime.hub.placement import PlacedModel, Placement
 from realtime.refusal import Refusal
+
+log = logging.getLogger(__name__)
 
 
 class KeptModel:
@@ -94,6 +97,7 @@ class KeptModels:
         self._models = models
         self._clock = clock
         self._keepers: dict[str, KeptModel] = {}
+        self._failed: dict[str, str] = {}  # engines, and why
 
     async def open(self, names: Sequence[str]) -> None:
         """These have no engine while nobody needs them: what they are is read from their files, so that
@@ -112,6 +116,11 @@ class KeptModels:
         for model in placement.models:
             if model.may_sleep and self._hub.models.named(model.name) is not None:
                 self._keep(model.name).look(model)
+        failed = {one.name: one.why for one in placement.engines if one.state == "failed"}
+        for engine, why in failed.items():
+            if self._failed.get(engine) != why:
+                log.error("%s does not start: %s; its machine tries again", engine, why)
+        self._failed = failed
 
     def _keep(self, name: str) -> KeptModel:
         if name not in self._keepers:

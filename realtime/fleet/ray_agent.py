@@ -58,14 +58,15 @@ class RayAgent:
             )
             assert process.stdin is not None
             assert process.stdout is not None
-            saying = asyncio.create_task(_say(look, process.stdin))
             try:
-                async for line in process.stdout:
-                    _hear(line, receive)
-                    backoff.reset()
-                status = await process.wait()
+                async with asyncio.TaskGroup() as both:
+                    saying = both.create_task(_say(look, process.stdin))
+                    async for line in process.stdout:
+                        _hear(line, receive)
+                        backoff.reset()
+                    status = await process.wait()
+                    saying.cancel()
             finally:
-                saying.cancel()
                 if process.returncode is None:
                     process.kill()
                     await process.wait()

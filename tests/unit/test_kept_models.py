@@ -13,7 +13,7 @@ from realtime.fleet.kept_models import KeptModels
 from realtime.fleet.served_models import ServedModels
 from realtime.hub.demand import NOWHERE, Demand, Wait
 from realtime.hub.models import KnownModel, Models
-from realtime.hub.placement import PlacedModel, Placement
+from realtime.hub.placement import PlacedEngine, PlacedModel, Placement
 from realtime.hub.router import FIRST_TOKEN_S
 from realtime.pieces import at_once
 from realtime.refusal import Refusal
@@ -148,6 +148,14 @@ def test_a_model_that_does_not_sleep_or_is_not_known_has_no_keeper_here() -> Non
     models.receive(placement(1, may_sleep=False))
     models.receive(placement(1, name="other"))
     assert kept.known.keeper is None
+
+
+def test_why_an_engine_does_not_start_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    kept = Kept()
+    failed = Placement([], [PlacedEngine("toy#1", "toy", "failed", "gpu1", "", "no memory")], [])
+    for placed in (failed, failed, placement(1), failed):
+        kept.models.receive(placed)
+    assert caplog.messages == ["toy#1 does not start: no memory; its machine tries again"] * 2
 
 
 async def test_what_sleeps_is_known_by_its_files() -> None:
