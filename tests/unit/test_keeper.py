@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import sys
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from realtime.fleet.models_file import entries
 from realtime.fleet.ray_agent import RayAgent
 from realtime.hub.demand import NOWHERE, Demand, Wait
 from realtime.hub.placement import Placement
+from realtime.pieces import in_one
 from tests.fakes.kept_engines import KeptEngines
 
 ONE_CPU = Need(1, 0)
@@ -253,6 +256,30 @@ def test_an_agent_tells_what_its_gateway_says_where_models_scale_and_shows_what_
     (shown,) = (msgspec.json.decode(line, type=Placement) for line in capsys.readouterr().out.splitlines())
     assert [(one.least, one.most) for one in shown.models] == [(1, 3)]
     assert (tmp_path / "engines").read_text() == "10.0.0.7:7000\n"
+
+
+async def test_a_gateway_and_its_agent_talk_and_another_agent_takes_the_place_of_one_that_ends(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ray_agent, "AGENT", "tests.fakes.talking_agent")
+    monkeypatch.setattr(ray_agent, "find_spec", lambda name: True)
+    monkeypatch.setattr(ray_agent, "FIRST_WAIT_S", 0.0)
+    told = asyncio.Queue[Placement]()
+    agent = RayAgent("127.0.0.1:1", tmp_path / "engines")
+    looks = itertools.count(1)
+    talking = asyncio.create_task(
+        agent.keep_running(lambda: in_one(lambda: {"a": Demand(next(looks))}), told.put_nowait)
+    )
+    async with asyncio.timeout(30):
+        first, second = [(await told.get()).models[0] for _ in range(2)]
+    talking.cancel()
+    await asyncio.wait([talking])
+    assert (first.name, first.engines) == ("a", 1)
+    assert second.engines > 1
+    assert "something else" in caplog.messages
+    assert (
+        "the process that asks Ray for engines has ended with status 0; it is started anew" in caplog.messages
+    )
 
 
 # -- what is told ----------------------------------------------------------------------------------
