@@ -213,9 +213,10 @@ async def test_a_model_comes_grows_shrinks_and_goes_with_its_load(fleet: Fleet) 
         await far(reader, 5)
         load = [asyncio.create_task(prompts(fleet.served.url, worker)) for worker in range(16)]
         await fleet.until(2, "elastic")
-        assert not any(task.done() for task in load)
         for task in load:
             task.cancel()
+        await asyncio.gather(*load, return_exceptions=True)
+        assert all(task.cancelled() for task in load), "each prompt had its whole answer until then"
         await fleet.until(1, "elastic")
         await far(reader, reader.index + len(client.heard("reader")) + 5)
         await reader.send("cancel")
