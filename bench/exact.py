@@ -30,7 +30,8 @@ from bench.decode import DECODING, ROUNDS
 from bench.result_tables import Figure
 from engine import api
 from engine.build.build import build
-from engine.drafts.interface import Context
+from engine.drafts.interface import Kind
+from engine.drafts.lookup import Context
 from engine.engine import Engine
 from engine.forward.interface import Runner
 from engine.model.loading import DEFAULT_MODEL
@@ -120,8 +121,13 @@ def _sum(numbers: Tensor) -> int:
 class Rehearsed:
     """Drafts what streams have said before, and now and then something else."""
 
+    kind: Kind = "lookup"
+
     def __init__(self, followed: dict[int, int]) -> None:
         self._followed = followed
+
+    def seconds(self, rows: int) -> float:
+        return 0.0
 
     def propose(self, wanted: Sequence[tuple[Context, int]]) -> list[list[int]]:
         return [self._drafts(list(context.tokens), most) for context, most in wanted]
@@ -171,7 +177,7 @@ class Engines:
             min(self.blocks, wanted or self.blocks), self.block_size, windows=self.windows, chunk=step_tokens
         )
         scheduler = Scheduler(cache, step_tokens=step_tokens, batch_rows=SLOTS, tenant_prefill=10**9)
-        drafting = Drafting(scheduler, Rehearsed(self.followed), Free()) if drafts else None
+        drafting = Drafting(scheduler, [Rehearsed(self.followed)], Free()) if drafts else None
         return Engine(runner, sampler, cache, scheduler, slots=SLOTS, drafting=drafting), runner
 
 

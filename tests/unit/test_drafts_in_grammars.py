@@ -12,6 +12,7 @@ from engine import api, toy_model
 from engine.structure.matcher import Matcher
 from midstream.protocol import Grammar
 from realtime.text.grammar import source_of
+from tests.fakes.draft_models import draft_by
 from tests.fakes.engine_driver import PLENTY, TOY, Driver, engine_of
 from tests.fakes.grammars import MANY, told, walk
 from tests.fakes.small_tokenizers import toy_vocabulary
@@ -31,17 +32,20 @@ SAMPLINGS = [
 ]
 
 
-def ran(drafts: bool, architecture: str = TOY) -> Driver:
+def ran(drafts: bool, architecture: str = TOY, *, by_model: bool = False) -> Driver:
     driver = Driver(engine_of(architecture, replace(PLENTY, drafts=drafts)))
+    if by_model:
+        draft_by(driver.engine, engine_of(architecture, PLENTY), wrong=3)
     for stream, sampling in enumerate(SAMPLINGS):
         driver.send(api.Submit(stream, [stream + 1, *PROMPT], sampling, credit=99))
     driver.settle()
     return driver
 
 
+@pytest.mark.parametrize("by_model", [False, True])
 @pytest.mark.parametrize("architecture", [TOY, "llama"])
-def test_streams_come_to_what_they_come_to_without(architecture: str) -> None:
-    without, driver = ran(False, architecture), ran(True, architecture)
+def test_streams_come_to_what_they_come_to_without(architecture: str, by_model: bool) -> None:
+    without, driver = ran(False, architecture), ran(True, architecture, by_model=by_model)
     for stream in range(len(SAMPLINGS)):
         assert driver.told[stream].tokens == without.told[stream].tokens
         assert driver.told[stream].finish == without.told[stream].finish
