@@ -4,8 +4,8 @@ Three tasks quote: a file is edited, a question is answered with citations, a ta
 does not, and is to lose nothing by it; nor does a story in JSON. What quotes is tried under a grammar of any
 text as well. With and without take turns, and say the same, token by token.
 
-`python -m bench.drafts WEIGHTS DRAFT_MODEL MODEL` measures it with weights of another width, with a model that
-drafts, and of another model that is asked as the default one is.
+`python -m bench.drafts WEIGHTS DRAFT_MODEL MODEL` measures it with weights of another width, with a model
+that drafts, and of another model that is asked as the default one is.
 """
 
 from __future__ import annotations
