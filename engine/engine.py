@@ -93,6 +93,7 @@ class Engine:
         self._settle_grammars()
         batch = self.scheduler.schedule()
         self._drafting.extend(batch)
+        self._constraining.start()  # on the masks behind drafts, while the model computes
         self._announce(batch)
         completed = self._execute(batch)
         self._apply_commands()

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence as Several
 from dataclasses import replace
 
 import pytest
+import torch
 from msgspec.structs import replace as with_
 
 from engine import api, toy_model
+from engine.forward.interface import Runner
+from engine.schedule.batch import Row
 from engine.structure.matcher import Matcher
 from midstream.protocol import Grammar
 from realtime.text.grammar import source_of
 from tests.fakes.draft_models import draft_by
 from tests.fakes.engine_driver import PLENTY, TOY, Driver, engine_of
+from tests.fakes.faulty_runner import FaultyRunner
 from tests.fakes.grammars import MANY, told, walk
 from tests.fakes.small_tokenizers import toy_vocabulary
 
@@ -95,3 +100,24 @@ def test_masks_ahead_are_those_that_come_and_leave_nothing_behind(grammar: Gramm
             follower.accept([token])
             assert mask == follower.mask()
         assert wrong is behind_wrong is None
+
+
+class Watched(FaultyRunner):
+    """Notes whether work at a draft's masks is left to be given out when the model computes."""
+
+    def __init__(self, inner: Runner) -> None:
+        super().__init__(inner)
+        self.left: list[bool] = []
+
+    def forward(self, rows: Several[Row]) -> torch.Tensor:
+        self.left += [row.sequence.constraint.due for row in rows if row.drafts and row.sequence.constraint]
+        return super().forward(rows)
+
+
+def test_masks_behind_drafts_are_filled_while_the_model_computes() -> None:
+    # It waits for what is under way before it plans, so that no thread's pace counts.
+    driver = Driver(engine_of(TOY, replace(PLENTY, drafts=True, retry=False), Watched))
+    driver.settle(api.Submit(0, PROMPT, SOME, credit=99))
+    assert isinstance(driver.engine.runner, Watched)
+    assert driver.engine.runner.left
+    assert not any(driver.engine.runner.left)
