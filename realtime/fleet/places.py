@@ -127,6 +127,7 @@ def engine_options(options: ModelOptions) -> api.EngineOptions:
         attention=options.attention,
         exact=options.exact,
         drafts=options.drafts,
+        draft_model=options.draft_model,
         threads=options.threads,
         kv_tokens=options.kv_tokens,
         gpu_memory_fraction=options.gpu_memory_fraction,
