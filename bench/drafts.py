@@ -4,7 +4,8 @@ Three tasks quote: a file is edited, a question is answered with citations, a ta
 does not, and is to lose nothing by it; nor does a story in JSON. What quotes is tried under a grammar of any
 text as well. With and without take turns, and say the same, token by token.
 
-`python -m bench.drafts WEIGHTS` measures it with weights of another width.
+`python -m bench.drafts WEIGHTS DRAFT_MODEL MODEL` measures it with weights of another width, with a model
+that drafts, and of another model that is asked as the default one is.
 """
 
 from __future__ import annotations
@@ -90,11 +91,17 @@ _salts = count(1)
 
 
 class Bench:
-    def __init__(self, weights: str) -> None:
+    def __init__(self, weights: str, draft_model: str, model: str) -> None:
         self._engines = {}
         for drafts in ("off", "auto"):
             self._engines[drafts], hello = build(
-                api.EngineOptions(model=DEFAULT_MODEL, device="cpu", weights=weights, drafts=drafts)
+                api.EngineOptions(
+                    model=model,
+                    device="cpu",
+                    weights=weights,
+                    drafts=drafts,
+                    draft_model=draft_model if drafts == "auto" else "",
+                )
             )
         self.weights = hello.weights
         self._tokenizer = Tokenizer.from_file(str(Path(hello.folder) / "tokenizer.json"))
@@ -137,8 +144,8 @@ def _step(engine: Engine, said: dict[int, list[int]]) -> None:
         said[news.stream] += news.tokens
 
 
-def measure(weights: str = "auto") -> list[Figure]:
-    return list(_figures(Bench(weights)))
+def measure(weights: str = "auto", draft_model: str = "", model: str = DEFAULT_MODEL) -> list[Figure]:
+    return list(_figures(Bench(weights, draft_model, model)))
 
 
 def _figures(bench: Bench) -> Iterator[Figure]:

@@ -3,15 +3,16 @@ bit; and what that costs.
 
 Every stream is computed alone first. Each other way computes all of them again: in a crowd, staggered, with
 pauses, in small and in large steps, in little memory, behind cached prefixes, in engines that are thrown away
-half way, with drafts. What is steered is steered at the same index in each: whoever is to be steered there
-has credit up to there, and no further. A difference counts from the first logits that differ, with all tokens
-behind them.
+half way, with drafts. A fourth follow a grammar. What is steered is steered at the same index in each:
+whoever is to be steered there has credit up to there, and no further. A difference counts from the first
+logits that differ, with all tokens behind them.
 
 `python -m bench.exact STREAMS TOKENS` takes fewer of them.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import statistics
 import sys
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import cycle, islice
+from pathlib import Path
 
 import msgspec
 import torch
@@ -30,7 +32,8 @@ from bench.decode import DECODING, ROUNDS
 from bench.result_tables import Figure
 from engine import api
 from engine.build.build import build
-from engine.drafts.interface import Context
+from engine.drafts.interface import Kind
+from engine.drafts.lookup import Context
 from engine.engine import Engine
 from engine.forward.interface import Runner
 from engine.model.loading import DEFAULT_MODEL
@@ -39,13 +42,19 @@ from engine.schedule.batch import Row
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.scheduler import Scheduler
 from engine.step.drafting import Drafting
+from engine.structure.vocabulary import Vocabulary, read_vocabulary
 
 STREAMS, TOKENS = 64, 200
 LONGEST_PROMPT = 1500
 STEP_TOKENS = 128
+INJECTED = 1  # which of four
 SLOTS = 128
 RUNS = tuple((what, threads) for what in ("q8", "float32", "bfloat16") for threads in (1, 2))
 WIDTHS = {"q8": ("q8", "auto"), "float32": ("f32", "auto"), "bfloat16": ("f32", "bfloat16")}  # weights, dtype
+
+
+# It has a choice for ever, and may end.
+LIST = api.Grammar(json.dumps({"grammars": [{"lark_grammar": r"start: /([a-z]{2,9}, ){3,}[0-9]+\./"}]}))
 
 
 # -- what is computed ------------------------------------------------------------------------------
@@ -63,7 +72,8 @@ class Script:
 
 def scripts(count: int, tokens: int, vocab: int, longest: int = LONGEST_PROMPT) -> list[Script]:
     """Prompts of all lengths, some of which begin alike; drawn from all tokens or by top_p; a fourth each is
-    rewound, injected into, adjusted, and left alone."""
+    rewound, injected into, adjusted, and left alone. Of those into which nothing is injected that might not
+    fit, some follow a grammar."""
     dice = random.Random(1)
     head = [dice.randrange(vocab) for _ in range(longest)]
     found = []
@@ -73,7 +83,8 @@ def scripts(count: int, tokens: int, vocab: int, longest: int = LONGEST_PROMPT) 
         alike = length // 2 if stream % 3 == 0 else 0
         prompt = head[:alike] + own[alike:]
         top_p = 0.9 if stream % 2 else 1.0
-        sampling = api.Sampling(top_p=top_p, seed=stream, max_tokens=tokens, ignore_eos=True)
+        grammar = LIST if stream % 3 == 0 and stream % 4 != INJECTED else None
+        sampling = api.Sampling(top_p=top_p, seed=stream, max_tokens=tokens, ignore_eos=True, grammar=grammar)
         changed = msgspec.structs.replace(sampling, temperature=0.7, top_k=40)
         half, third = tokens // 2, tokens // 3
         steering: list[tuple[int, api.AnyCommand]] = [
@@ -120,8 +131,13 @@ def _sum(numbers: Tensor) -> int:
 class Rehearsed:
     """Drafts what streams have said before, and now and then something else."""
 
+    kind: Kind = "lookup"
+
     def __init__(self, followed: dict[int, int]) -> None:
         self._followed = followed
+
+    def seconds(self, rows: int) -> float:
+        return 0.0
 
     def propose(self, wanted: Sequence[tuple[Context, int]]) -> list[list[int]]:
         return [self._drafts(list(context.tokens), most) for context, most in wanted]
@@ -154,12 +170,15 @@ class Engines:
     blocks: int
     block_size: int
     windows: tuple[int | None, ...] = (None,)  # of its groups of layers
+    vocabulary: Vocabulary | None = None
     followed: dict[int, int] = field(default_factory=dict)  # what came behind tokens, by their sum
 
     @classmethod
     def of(cls, options: api.EngineOptions) -> Engines:
         engine, hello = build(options)
-        return cls(engine.runner, hello.vocab, engine.cache.total, hello.block, engine.cache.windows.sizes)
+        vocabulary = read_vocabulary(Path(hello.folder), hello.vocab, hello.eos)
+        windows = engine.cache.windows.sizes
+        return cls(engine.runner, hello.vocab, engine.cache.total, hello.block, windows, vocabulary)
 
     def engine(
         self, *, tokens: int = 0, step_tokens: int = STEP_TOKENS, drafts: bool = False
@@ -171,8 +190,17 @@ class Engines:
             min(self.blocks, wanted or self.blocks), self.block_size, windows=self.windows, chunk=step_tokens
         )
         scheduler = Scheduler(cache, step_tokens=step_tokens, batch_rows=SLOTS, tenant_prefill=10**9)
-        drafting = Drafting(scheduler, Rehearsed(self.followed), Free()) if drafts else None
-        return Engine(runner, sampler, cache, scheduler, slots=SLOTS, drafting=drafting), runner
+        drafting = Drafting(scheduler, [Rehearsed(self.followed)], Free()) if drafts else None
+        made = Engine(
+            runner,
+            sampler,
+            cache,
+            scheduler,
+            slots=SLOTS,
+            drafting=drafting,
+            vocabulary=self.vocabulary,
+        )
+        return made, runner
 
 
 @dataclass

@@ -72,6 +72,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     exact: str = "auto"  # or on, off: whether logits are to follow from a stream's own tokens, to the bit
     devices: int = 1  # that share the model, each in a process of its own
     drafts: str = "auto"  # or off: whether tokens that may come are computed with the one that does
+    draft_model: str = ""  # that says which may come, where nothing is found by looking
 
 
 # -- down: commands --------------------------------------------------------------------------------
@@ -300,6 +301,8 @@ class Stats(Struct, array_like=True):
     grammar_states: int = 0  # that matchers take, beyond what each has for nothing: some 1.5 KB each
     drafted_total: int = 0  # tokens that were computed before anybody knew whether they come
     accepted_total: int = 0  # of those, that came: each spared its stream a step
+    model_drafted_total: int = 0  # of `drafted_total`, those of the draft model; else they were looked up
+    model_accepted_total: int = 0  # of those, that came
 
 
 class BlockNews(Struct, array_like=True, frozen=True):

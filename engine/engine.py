@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from collections.abc import Sequence as Several
 
 from engine import api
 from engine.forward.interface import Runner
@@ -50,7 +51,7 @@ class Engine:
         copier: BlockCopier | None = None,
         commands: CommandSource | None = None,
         retry: bool = True,
-        idle_memory: IdleMemory | None = None,
+        idle_memory: Several[IdleMemory] = (),
         vocabulary: Vocabulary | None = None,
         drafting: Drafting | None = None,
         times: StepTimes | None = None,
@@ -70,7 +71,7 @@ class Engine:
             moved=scheduler.update_ready,
             patient=not retry,
         )
-        self._drafting = drafting or Drafting(scheduler, None)
+        self._drafting = drafting or Drafting(scheduler)
         self._times = times
         self._executor = Executor(runner, sampler, self._constraining, overlap=overlap, retry=retry)
         self._swapping = Swapping(scheduler.host_cache, copier)
@@ -78,7 +79,7 @@ class Engine:
             scheduler, sampler, self._constraining, slots=slots, context=runner.context
         )
         self._steering = Steering(self._lifecycle, scheduler, self._constraining)
-        self._idle_memory = idle_memory
+        self._idle_memory = list(idle_memory)
         self._stopping = False
 
     # -- the step --------------------------------------------------------------------------------
@@ -92,6 +93,7 @@ class Engine:
         self._settle_grammars()
         batch = self.scheduler.schedule()
         self._drafting.extend(batch)
+        self._constraining.start()  # on the masks behind drafts, while the model computes
         self._announce(batch)
         completed = self._execute(batch)
         self._apply_commands()
@@ -118,7 +120,8 @@ class Engine:
             output = self.step()
             emit(output)
             if not output.stats.decode_rows and not output.stats.prefill_tokens and self.idle:
-                self.wait(self._idle_memory.due_in_s if self._idle_memory else None)
+                due = [memory.due_in_s for memory in self._idle_memory]
+                self.wait(min((one for one in due if one is not None), default=None))
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Until there is something to do again, or for so long."""
@@ -140,14 +143,12 @@ class Engine:
 
     def _give_back_idle_memory(self) -> None:
         """A little in a step; where nothing is to be computed all of it, until a command comes."""
-        if self._idle_memory is None:
-            return
-        more = self._idle_memory.give_back()
-        while self._nothing_to_compute and self._commands.empty:
-            if not more:
-                self._idle_memory.rest()
-                return
-            more = self._idle_memory.give_back()
+        for memory in self._idle_memory:
+            more = memory.give_back()
+            while more and self._nothing_to_compute and self._commands.empty:
+                more = memory.give_back()
+            if not more and self._nothing_to_compute and self._commands.empty:
+                memory.rest()
 
     # -- grammars --------------------------------------------------------------------------------
 
@@ -314,6 +315,8 @@ class Engine:
             credit_stalls_total=scheduler.credit_stalls,
             kv_host=scheduler.host_cache.used,
             grammar_states=self._constraining.grammar_states,
-            drafted_total=self._drafting.drafted_total,
-            accepted_total=self._drafting.accepted_total,
+            drafted_total=self._drafting.drafted.total(),
+            accepted_total=self._drafting.accepted.total(),
+            model_drafted_total=self._drafting.drafted["model"],
+            model_accepted_total=self._drafting.accepted["model"],
         )

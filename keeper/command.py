@@ -9,7 +9,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from keeper.plan import MOST_ENGINES, PlanError, planned
+from keeper.plan import MOST_ENGINES, PlanError, Range, planned
 from realtime.config import HOST_AND_PORT, Options
 from realtime.fleet.fleet import PlaceError
 from realtime.fleet.models_file import entries
@@ -57,7 +57,7 @@ def _status(ledger: Ledger) -> int:
 
 def _change(arguments: Namespace, ledger: Ledger) -> int:
     from keeper.fleet import Fleet
-    from keeper.ray_cluster import RayCluster
+    from keeper.ray_cluster import driver_of
 
     plan = None
     if arguments.command == "up":
@@ -65,18 +65,22 @@ def _change(arguments: Namespace, ledger: Ledger) -> int:
         if not token:
             raise PlaceError(f"the file {arguments.token_file} holds no token")
         plan = planned(entries(Options(models=arguments.models)), token)
-    with RayCluster(arguments.ray) as cluster:
+    with driver_of(arguments.ray) as cluster:
         fleet = Fleet(cluster, ledger, lambda line: print(line, flush=True))
         match arguments.command:
-            case "scale":
-                fleet.follow(fleet.plan().scaled(dict(arguments.engines)))
             case "roll":
                 fleet.roll(arguments.models)
             case "down":
+                cluster.scale(scales=False)
                 fleet.down()
             case _:
-                assert plan is not None
+                now = ledger.plan()
+                plan = (
+                    fleet.plan().ranged(dict(arguments.engines)) if plan is None else plan.going_on_from(now)
+                )
+                cluster.scale(scales=False)  # it would have its own mind meanwhile
                 fleet.follow(plan)
+                cluster.scale(scales=any(model.scales for model in plan.models.values()))
     return 0
 
 
@@ -91,8 +95,10 @@ def _parser(environ: Mapping[str, str]) -> ArgumentParser:
         "--token-file", required=True, metavar="FILE", help="file of the token that gateways must show"
     )
     commands.add_parser("status", help="show machines and engines; the exit status is 1 where any is missing")
-    scale = commands.add_parser("scale", help="have more or fewer engines of a model")
-    scale.add_argument("engines", nargs="+", type=_count, metavar="MODEL=N")
+    scale = commands.add_parser(
+        "scale", help="have so many engines of a model, or as many as it takes from N to M"
+    )
+    scale.add_argument("engines", nargs="+", type=_range, metavar="MODEL=N[..M]")
     roll = commands.add_parser("roll", help="replace engines one by one; their streams go on at the others")
     roll.add_argument("models", nargs="*", metavar="MODEL", help="whose; else all")
     commands.add_parser("down", help="end all of them")
@@ -107,11 +113,17 @@ def _parser(environ: Mapping[str, str]) -> ArgumentParser:
     return parser
 
 
-def _count(text: str) -> tuple[str, int]:
-    model, _, number = text.rpartition("=")
-    if not model or not re.fullmatch(r"\d{1,4}", number) or int(number) > MOST_ENGINES:
-        raise ArgumentTypeError(f"{text!r} is none; it must be MODEL=N, with N from 0 to {MOST_ENGINES}")
-    return model, int(number)
+def _range(text: str) -> tuple[str, Range]:
+    model, _, numbers = text.rpartition("=")
+    least, _, most = numbers.partition("..") if ".." in numbers else (numbers, "", numbers)
+    if model and re.fullmatch(r"\d{1,4}", least) and re.fullmatch(r"\d{1,4}", most):
+        engines = Range(int(least), int(most))
+        if (engines.least or not engines.most) and engines.least <= engines.most <= MOST_ENGINES:
+            return model, engines
+    raise ArgumentTypeError(
+        f"{text!r} is none; it must be MODEL=N, with N from 0 to {MOST_ENGINES}, or MODEL=N..M, with N from 1"
+        " to M"
+    )
 
 
 def _address(text: str) -> str:

@@ -35,14 +35,16 @@ class Fleet:
         self._ledger = ledger
         self._say = say
 
-    def follow(self, plan: Plan) -> None:
-        """Engines that are there stay as they were started."""
+    def follow(self, plan: Plan, models: Collection[str] | None = None) -> None:
+        """In these models, or in all. Engines that are there stay as they were started."""
         before = self._ledger.plan()
         self._ledger.set_plan(plan)
         for name in surplus(plan, self._engines.engines()):
-            self._end(name)
+            if models is None or model_and_number(name)[0] in models:
+                self._end(name)
         for model in missing(plan, self._engines.engines()):
-            self._start(plan, model)
+            if models is None or model in models:
+                self._start(plan, model)
         for model in _otherwise(before, plan):
             self._say(
                 f'engines of "{model}" that run have their former options: `midstream fleet roll` gives them'
@@ -53,11 +55,18 @@ class Fleet:
         """All engines of these models, or of all, by new ones: one by one, each beside the old one until it
         is ready, if there is room for both."""
         plan = self.plan()
-        plan.scaled(dict.fromkeys(models, 0))  # all are known
-        for old in sorted(self._engines.engines(), key=model_and_number):
-            model, _ = model_and_number(old)
-            if model in (models or plan.models):
-                self._replace(plan, model, old)
+        plan.check(models)
+        old = [
+            name
+            for name in sorted(self._engines.engines(), key=model_and_number)
+            if model_and_number(name)[0] in (models or plan.models)
+        ]
+        self._ledger.set_plan(plan.rolled({model_and_number(name)[0] for name in old}))
+        try:
+            for name in old:
+                self._replace(plan, model_and_number(name)[0], name)
+        finally:
+            self._ledger.set_plan(self.plan().rolled([]))
 
     def down(self) -> None:
         for name in sorted(self._engines.engines(), key=model_and_number):
@@ -93,6 +102,8 @@ class Fleet:
             kept = self._ledger.kept().get(name)
             if kept is not None and kept.state == "ready":
                 return
+            if name not in self._engines.engines():
+                raise PlanError(f"{name} is gone: another command has ended it")
             if kept is not None and kept.state == "failed":
                 raise PlanError(f"{name} does not start, and the others stay as they are: {kept.why}")
             time.sleep(LOOK_EVERY_S)

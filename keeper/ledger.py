@@ -1,4 +1,5 @@
-"""The ledger of a fleet, which lies in Ray's GCS: its plan, and what each engine's keeper tells of it.
+"""The ledger of a fleet, which lies in Ray's GCS: its plan, and what each engine's keeper and each
+gateway tell.
 
 It is read by the address of the GCS alone: whoever does is no driver of Ray's, needs no Ray on his machine
 but the library, and lives on when the GCS does not.
@@ -8,18 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from ray._raylet import GcsClient
 from ray.exceptions import RayError
 
-from keeper.plan import Kept, Machine, Plan
+from keeper.gateways import Said
+from keeper.plan import Kept, Machine, Plan, is_engine
 
 NAMESPACE = "midstream"  # of keys there, and of actors
-PLAN, ENGINE = b"plan", b"engine/"
+PLAN, ENGINE, GATEWAY = b"plan", b"engine/", b"gateway/"
 ANSWER_S = 5.0
 ACTOR_ALIVE, ACTOR_DEAD, NODE_ALIVE = 2, 4, 0  # by Ray's protocol
+
+
+T = TypeVar("T")
 
 
 class LedgerError(Exception):
@@ -51,12 +56,17 @@ class Ledger:
 
     def kept(self) -> dict[str, Kept]:
         """By the engine's name."""
-        keys = self._ask("internal_kv_keys", ENGINE)
-        found = self._ask("internal_kv_multi_get", keys) if keys else {}
-        return {
-            key.removeprefix(ENGINE).decode(): msgspec.json.decode(value, type=Kept)
-            for key, value in sorted(found.items())
-        }
+        return self._all(ENGINE, Kept)
+
+    def said(self) -> dict[str, Said]:
+        """By the gateway."""
+        return self._all(GATEWAY, Said)
+
+    def say(self, gateway: str, said: Said) -> None:
+        self._ask("internal_kv_put", GATEWAY + gateway.encode(), msgspec.json.encode(said), True)
+
+    def forget_gateway(self, gateway: str) -> None:
+        self._ask("internal_kv_del", GATEWAY + gateway.encode(), False)
 
     def tell(self, engine: str, kept: Kept) -> None:
         self._ask("internal_kv_put", ENGINE + engine.encode(), msgspec.json.encode(kept), True)
@@ -92,7 +102,15 @@ class Ledger:
         return {
             actor.name: actor.state == ACTOR_ALIVE
             for actor in actors.values()
-            if actor.ray_namespace == NAMESPACE and actor.state != ACTOR_DEAD
+            if actor.ray_namespace == NAMESPACE and actor.state != ACTOR_DEAD and is_engine(actor.name)
+        }
+
+    def _all(self, prefix: bytes, kind: type[T]) -> dict[str, T]:
+        keys = self._ask("internal_kv_keys", prefix)
+        found = self._ask("internal_kv_multi_get", keys) if keys else {}
+        return {
+            key.removeprefix(prefix).decode(): msgspec.json.decode(value, type=kind)
+            for key, value in sorted(found.items())
         }
 
     def _ask(self, what: str, *arguments: object) -> Any:

@@ -3,20 +3,27 @@ machine. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import Struct, structs
 
 from realtime.config import ListenOptions, ModelOptions, spelled
-from realtime.fleet.models_file import ModelEntry
+from realtime.fleet.models_file import FIRST_TOKEN_S, ModelEntry
 
 MOST_ENGINES = 1024  # of a model
 
 
 class PlanError(Exception):
     """It cannot be had so; the message is a sentence."""
+
+
+class Range(NamedTuple):
+    """Of how many engines a model may have."""
+
+    least: int
+    most: int
 
 
 class Need(Struct, frozen=True):
@@ -34,22 +41,75 @@ class ModelPlan(Struct, frozen=True):
     engines: int
     arguments: list[str]  # of `midstream engine`
     need: Need
+    least: int = 1  # engines, while it is loaded
+    most: int = 1
+    first_token_s: float = FIRST_TOKEN_S  # for which one may wait
+    keep_alive_s: float | None = None  # for which it stays loaded when nobody needs it; None is for ever
+    is_rolled: bool = False  # now: there are more and fewer for another reason
+
+    @property
+    def may_sleep(self) -> bool:
+        """Whether it has no engine while nobody needs it."""
+        return self.keep_alive_s is not None
+
+    @property
+    def scales(self) -> bool:
+        """Whether it has more and fewer engines by itself."""
+        return not self.is_rolled and (self.may_sleep or self.least < self.most)
+
+    def with_range(self, engines: Range) -> ModelPlan:
+        """Also in what it has now, unless it sleeps."""
+        sleeps = self.may_sleep and not self.engines and engines.most
+        now = 0 if sleeps else min(max(self.engines, engines.least), engines.most)
+        return structs.replace(self, engines=now, least=engines.least, most=engines.most, is_rolled=False)
 
 
 class Plan(Struct, frozen=True):
     token: str  # that gateways show
     models: dict[str, ModelPlan]
 
-    def scaled(self, counts: dict[str, int]) -> Plan:
-        for model in counts:
+    def check(self, models: Iterable[str]) -> None:
+        """That there are such."""
+        for model in models:
             if model not in self.models:
                 known = ", ".join(self.models)
                 raise PlanError(f'there is no model "{model}" in this fleet; there is {known}')
-        models = {
-            name: structs.replace(model, engines=counts.get(name, model.engines))
-            for name, model in self.models.items()
-        }
-        return Plan(self.token, models)
+
+    def ranged(self, ranges: Mapping[str, Range]) -> Plan:
+        """With so many engines of these models, or as many as fit into the range."""
+        self.check(ranges)
+        return self._with({name: self.models[name].with_range(engines) for name, engines in ranges.items()})
+
+    def with_engines(self, counts: Mapping[str, int]) -> Plan:
+        """Now, within the range that there is."""
+        return self._with(
+            {name: structs.replace(self.models[name], engines=count) for name, count in counts.items()}
+        )
+
+    def rolled(self, models: Iterable[str]) -> Plan:
+        """Now these, and no others."""
+        return self._with(
+            {
+                name: structs.replace(model, is_rolled=name in set(models))
+                for name, model in self.models.items()
+            }
+        )
+
+    def going_on_from(self, before: Plan | None) -> Plan:
+        """What scales by itself has what it came to."""
+        had = {} if before is None else before.models
+        return self._with(
+            {
+                name: structs.replace(model, engines=had[name].engines).with_range(
+                    Range(model.least, model.most)
+                )
+                for name, model in self.models.items()
+                if model.scales and name in had
+            }
+        )
+
+    def _with(self, changed: Mapping[str, ModelPlan]) -> Plan:
+        return Plan(self.token, {**self.models, **changed})
 
 
 class Machine(Struct, frozen=True):
@@ -75,6 +135,10 @@ def planned(entries: Sequence[ModelEntry], token: str) -> Plan:
 
 def engine_name(model: str, number: int) -> str:
     return f"{model}#{number}"
+
+
+def is_engine(actor: str) -> bool:
+    return "#" in actor
 
 
 def model_and_number(engine: str) -> tuple[str, int]:
@@ -108,11 +172,6 @@ def missing(plan: Plan, there: Iterable[str]) -> list[str]:
 
 def _model_plan(entry: ModelEntry) -> ModelPlan:
     options = entry.options
-    if entry.keep_alive_s is not None:
-        raise PlanError(
-            f'"{entry.name}" has a keep_alive of {entry.keep_alive_s:g} s, and engines of this fleet stay'
-            ' until they are told to go: say keep_alive = "forever", and scale it to have fewer'
-        )
     if options.device.startswith("cuda:"):
         raise PlanError(
             f'"{entry.name}" has the device {options.device}, and which of a machine\'s GPUs an engine has is'
@@ -122,7 +181,15 @@ def _model_plan(entry: ModelEntry) -> ModelPlan:
     gpus = options.devices if options.device == "cuda" else 0
     of_model = {field.name: getattr(options, field.name) for field in fields(ModelOptions)}
     own = ListenOptions(**of_model | {"threads": cpus, "model_name": entry.name})
-    return ModelPlan(entry.replicas, spelled(own), Need(cpus, gpus))
+    return ModelPlan(
+        entry.replicas if entry.keep_alive_s is None else 0,
+        spelled(own),
+        Need(cpus, gpus),
+        entry.replicas,
+        entry.replicas if entry.scale is None else entry.scale.most,
+        FIRST_TOKEN_S if entry.scale is None else entry.scale.first_token_s,
+        entry.keep_alive_s,
+    )
 
 
 def _counted(count: int, what: str) -> str:

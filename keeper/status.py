@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from keeper.plan import Kept, Machine, Need, Plan, missing, model_and_number
+from keeper.plan import Kept, Machine, ModelPlan, Need, Plan, missing, model_and_number
+from realtime.hub.placement import PlacedEngine, PlacedMachine, PlacedModel, Placement
 
 
 class Seen(NamedTuple):
@@ -16,54 +17,77 @@ class Seen(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        ready = [name for name in self.placed if self._state(name) == "ready"]
-        return not missing(self.plan, ready)
+        return not missing(self.plan, [one.name for one in self.placement.engines if one.state == "ready"])
+
+    @property
+    def placement(self) -> Placement:
+        return Placement(
+            [
+                PlacedMachine(_named(node, machine), machine.cpus, machine.gpus)
+                for node, machine in self.machines.items()
+            ],
+            [self._engine(name) for name in sorted(self.placed, key=model_and_number)],
+            [
+                PlacedModel(name, model.engines, model.least, model.most, model.may_sleep)
+                for name, model in self.plan.models.items()
+            ],
+        )
+
+    def _engine(self, name: str) -> PlacedEngine:
+        model, _ = model_and_number(name)
+        if not self.placed[name]:
+            return PlacedEngine(name, model, "waiting", "", "", self._lack(model))
+        kept = self.kept.get(name, Kept("loading", ""))
+        machine = self.machines.get(kept.machine)
+        named = "" if machine is None else _named(kept.machine, machine)
+        return PlacedEngine(name, model, kept.state, named, kept.address, kept.why)
+
+    def _lack(self, model: str) -> str:
+        if model not in self.plan.models:
+            return "for a machine"
+        need = self.plan.models[model].need
+        if not any(_has(machine, need) for machine in self.machines.values()):
+            return f"no machine has {need}"
+        return f"for a machine with {need} to spare"
 
     def lines(self) -> list[str]:
-        return [*self._of_machines(), "", *self._of_engines(), *self._of_models()]
+        seen = self.placement
+        return [*_of_machines(seen), "", *_of_engines(seen), "", *self._of_models(seen)]
 
-    def _of_machines(self) -> list[str]:
-        rows = [("MACHINE", "CPUS", "GPUS", "ENGINES")]
-        for node, machine in self.machines.items():
-            here = [name for name in self.placed if self.placed[name] and self._node(name) == node]
-            named = ", ".join(sorted(here, key=model_and_number)) or "-"
-            rows.append((f"{machine.name} {node[:6]}", str(machine.cpus), str(machine.gpus), named))
+    def _of_models(self, seen: Placement) -> list[str]:
+        rows = [("MODEL", "ENGINES", "IS TO HAVE", "MAY HAVE")]
+        for name, model in self.plan.models.items():
+            there = sum(one.model == name and one.state == "ready" for one in seen.engines)
+            rows.append((name, str(there), str(model.engines), _range(model)))
         return _table(rows)
 
-    def _of_engines(self) -> list[str]:
-        rows = [("ENGINE", "STATE", "ADDRESS")]
-        for name in sorted(self.placed, key=model_and_number):
-            kept = self.kept.get(name)
-            rows.append((name, self._state(name), (kept.address if kept is not None else "") or "-"))
-        return _table(rows)
 
-    def _of_models(self) -> list[str]:
-        """Those that lack one."""
-        return [
-            f'"{model}" is to have {plan.engines}, and {there} are there'
-            for model, plan in self.plan.models.items()
-            for there in [sum(model_and_number(name)[0] == model for name in self.placed)]
-            if there < plan.engines
-        ]
+def _of_machines(seen: Placement) -> list[str]:
+    rows = [("MACHINE", "CPUS", "GPUS", "ENGINES")]
+    for machine in seen.machines:
+        here = [one.name for one in seen.engines if one.machine == machine.name]
+        rows.append((machine.name, str(machine.cpus), str(machine.gpus), ", ".join(here) or "-"))
+    return _table(rows)
 
-    def _node(self, name: str) -> str:
-        return self.kept[name].machine if name in self.kept else ""
 
-    def _state(self, name: str) -> str:
-        if not self.placed[name]:
-            return self._waiting(name)
-        if name not in self.kept:
-            return "loading"
-        kept = self.kept[name]
-        return f"failed: {kept.why}" if kept.state == "failed" else kept.state
+def _of_engines(seen: Placement) -> list[str]:
+    rows = [("ENGINE", "STATE", "ADDRESS")]
+    for one in seen.engines:
+        state = "waits" if one.state == "waiting" else one.state
+        between = " " if one.why.startswith("for ") else ": "
+        rows.append((one.name, f"{state}{between}{one.why}" if one.why else state, one.address or "-"))
+    return _table(rows)
 
-    def _waiting(self, name: str) -> str:
-        model = self.plan.models.get(model_and_number(name)[0])
-        if model is None:
-            return "waits for a machine"
-        if not any(_has(machine, model.need) for machine in self.machines.values()):
-            return f"waits: no machine has {model.need}"
-        return f"waits for a machine with {model.need} to spare"
+
+def _range(model: ModelPlan) -> str:
+    if model.is_rolled:
+        return "it is being rolled"
+    engines = str(model.least) if model.least == model.most else f"{model.least} to {model.most}"
+    return f"{engines}, or none" if model.may_sleep else engines
+
+
+def _named(node: str, machine: Machine) -> str:
+    return f"{machine.name} {node[:6]}"
 
 
 def _has(machine: Machine, need: Need) -> bool:

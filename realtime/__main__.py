@@ -30,7 +30,9 @@ from realtime.background_tasks import BackgroundTasks
 from realtime.bind import StartupError, bind, raise_descriptor_limit, welcome
 from realtime.config import Options, parse, unknown_variables
 from realtime.fleet import models_file, places
+from realtime.fleet.demands import Demands
 from realtime.fleet.fleet import Fleet, PlaceError
+from realtime.fleet.kept_models import KeptModels
 from realtime.fleet.models_file import ModelEntry
 from realtime.fleet.ray_agent import RayAgent, with_a_file
 from realtime.fleet.served_models import ServedModels
@@ -42,6 +44,7 @@ from realtime.http.unknown_routes import no_request
 from realtime.hub.hub import Hub
 from realtime.hub.models import KnownModel, Models
 from realtime.hub.observers import Observer, Observers
+from realtime.hub.placement import Placement
 from realtime.observability import logs, loop_lag
 from realtime.observability.listing import ListingObserver
 from realtime.observability.metrics import Metrics
@@ -106,8 +109,9 @@ async def serve(options: Options, listening: list[socket.socket]) -> None:
     )
     background = BackgroundTasks()
     models = _models(options)
+    served = _served_models(models)
     agent = _agent(options)
-    fleet = _fleet(options, models, observers, background)
+    fleet = _fleet(options, models, served, observers, background)
     keyring = _keyring(options)
     allowance = keyring.allowance if keyring else _everything
     hub = Hub(
@@ -124,6 +128,7 @@ async def serve(options: Options, listening: list[socket.socket]) -> None:
         models=Models(_known(options, models)),
     )
     fleet.hub = hub
+    kept = KeptModels(hub, served)
     connections = OpenConnections(options.max_connections, options.connections_per_address or None, allowance)
     ledger = WorkLedger()
     endpoints = Endpoints(
@@ -141,12 +146,16 @@ async def serve(options: Options, listening: list[socket.socket]) -> None:
     _start_background(background, keyring, connections, hub, metrics)
     try:
         if agent is not None:
-            background.start("the agent that asks Ray", agent.keep_running)
+            demands = Demands(hub, kept.asked_for)
+            keep = partial(agent.keep_running, demands.look, partial(_receive, kept, observers))
+            background.start("the agent that asks Ray", keep)
         if options.engine_addresses_file:  # which may have none yet that can be used
             follow = partial(fleet.follow, partial(places.listening, options))
             background.start("the look for engines that come and go", follow)
         with _cancelled_by_sigterm():
-            hello = await fleet.start()
+            sleeping = _sleeping(options, models)
+            await kept.open(sleeping)
+            hello = await fleet.start(waits=not sleeping)
         look_at_news_alone()
         hands_over = options.fleet != "embedded" and options.on_drain == "hand-over"
         ending = partial(let_finish, hub, fleet, endpoints, options.shutdown_grace_s, hands_over=hands_over)
@@ -249,6 +258,16 @@ def _served(hub: Hub, hello: api.Hello | None) -> str:
     return f"{hello.model} ({hello.weights or hello.dtype}, {hello.device})"
 
 
+def _sleeping(options: Options, models: list[ModelEntry]) -> list[str]:
+    """Models that have no engine while nobody needs them, though others keep their engines."""
+    return [entry.name for entry in models if options.fleet == "ray" and entry.keep_alive_s is not None]
+
+
+def _receive(kept: KeptModels, observer: Observer, placement: Placement) -> None:
+    kept.receive(placement)
+    observer.placed(placement)
+
+
 def _agent(options: Options) -> RayAgent | None:
     if options.fleet != "ray":
         return None
@@ -258,21 +277,29 @@ def _agent(options: Options) -> RayAgent | None:
         raise StartupError(str(problem)) from None
 
 
+def _served_models(models: list[ModelEntry]) -> ServedModels:
+    made_by = {entry.name: places.engine_options(entry.options) for entry in models}
+    return ServedModels(made_by, {entry.name: entry.tool_format for entry in models})
+
+
 def _fleet(
-    options: Options, models: list[ModelEntry], observer: Observer, background: BackgroundTasks
+    options: Options,
+    models: list[ModelEntry],
+    served: ServedModels,
+    observer: Observer,
+    background: BackgroundTasks,
 ) -> Fleet:
     try:
         engines = places.at_start(options, models)
     except PlaceError as problem:
         raise StartupError(str(problem)) from None
-    made_by = {entry.name: places.engine_options(entry.options) for entry in models}
     return Fleet(
         engines,
         observer,
         background,
         patience=Patience(options.engine_silence_s),
         spare=places.wants_spare(options),
-        models=ServedModels(made_by, {entry.name: entry.tool_format for entry in models}),
+        models=served,
         keep_alive_s={entry.name: entry.keep_alive_s for entry in models if entry.keep_alive_s is not None},
     )
 

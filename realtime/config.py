@@ -99,6 +99,12 @@ class ModelOptions:
         "auto",
         "whether tokens that may come are computed together with the one that does; auto where it pays",
     )
+    draft_model: str = option(
+        "",
+        "small model of the same vocabulary that drafts, on a CPU: a local folder, a GGUF file or a hub id",
+        pattern=".*",
+        right="a local folder, a GGUF file or a hub id",
+    )
     threads: int = option(0, "CPU threads of the engine; 0 chooses by the machine", most=1024)
     context: int = option(0, "most tokens of a stream, prompt and output together; 0 takes the model's own")
     kv_tokens: int = option(0, "tokens that the KV cache holds; 0 chooses by the memory")

@@ -229,6 +229,8 @@ async def keep(options: Options) -> int:
 def _models(options: Options) -> list[ModelEntry]:
     try:
         models = models_file.entries(options)
+        if options.fleet == "embedded":
+            places.check_unscaled(models)
     except PlaceError as problem:
         raise StartupError(str(problem)) from None
     for entry in models:

@@ -31,6 +31,7 @@ EXPERIMENTS = (
     "fleet_hangs",
     "bystanders",
     "gateway_deaths",
+    "gateway_crowds",
     "upgrades",
     "gateway_upgrades",
     "cuts",

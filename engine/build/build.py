@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence as Several
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from engine import api, toy_model
 from engine.build.budgets import MAX_CONTEXTS, check_kv_tokens, decoding_rows, step_tokens, whole_blocks
 from engine.build.fingerprint import fingerprint
 from engine.build.products import check_mergeable, narrow_width
+from engine.drafts.interface import Drafter
 from engine.drafts.lookup import Lookup
 from engine.engine import Engine
 from engine.forward.interface import Runner
@@ -57,6 +59,8 @@ def build(options: api.EngineOptions, join: JoinRanks | None = None) -> tuple[En
 def _build_toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
     if options.adapter:
         raise ModelError("the toy has no weights for an adapter to change")
+    if options.draft_model:
+        raise ModelError(f"the toy has no vocabulary of a model: --draft-model {options.draft_model} has")
     if options.devices > 1:
         raise ModelError(f"the toy has no weights to share among {options.devices} devices: --devices 1 does")
     context = min(options.context or toy_model.CONTEXT, toy_model.CONTEXT)
@@ -92,31 +96,25 @@ def _build_toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:
     )
     vocabulary = read_vocabulary(toy_model.FOLDER, toy_model.VOCAB, [toy_model.EOS])
     cache = BlockCache(tokens // options.block_size, options.block_size, runs=False)
-    return _assemble(options, runner, sampler, hello, cache, vocabulary), hello
+    return _assemble(options, runner, sampler, hello, cache, vocabulary, [Lookup()]), hello
 
 
 def _build_model(options: api.EngineOptions, join: JoinRanks | None) -> tuple[Engine, api.Hello]:
     # Not before a model is wanted: transformers takes longer to import than the toy to start.
-    from engine.forward.attention import NAME
-    from engine.model.loading import load, resolve
+    from engine.build.draft_model import check_draft_model
+    from engine.build.loading import load_by_width
+    from engine.model.loading import resolve
 
     device = options.device if options.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
     folder = resolve(options.model)
     width = narrow_width(options, folder, device)
     if options.adapter:
         check_mergeable(options, folder, width)
+    if options.draft_model:
+        check_draft_model(options, folder, device)
     ranks = _join_ranks(join, folder, device, options.devices)
     place = ranks.device if ranks else device
-    if width is None:
-        model = load(folder, dtype=options.dtype, device=place, attention=NAME, devices=options.devices)
-        if options.adapter:
-            from engine.model import adapter
-
-            adapter.merge(model, resolve(options.adapter))
-        return build_around(model, folder, options, ranks)
-    from engine.ggml import loading as ggml_loading
-
-    return build_around(ggml_loading.load(folder, width), folder, options)
+    return build_around(load_by_width(options, folder, width, place), folder, options, ranks)
 
 
 def _join_ranks(join: JoinRanks | None, folder: Path, device: str, devices: int) -> RankGroup | None:
@@ -136,6 +134,7 @@ def build_around(
 ) -> tuple[Engine, api.Hello]:
     """An engine for a model that is loaded, whose tokenizer lies in `folder`."""
     from engine.build.components import Components
+    from engine.build.draft_model import build_draft_model
     from engine.model.weights_digest import weights_digest
 
     weights = weights_digest(model)
@@ -190,6 +189,12 @@ def build_around(
         windows=components.windows,
         chunk=step_tokens(options.step_tokens, hello.device),
     )
+    drafters: list[Drafter] = [Lookup()]
+    idle_memory = [components.idle_memory(cache)]
+    if options.draft_model:
+        draft_model, own_idle_memory = build_draft_model(options, components)
+        drafters.append(draft_model)
+        idle_memory.insert(0, own_idle_memory)
     engine = _assemble(
         options,
         components.runner,
@@ -197,9 +202,10 @@ def build_around(
         hello,
         cache,
         vocabulary,
+        drafters,
         components.host_pool(),
         ranks,
-        components.idle_memory(cache),
+        list(filter(None, idle_memory)),
     )
     return engine, hello
 
@@ -211,9 +217,10 @@ def _assemble(
     hello: api.Hello,
     cache: BlockCache,
     vocabulary: Vocabulary | None,
+    drafters: Several[Drafter],
     host_pool: HostPool | None = None,
     ranks: RankGroup | None = None,
-    idle_memory: IdleMemory | None = None,
+    idle_memory: Several[IdleMemory] = (),
 ) -> Engine:
     budget = step_tokens(options.step_tokens, hello.device)
     times = StepTimes(budget) if ranks is None else None  # what hangs on them would make ranks differ
@@ -240,6 +247,6 @@ def _assemble(
         retry=ranks is None,
         idle_memory=idle_memory,
         vocabulary=vocabulary,
-        drafting=Drafting(scheduler, Lookup(), times.decode) if drafts and times else None,
+        drafting=Drafting(scheduler, drafters, times.decode) if drafts and times else None,
         times=times,
     )

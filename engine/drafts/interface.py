@@ -1,22 +1,26 @@
-"""The interface of drafters: tokens that are known in, tokens that may follow them out.
+"""The interface of drafters: streams' tokens in, tokens that may follow them out.
 
-It knows no sequence, no row and no step. A drafter may be wrong: nobody reads what it says.
+A drafter may be wrong: nobody reads what it says. So it may forget whatever it likes, and knows a stream by
+no more than its tokens as they stand: it is told of no rewind and of no end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Several
-from typing import Protocol
+from typing import Literal, Protocol
 
+from engine.schedule.sequence import Sequence
 
-class Context(Protocol):
-    """A stream's tokens. They change by more behind the last, and otherwise with their version."""
-
-    tokens: list[int]
-    tokens_version: int
+Kind = Literal["lookup", "model"]
 
 
 class Drafter(Protocol):
-    def propose(self, wanted: Several[tuple[Context, int]]) -> list[list[int]]:
-        """Of each context up to so many tokens that may come next, one behind the other. What it keeps of a
-        context it keeps for as long as there is the context."""
+    @property
+    def kind(self) -> Kind: ...
+
+    def propose(self, wanted: Several[tuple[Sequence, int]]) -> list[list[int]]:
+        """Of each stream up to so many tokens that may come next, one behind the other. It is asked in every
+        step, also where nobody wants any; whoever has a row in this step has it in flight."""
+
+    def seconds(self, rows: int) -> float:
+        """That a draft takes, where so many rows have one, before the step that computes it."""

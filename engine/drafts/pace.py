@@ -1,7 +1,7 @@
-"""The pace of drafting: how many drafts of a stream are worth computing, by how many were right lately and by
-what a token more costs a step.
+"""The pace of drafting: how many drafts of a stream are worth computing, by how many were right lately, by
+what a token more costs a step, and by what a draft takes to be found.
 
-Both are learnt from what was computed anyway. A draft is worth it where it brings more tokens a second, for
+All are learnt from what was computed anyway. A draft is worth it where it brings more tokens a second, for
 all rows of the step together: beside many rows a token more costs as much as a row of its own, and then none
 is.
 
@@ -83,10 +83,11 @@ class StepCost:
         return beside_tokens + self.of_token * tokens
 
 
-def worthwhile(chance: float, cost: Cost, *, rows: int, tokens: int) -> int:
+def worthwhile(chance: float, cost: Cost, *, rows: int, tokens: int, drafting_s: float = 0.0) -> int:
     """How many drafts of a row are worth computing, in a step that computes so many tokens for rows that
-    sample one each: as long as the next brings more for its time than all before."""
-    step, each = cost.of_step(tokens), cost.of_token
+    sample one each: as long as the next brings more for its time than all before. `drafting_s`: what each
+    takes to be found."""
+    step, each = cost.of_step(tokens), cost.of_token + drafting_s
     drafts, expected, next_right = 0, float(rows), chance
     while drafts < MOST and next_right * step > expected * each:
         expected += next_right

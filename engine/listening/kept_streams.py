@@ -1,7 +1,8 @@
 """The streams of a listening engine that may outlive their gateways: whose each is now, and its journal.
 
 One that has lost its gateway runs as far as its credit goes, and waits for another. One that has ended is
-kept for a while, for whoever missed the end. It knows gateways as owners alone. Pure: it is told the time.
+kept for a while, for whoever missed the end. Where all take too much, the tenant pays whose streams take
+most. It knows gateways as owners alone. Pure: it is told the time.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ G = TypeVar("G")
 
 
 class KeptStream(Generic[G]):
-    def __init__(self, journal: Journal, owner: G, number: int) -> None:
+    def __init__(self, journal: Journal, tenant: int, owner: G, number: int) -> None:
         self.journal = journal
+        self.tenant = tenant
+        self.bytes = 0  # as they were counted
         self.owner: G | None = owner
         self.number: int | None = number  # the engine's; None once it has ended
         self.until = 0.0  # for which it is kept, once it has
@@ -27,11 +30,21 @@ class KeptStream(Generic[G]):
         return self.owner is None
 
 
+class _Share(Generic[G]):
+    """What the streams of one tenant take, and what could go of it; the first that came comes first."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.ended: dict[bytes, KeptStream[G]] = {}
+        self.live: dict[bytes, KeptStream[G]] = {}  # of which there is a whole journal
+
+
 class KeptStreams(Generic[G]):
     def __init__(self) -> None:
         self._by_key: dict[bytes, KeptStream[G]] = {}
         self._ended: dict[bytes, None] = {}  # the first that has comes first
         self._bytes = 0
+        self._shares: dict[int, _Share[G]] = {}  # by tenant, of those that have any
 
     def begin(self, submit: api.Submit, keep: api.Keep, owner: G, number: int, now: float) -> KeptStream[G]:
         """A stream is submitted, or is again: then it has no record."""
@@ -40,11 +53,12 @@ class KeptStreams(Generic[G]):
         if kept is not None and again and not keep.record:
             kept.number = number
             self._ended.pop(keep.key, None)
+            self._settle(kept)
             return kept
         if kept is not None:
             self.drop(kept)
-        kept = self._by_key[keep.key] = KeptStream(Journal(submit, keep, now), owner, number)
-        self._bytes += kept.journal.bytes
+        kept = self._by_key[keep.key] = KeptStream(Journal(submit, keep, now), submit.tenant, owner, number)
+        self._settle(kept)
         self._make_room(now, kept)
         return kept
 
@@ -53,42 +67,65 @@ class KeptStreams(Generic[G]):
         return self._by_key.get(key)
 
     def note(self, kept: KeptStream[G], note: api.Note, now: float) -> None:
-        before = kept.journal.bytes
         kept.journal.note(note, now)
-        self._bytes += kept.journal.bytes - before
+        self._settle(kept)
         self._make_room(now, kept)
 
     def tell(self, kept: KeptStream[G], news: api.News, now: float) -> None:
-        before = kept.journal.bytes
         kept.journal.tell(news, now)
-        self._bytes += kept.journal.bytes - before
-        is_known = self._by_key.get(kept.journal.keep.key) is kept
-        if is_known and news.finish is not None and not news.finish.held:
+        if self._knows(kept) and news.finish is not None and not news.finish.held:
             kept.number, kept.until = None, now + limits.ENDED_S
             self._ended[kept.journal.keep.key] = None
+        self._settle(kept)
         self._make_room(now, kept)
 
     def drop(self, kept: KeptStream[G]) -> None:
         """Nobody can adopt it any more."""
-        key = kept.journal.keep.key
-        if self._by_key.get(key) is kept:
-            del self._by_key[key]
-            self._ended.pop(key, None)
-            self._bytes -= kept.journal.bytes
+        if self._knows(kept):
+            del self._by_key[kept.journal.keep.key]
+            self._ended.pop(kept.journal.keep.key, None)
             kept.journal.give_up()
+            self._settle(kept)
+
+    def _knows(self, kept: KeptStream[G]) -> bool:
+        """Whether it is the one of its name still."""
+        return self._by_key.get(kept.journal.keep.key) is kept
+
+    def _settle(self, kept: KeptStream[G]) -> None:
+        """Count what it takes now, and as what."""
+        key, known = kept.journal.keep.key, self._knows(kept)
+        before, kept.bytes = kept.bytes, kept.journal.bytes if known else 0
+        self._bytes += kept.bytes - before
+        share = self._shares.setdefault(kept.tenant, _Share())
+        share.bytes += kept.bytes - before
+        if known and key not in self._ended and kept.journal.whole:
+            share.live[key] = kept
+        elif share.live.get(key) is kept:
+            del share.live[key]
+        if known and key in self._ended:
+            share.ended[key] = kept
+        elif share.ended.get(key) is kept:
+            del share.ended[key]
+        if not share.bytes:
+            del self._shares[kept.tenant]
 
     def _make_room(self, now: float, kept: KeptStream[G]) -> None:
-        """Those go that have ended, the first before the last; where there is none, whoever asks for more
-        can be built no more."""
+        """Of the tenant that takes most those go that have ended, the first before the last; where there is
+        none, whoever asks for more, if it is one of its own, or else the first, can be built no more."""
         if self._bytes <= limits.JOURNALS_BYTES:
             return
         self._expire(now)
-        while self._bytes > limits.JOURNALS_BYTES and self._ended:
-            self.drop(self._by_key[next(iter(self._ended))])
-        if self._bytes > limits.JOURNALS_BYTES:
-            self._bytes -= kept.journal.bytes
-            kept.journal.give_up()
-            self._bytes += kept.journal.bytes
+        while self._bytes > limits.JOURNALS_BYTES:
+            shares = [share for share in self._shares.values() if share.ended or share.live]
+            if not shares:
+                return
+            most = max(shares, key=lambda share: share.bytes)
+            if most.ended:
+                self.drop(next(iter(most.ended.values())))
+                continue
+            given_up = most.live.get(kept.journal.keep.key) or next(iter(most.live.values()))
+            given_up.journal.give_up()
+            self._settle(given_up)
 
     def _expire(self, now: float) -> None:
         while self._ended and (first := self._by_key[next(iter(self._ended))]).until <= now:

@@ -9,58 +9,92 @@ It knows sequences, rows and what a step costs; where drafts come from is the bu
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
+from collections.abc import Sequence as Several
 from weakref import WeakKeyDictionary
 
-from engine.drafts.interface import Drafter
+from engine.drafts.interface import Drafter, Kind
 from engine.drafts.pace import Acceptance, Cost, StepCost, worthwhile
 from engine.schedule.batch import Batch, Row
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
+from engine.step.failed_attempts import clean_up
+
+log = logging.getLogger(__name__)
 
 
 class Drafting:
-    """Without a drafter there are no drafts."""
+    """Whom the first drafter has nothing for, the next is asked about; without one there are no drafts."""
 
-    def __init__(self, scheduler: Scheduler, drafter: Drafter | None, cost: Cost | None = None) -> None:
+    def __init__(
+        self, scheduler: Scheduler, drafters: Several[Drafter] = (), cost: Cost | None = None
+    ) -> None:
         self._scheduler = scheduler
-        self._drafter = drafter
+        self._drafters = list(drafters)
         self._cost = cost or StepCost()
-        self._streams = WeakKeyDictionary[Sequence, Acceptance]()
-        self.drafted_total = self.accepted_total = 0
+        self._acceptance = WeakKeyDictionary[Sequence, dict[Kind, Acceptance]]()
+        self._latest = WeakKeyDictionary[Sequence, Kind]()  # by whom its drafts in flight are
+        self.drafted, self.accepted = Counter[Kind](), Counter[Kind]()
 
     def extend(self, batch: Batch) -> None:
         """Have rows of a batch that was just planned compute what is worth it."""
-        if self._drafter is None:
-            return
+        for drafter in tuple(self._drafters):
+            wanted = self._wanted(drafter, batch)
+            spare = self._scheduler.step_tokens - sum(row.count for row in batch.rows)
+            for (row, _), drafts in zip(wanted, self._proposed(drafter, wanted), strict=True):
+                if drafts and spare:
+                    self._take(drafter.kind, row, drafts[:spare])
+                    spare -= len(row.drafts)
+
+    def _wanted(self, drafter: Drafter, batch: Batch) -> list[tuple[Row, int]]:
+        """Rows without drafts, and how many of this drafter's are worth it."""
         tokens = sum(row.count for row in batch.rows)
-        spare = self._scheduler.step_tokens - tokens
         sampling = sum(row.samples for row in batch.rows)
-        if spare < 1 or not worthwhile(1.0, self._cost, rows=sampling, tokens=tokens):
-            return
+        drafting_s = drafter.seconds(sampling)
+
+        def worth(chance: float) -> int:
+            return worthwhile(chance, self._cost, rows=sampling, tokens=tokens, drafting_s=drafting_s)
+
+        if tokens >= self._scheduler.step_tokens or not worth(1.0):
+            return []
         wanted: list[tuple[Row, int]] = []
         for row in batch.rows:
-            if row.samples and (may := row.sequence.most_drafts):
-                worth = worthwhile(self._of(row).chance, self._cost, rows=sampling, tokens=tokens)
-                if worth:
-                    wanted.append((row, min(worth, may)))
+            if row.samples and not row.drafts and (may := row.sequence.most_drafts):
+                acceptance = self._of(row.sequence, drafter.kind)
+                if most := worth(acceptance.chance):
+                    wanted.append((row, min(most, may)))
                 else:
-                    self._of(row).rest()
-        proposed = self._drafter.propose([(row.sequence, most) for row, most in wanted])
-        for (row, _), drafts in zip(wanted, proposed, strict=True):
-            if drafts and spare:
-                self._scheduler.draft(row, drafts[:spare])
-                spare -= len(row.drafts)
-                self.drafted_total += len(row.drafts)
-                if row.sequence.constraint is not None:
-                    row.sequence.constraint.expect(row.drafts)
+                    acceptance.rest()
+        return wanted
 
-    def _of(self, row: Row) -> Acceptance:
-        acceptance = self._streams.get(row.sequence)
-        if acceptance is None:
-            acceptance = self._streams[row.sequence] = Acceptance()
-        return acceptance
+    def _proposed(self, drafter: Drafter, wanted: list[tuple[Row, int]]) -> list[list[int]]:
+        """No stream ends by what was only to make it faster: a drafter that fails is not asked again."""
+        try:
+            return drafter.propose([(row.sequence, most) for row, most in wanted])
+        except Exception as error:
+            log.error("drafts by %s have failed, and there are no more of them", drafter.kind, exc_info=error)
+            clean_up(error)
+            self._drafters.remove(drafter)
+            return [[] for _ in wanted]
+
+    def _take(self, kind: Kind, row: Row, drafts: list[int]) -> None:
+        self._scheduler.draft(row, drafts)
+        self._latest[row.sequence] = kind
+        self.drafted[kind] += len(row.drafts)
+        if row.sequence.constraint is not None:
+            row.sequence.constraint.expect(row.drafts)
+
+    def _of(self, sequence: Sequence, kind: Kind) -> Acceptance:
+        of_kinds = self._acceptance.get(sequence)
+        if of_kinds is None:
+            of_kinds = self._acceptance[sequence] = {}
+        if kind not in of_kinds:
+            of_kinds[kind] = Acceptance()
+        return of_kinds[kind]
 
     def learn(self, row: Row) -> None:
         """It is known which of the row's drafts were right."""
-        self._of(row).learn(row.num_right, len(row.drafts))
-        self.accepted_total += row.num_right
+        kind = self._latest[row.sequence]
+        self._of(row.sequence, kind).learn(row.num_right, len(row.drafts))
+        self.accepted[kind] += row.num_right

@@ -69,9 +69,9 @@ class Fleet:
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}  # by whose they are
         self._first: asyncio.Future[api.Hello] | None = None
 
-    async def start(self) -> api.Hello | None:
+    async def start(self, *, waits: bool = True) -> api.Hello | None:
         """Whoever starts a server waits for the first engine, and hears why if one of ours cannot be; None
-        where nothing is to be loaded before somebody wants it."""
+        where nothing is to be loaded before somebody wants it. `waits`: also for others' engines."""
         self._first = asyncio.get_running_loop().create_future()
         for place in self._places:
             if not place.ours:
@@ -80,7 +80,7 @@ class Fleet:
             log.warning("no engine is named yet")
         self._own = self._own_models()
         if not self._own:
-            return await self._first
+            return await self._first if waits else None
         return await self._load()
 
     async def _load(self) -> api.Hello | None:

@@ -19,8 +19,17 @@ from realtime.fleet.fleet import PlaceError
 NAME = r"[\w.:-][\w.:/-]{0,127}"
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 FOREVER = "forever"
+MOST_REPLICAS, MOST_SCALED = 64, 1024
+FIRST_TOKEN_S = 1.0
 OWN = ("source", "aliases", "replicas", "keep_alive", "adapters")
 ADAPTERS_KEEP_ALIVE = "5m"
+
+
+class Scale(NamedTuple):
+    """How many engines a model may have while it is loaded, beyond those that it has from the start."""
+
+    most: int
+    first_token_s: float  # more of them come where a first token would wait for longer
 
 
 class ModelEntry(NamedTuple):
@@ -30,7 +39,8 @@ class ModelEntry(NamedTuple):
     options: ModelOptions  # that its engines are made by
     tool_format: str
     aliases: tuple[str, ...] = ()
-    replicas: int = 1
+    replicas: int = 1  # at least, where it has a scale
+    scale: Scale | None = None
     keep_alive_s: float | None = None  # None is for ever
     parent: str | None = None  # of an adapter, the model that it changes
 
@@ -98,11 +108,7 @@ class _Reader:
             isinstance(alias, str) and re.fullmatch(NAME, alias) for alias in aliases
         ):
             raise self._wrong(f"{key}.aliases", f"it is {aliases!r}; it must be a list of names")
-        replicas = table.get("replicas", 1)
-        if isinstance(replicas, bool) or not isinstance(replicas, int) or not 1 <= replicas <= 64:
-            raise self._wrong(
-                f"{key}.replicas", f"it is {replicas!r}; it must be a whole number from 1 to 64"
-            )
+        replicas, scale = self._replicas(f"{key}.replicas", table.get("replicas", 1))
         values, tool_format = self._values(key, table)
         return ModelEntry(
             name,
@@ -110,6 +116,7 @@ class _Reader:
             tool_format,
             tuple(aliases),
             replicas,
+            scale,
             self._keep_alive(f"{key}.keep_alive", table.get("keep_alive", FOREVER)),
         )
 
@@ -128,15 +135,44 @@ class _Reader:
                 raise self._wrong(f"{key}.{name}", f"it is {value!r}; it must be {row.right}") from None
         return values, values.pop("tool_format")
 
+    def _replicas(self, key: str, value: Any) -> tuple[int, Scale | None]:
+        if not isinstance(value, dict):
+            return self._count(key, value), None
+        if unknown := sorted(value.keys() - {"min", "max", "first_token"}):
+            raise self._wrong(
+                f"{key}.{unknown[0]}", "replicas have min, max and first_token, and no such key"
+            )
+        least = self._count(f"{key}.min", value.get("min", 1))
+        most = self._count(f"{key}.max", value.get("max"), most=MOST_SCALED)
+        if most < least:
+            raise self._wrong(f"{key}.max", f"it is {most}, which is less than min, {least}")
+        first_token_s = _seconds(value.get("first_token", FIRST_TOKEN_S))
+        if not first_token_s:
+            raise self._wrong(
+                f"{key}.first_token", f'it is {value["first_token"]!r}; it must be a time such as "1s" or 0.5'
+            )
+        return least, Scale(most, first_token_s)
+
+    def _count(self, key: str, value: Any, *, most: int = MOST_REPLICAS) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise self._wrong(key, f"it is {value!r}; it must be a whole number from 1 to {most}")
+        return value
+
     def _keep_alive(self, key: str, value: Any) -> float | None:
         if value == FOREVER:
             return None
-        told = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value))
-        if told is None or isinstance(value, bool):
+        seconds = _seconds(value)
+        if seconds is None:
             raise self._wrong(
                 key, f'it is {value!r}; it must be "{FOREVER}", or a time such as "5m", "90s" or 0'
             )
-        return float(told[1]) * UNITS[told[2]]
+        return seconds
 
     def _wrong(self, key: str, why: str) -> PlaceError:
         return PlaceError(f"the file {self._options.models}, {key}: {why}")
+
+
+def _seconds(value: Any) -> float | None:
+    """None where it is no time."""
+    told = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value))
+    return None if told is None or isinstance(value, bool) else float(told[1]) * UNITS[told[2]]

@@ -34,8 +34,19 @@ def at_start(options: Options, models: Sequence[ModelEntry]) -> list[EnginePlace
     """Those that there are to begin with, or while a model is loaded."""
     if options.fleet != "embedded":
         return listening(options)
+    check_unscaled(models)
     engines = sum(entry.replicas for entry in models)
     return [place for entry in models for place in _own_places(options, entry, engines)]
+
+
+def check_unscaled(models: Sequence[ModelEntry]) -> None:
+    """Of engines that a server runs itself there are as many as the file says."""
+    for entry in models:
+        if entry.scale is not None:
+            raise PlaceError(
+                f'"{entry.name}" is to have {entry.replicas} to {entry.scale.most} replicas, and only a fleet'
+                f" that Ray keeps has more or fewer by itself: say replicas = {entry.replicas}"
+            )
 
 
 def _own_places(options: Options, entry: ModelEntry, engines: int) -> Iterator[EnginePlace]:
@@ -116,6 +127,7 @@ def engine_options(options: ModelOptions) -> api.EngineOptions:
         attention=options.attention,
         exact=options.exact,
         drafts=options.drafts,
+        draft_model=options.draft_model,
         threads=options.threads,
         kv_tokens=options.kv_tokens,
         gpu_memory_fraction=options.gpu_memory_fraction,

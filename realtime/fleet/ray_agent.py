@@ -1,4 +1,5 @@
 """The process beside the gateway that asks Ray where engines are, and writes it into the file of addresses.
+It is told what streams need, and tells how the fleet is.
 
 The gateway is no driver of Ray's, which would end with it: it knows that process, and not Ray.
 """
@@ -7,24 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+import msgspec
 
 from engine.model.with_parent import with_this_process
 from realtime.backoff import Backoff
 from realtime.config import Options
 from realtime.fleet.fleet import PlaceError
 from realtime.fleet.places import NEEDS_RAY
+from realtime.hub.demand import Demand
+from realtime.hub.placement import Placement
+from realtime.pieces import Pieces
 
 log = logging.getLogger(__name__)
 
 AGENT = "keeper.agent"
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 10.0
+SAY_EVERY_S = 0.5
+MOST_OF_A_LINE = 16 << 20  # bytes: of a thousand machines it has some hundred thousand
 
 
 class RayAgent:
@@ -36,20 +45,27 @@ class RayAgent:
             file.touch()  # engines that were in it are tried, whether or not Ray can be asked
         except OSError as error:
             raise PlaceError(f"the file {file} cannot be written: {error.strerror}") from None
-        self._command = with_this_process(AGENT, ray, str(file))
+        self._command = with_this_process(AGENT, ray, str(file), secrets.token_hex(8))
 
-    async def keep_running(self) -> None:
+    async def keep_running(
+        self, look: Callable[[], Pieces[dict[str, Demand]]], receive: Callable[[Placement], None]
+    ) -> None:
+        """`look`: at what streams need."""
         backoff = Backoff(first_s=FIRST_WAIT_S, longest_s=LONGEST_WAIT_S)
         while True:
             process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL
+                *self._command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=MOST_OF_A_LINE
             )
+            assert process.stdin is not None
+            assert process.stdout is not None
             try:
-                assert process.stdout is not None
-                async for line in process.stdout:
-                    log.warning("%s", line.decode().strip())
-                    backoff.reset()
-                status = await process.wait()
+                async with asyncio.TaskGroup() as both:
+                    saying = both.create_task(_say(look, process.stdin))
+                    async for line in process.stdout:
+                        _hear(line, receive)
+                        backoff.reset()
+                    status = await process.wait()
+                    saying.cancel()
             finally:
                 if process.returncode is None:
                     process.kill()
@@ -58,6 +74,34 @@ class RayAgent:
                 "the process that asks Ray for engines has ended with status %d; it is started anew", status
             )
             await asyncio.sleep(backoff.next_s())
+
+
+async def _say(look: Callable[[], Pieces[dict[str, Demand]]], lines: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError):  # it has ended, and is started anew
+        while True:
+            lines.write(msgspec.json.encode(await _in_turns(look())) + b"\n")
+            await lines.drain()
+            await asyncio.sleep(SAY_EVERY_S)
+
+
+def _hear(line: bytes, receive: Callable[[Placement], None]) -> None:
+    try:
+        placement = msgspec.json.decode(line, type=Placement)
+    except msgspec.DecodeError:
+        log.warning("%s", line.decode().strip())
+    else:
+        receive(placement)
+
+
+async def _in_turns(work: Pieces[dict[str, Demand]]) -> dict[str, Demand]:
+    """Others have theirs in between."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            found: dict[str, Demand] = done.value
+            return found
+        await asyncio.sleep(0)
 
 
 @contextmanager

@@ -151,7 +151,7 @@ class Adoptions:
         self._observer.started(stream, origin, self._clock())
         if self._serving.engines.get(engine.number) is engine:
             engine.give(number, len(stream.context))
-            engine.progressed(number)
+            engine.progressed((number,))
         else:
             self._serving.lose(entry)
         self._live(entry, record.deadline - self._wall())

@@ -145,13 +145,22 @@ class EngineRecovery:
         self._moves.get(engine, Counter[int]()).pop(number, None)
         return self._passes(engine, number)
 
-    def progressed(self, engine: int, number: int, *, rests: bool = False) -> list[int]:
-        """A stream has moved on; returns those that its engine is given now. `rests`: it will not go on by
-        itself, and is not waited for."""
+    def trusts(self, engine: int) -> bool:
+        """Whether nobody is watched there, or has lost an engine: it need only be counted who moves on."""
+        return not (self._deaths or self.is_watched(engine))
+
+    def count(self, engine: int, numbers: Iterable[int]) -> None:
+        """These streams have moved on in an engine that is trusted."""
         moves = self._moves.get(engine)
         if moves is None:
             moves = self._moves[engine] = Counter()
-        moves[number] = moved = moves.get(number, 0) + 1
+        moves.update(numbers)
+
+    def progressed(self, engine: int, number: int, *, rests: bool = False) -> list[int]:
+        """A stream has moved on; returns those that its engine is given now. `rests`: it will not go on by
+        itself, and is not waited for."""
+        self.count(engine, (number,))
+        moved = self._moves[engine][number]
         last = self._deaths.get(number)
         if last is not None and moved > last.moves + FEW:
             del self._deaths[number]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from msgspec.structs import replace
@@ -110,7 +110,7 @@ class Hub:
         )
         take_news = self._keepers.take_news
         self._incoming = IncomingNews(
-            self._registry, self.serving, self._turns, observer, waking, take_news, *timing
+            self._registry, self.serving, self._quotas, self._turns, observer, waking, take_news, *timing
         )
         self._departures = Departures(
             self._registry,
@@ -180,8 +180,11 @@ class Hub:
     def take_events(self, stream: Stream) -> list[OutgoingEvent]:
         """What a stream has to say to its listener, who is ready for it. `flush` follows, once for all."""
         told = stream.take_events()
-        self._note_errors(told, self._subscriptions.listener_of(stream))
-        self._unsubscribe_if_done(stream)
+        for event in told:
+            if isinstance(event, protocol.Error):
+                self._note_error(event, self._subscriptions.listener_of(stream))
+        if stream.ended:
+            self._unsubscribe_if_done(stream)
         return told
 
     def acknowledge(self, stream: Stream, index: int, seq: int) -> None:
@@ -480,14 +483,14 @@ class Hub:
         listener.send_refusal(refusal, frame.request_id, frame.ref)
 
     def _send_reply(self, listener: Listener, event: Reply) -> None:
-        self._note_errors([event], listener)
+        if isinstance(event, protocol.Error):
+            self._note_error(event, listener)
         listener.send_reply(event)
 
-    def _note_errors(self, told: Sequence[OutgoingEvent], listener: Listener | None) -> None:
+    def _note_error(self, error: protocol.Error, listener: Listener | None) -> None:
         """What could be refused only when its turn came is told among the stream's own events."""
-        for event in told:
-            if isinstance(event, protocol.Error) and listener is not None:
-                self._observer.refused(event.code, listener.caller)
+        if listener is not None:
+            self._observer.refused(error.code, listener.caller)
 
     def _refuse_steering(self, key: StreamKey, frame: StreamFrame) -> None:
         if not self._registry.has_ended(key):

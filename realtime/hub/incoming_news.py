@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
+
+from msgspec.structs import replace
 
 from engine import api
 from realtime.hub.decoded_turns import DecodedTurns
@@ -21,9 +24,10 @@ from realtime.hub.registry import LiveStream, StreamRegistry, Timer
 from realtime.hub.serving import Serving
 from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.told import Released
-from realtime.hub.waking import Wake, Waking
+from realtime.hub.waking import Waking
 from realtime.stream.pending_commands import PendingCommand
-from realtime.tenants.quota import StreamQuota
+from realtime.stream.stream import Stream
+from realtime.tenants.quota import Quotas
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +42,7 @@ class IncomingNews:
         self,
         registry: StreamRegistry,
         serving: Serving,
+        quotas: Quotas,
         turns: DecodedTurns,
         observer: Observer,
         waking: Waking,
@@ -50,6 +55,7 @@ class IncomingNews:
         self._take_elsewhere = take_elsewhere
         self._registry = registry
         self._serving = serving
+        self._quotas = quotas
         self._turns = turns
         self._observer = observer
         self._clock = clock
@@ -85,16 +91,32 @@ class IncomingNews:
         news, entry = one.news, self._registry.by_number(one.news.stream)
         if entry is not None and entry.stream.reading:
             return NEWS_A_TURN
-        if entry is None or entry.stream.context.guards is None:
-            tokens = len(news.tokens) + sum(map(_read, news.changes))
-        else:  # what guards have to read again is more of it, and nothing behind it is in the same turn
-            tokens = NEWS_A_TURN if news.changes else GUARDED_TOKEN * len(news.tokens)
-        return max(1, tokens, FINAL_NEWS if news.finish is not None else 0)
+        tokens = len(news.tokens)
+        if entry is not None and entry.stream.context.guards is not None:
+            # What they have to read again is more of it, and nothing behind it is in the same turn.
+            tokens = NEWS_A_TURN if news.changes else GUARDED_TOKEN * tokens
+        elif news.changes:
+            tokens += sum(map(_read, news.changes))
+        return max(tokens, FINAL_NEWS if news.finish is not None else 1)
 
     def _take_in(self, some: list[StreamNews]) -> None:
+        computed, moved = defaultdict[str, int](int), defaultdict[ServingEngine, list[Stream]](list)
         with self._waking() as wake:
             for one in some:
-                self._take_in_one(one, wake)
+                entry = self._take_in_one(one)
+                if entry is None:
+                    continue
+                news = one.news
+                computed[entry.key.tenant] += len(news.tokens)
+                if news.changes:
+                    computed[entry.key.tenant] += sum(map(_computed, news.changes))
+                if news.tokens or news.changes:
+                    moved[one.step.engine].append(entry.stream)
+                wake(entry.stream)
+            for tenant, tokens in computed.items():
+                self._quotas.count(tenant, tokens)
+            for engine, streams in moved.items():
+                self._serving.of_engine(engine.number).progressed(engine, streams)
 
     def _step_told(self, step: StepNews) -> None:
         if not (step.output.stats.prefill_rows and step.output.stats.ready):
@@ -102,22 +124,36 @@ class IncomingNews:
             self._serving.flush()
         self._observer.delivered(step.engine.number, step.output)
 
-    def _take_in_one(self, one: StreamNews, wake: Wake) -> None:
-        news, engine, output, now = one.news, one.step.engine, one.step.output, one.step.at
+    def _take_in_one(self, one: StreamNews) -> LiveStream | None:
+        """Returns whose they were, if they are taken in."""
+        news, engine = one.news, one.step.engine
         entry = self._registry.by_number(news.stream)
         if entry is None or entry.engine is not engine:
             self._take_of_nobody(engine, news)
-            return
+            return None
         stream = entry.stream
-        if stream.reading and news != api.News(news.stream):  # a fork: it reads first what it begins with
+        reads = stream.reading
+        if reads and news != api.News(news.stream):  # a fork: it reads first what it begins with
             self._lines.more(one)
             self._read_on(one)
-            return
+            return None
         entry.hear(news, again=one.is_more)
-        _count(entry.quota, news)
-        effective = self._receive(entry, news, now)
-        for pending in effective:
-            steps = max(0, output.step - pending.step)  # an end that was on its way answers a later cancel
+        steers = news.changes or news.early or news.finish is not None or news.admitted is not None
+        if steers or reads or stream.context.guards is not None:
+            self._take_in_more(entry, one)
+        else:
+            self._tell(entry, news, one.step.at)
+        return entry
+
+    def _take_in_more(self, entry: LiveStream, one: StreamNews) -> None:
+        """What may be more than that it has more tokens."""
+        stream, news, now = entry.stream, one.news, one.step.at
+        if news.admitted is not None:
+            entry.quota.prefill_begun()
+        for pending in self._receive(entry, news, now):
+            steps = max(
+                0, one.step.output.step - pending.step
+            )  # an end that was on its way answers a later cancel
             self._observer.steered(stream, pending.kind, steps, now - pending.received_s)
         for turn in stream.take_decoded_turns():
             self._turns.add(entry.key.tenant, stream.model.name, turn, now)
@@ -128,12 +164,8 @@ class IncomingNews:
             self._read_on(one)
         elif entry.reads_for:
             entry.reads_for = []
-        wake(stream)
-        submission = self._serving.of_engine(engine.number)
-        if news.tokens or news.changes:
-            submission.progressed(engine, stream)
-        elif news.admitted is not None and stream.out_of_credit:
-            submission.preparing(engine, stream.number)
+        if news.admitted is not None and not (news.tokens or news.changes) and stream.out_of_credit:
+            self._serving.of_engine(one.step.engine.number).preparing(one.step.engine, stream.number)
 
     def _take_of_nobody(self, engine: ServingEngine, news: api.News) -> None:
         if not self._take_elsewhere(engine, news):
@@ -141,7 +173,7 @@ class IncomingNews:
 
     def _read_on(self, one: StreamNews) -> None:
         """With its next news, be they none."""
-        self._lines.more(one._replace(news=api.News(one.news.stream), is_more=True))
+        self._lines.more(replace(one, news=api.News(one.news.stream), is_more=True))
 
     def _receive(self, entry: LiveStream, news: api.News, now: float) -> list[PendingCommand]:
         """Whoever asked for what takes effect in it pays, also where it is read long after."""
@@ -179,16 +211,6 @@ class IncomingNews:
         entry.note(Released())
         entry.released = True
         self._serving.flush()
-
-
-def _count(quota: StreamQuota, news: api.News) -> None:
-    if news.admitted is not None:
-        quota.prefill_begun()
-    tokens = len(news.tokens)
-    if news.changes:
-        tokens += sum(map(_computed, news.changes))
-    if tokens:
-        quota.count(tokens)
 
 
 def _computed(change: api.AnyChange) -> int:

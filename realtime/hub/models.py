@@ -20,8 +20,11 @@ LoadState = Literal["cold", "loading", "ready", "unloading"]
 class Keeper(Protocol):
     """Who loads a model when somebody wants it, and unloads it when nobody does."""
 
-    state: LoadState
-    pinned: bool
+    @property
+    def state(self) -> LoadState: ...
+
+    @property
+    def pinned(self) -> bool: ...
 
     @property
     def awaited(self) -> bool:

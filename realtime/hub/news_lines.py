@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,7 +29,7 @@ class StepNews(Struct, eq=False):
     left: int = 0
 
 
-class StreamNews(NamedTuple):
+class StreamNews(Struct, eq=False):
     """What a step did to a stream."""
 
     step: StepNews
@@ -78,7 +77,7 @@ class NewsLines:
 
     def more(self, one: StreamNews) -> None:
         """More of what is being taken in, before all that comes behind it. Its step is not waited for."""
-        self._stand(one.news.stream).first(one._replace(step=replace(one.step, left=1)))
+        self._stand(one.news.stream).first(replace(one, step=replace(one.step, left=1)))
 
     def finish(self) -> None:
         """Take in all that waits now."""

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from engine import api
 from midstream.protocol import GuardAction
+from realtime.hub.placement import Placement
 from realtime.stream.stream import Stream
 
 Route = Literal["websocket", "http"]
@@ -62,6 +63,9 @@ class Observer:
     def engine_lost(self, engine: int, *, dismissed: bool = False) -> None:
         """`dismissed`: it was wanted no more, and none is to take its place."""
 
+    def placed(self, placement: Placement) -> None:
+        """So the fleet is now, where it is on many machines."""
+
     def started(self, stream: Stream, origin: StreamOrigin, now: float) -> None: ...
 
     def stepped(self, engine: int, output: api.StepOutput, now: float) -> None:
@@ -109,6 +113,10 @@ class Observers(Observer):
     def engine_lost(self, engine: int, *, dismissed: bool = False) -> None:
         for observer in self._observers:
             observer.engine_lost(engine, dismissed=dismissed)
+
+    def placed(self, placement: Placement) -> None:
+        for observer in self._observers:
+            observer.placed(placement)
 
     def started(self, stream: Stream, origin: StreamOrigin, now: float) -> None:
         for observer in self._observers:

@@ -66,6 +66,11 @@ class Serving:
         return known.served is not None and (known.awaited or self.of_model(known.name).takes_starts)
 
     @property
+    def entries(self) -> list[LiveStream]:
+        """All streams, and who computes each."""
+        return list(self._registry.entries)
+
+    @property
     def catalog(self) -> list[CatalogModel]:
         """The models, as they are told of."""
         return [self._told(known) for known in self._models]

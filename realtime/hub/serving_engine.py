@@ -65,6 +65,15 @@ class ServingEngine:
         return len(self._streams) > len(self._contexts)
 
     @property
+    def token_s(self) -> float:
+        """That it takes to compute a token of a context."""
+        return self._pace.token_s
+
+    def is_yet_to_compute(self, number: int) -> bool:
+        """The stream's context."""
+        return number in self._contexts
+
+    @property
     def fingerprint(self) -> str:
         return self.model.fingerprint or ""
 
@@ -92,13 +101,14 @@ class ServingEngine:
         self._waiting_tokens += tokens - self._contexts.get(number, 0)
         self._contexts[number] = tokens
 
-    def progressed(self, number: int) -> None:
-        """It has computed the stream's context, or need not."""
-        self._waiting_tokens -= self._contexts.pop(number, 0)
+    def progressed(self, numbers: Iterable[int]) -> None:
+        """It has computed these streams' contexts, or need not."""
+        if self._contexts:
+            self._waiting_tokens -= sum(self._contexts.pop(number, 0) for number in numbers)
 
     def take(self, number: int) -> None:
         """It need not know the stream any more."""
-        self.progressed(number)
+        self.progressed((number,))
         self._streams.discard(number)
 
     def missed(self, number: int, then: api.AnyCommand) -> None:

@@ -193,11 +193,17 @@ class Submission:
             engine.take(number)
             self._clear(engine, given)
 
-    def progressed(self, engine: ServingEngine, stream: Stream) -> None:
-        """A stream has moved on."""
-        engine.progressed(stream.number)
-        rests = self._recovery.is_watched(engine.number) and not stream.wants_tokens
-        self._clear(engine, self._recovery.progressed(engine.number, stream.number, rests=rests))
+    def progressed(self, engine: ServingEngine, streams: Iterable[Stream]) -> None:
+        """These have moved on. Who has ended since is known no more."""
+        live = [stream for stream in streams if not stream.ended]
+        numbers = [stream.number for stream in live]
+        engine.progressed(numbers)
+        if self._recovery.trusts(engine.number):
+            self._recovery.count(engine.number, numbers)
+            return
+        for stream in live:
+            rests = self._recovery.is_watched(engine.number) and not stream.wants_tokens
+            self._clear(engine, self._recovery.progressed(engine.number, stream.number, rests=rests))
 
     def preparing(self, engine: ServingEngine, number: int) -> None:
         """The engine has begun with a stream that has no credit: it will hear no token of it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from realtime.hub.listener import Listener
 from realtime.hub.subscriptions import Subscriptions
@@ -32,12 +33,12 @@ class Waking:
     @contextmanager
     def __call__(self) -> Iterator[Wake]:
         woken: dict[Listener, None] = {}
-        yield lambda stream: self._wake(stream, woken)
+        yield partial(self._wake, woken)
         for listener in woken:
             listener.flush()
         self._flush()
 
-    def _wake(self, stream: Stream, woken: dict[Listener, None]) -> None:
+    def _wake(self, woken: dict[Listener, None], stream: Stream) -> None:
         listener = self._subscriptions.listener_of(stream)
         if listener is not None and stream.outbox.waiting:
             listener.wake(stream)

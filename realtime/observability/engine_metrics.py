@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import chain
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -17,13 +18,22 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 # Totals that an engine counts from its own start on: what each is called, and what it says.
 _TOTALS = {
     "tokens_total": ("midstream_tokens", "Tokens decoded by the engine"),
-    "drafted_total": ("midstream_drafted_tokens", "Tokens computed before it was known whether they come"),
-    "accepted_total": ("midstream_accepted_drafts", "Drafts that came: each spared its stream a step"),
     "evictions_total": ("midstream_kv_evictions", "Idle sequences evicted"),
     "preemptions_total": ("midstream_preemptions", "Running sequences preempted"),
     "credit_stalls_total": (
         "scheduler_credit_stalls",
         "Times that a stream left the batch for want of credit",
+    ),
+}
+# Of drafts: the total of all, and that of the draft model's.
+_DRAFTS = {
+    ("drafted_total", "model_drafted_total"): (
+        "midstream_drafted_tokens",
+        "Tokens computed before it was known whether they come",
+    ),
+    ("accepted_total", "model_accepted_total"): (
+        "midstream_accepted_drafts",
+        "Drafts that came: each spared its stream a step",
     ),
 }
 
@@ -60,7 +70,7 @@ class EngineMetrics:
         self._restarts += not dismissed
         stats = self._stats.pop(engine)
         self._models.pop(engine, None)
-        for name in _TOTALS:
+        for name in (*_TOTALS, *chain(*_DRAFTS)):
             self._before[name] += getattr(stats, name)
 
     def families(self) -> Iterable[Metric]:
@@ -68,8 +78,8 @@ class EngineMetrics:
         yield self._batches.family()
         yield self._tokens()
         for field, (name, help_) in _TOTALS.items():
-            total = self._before[field] + self._sum(field)
-            yield CounterMetricFamily(name, help_, value=total)
+            yield CounterMetricFamily(name, help_, value=self._total(field))
+        yield from self._drafts()
         yield CounterMetricFamily(
             "midstream_engine_restarts",
             "Times that an engine that served has died or left by itself",
@@ -88,6 +98,16 @@ class EngineMetrics:
             value=self._sum("grammar_states"),
         )
         yield self._info()
+
+    def _total(self, field: str) -> int:
+        return self._before[field] + self._sum(field)
+
+    def _drafts(self) -> Iterable[Metric]:
+        for (every, by_model), (name, help_) in _DRAFTS.items():
+            drafts = CounterMetricFamily(name, help_, labels=["kind"])
+            drafts.add_metric(["lookup"], self._total(every) - self._total(by_model))
+            drafts.add_metric(["model"], self._total(by_model))
+            yield drafts
 
     def _tokens(self) -> Metric:
         about = "Tokens that went through the model, drafts left out"

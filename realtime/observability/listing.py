@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from engine import api
 from midstream.protocol import PauseReason
 from realtime.hub.observers import Observer, Route, StreamOrigin
+from realtime.hub.placement import Placement
 from realtime.pieces import Pieces, batches
 from realtime.stream.states import State
 from realtime.stream.stream import Stream
@@ -56,6 +57,7 @@ class Totals(Struct):
     kv_used_tokens: int
     kv_cached_tokens: int
     kv_free_tokens: int
+    fleet: Placement | None  # where it is on many machines
 
 
 class Listing(Struct):
@@ -120,6 +122,7 @@ class ListingObserver(Observer):
         self._stats: dict[int, api.Stats] = {}  # of engines that serve: those of the last step
         self._rate = TokenRate(clock())
         self._noted = clock()
+        self._placement: Placement | None = None
 
     # -- told by the hub and the supervisor ------------------------------------------------------
 
@@ -130,6 +133,9 @@ class ListingObserver(Observer):
 
     def engine_lost(self, engine: int, *, dismissed: bool = False) -> None:
         del self._stats[engine], self._kv_tokens[engine]
+
+    def placed(self, placement: Placement) -> None:
+        self._placement = placement
 
     def started(self, stream: Stream, origin: StreamOrigin, now: float) -> None:
         self._tracked[stream.number] = TrackedStream(stream, origin, now, TokenRate(now))
@@ -192,6 +198,7 @@ class ListingObserver(Observer):
             kv_used_tokens=used,
             kv_cached_tokens=cached,
             kv_free_tokens=free,
+            fleet=self._placement,
         )
 
     def _tokens(self, blocks: str) -> int:

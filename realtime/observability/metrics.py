@@ -26,6 +26,8 @@ from realtime.hub.observers import (
     RetryReason,
     StreamOrigin,
 )
+from realtime.hub.placement import Placement
+from realtime.observability import fleet_metrics
 from realtime.observability.engine_metrics import EngineMetrics
 from realtime.observability.histograms import Histogram
 from realtime.observability.latency import LatencyMetrics
@@ -58,6 +60,7 @@ class Metrics(Observer):
         self._times = LatencyMetrics()
         self._engine = EngineMetrics()
         self._usage = TenantUsage()
+        self._placement: Placement | None = None  # where the fleet is on many machines
         self._steps = Histogram(
             "midstream_control_steps", "Steps from a control frame's arrival to its effect", _FEW, ("frame",)
         )
@@ -89,6 +92,9 @@ class Metrics(Observer):
     def engine_lost(self, engine: int, *, dismissed: bool = False) -> None:
         self._engine.engine_lost(engine, dismissed=dismissed)
         self._times.engine_lost(engine)
+
+    def placed(self, placement: Placement) -> None:
+        self._placement = placement
 
     def started(self, stream: Stream, origin: StreamOrigin, now: float) -> None:
         self._live[stream.number] = stream, origin
@@ -155,6 +161,8 @@ class Metrics(Observer):
         yield from self._times.families()
         yield from self._engine.families()
         yield from self._usage.families(decoded)
+        if self._placement is not None:
+            yield from fleet_metrics.families(self._placement)
         yield from (histogram.family() for histogram in (self._steps, self._seconds, self._lag))
         yield CounterMetricFamily(
             "midstream_tokens_discarded",

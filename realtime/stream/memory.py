@@ -47,7 +47,12 @@ class MemoryAccount:
 
     @property
     def full(self) -> bool:
-        return self.over_limit or (self._whole is not None and self._whole.full)
+        account: MemoryAccount | None = self
+        while account is not None:
+            if account.held >= account.limit:
+                return True
+            account = account._whole
+        return False
 
     @property
     def over_limit(self) -> bool:

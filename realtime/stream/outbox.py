@@ -11,7 +11,7 @@ carries.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from msgspec import Struct
@@ -90,6 +90,11 @@ class Outbox:
         return bool(self._waiting or self._replay)
 
     @property
+    def has_one_token(self) -> bool:
+        """Whether that is all that waits."""
+        return len(self._waiting) == self._waiting_tokens == 1
+
+    @property
     def known(self) -> int:
         """Output tokens that were given out, or wait for it."""
         return self.sent + self._waiting_tokens
@@ -156,10 +161,12 @@ class Outbox:
         self._waiting.extend(reversed(passed))
         self.sent = min(self.sent, index)
 
-    def _wait(self, items: deque[Item]) -> None:
-        self._waiting = items
-        self._waiting_bytes = sum(map(_bytes, items)) if items else 0
-        self._waiting_tokens = sum(map(_is_token, items)) if items else 0
+    def _keep(self, stuck: Iterable[PendingToken]) -> None:
+        """Of all that waited, these wait on."""
+        self._waiting.clear()
+        self._waiting_bytes = self._waiting_tokens = 0
+        for pending in stuck:
+            self.put(pending)
 
     @property
     def unread_bytes(self) -> int:
@@ -280,14 +287,14 @@ class Outbox:
 
     def take(self) -> list[OutgoingEvent]:
         """Everything that may go out now. What is no token passes those that wait for credit."""
-        if not self._replay and (not self._waiting or self._must_wait()):
+        if not self._replay and (not self._waiting or (len(self._waiting) > 1 and self._must_wait())):
             return []
         events, self._replay, self._replay_bytes = self._replay, [], 0
         kept: deque[PendingToken] = deque()
         ready: list[PendingToken] = []
         for item in self._waiting:
             if isinstance(item, PendingToken):
-                (ready if self._may_be_sent(item) and not kept else kept).append(item)
+                (kept if kept or not self._may_be_sent(item) else ready).append(item)
             else:
                 self._send_tokens(events, ready)
                 ready = []
@@ -296,9 +303,9 @@ class Outbox:
                     ready.append(kept.popleft())
         if ready:
             whole = self._whole_intervals(len(ready), ready[-1].index + 1)
-            self._send_tokens(events, ready[:whole])
             kept.extendleft(reversed(ready[whole:]))
-        self._wait(deque(kept))
+            self._send_tokens(events, ready[:whole])
+        self._keep(kept)
         return events
 
     def _must_wait(self) -> bool:
@@ -325,19 +332,22 @@ class Outbox:
     def _send_tokens(self, events: list[OutgoingEvent], batch: list[PendingToken]) -> None:
         """As one event; as several where something else is known with the tokens, or where some have a log
         probability and some have none."""
-        piece: list[PendingToken] = []
-        for pending in batch:
-            if piece and not _go_together(piece[0], pending):
-                self._send_piece(events, piece)
-                piece = []
-            piece.append(pending)
-        if piece:
-            self._send_piece(events, piece)
+        begin = 0
+        for at in range(1, len(batch)):
+            if not _go_together(batch[begin], batch[at]):
+                self._send_piece(events, batch[begin:at])
+                begin = at
+        if batch:
+            self._send_piece(events, batch[begin:])
 
     def _send_piece(self, events: list[OutgoingEvent], batch: list[PendingToken]) -> None:
         first = batch[0]
-        tokens = [pending.token for pending in batch if pending.token is not None]
-        count, delta = len(tokens), "".join([pending.delta for pending in batch])
+        tokens, delta = list[int](), ""
+        for pending in batch:
+            delta += pending.delta
+            if pending.token is not None:
+                tokens.append(pending.token)
+        count = len(tokens)
         event = Token(request_id=self.request_id, index=first.index, count=count, delta=delta)
         if self.shows_tokens:
             event.tokens = tokens
@@ -363,7 +373,7 @@ class Outbox:
         self._send(events, event)
 
     def _send(self, events: list[OutgoingEvent], event: StreamEvent | Error) -> None:
-        if isinstance(event, StreamEvent):  # an error answers a frame: it is no part of the stream's history
+        if not isinstance(event, Error):  # which answers a frame: it is no part of the stream's history
             event.seq = self.seq
             self.seq += 1
             self._remember(event)

@@ -133,8 +133,8 @@ class PendingCommands:
     @property
     def to_make(self) -> PendingCommand | None:
         """The first, where it is no command yet."""
-        first = self._pending[0] if self._pending else None
-        return first if first is not None and first.command is None else None
+        pending = self._pending
+        return pending[0] if pending and pending[0].command is None else None
 
     def make(self, command: api.AnyCommand) -> None:
         """The first comes to this."""

@@ -65,6 +65,7 @@ from realtime.tools.parts import Lengths
 GRACE_MS = 30_000  # that a stream waits for somebody to attach
 STREAM_BYTES = 4096  # as measured
 LEAST_HISTORY_BYTES = 4 << 10  # of events that nobody is known to have read, where the account is full
+WEIGHED_EVERY = 8  # events that are given out, one token each: about what was promised for them
 UNREAD_LIMIT = 512 << 10  # bytes that may wait to be given out before nothing more may be asked for
 GUARDED_AHEAD = 32  # tokens that are decoded, at most, before guards have read those that were
 HOLDING: tuple[PauseReason, ...] = ("client", "detached", "tool_call", "guard")  # does not pass by itself
@@ -104,6 +105,7 @@ class Stream:
             start.request_id, self.credit, interval=start.stream_interval, tokens=start.return_tokens
         )
         self._memory = Holding(memory)
+        self._weighed_seq = 0  # of the next event when it was last looked at what it holds
         self._cached_tokens = 0
         self._forced_tokens = 0
         self.model = model
@@ -165,7 +167,7 @@ class Stream:
     @property
     def state(self) -> State:
         """What is seen of it from outside; `realtime.stream.states` says which state may follow which."""
-        if self.ended:
+        if self.final is not None:
             return "finished"
         if self._paused:
             return "paused"
@@ -269,12 +271,12 @@ class Stream:
 
     def take_events(self) -> list[OutgoingEvent]:
         """Everything that may go out now."""
-        events = self.outbox.take()
-        if self.outbox.history_bytes > LEAST_HISTORY_BYTES and self._memory.account.full:
-            self.outbox.shorten_history(LEAST_HISTORY_BYTES)
-        if not self.ended:
+        outbox = self.outbox
+        events = outbox.take()
+        if self.final is None:
             self._send_grant()
-        self._update_memory()
+        if self.final is not None or outbox.waiting or outbox.seq >= self._weighed_seq + WEIGHED_EVERY:
+            self._update_memory()
         return events
 
     def _grantable(self) -> int:
@@ -357,6 +359,9 @@ class Stream:
     # -- memory ----------------------------------------------------------------------------------
 
     def _update_memory(self) -> None:
+        self._weighed_seq = self.outbox.seq
+        if self.outbox.history_bytes > LEAST_HISTORY_BYTES and self._memory.account.full:
+            self.outbox.shorten_history(LEAST_HISTORY_BYTES)
         promised = self._promised
         self._memory.update(self.bytes, promised * self._token_bytes if promised > 0 else 0)
 
@@ -740,14 +745,17 @@ class Stream:
         effective = self._receive_news(news, now)
         if self._commands.waiting:
             self._make_commands()
-        self._close_reasoning()
+        if self.output.spans is not None:
+            self._close_reasoning()
         if self.context.guards is not None:
             self._send_grant()
-        self._update_memory()
+        if news.changes or not (news.tokens and self.outbox.has_one_token):
+            self._update_memory()  # else it weighs about what was promised for it
         return effective
 
     def _receive_news(self, news: api.News, now: float) -> list[PendingCommand]:
-        self._read_on()
+        if self.output.spans is not None or self.context.guards is not None:
+            self._read_on()
         self.decoded += len(news.tokens)
         if self.concluded:  # before the engine heard that a stop string was met
             return []
@@ -928,8 +936,11 @@ class Stream:
         """Whether it has not read all of what was injected, or of what it is to amend, or its guards of what
         stands: with its next news, of whatever, it reads on."""
         spans, guards = self.output.spans, self.context.guards
-        unread = (spans is not None and spans.reading) or (guards is not None and guards.reading)
-        return self.to_make is not None or unread
+        return (
+            (spans is not None and spans.reading)
+            or (guards is not None and guards.reading)
+            or self._commands.to_make is not None
+        )
 
     def _read_on(self) -> None:
         if self.context.guards is not None and self.context.guards.reading:
@@ -993,7 +1004,8 @@ class Stream:
     def _withholds(self) -> bool:
         """Whether what is decoded is told to nobody, and counts for nothing: it will be void. Who has guards
         hears of nothing that they would take back."""
-        return self._commands.goes_back and (self.context.guards is not None or self._commands.has_verdict)
+        commands = self._commands
+        return commands.goes_back and (self.context.guards is not None or commands.has_verdict)
 
     def _forget_withheld(self, known: int) -> None:
         """What was to take back what is withheld is refused. The engine knows so many output tokens, and

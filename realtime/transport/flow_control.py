@@ -107,7 +107,7 @@ class SendBuffer:
 
     @property
     def writable(self) -> bool:
-        return self._released.is_set() and not self._ended
+        return self._deadline is None and not self._ended
 
     def write(self, data: bytes) -> None:
         self._written += len(data)

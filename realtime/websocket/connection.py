@@ -138,7 +138,7 @@ class Connection:
         self.owe = work.owe
         peer.paid_by(work)
         peer.on_pong = self._receive_pong
-        peer.on_writable = self.flush
+        peer.on_writable = self._write_more
 
     # -- from the peer ---------------------------------------------------------------------------
 
@@ -262,8 +262,9 @@ class Connection:
     # -- to the peer -----------------------------------------------------------------------------
 
     def wake(self, stream: Stream) -> None:
-        self._live.add(stream)
-        self._starting.discard(stream.request_id)
+        if stream not in self._live:
+            self._live.add(stream)
+            self._starting.discard(stream.request_id)
         self._woken[stream] = None
 
     @property
@@ -296,48 +297,43 @@ class Connection:
     def flush(self) -> None:
         """Give the peer all that it is ready for, in one write; where that is much, in several, and others
         have their turn in between."""
-        if self._next_piece is None:
-            self._write_piece()
-
-    def _write_piece(self) -> None:
-        self._next_piece = None
-        if self.gone or not (self._replies or self._woken) or not self._peer.writable:
+        if self._next_piece is not None or self.gone or not self._peer.writable:
             return
         messages, self._replies, self._reply_bytes = self._replies, [], 0
-        messages += self._take_events()
-        ping = self._read_acks.due()
-        if messages:
-            self._peer.write(messages, text=self._codec.text, ping=ping)
-        self._hub.flush()
-        if self._woken:
-            self._next_piece = asyncio.get_running_loop().call_soon(self._write_piece)
-
-    def _take_events(self) -> list[bytes]:
-        """Of as many streams as there is time for."""
-        messages: list[bytes] = []
-        until_s = time.monotonic() + TURN_S
-        for stream in list(self._woken):
+        until_s = 0.0
+        while self._woken and (not until_s or time.monotonic() < until_s):
+            until_s = until_s or time.monotonic() + TURN_S
+            stream = next(iter(self._woken))
             del self._woken[stream]
-            messages += self._events_of(stream)
-            if time.monotonic() >= until_s:
-                break
-        return messages
+            self._take_events(stream, messages)
+        if messages:
+            self._peer.write(messages, text=self._codec.text, ping=self._read_acks.due())
+        if self._woken:
+            self._next_piece = asyncio.get_running_loop().call_soon(self._write_next_piece)
 
-    def _events_of(self, stream: Stream) -> list[bytes]:
-        events = self._hub.take_events(stream)
-        tokens = 0
-        for event in events:
+    def _write_next_piece(self) -> None:
+        self._next_piece = None
+        self._write_more()
+
+    def _write_more(self) -> None:
+        """It is ready for more, and no news are being told that engines would hear of anyway."""
+        self.flush()
+        self._hub.flush()
+
+    def _take_events(self, stream: Stream, messages: list[bytes]) -> None:
+        tokens, encode = 0, self._codec.encode
+        for event in self._hub.take_events(stream):
             if isinstance(event, protocol.Token):
                 tokens += event.count
             elif isinstance(event, protocol.Attached):
                 self._read_acks.ask(stream)
+            messages.append(encode(event))
         if tokens:
             self._read_acks.sent(stream, tokens)
         if stream.ended:
             self._live.discard(stream)
             if stream.all_delivered:
                 self._read_acks.forget(stream)
-        return [self._codec.encode(event) for event in events]
 
     def _send(self, event: Event) -> None:
         self._replies.append(self._codec.encode(event))

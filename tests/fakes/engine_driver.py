@@ -202,10 +202,10 @@ def _assembled(
         slots=SLOTS,
         overlap=limits.overlap,
         copier=copier,
-        idle_memory=idle_memory,
+        idle_memory=[] if idle_memory is None else [idle_memory],
         retry=limits.retry,
         vocabulary=vocabulary,
-        drafting=Drafting(scheduler, Lookup(least=2), Free()) if limits.drafts else None,
+        drafting=Drafting(scheduler, [Lookup(least=2)], Free()) if limits.drafts else None,
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from keeper.plan import Kept, Need, Plan
+from keeper.gateways import Said
+from keeper.plan import Kept, Machine, Need, Plan
 
 
 class KeptEngines:
@@ -12,6 +13,7 @@ class KeptEngines:
         self.started: dict[str, list[str]] = {}  # with which arguments
         self.done: list[str] = []
         self.fails = ""  # what new engines say
+        self.gateways: dict[str, Said] = {}  # what each has said
         self._room = room
         self._plan: Plan | None = None
 
@@ -46,3 +48,19 @@ class KeptEngines:
 
     def strike_out(self, engine: str) -> None:
         pass
+
+    def said(self) -> dict[str, Said]:
+        return dict(self.gateways)
+
+    def say(self, gateway: str, said: Said) -> None:
+        self.gateways[gateway] = said
+
+    def forget_gateway(self, gateway: str) -> None:
+        del self.gateways[gateway]
+
+    def machines(self) -> dict[str, Machine]:
+        return {"m0": Machine("gpu1", 8, 4)}
+
+    def placed(self) -> dict[str, bool]:
+        kept = self.kept()
+        return {name: name in kept for name in self.started}

@@ -17,6 +17,7 @@ from engine.model.layer_groups import group_layers
 from engine.model.loading import DEFAULT_MODEL, describe
 from engine.model.onednn import pack
 from engine.sampling.sampler import Sampler
+from tests.fakes.small_tokenizers import toy_vocabulary
 from tests.fakes.tiny_models import ARCHITECTURES, tiny_model
 
 BLOCK, POOL = 16, 1024
@@ -44,7 +45,8 @@ def tiny(architecture: str, dtype: torch.dtype) -> Engines:
     multiple = find_row_multiple(runner, facts.vocab, BLOCK, least=least, groups=len(groups))
     assert multiple is not None
     windows = tuple(group.window for group in groups)
-    return Engines(runner(multiple, POOL), facts.vocab, len(groups) * POOL // BLOCK, BLOCK, windows)
+    blocks = len(groups) * POOL // BLOCK
+    return Engines(runner(multiple, POOL), facts.vocab, blocks, BLOCK, windows, toy_vocabulary())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine import api, toy_model
+from tests.fakes.draft_models import draft_by
 from tests.fakes.engine_driver import PLENTY, TOY, Driver, Injections, Limits, Told, engine_of
 from tests.fakes.faulty_runner import FaultyRunner
 
@@ -88,8 +89,17 @@ starts = st.builds(
 )
 
 
-def play(limits: Limits, faults: dict[str, int], submits: list[api.Submit], every: list[Act]) -> Driver:
+def play(
+    limits: Limits,
+    faults: dict[str, int],
+    submits: list[api.Submit],
+    every: list[Act],
+    memory: Limits | None = None,
+) -> Driver:
+    """`memory`: of a model that drafts, and is now and then wrong."""
     driver = Driver(engine_of(TOY, limits, lambda runner: FaultyRunner(runner, **faults)))
+    if memory is not None:
+        draft_by(driver.engine, engine_of(TOY, memory), wrong=3, beside_lookup=True)
     for stream, submit in enumerate(submits):
         driver.send(api.Submit(stream, submit.tokens, submit.sampling, submit.credit, submit.priority))
     for step in range(STEPS):
@@ -173,20 +183,28 @@ def test_tokens_follow_from_the_answers_that_were_told() -> None:
     )
     @given(
         st.sampled_from(LIMITS),
-        st.booleans(),
+        st.sampled_from(["overlap", "lookup", "model"]),
+        st.sampled_from(LIMITS),
         st.sampled_from([{}, {}, {"max_rows": 1}, {"max_rows": 2}, {"max_sound": 1}]),
         st.lists(starts, min_size=1, max_size=4),
         st.lists(acts, min_size=15, max_size=50),
     )
     def hold_against_one_thing_at_a_time(
-        limits: Limits, overlap: bool, faults: dict[str, int], submits: list[api.Submit], every: list[Act]
+        limits: Limits,
+        manner: str,
+        memory: Limits,
+        faults: dict[str, int],
+        submits: list[api.Submit],
+        every: list[Act],
     ) -> None:
-        driver = play(replace(limits, overlap=overlap, drafts=not overlap), faults, submits, every)
+        overlap = manner == "overlap"
+        limits = replace(limits, overlap=overlap, drafts=not overlap)
+        driver = play(limits, faults, submits, every, memory if manner == "model" else None)
         replay = Replay()
         for told in driver.told.values():
             replay.check(told, driver.engine.runner.context)
         discarded = sum(output.stats.discarded for output in driver.outputs)
-        if limits is PLENTY and not faults:
+        if limits.kv_tokens == PLENTY.kv_tokens and not faults:
             assert discarded <= len(every) + len(driver.told), "one a control, and one an end"
         happened.update(
             discarded=discarded,
@@ -195,6 +213,8 @@ def test_tokens_follow_from_the_answers_that_were_told() -> None:
             failed=getattr(driver.engine.runner, "shortages", 0),
             eos=len(driver.ended("eos")),
             right=driver.stats.accepted_total,
+            right_by_model=driver.stats.model_accepted_total,
+            wrong_by_model=driver.stats.model_drafted_total - driver.stats.model_accepted_total,
             wrong=driver.stats.drafted_total - driver.stats.accepted_total,
             twice=sum(
                 len({news.stream for news in output.news}) < len(output.news) for output in driver.outputs
@@ -203,5 +223,16 @@ def test_tokens_follow_from_the_answers_that_were_told() -> None:
 
     hold_against_one_thing_at_a_time()
     assert all(
-        happened[event] for event in ("discarded", "preempted", "failed", "eos", "twice", "right", "wrong")
+        happened[event]
+        for event in (
+            "discarded",
+            "preempted",
+            "failed",
+            "eos",
+            "twice",
+            "right",
+            "wrong",
+            "right_by_model",
+            "wrong_by_model",
+        )
     ), happened

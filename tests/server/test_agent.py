@@ -118,7 +118,8 @@ async def test_a_loop_of_twenty_calls_computes_each_token_once(
 def computed(metrics: Metrics) -> float:
     """Tokens that went through the model, drafts that were right among them."""
     phases = sum(metrics[f'midstream_tokens_computed_total{{phase="{phase}"}}'] for phase in PHASES)
-    return phases + metrics["midstream_accepted_drafts_total"]
+    accepted = (metrics[f'midstream_accepted_drafts_total{{kind="{kind}"}}'] for kind in ("lookup", "model"))
+    return phases + sum(accepted)
 
 
 async def test_they_run_side_by_side_also_those_that_block(client: midstream.Client) -> None:

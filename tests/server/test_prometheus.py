@@ -215,6 +215,7 @@ async def test_every_query_of_the_dashboard_is_answered_with_numbers_from_a_real
         query: bool
         for query in queries()
         if "changes(" not in query  # nothing dies here
+        and "midstream_fleet_" not in query  # nor is there a fleet on many machines
     }
     wanted |= {
         "job:stream_resets:ratio_1h": lambda told: max(told, default=0) > 0.1,  # one of three was lost

@@ -7,6 +7,7 @@ The machines are booted once for all tests, which break them one after the other
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -20,16 +21,31 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.server.independent_client import Stream, client_of
+from tests.server.independent_client import Client, Stream, client_of
 from tests.server.server_process import PATIENCE_S, Served, environment
 from tests.server.test_fleet import far, paused, started
+from tests.server.test_models import pauses, serving
 
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.skipif(find_spec("ray") is None, reason="it is about Ray, which is not installed"),
 ]
 MACHINES = ENGINES = 3
-TOY = '[models.toy]\nsource = "toy"\nreplicas = {}\nthreads = 1\ntoy_step_ms = 30\n'
+TOY = """
+[models.toy]
+source = "toy"
+replicas = {}
+threads = 1
+toy_step_ms = 30
+"""
+ELASTIC = """
+[models.elastic]
+source = "toy"
+replicas = {min = 1, max = 2, first_token = "0.5s"}
+keep_alive = "2s"
+threads = 1
+toy_step_ms = 30
+"""
 ACTOR = "ray::EngineActor"
 
 
@@ -38,7 +54,7 @@ class Fleet:
 
     def __init__(self, folder: Path) -> None:
         self._models, self._token = folder / "models.toml", folder / "token"
-        self._models.write_text(TOY.format(ENGINES))
+        self._models.write_text(TOY.format(ENGINES) + ELASTIC)
         self._token.write_text("sesame\n")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.fakes.ray_machines", str(MACHINES)],
@@ -55,7 +71,7 @@ class Fleet:
         self._machines: list[int] = said["machines"]
         self.told("up", "--models", str(self._models), "--token-file", str(self._token))
         ray = ("--fleet", "ray", "--ray", self.address, "--engine-token-file", str(self._token))
-        self.served = Served(*ray, "--engine-silence-s", "1")
+        self.served = Served(*ray, "--models", str(self._models), "--engine-silence-s", "1")
 
     def told(self, command: str, *arguments: str) -> str:
         """`midstream fleet`."""
@@ -73,14 +89,14 @@ class Fleet:
             env=environment(),
         )
 
-    async def until(self, engines: int) -> None:
-        await self.served.until(lambda now: now["midstream_engines"] == engines)
+    async def until(self, engines: int, model: str = "toy") -> None:
+        await self.served.until(lambda now: now.get(serving(model), 0) == engines)
 
     async def struck(self, processes: Sequence[int], blow: signal.Signals) -> None:
         """Returns when the fleet has felt it and is whole again."""
         for process in processes:
             os.kill(process, blow)
-        await self.served.until(lambda now: now["midstream_engines"] < ENGINES)
+        await self.served.until(lambda now: now[serving("toy")] < ENGINES)
         await self.until(ENGINES)
 
     def actors(self) -> list[int]:
@@ -174,6 +190,46 @@ async def test_engines_are_placed_found_scaled_and_rolled_under_streams(fleet: F
         said = await in_a_thread(lambda: fleet.told("roll", "toy"))
         assert said.count("is started") == said.count("has handed over") == ENGINES
         await fleet.until(ENGINES)
+
+
+async def prompts(url: str, worker: int) -> None:
+    """One behind the other, each to be computed from its beginning."""
+    async with client_of(url) as client:
+        for number in itertools.count():
+            await prompt(client, f"prompt {worker} {number}")
+
+
+async def prompt(client: Client, name: str) -> None:
+    params = {"max_tokens": 2, "ignore_eos": True}
+    stream = await client.start(name, prompt=name * 150, model="elastic", params=params, credit={"limit": 9})
+    assert (await stream.rest())["finish_reason"] == "length"
+
+
+async def test_a_model_comes_grows_shrinks_and_goes_with_its_load(fleet: Fleet) -> None:
+    async with client_of(fleet.served.url) as client:
+        params = {"max_tokens": 4000, "ignore_eos": True, "temperature": 0}
+        reader = await client.start("reader", model="elastic", params=params, credit={"limit": 8000})
+        assert (await reader.until("paused"))["reason"] == "loading"
+        await far(reader, 5)
+        load = [asyncio.create_task(prompts(fleet.served.url, worker)) for worker in range(16)]
+        await fleet.until(2, "elastic")
+        for task in load:
+            task.cancel()
+        await asyncio.gather(*load, return_exceptions=True)
+        assert all(task.cancelled() for task in load), "each prompt had its whole answer until then"
+        await fleet.until(1, "elastic")
+        await far(reader, reader.index + len(client.heard("reader")) + 5)
+        await reader.send("cancel")
+        await reader.rest()
+        assert pauses(reader)[0] == "loading"
+        assert set(pauses(reader)[1:]) <= {"engine"}
+        await fleet.until(0, "elastic")
+        late = await client.start(
+            "late", model="elastic", params=params | {"max_tokens": 5}, credit={"limit": 9}
+        )
+        assert (await late.rest())["finish_reason"] == "length"
+        assert pauses(late) == ["loading"]
+        await fleet.until(0, "elastic")
 
 
 async def test_what_no_machine_has_is_told(fleet: Fleet, tmp_path: Path) -> None:

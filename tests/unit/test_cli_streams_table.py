@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from midstream.cli.listing import Listed, Listing, Totals
+from midstream.cli.listing import Engine, Fleet, Listed, Listing, Machine, Model, Totals
 from midstream.cli.streams_table import ORDERS, format_age, format_count, header_lines, table_rows
 from midstream.url import http_url
 
@@ -105,6 +105,31 @@ def test_the_server_is_said_in_a_line_where_it_may_be_seen() -> None:
     ]
     away = replace(SERVER, engine=False, models=[], kv_used_tokens=0, kv_cached_tokens=0, kv_free_tokens=0)
     assert header_lines(replace(listing, server=away))[0].startswith("no engine · no model yet · ")
+
+
+def test_a_fleet_on_many_machines_is_said_in_a_few_lines_more() -> None:
+    fleet = Fleet(
+        [Machine("gpu1 0a"), Machine("gpu2 0b"), Machine("head")],
+        [
+            Engine("a#0", "a", "ready", "gpu1 0a", ""),
+            Engine("a#1", "a", "loading", "gpu1 0a", ""),
+            Engine("b#0", "b", "failed", "gpu2 0b", "no memory\x1b[2J"),
+            Engine("b#1", "b", "waiting", "", "no machine has 1 CPU and 8 GPUs"),
+        ],
+        [Model("a", 2, 1, 4, False), Model("b", 2, 2, 2, False), Model("c", 0, 1, 1, True)],
+    )
+    listing = Listing([ONE], 1, STATES, replace(SERVER, fleet=fleet))
+    assert header_lines(listing)[1:-1] == [
+        "3 machines: a 1 of 2 (up to 4) · b 0 of 2 · c 0 of 0, sleeps",
+        "  gpu1 0a: a#0, a#1 (loading)",
+        "  gpu2 0b: b#0 (failed)",
+        "  b#0 failed: no memory␛[2J",
+        "  b#1 waiting: no machine has 1 CPU and 8 GPUs",
+    ]
+    machines = [Machine(str(number)) for number in range(20)]
+    engines = [Engine(f"a#{number}", "a", "ready", str(number), "") for number in range(20)]
+    many = replace(SERVER, fleet=Fleet(machines, engines, []))
+    assert header_lines(replace(listing, server=many))[8:-1] == ["  6: a#6", "  … and 13 more"]
 
 
 def test_it_says_how_many_there_are_where_not_all_are_listed() -> None:

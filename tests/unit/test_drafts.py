@@ -10,8 +10,9 @@ import torch
 
 from engine import api, toy_model
 from engine.build.build import build
-from engine.drafts.interface import Context
+from engine.drafts.interface import Kind
 from engine.schedule.batch import Row
+from engine.schedule.sequence import Sequence
 from engine.step.drafting import Drafting
 from tests.fakes.engine_driver import PLENTY, TOY, Driver, Free, Limits, Told, engine_of
 from tests.fakes.faulty_runner import FaultyRunner
@@ -101,13 +102,18 @@ def open_(driver: Driver, stream: int) -> bool:
 class Wrong:
     """What never comes."""
 
-    def propose(self, wanted: Several[tuple[Context, int]]) -> list[list[int]]:
+    kind: Kind = "lookup"
+
+    def seconds(self, rows: int) -> float:
+        return 0.0
+
+    def propose(self, wanted: Several[tuple[Sequence, int]]) -> list[list[int]]:
         return [[toy_model.EOS - 1] * most for _, most in wanted]
 
 
 def test_wrong_drafts_are_found_by_nobody() -> None:
     engine = engine_of(TOY, replace(PLENTY, drafts=True))
-    engine._drafting = Drafting(engine.scheduler, Wrong(), Free())
+    engine._drafting = Drafting(engine.scheduler, [Wrong()], Free())
     driver = Driver(engine)
     sampling = api.Sampling(temperature=0, max_tokens=21, ignore_eos=True)
     driver.settle(api.Submit(0, PROMPT, sampling, credit=99))
@@ -162,4 +168,4 @@ def test_drafts_take_no_row_from_a_prompt_and_no_memory_from_a_stream() -> None:
 def test_they_can_be_switched_off() -> None:
     for drafts, some in (("auto", True), ("off", False)):
         engine, _ = build(api.EngineOptions(model=TOY, drafts=drafts))
-        assert (engine._drafting._drafter is not None) == some
+        assert bool(engine._drafting._drafters) == some

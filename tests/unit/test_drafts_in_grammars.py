@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence as Several
 from dataclasses import replace
 
 import pytest
+import torch
 from msgspec.structs import replace as with_
 
 from engine import api, toy_model
+from engine.forward.interface import Runner
+from engine.schedule.batch import Row
 from engine.structure.matcher import Matcher
 from midstream.protocol import Grammar
 from realtime.text.grammar import source_of
+from tests.fakes.draft_models import draft_by
 from tests.fakes.engine_driver import PLENTY, TOY, Driver, engine_of
+from tests.fakes.faulty_runner import FaultyRunner
 from tests.fakes.grammars import MANY, told, walk
 from tests.fakes.small_tokenizers import toy_vocabulary
 
@@ -31,17 +37,20 @@ SAMPLINGS = [
 ]
 
 
-def ran(drafts: bool, architecture: str = TOY) -> Driver:
+def ran(drafts: bool, architecture: str = TOY, *, by_model: bool = False) -> Driver:
     driver = Driver(engine_of(architecture, replace(PLENTY, drafts=drafts)))
+    if by_model:
+        draft_by(driver.engine, engine_of(architecture, PLENTY), wrong=3)
     for stream, sampling in enumerate(SAMPLINGS):
         driver.send(api.Submit(stream, [stream + 1, *PROMPT], sampling, credit=99))
     driver.settle()
     return driver
 
 
+@pytest.mark.parametrize("by_model", [False, True])
 @pytest.mark.parametrize("architecture", [TOY, "llama"])
-def test_streams_come_to_what_they_come_to_without(architecture: str) -> None:
-    without, driver = ran(False, architecture), ran(True, architecture)
+def test_streams_come_to_what_they_come_to_without(architecture: str, by_model: bool) -> None:
+    without, driver = ran(False, architecture), ran(True, architecture, by_model=by_model)
     for stream in range(len(SAMPLINGS)):
         assert driver.told[stream].tokens == without.told[stream].tokens
         assert driver.told[stream].finish == without.told[stream].finish
@@ -91,3 +100,24 @@ def test_masks_ahead_are_those_that_come_and_leave_nothing_behind(grammar: Gramm
             follower.accept([token])
             assert mask == follower.mask()
         assert wrong is behind_wrong is None
+
+
+class Watched(FaultyRunner):
+    """Notes whether work at a draft's masks is left to be given out when the model computes."""
+
+    def __init__(self, inner: Runner) -> None:
+        super().__init__(inner)
+        self.left: list[bool] = []
+
+    def forward(self, rows: Several[Row]) -> torch.Tensor:
+        self.left += [row.sequence.constraint.due for row in rows if row.drafts and row.sequence.constraint]
+        return super().forward(rows)
+
+
+def test_masks_behind_drafts_are_filled_while_the_model_computes() -> None:
+    # It waits for what is under way before it plans, so that no thread's pace counts.
+    driver = Driver(engine_of(TOY, replace(PLENTY, drafts=True, retry=False), Watched))
+    driver.settle(api.Submit(0, PROMPT, SOME, credit=99))
+    assert isinstance(driver.engine.runner, Watched)
+    assert driver.engine.runner.left
+    assert not any(driver.engine.runner.left)

@@ -320,3 +320,12 @@ def test_a_mistake_of_the_gateway_ends_the_stream_that_it_shows_in_and_no_other(
     assert not server.engine.scheduler.sequences, "its memory is free"
     assert "ValueError" in caplog.text
     assert "secret" not in caplog.text
+
+
+def test_who_has_ended_is_not_remembered_as_having_moved_on() -> None:
+    server, reader = opened()
+    reader.prompt = True
+    reader.send(start(params=SHORT))
+    run_out(server, reader.accounts[0])
+    assert not server.hub.streams
+    assert not any(server.hub.serving.of_engine(0)._recovery._moves.values())

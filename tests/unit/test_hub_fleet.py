@@ -296,6 +296,32 @@ def test_streams_go_on_by_an_equal_engine_where_there_is_one(
     assert {engine_of(server, name) for name in moved} == {2 - lost}
 
 
+def test_in_a_roll_streams_stay_with_equal_engines_as_long_as_there_is_one_and_are_told_then(
+    server: SimulatedServer, listener: RecordingListener
+) -> None:
+    names = "abcdef"
+    for name in names:
+        listener.send(endless(name, credit=PLENTY))
+    ticks(server, 3)
+    rolled = list[int]()
+    for number in range(3):
+        server.engines[number].die()
+        server.hub.engine_lost(number, blameless=True)
+        server.revive_engine("new", number)
+        rolled.append(number)
+        ticks(server, 5)
+        old = {0, 1, 2} - set(rolled)
+        assert {engine_of(server, name) for name in names} <= (old or {0, 1, 2})
+        told = {
+            event.request_id: event.fingerprint
+            for event in listener.heard
+            if isinstance(event, protocol.Resumed) and event.fingerprint is not None
+        }
+        assert told == ({} if old else dict.fromkeys(names, "new")), "and no stream is told before it is so"
+    ticks(server, 5)
+    assert not finals(listener), "nothing is cut"
+
+
 def _given_to(server: SimulatedServer, name: str) -> int:
     """Before it has heard of it."""
     number = stream_of(server, name).number

@@ -275,7 +275,7 @@ def test_tokens_are_the_same_in_memory_that_was_given_back() -> None:
 def test_an_engine_that_has_nothing_to_do_gives_back_by_itself() -> None:
     made = engine(idle_steps=0)
     assert isinstance(made.runner, ModelRunner)
-    made._idle_memory = IdleMemory(made.cache, made.runner.pool, idle_s=0.01)
+    made._idle_memory = [IdleMemory(made.cache, made.runner.pool, idle_s=0.01)]
     outputs: SimpleQueue[api.StepOutput] = SimpleQueue()
     running = threading.Thread(target=made.run, args=(outputs.put,))
     running.start()

@@ -25,8 +25,8 @@ def end(stream: int = 7) -> api.News:
     return api.News(stream, finish=api.Finish("eos"))
 
 
-def begun(streams: KeptStreams[str], key: bytes = b"key", **keep: object) -> KeptStream[str]:
-    return streams.begin(SUBMIT, replace(KEEP, key=key, **keep), "gateway", 0, 0.0)
+def begun(streams: KeptStreams[str], key: bytes = b"key", tenant: int = 0, **keep: object) -> KeptStream[str]:
+    return streams.begin(replace(SUBMIT, tenant=tenant), replace(KEEP, key=key, **keep), "gateway", 0, 0.0)
 
 
 def test_tokens_are_kept_as_runs_that_other_news_and_other_places_end() -> None:
@@ -89,6 +89,28 @@ def test_of_too_many_those_go_first_that_have_ended_and_then_whoever_grows(
         streams.note(third, api.Note(7, 0, b"x" * 100), 3.0)
     assert streams.find(b"2", 3.0) is None
     assert streams.find(b"3", 3.0) is third
+    assert not third.journal.whole
+
+
+def test_the_tenant_pays_whose_journals_take_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = KeptStreams[str]()
+    ended, lives = begun(streams, b"ended", tenant=1), begun(streams, b"lives", tenant=1)
+    streams.tell(ended, end(), 1.0)
+    first, second = begun(streams, b"first", tenant=2), begun(streams, b"second", tenant=2)
+    monkeypatch.setattr(limits, "JOURNALS_BYTES", 10_000)
+    for _ in range(40):
+        streams.note(first, api.Note(7, 0, b"x" * 100), 3.0)
+        streams.note(second, api.Note(7, 0, b"x" * 100), 3.0)
+    assert streams.find(b"ended", 3.0) is ended
+    assert lives.journal.whole
+    assert not (first.journal.whole and second.journal.whole)
+    third = begun(streams, b"third", tenant=2)
+    while third.journal.bytes < 6_000:
+        streams.note(third, api.Note(7, 0, b"x" * 100), 3.0)
+    for _ in range(20):
+        streams.note(lives, api.Note(7, 0, b"x" * 100), 3.0)
+    assert streams.find(b"lives", 3.0) is lives
+    assert lives.journal.whole, "what others take is not for the one to pay that has little"
     assert not third.journal.whole
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from keeper import addresses_file, command, fleet
+from keeper.agent import Agent
+from keeper.autoscaler import Autoscaler
 from keeper.fleet import Fleet
-from keeper.plan import Kept, Machine, ModelPlan, Need, Plan, PlanError, planned
+from keeper.gateways import Said
+from keeper.plan import Kept, Machine, ModelPlan, Need, Plan, PlanError, Range, planned
 from keeper.status import Seen
 from realtime import engine_command
 from realtime.bind import StartupError
@@ -18,6 +24,9 @@ from realtime.fleet import ray_agent
 from realtime.fleet.fleet import PlaceError
 from realtime.fleet.models_file import entries
 from realtime.fleet.ray_agent import RayAgent
+from realtime.hub.demand import NOWHERE, Demand, Wait
+from realtime.hub.placement import Placement
+from realtime.pieces import in_one
 from tests.fakes.kept_engines import KeptEngines
 
 ONE_CPU = Need(1, 0)
@@ -55,21 +64,37 @@ def test_a_plan_says_what_each_engine_is_started_by_and_asks_for(tmp_path: Path)
     assert options.threads == 1, "it takes no more of a machine than it asks for"
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ('keep_alive = "5m"', "a keep_alive of 300 s"),
-        ('device = "cuda:1"', "which of a machine's GPUs an engine has is Ray's to say: make it \"cuda\""),
-    ],
-)
-def test_what_ray_cannot_keep_so_is_refused(tmp_path: Path, line: str, says: str) -> None:
+def test_which_gpu_of_a_machine_is_not_for_the_file_to_say(tmp_path: Path) -> None:
+    says = "which of a machine's GPUs an engine has is Ray's to say: make it \"cuda\""
     with pytest.raises(PlanError, match=says):
-        of_file(tmp_path, f'[models.small]\nsource = "toy"\n{line}\n')
+        of_file(tmp_path, '[models.small]\nsource = "toy"\ndevice = "cuda:1"\n')
+
+
+def ranges(of: Plan) -> dict[str, tuple[int, int, int]]:
+    return {name: (model.engines, model.least, model.most) for name, model in of.models.items()}
+
+
+def test_a_plan_says_how_many_engines_there_may_be_and_which_models_sleep(tmp_path: Path) -> None:
+    found = of_file(
+        tmp_path,
+        '[models.a]\nsource = "toy"\nreplicas = 2\n'
+        '[models.b]\nsource = "toy"\nreplicas = {min = 2, max = 8, first_token = "3s"}\n'
+        '[models.c]\nsource = "toy"\nreplicas = 3\nkeep_alive = "5m"\n',
+    )
+    assert ranges(found) == {"a": (2, 2, 2), "b": (2, 2, 8), "c": (0, 3, 3)}
+    assert [model.scales for model in found.models.values()] == [False, True, True]
+    assert (found.models["b"].first_token_s, found.models["c"].keep_alive_s) == (3.0, 300.0)
+    grown = found.with_engines({"b": 5, "c": 3})
+    assert ranges(found.going_on_from(grown)) == {"a": (2, 2, 2), "b": (5, 2, 8), "c": (3, 3, 3)}
+    assert ranges(found.going_on_from(None)) == ranges(found)
+    told = grown.ranged({"a": Range(1, 4), "b": Range(1, 3), "c": Range(0, 0)})
+    assert ranges(told) == {"a": (2, 1, 4), "b": (3, 1, 3), "c": (0, 0, 0)}
+    assert ranges(found.ranged({"c": Range(1, 4)}))["c"] == (0, 1, 4), "it sleeps on"
 
 
 def test_scaling_a_model_that_is_not_there_is_refused() -> None:
     with pytest.raises(PlanError, match='no model "c" in this fleet; there is a, b'):
-        plan(a=1, b=1).scaled({"c": 2})
+        plan(a=1, b=1).ranged({"c": Range(2, 2)})
 
 
 # -- what is done ----------------------------------------------------------------------------------
@@ -128,11 +153,141 @@ def test_a_fleet_that_goes_is_forgotten_and_then_there_is_none() -> None:
             told()
 
 
+# -- more and fewer, as gateways feel it -----------------------------------------------------------
+
+
+def said(count: int, streams: int = 0, work_s: float = 0.0) -> Said:
+    waits = {NOWHERE: Wait(work_s)} if work_s else {}
+    return Said(count, {"a": Demand(streams, work_s, waits)})
+
+
+def test_engines_come_and_go_as_gateways_say() -> None:
+    _, engines, lines = keeping()
+    engines.set_plan(Plan("sesame", {"a": ModelPlan(0, [], ONE_CPU, 1, 3, keep_alive_s=5.0)}))
+    autoscaler = Autoscaler(engines, lines.append)
+    for now in (0.0, 100.0):
+        autoscaler.look(engines, now)
+    assert not lines, "no gateway says anything"
+    engines.gateways = {"g": said(0), "h": said(0, streams=1)}
+    autoscaler.look(engines, 101.0)
+    assert engines.done == ["+a#0"]
+    assert lines[0] == '"a" is to have 1 instead of 0'
+    engines.gateways = {"g": said(1), "h": said(1)}
+    for now in (102.0, 106.0):
+        autoscaler.look(engines, now)
+    assert list(engines.started) == ["a#0"]
+    autoscaler.look(engines, 107.0)
+    assert engines.done == ["+a#0", "-a#0"]
+
+
+def test_a_model_that_is_rolled_does_not_scale_meanwhile_and_others_do() -> None:
+    keeper, engines, _ = keeping()
+    scaled = ModelPlan(1, [], ONE_CPU, 1, 3, keep_alive_s=5.0)
+    asleep = ModelPlan(0, [], ONE_CPU, 1, 3, keep_alive_s=5.0)
+    engines.set_plan(Plan("sesame", {"a": scaled, "b": asleep}))
+    engines.start("a#0", ONE_CPU, [], "")
+    autoscaler, needed = Autoscaler(engines, lambda line: None), Demand(1)
+    seen = list[str]()
+
+    def start(name: str, need: Need, arguments: list[str], token: str) -> None:
+        KeptEngines.start(engines, name, ONE_CPU, [], "")
+        if name.startswith("a"):
+            engines.gateways = {"g": Said(0, {"a": Demand(), "b": needed})}
+            for now in (0.0, 50.0, 100.0):
+                engines.gateways["g"] = Said(int(now), {"a": Demand(), "b": needed})
+                autoscaler.look(engines, now)
+            seen.extend(engines.done)
+
+    engines.start = start  # type: ignore[method-assign]
+    keeper.roll(["a"])
+    assert seen == ["+a#0", "+a#1", "+b#0"], "nobody needs a, and it stays; b is woken"
+    assert engines.done[3:] == ["-a#0"]
+    assert keeper.plan().models["a"].scales, "again"
+
+
+def test_a_roll_whose_engine_is_ended_by_another_command_says_so() -> None:
+    keeper, engines, _ = keeping(room=0)
+    engines.start("a#0", ONE_CPU, [], "")
+    engines.set_plan(plan(a=1))
+    engines.start = lambda *arguments: None  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fleet, "PLACED_WITHIN_S", 0.0)
+        with pytest.raises(PlanError, match="a#1 is gone: another command has ended it"):
+            keeper.roll([])
+    assert not keeper.plan().models["a"].is_rolled
+
+
+def test_a_gateways_word_holds_for_a_while_after_it_has_gone_silent() -> None:
+    _, engines, _ = keeping()
+    engines.set_plan(Plan("sesame", {"a": ModelPlan(1, [], ONE_CPU, 1, 1, keep_alive_s=5.0)}))
+    autoscaler = Autoscaler(engines, lambda line: None)
+    engines.start("a#0", ONE_CPU, [], "")
+    engines.gateways = {"g": said(0, streams=1), "h": said(0)}
+    for now in range(60):
+        engines.gateways["h"] = said(now)
+        autoscaler.look(engines, now)
+    assert (list(engines.started), list(engines.gateways)) == (["a#0"], ["g", "h"])
+    for now in range(60, 70):
+        engines.gateways["h"] = said(now)
+        autoscaler.look(engines, now)
+    assert (list(engines.started), list(engines.gateways)) == ([], ["h"])
+
+
+def test_an_agent_tells_what_its_gateway_says_where_models_scale_and_shows_what_is_new(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, engines, _ = keeping()
+    agent = Agent(tmp_path / "engines", "g")
+    agent.look(engines)
+    assert not capsys.readouterr().out, "there is no fleet"
+    engines.set_plan(plan(a=1))
+    engines.start("a#0", ONE_CPU, [], "")
+    line = msgspec.json.encode(said(0, streams=2, work_s=1.0).demands).decode()
+    agent.hear([line])
+    agent.look(engines)
+    assert not engines.gateways, "nobody would read it"
+    shown = msgspec.json.decode(capsys.readouterr().out, type=Placement)
+    assert [(one.name, one.state, one.machine) for one in shown.engines] == [("a#0", "ready", "gpu1 m0")]
+    engines.set_plan(Plan("sesame", {"a": ModelPlan(1, [], ONE_CPU, 1, 3)}))
+    agent.hear([line, line])
+    for _ in range(4):
+        agent.look(engines)
+    assert engines.gateways == {"g": said(1, streams=2, work_s=1.0)}
+    (shown,) = (msgspec.json.decode(line, type=Placement) for line in capsys.readouterr().out.splitlines())
+    assert [(one.least, one.most) for one in shown.models] == [(1, 3)]
+    assert (tmp_path / "engines").read_text() == "10.0.0.7:7000\n"
+
+
+async def test_a_gateway_and_its_agent_talk_and_another_agent_takes_the_place_of_one_that_ends(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ray_agent, "AGENT", "tests.fakes.talking_agent")
+    monkeypatch.setattr(ray_agent, "find_spec", lambda name: True)
+    monkeypatch.setattr(ray_agent, "FIRST_WAIT_S", 0.0)
+    told = asyncio.Queue[Placement]()
+    agent = RayAgent("127.0.0.1:1", tmp_path / "engines")
+    looks = itertools.count(1)
+    talking = asyncio.create_task(
+        agent.keep_running(lambda: in_one(lambda: {"a": Demand(next(looks))}), told.put_nowait)
+    )
+    async with asyncio.timeout(30):
+        first, second = [(await told.get()).models[0] for _ in range(2)]
+    talking.cancel()
+    await asyncio.wait([talking])
+    assert (first.name, first.engines) == ("a", 1)
+    assert second.engines > 1
+    assert "something else" in caplog.messages
+    assert (
+        "the process that asks Ray for engines has ended with status 0; it is started anew" in caplog.messages
+    )
+
+
 # -- what is told ----------------------------------------------------------------------------------
 
 
 def test_the_status_names_machines_engines_and_what_nobody_has() -> None:
-    wanted = Plan("sesame", {"a": ModelPlan(4, [], ONE_CPU), "b": ModelPlan(1, [], Need(1, 8))})
+    a = ModelPlan(4, [], ONE_CPU, 2, 4, keep_alive_s=60.0)
+    wanted = Plan("sesame", {"a": a, "b": ModelPlan(1, [], Need(1, 8))})
     seen = Seen(
         wanted,
         {"0123456789": Machine("gpu1", 8, 4), "abcdefabcd": Machine("gpu2", 8, 0)},
@@ -152,7 +307,10 @@ def test_the_status_names_machines_engines_and_what_nobody_has() -> None:
         "a#1     failed: the model is not there           -",
         "a#2     waits for a machine with 1 CPU to spare  -",
         "b#0     waits: no machine has 1 CPU and 8 GPUs   -",
-        '"a" is to have 4, and 3 are there',
+        "",
+        "MODEL  ENGINES  IS TO HAVE  MAY HAVE",
+        "a      1        4           2 to 4, or none",
+        "b      0        1           1",
     ]
     assert not seen.is_whole
     whole = Seen(plan(a=1), seen.machines, {"a#0": True}, seen.kept)
@@ -176,8 +334,10 @@ def test_addresses_are_written_where_they_change_and_as_a_whole(tmp_path: Path) 
     [
         (["status"], "no Ray was named: say --ray HOST:PORT, or set MIDSTREAM_RAY"),
         (["status", "--ray", "here"], "'here' is no address; it must be HOST:PORT, such as 10.0.0.7:6379"),
-        (["scale", "a"], "'a' is none; it must be MODEL=N, with N from 0 to 1024"),
+        (["scale", "a"], "'a' is none; it must be MODEL=N, with N from 0 to 1024, or MODEL=N..M, with N"),
         (["scale", "a=1025"], "'a=1025' is none"),
+        (["scale", "a=3..2"], "'a=3..2' is none"),
+        (["scale", "a=0..2"], "'a=0..2' is none"),
     ],
 )
 def test_what_is_wrong_on_the_command_line_is_said(

@@ -19,6 +19,7 @@ from realtime.http.guard import Access, guarded
 from realtime.http.listing_endpoint import listing_endpoint
 from realtime.http.request_work import RequestWork
 from realtime.hub.observers import Observer
+from realtime.hub.placement import PlacedMachine, Placement
 from realtime.keys_command import main
 from realtime.observability.listing import Listed, Listing, ListingObserver
 from realtime.pieces import at_once
@@ -128,6 +129,11 @@ def test_the_totals_are_of_the_engine_that_runs(watched: Watched) -> None:
     assert (idle.batch_rows, busy.batch_rows, busy.connections, busy.models) == (0, 1, 7, ["toy"])
     assert busy.kv_used_tokens >= 16 - 1
     assert busy.kv_used_tokens + busy.kv_cached_tokens + busy.kv_free_tokens == SIZE.kv_tokens
+    assert busy.fleet is None
+    watched.listings.placed(placement := Placement([PlacedMachine("gpu1", 8, 4)], [], []))
+    placed = watched.all().server
+    assert placed is not None
+    assert placed.fleet == placement
     watched.listings.engine_lost(0)
     watched.server.kill_engine()
     lost = watched.all().server

@@ -11,6 +11,7 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Params
 from realtime.hub.observers import DISCONNECT_CAUSES, RETRY_REASONS
+from realtime.hub.placement import PlacedEngine, PlacedMachine, PlacedModel, Placement
 from realtime.observability.engine_metrics import EngineMetrics
 from realtime.observability.metrics import Metrics
 from realtime.observability.tenant_usage import OTHER, TENANT_LIMIT
@@ -18,6 +19,7 @@ from realtime.pieces import at_once
 from tests.fakes.checking_client import Reader
 from tests.fakes.simulated_client import SIZE, TENANT, endless, rest, run_out, start
 from tests.fakes.simulated_server import Clock, SimulatedServer
+from tests.server.test_metrics import documented, shape
 
 
 class Counted:
@@ -66,6 +68,32 @@ def test_what_an_alert_may_ask_for_is_there_before_it_happens(counted: Counted) 
         *("midstream_engine_restarts_total", "midstream_tokens_total", "midstream_tokens_discarded_total"),
     ):
         assert counted.value(name) == 0
+
+
+def test_a_fleet_on_many_machines_is_told_as_it_is_placed(counted: Counted) -> None:
+    assert counted.value("midstream_fleet_machines") is None
+    counted.metrics.placed(
+        Placement(
+            [PlacedMachine("gpu1", 8, 4), PlacedMachine("gpu2", 8, 4)],
+            [
+                PlacedEngine("a#0", "a", "ready", "gpu1", "10.0.0.7:7000", ""),
+                PlacedEngine("a#1", "a", "ready", "gpu1", "10.0.0.7:7001", ""),
+                PlacedEngine("a#2", "a", "waiting", "", "", "no machine has 8 GPUs"),
+            ],
+            [PlacedModel("a", 3, 1, 4, may_sleep=False)],
+        )
+    )
+    assert counted.value("midstream_fleet_machines") == 2
+    assert counted.value("midstream_fleet_wanted_engines", model="a") == 3
+    engines = {("ready", "gpu1"): 2, ("waiting", ""): 1, ("failed", ""): 0}
+    for (state, machine), count in engines.items():
+        assert counted.value("midstream_fleet_engines", model="a", state=state, machine=machine) == count
+    of_fleet = [
+        family
+        for family in text_string_to_metric_families(at_once(counted.metrics.text()).decode())
+        if family.name.startswith("midstream_fleet_")
+    ]
+    assert {family.name: shape(family) for family in of_fleet} == documented(of_fleet=True)
 
 
 def test_a_life_is_counted_once_by_its_model_route_and_tenant(counted: Counted) -> None:

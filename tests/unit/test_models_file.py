@@ -9,7 +9,7 @@ import pytest
 from realtime.config import Options, parse
 from realtime.fleet import places
 from realtime.fleet.fleet import PlaceError
-from realtime.fleet.models_file import ModelEntry, entries
+from realtime.fleet.models_file import ModelEntry, Scale, entries
 
 
 def read(tmp_path: Path, text: str) -> list[ModelEntry]:
@@ -90,6 +90,18 @@ def test_how_long_a_model_is_kept(tmp_path: Path, said: str, seconds: float | No
     assert entry.keep_alive_s == seconds
 
 
+def test_replicas_may_come_and_go_by_a_scale(tmp_path: Path) -> None:
+    told, silent = read(
+        tmp_path,
+        '[models.a]\nsource = "toy"\nreplicas = {min = 2, max = 100, first_token = "500m"}\n'
+        '[models.b]\nsource = "toy"\nreplicas = {max = 4}\n',
+    )
+    assert (told.replicas, told.scale) == (2, Scale(100, 30_000.0))
+    assert (silent.replicas, silent.scale) == (1, Scale(4, 1.0))
+    with pytest.raises(PlaceError, match='"a" is to have 2 to 100 replicas, and only a fleet that Ray keeps'):
+        places.at_start(Options(), [told])
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -101,6 +113,26 @@ def test_how_long_a_model_is_kept(tmp_path: Path, said: str, seconds: float | No
         ("[models.a]", "models.a.source: it must be there"),
         ('[models.a]\nsource = "toy"\naliases = "b"', "models.a.aliases: it is 'b'; it must be a list"),
         ('[models.a]\nsource = "toy"\nreplicas = 0', "models.a.replicas: it is 0; it must be a whole number"),
+        (
+            '[models.a]\nsource = "toy"\nreplicas = {min = 0, max = 2}',
+            "models.a.replicas.min: it is 0; it must be a whole number from 1 to 64",
+        ),
+        (
+            '[models.a]\nsource = "toy"\nreplicas = {min = 2}',
+            "models.a.replicas.max: it is None; it must be a whole number from 1 to 1024",
+        ),
+        (
+            '[models.a]\nsource = "toy"\nreplicas = {min = 3, max = 2}',
+            "models.a.replicas.max: it is 2, which is less than min, 3",
+        ),
+        (
+            '[models.a]\nsource = "toy"\nreplicas = {max = 2, first_token = "soon"}',
+            "models.a.replicas.first_token: it is 'soon'; it must be a time such as",
+        ),
+        (
+            '[models.a]\nsource = "toy"\nreplicas = {most = 2}',
+            "models.a.replicas.most: replicas have min, max and first_token, and no such key",
+        ),
         ('[models.a]\nsource = "toy"\nkeep_alive = "long"', "models.a.keep_alive: it is 'long'; it must be"),
         ('[models.a]\nsource = "toy"\nkeep_alive = -1', "models.a.keep_alive: it is -1; it must be"),
         (

@@ -24,6 +24,38 @@ class Listed(Struct):
     context_tokens: int
 
 
+class Machine(Struct):
+    name: str
+
+
+class Engine(Struct):
+    """`machine` is none while it waits for one; `why` it does, or failed."""
+
+    name: str
+    model: str
+    state: str
+    machine: str
+    why: str
+
+
+class Model(Struct):
+    """`engines` are those that it is to have now, `least` to `most` those that it may have."""
+
+    name: str
+    engines: int
+    least: int
+    most: int
+    may_sleep: bool
+
+
+class Fleet(Struct):
+    """Of a server whose engines are kept on many machines."""
+
+    machines: list[Machine]
+    engines: list[Engine]
+    models: list[Model]
+
+
 class Totals(Struct):
     """The whole server, as an admin may see it."""
 
@@ -35,6 +67,7 @@ class Totals(Struct):
     kv_used_tokens: int
     kv_cached_tokens: int
     kv_free_tokens: int
+    fleet: Fleet | None = None
 
 
 class Listing(Struct):

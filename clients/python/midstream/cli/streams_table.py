@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from midstream.cli.fleet_lines import fleet_lines
 from midstream.cli.listing import Listed, Listing, Totals
 from midstream.cli.sanitize import sanitize
 
@@ -39,7 +40,10 @@ def header_lines(listing: Listing) -> list[str]:
     counts = ", ".join(f"{count} {state}" for state, count in listing.states.items())
     shown = f"; the youngest {len(listing.streams)} of them" if listing.total > len(listing.streams) else ""
     streams = f"{listing.total} {'stream' if listing.total == 1 else 'streams'}: {counts}{shown}"
-    return [streams] if listing.server is None else [_server(listing.server), streams]
+    if listing.server is None:
+        return [streams]
+    fleet = listing.server.fleet
+    return [_server(listing.server), *(() if fleet is None else fleet_lines(fleet)), streams]
 
 
 def _server(server: Totals) -> str:
