@@ -3,13 +3,15 @@ killed, and whoever comes to the second finds the stream as it was."""
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from tests.server.gateways import Serve, gateways
+from tests.server.gateways import STEP, Serve, gateways, static
 from tests.server.independent_client import Client, Stream, client_of
+from tests.server.listening_engine import ListeningEngine, listening
 
 KEPT: dict[str, Any] = {"on_disconnect": "continue", "return_tokens": True, "credit": {"limit": 10_000}}
 PARAMS = {"ignore_eos": True, "temperature": 0, "max_tokens": 60}
@@ -68,6 +70,48 @@ async def test_every_frame_that_was_answered_has_effect_once(tmp_path: Path, ser
         assert (snapshot["index"], snapshot["paused"]) == (8, "client")
         assert snapshot["params"]["temperature"] == 0.7
         final = await rest(again)
+        assert again.text == whole.text
+        assert again.tokens == whole.tokens
+        assert final["usage"]["injected_tokens"] == truth["usage"]["injected_tokens"] > 0
+
+
+async def test_so_it_has_where_its_engine_died_before_and_another_goes_on_with_it(
+    tmp_path: Path, serve: Serve
+) -> None:
+    """The second engine has heard nothing of what was before it, but from the gateway that is killed then."""
+    engine = ListeningEngine(*STEP, listen=f"unix:{tmp_path}/engine")
+    async with listening([engine]), AsyncExitStack() as clients:
+        first, second = [await asyncio.to_thread(serve, *static([engine])) for _ in range(2)]
+        ours = await clients.enter_async_context(client_of(first.url))
+        there = await clients.enter_async_context(client_of(second.url))
+
+        async def before(stream: Stream) -> None:
+            await stream.until_index(12)
+            await stream.ask("pause", "paused", ref="p")
+            await stream.ask("rewind", "rewound", to=8, ref="r")
+            await stream.ask("inject", "injected", text=" and then,", ref="i")
+
+        async def behind(stream: Stream) -> None:
+            await stream.ask("adjust", "adjusted", params={"temperature": 0.7, "seed": 5}, ref="a")
+            await stream.ask("resume", "resumed")
+            await stream.until_index(20)
+            await stream.ask("rewind", "rewound", to=16)
+
+        whole = await there.start("whole", params=PARAMS, **KEPT)
+        await before(whole)
+        await behind(whole)
+        truth = await whole.rest()
+        stream = await ours.start("a", params=PARAMS, **KEPT)
+        await before(stream)
+        await asyncio.to_thread(engine.end)
+        engine.start()
+        await engine.until_ready()
+        await behind(stream)
+        first.tell(signal.SIGKILL)
+        again, snapshot = await come_back(there, stream, "a")
+        assert snapshot["index"] >= 16
+        assert snapshot["params"]["temperature"] == 0.7
+        final = await again.rest()
         assert again.text == whole.text
         assert again.tokens == whole.tokens
         assert final["usage"]["injected_tokens"] == truth["usage"]["injected_tokens"] > 0
