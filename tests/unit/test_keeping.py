@@ -1,0 +1,77 @@
+"""What a gateway keeps of a stream for its next engine, and for whoever adopts it from there."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine import api
+from engine.int32 import of_int32
+from realtime.hub import keeping
+from realtime.hub.keeping import Keeping
+from realtime.hub.told import Lost, Submitted, encode_told
+
+KEEP = api.Keep(b"key", b"record", grace_s=5)
+
+
+def token(index: int) -> api.News:
+    return api.News(7, index=index, tokens=[100 + index])
+
+
+def test_the_first_engine_has_nothing_before_it_and_the_next_all_that_was() -> None:
+    kept = Keeping(KEEP, lambda: 3.0)
+    assert kept.submitted("fp") == KEEP
+    for index in range(3):
+        kept.hear(token(index))
+    kept.note(b"told")
+    assert kept.submitted("fp") == api.Keep(b"key", b"", grace_s=5), "it has it"
+    kept.lost()
+    assert not kept.is_there
+    again = kept.submitted("other")
+    assert again is not None
+    assert (again.record, again.moves) == (b"record", 1)
+    assert again.history is not None
+    assert [
+        of_int32(one.tokens).tolist() for one in again.history.news if isinstance(one, api.TokensTold)
+    ] == [[100, 101, 102]]
+    assert [(note.heard, note.told) for note in again.history.notes] == [
+        (3, b"told"),
+        (3, encode_told(Lost())),
+        (3, encode_told(Submitted("other"))),
+    ]
+
+
+def test_what_was_told_an_engine_does_not_grow() -> None:
+    """It goes out with all that is said in a turn of the loop."""
+    kept = Keeping(KEEP, lambda: 3.0, waits=True)
+    first = kept.submitted("fp")
+    kept.note(b"later")
+    assert first is not None
+    assert first.history is not None
+    assert [note.told for note in first.history.notes] == [encode_told(Submitted("fp"))]
+
+
+def test_who_has_adopted_a_stream_counts_on_from_what_its_engine_kept() -> None:
+    history = api.History(1.0, [], [api.TokensTold(1.0, 0, bytes(12)), api.NewsTold(1.0, b"")])
+    journal = api.Journal(b"record", 2, 1, history, b"", 0, 0, 0)
+    kept = Keeping(api.Keep(b"key", b"record", 5.0, 2), lambda: 3.0, adopted=journal)
+    assert (kept.heard, kept.is_there) == (4, True)
+    kept.lost()
+    moved = kept.submitted("fp")
+    assert moved is not None
+    assert moved.moves == 3
+    assert moved.history is not None
+    assert moved.history.began == 1.0
+
+
+def test_a_history_that_is_too_long_is_no_more_where_the_engine_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(keeping, "MOST_BYTES", 1_000)
+    kept = Keeping(KEEP, lambda: 3.0)
+    kept.submitted("fp")
+    for _ in range(10):
+        kept.note(b"x" * 100)
+    assert kept.is_there, "the engine has a history of its own"
+    assert kept.history_bytes < 1_000
+    kept.lost()
+    assert kept.submitted("fp") is None
