@@ -1,5 +1,5 @@
 """`make route-sim`: a trace through every policy, and one table. `--trace FILE` plays a file of Mooncake's
-form; without one conversations are made up."""
+form; without one conversations are made up. `--engines` plays fleets of all sizes instead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.route_sim.policies import POLICIES, Policy, Seen
+from bench.route_sim.policies import POLICIES, Policy, Seen, ours
 from bench.route_sim.replica import Replica
 from bench.route_sim.trace import Request, made_up, read
 
@@ -38,6 +38,14 @@ class Outcome(NamedTuple):
     mean_s: float
     found: float  # share of prompt tokens
     soon: float  # share of requests with their first token within SOON_S
+    cost_us: float  # of a replica's time, for a token that is decoded
+
+
+# Fleets of all sizes, each with as many conversations for a replica, and a router for every few replicas.
+SIZES = (1, 8, 64, 256, 1000)
+CONVERSATIONS_A_MINUTE, FEW, NEWS_S = 30, 8, 0.05
+QUARTER = 0.25  # of a minute, within which conversations begin
+LEAST_REPLICAS = 64  # of smaller fleets so many are played that they have these together
 
 
 class View:
@@ -115,7 +123,19 @@ def played(trace: list[Request], setting: Setting, made: Callable[[], Policy], s
         sum(waits) / len(waits),
         sum(replica.found for replica in replicas) / sum(replica.asked for replica in replicas),
         sum(wait <= SOON_S for wait in waits) / len(waits),
+        1e6 * sum(replica.busy_s for replica in replicas) / sum(replica.decoded for replica in replicas),
     )
+
+
+def fleets(size: int, *, minutes: float, seed: int) -> Outcome:
+    """Of this size: the mean of as many as it takes."""
+    setting = Setting(f"{size} replicas", size, max(1, size // FEW), NEWS_S, 1)
+    conversations = round(CONVERSATIONS_A_MINUTE * minutes * size)
+    outcomes = [
+        played(made_up(seed + at, conversations, minutes), setting, ours, seed + at)
+        for at in range(max(1, LEAST_REPLICAS // size))
+    ]
+    return Outcome(*(sum(values) / len(outcomes) for values in zip(*outcomes, strict=True)))
 
 
 def times(trace: list[Request], count: int) -> list[Request]:
@@ -136,7 +156,18 @@ def main() -> int:
     parser.add_argument(
         "--minutes", type=float, default=60.0, help="of the trace that are played (default 60)"
     )
+    parser.add_argument(
+        "--engines", action="store_true", help=f"fleets of {', '.join(map(str, SIZES))} engines instead"
+    )
     asked = parser.parse_args()
+    if asked.engines:
+        print("| engines | engine's µs a token | mean s to the first | found in caches | within 2 s |")
+        print("| --- | --- | --- | --- | --- |")
+        for size in SIZES:
+            one = fleets(size, minutes=QUARTER, seed=asked.seed)
+            cells = f"{one.cost_us:,.0f} | {one.mean_s:.2f} | {one.found:.2f} | {one.soon:.2f}"
+            print(f"| {size:,} | {cells} |", flush=True)
+        return 0
     trace = read(asked.trace, asked.seed) if asked.trace else made_up(asked.seed)
     trace = [request for request in trace if request.at_s <= 60 * asked.minutes]
     print(f"{len(trace)} requests, {asked.trace or 'made up'}, seed {asked.seed}:")

@@ -29,6 +29,8 @@ class Replica:
         self.waiting_tokens = 0
         self.first_token_s = list[float]()
         self.found = self.asked = 0
+        self.busy_s = 0.0
+        self.decoded = 0  # tokens
         self._waiting = deque[Waiting]()
         self._ends = list[int]()  # of its rows: behind how many steps of its life
         self._steps = 0
@@ -79,6 +81,7 @@ class Replica:
         for one in first:
             self.first_token_s.append(self._now - one.arrived_s)
             heapq.heappush(self._ends, self._steps + one.request.output)
+            self.decoded += one.request.output
             self._keep(one.request.blocks)
 
     def _decode(self, until: float) -> None:
@@ -91,6 +94,7 @@ class Replica:
     def _pass(self, steps: int, seconds: float) -> None:
         self._steps += steps
         self._now += seconds
+        self.busy_s += seconds
         while self._ends and self._ends[0] <= self._steps:
             heapq.heappop(self._ends)
 

@@ -34,12 +34,13 @@ def read(path: Path, seed: int) -> list[Request]:
     return sorted(requests)
 
 
-def made_up(seed: int) -> list[Request]:
+def made_up(seed: int, conversations: int = CONVERSATIONS, minutes: float = MINUTES) -> list[Request]:
+    """`minutes`: within which they begin."""
     chance, names = random.Random(seed), count()
     systems = [[next(names) for _ in range(chance.randrange(1, 8))] for _ in range(SYSTEMS)]
     requests = list[Request]()
-    for _ in range(CONVERSATIONS):
-        at_s = chance.random() * 60 * MINUTES
+    for _ in range(conversations):
+        at_s = chance.random() * 60 * minutes
         context = list(systems[min(int(chance.expovariate(0.4)), SYSTEMS - 1)])
         while True:
             grown = 1 + min(int(chance.lognormvariate(1.3, 1.0)), 60)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.route_sim.__main__ import Setting, played
+from bench.route_sim.__main__ import Setting, fleets, played
 from bench.route_sim.policies import POLICIES, ours, round_robin
 from bench.route_sim.replica import STEP_S, STEP_TOKENS, TOKEN_S, Replica
 from bench.route_sim.trace import BLOCK, Request, made_up, read
@@ -57,3 +57,10 @@ def test_every_policy_serves_everybody_and_the_products_is_no_worse_than_turns()
     mine, turns = played(trace, OLD, ours, seed=3), played(trace, OLD, round_robin, seed=3)
     assert mine.mean_s < turns.mean_s
     assert mine.found > turns.found
+
+
+def test_a_token_costs_a_larger_fleet_what_it_costs_a_small_one() -> None:
+    """Within 5 %, at as much to do for each replica, though routers are many and their news are old."""
+    small, large = (fleets(size, minutes=1.0, seed=1) for size in (8, 64))
+    assert large.cost_us <= 1.05 * small.cost_us
+    assert large.mean_s <= 1.05 * small.mean_s
