@@ -165,8 +165,8 @@ def main() -> int:
         print("| --- | --- | --- | --- | --- |")
         for size in SIZES:
             one = fleets(size, minutes=QUARTER, seed=asked.seed)
-            cells = f"{one.cost_us:,.0f} | {one.mean_s:.2f} | {one.found:.2f} | {one.soon:.2f}"
-            print(f"| {size:,} | {cells} |", flush=True)
+            told = f"{one.cost_us:,.0f} | {one.mean_s:.2f} | {one.found:.2f} | {one.soon:.2f}"
+            print(f"| {size:,} | {told} |", flush=True)
         return 0
     trace = read(asked.trace, asked.seed) if asked.trace else made_up(asked.seed)
     trace = [request for request in trace if request.at_s <= 60 * asked.minutes]
