@@ -35,7 +35,7 @@ from midstream.protocol import (
 )
 from realtime.stream.credit import Credit
 from realtime.stream.memory import LOGPROB_BYTES, REFERENCE_BYTES, TOKEN_BYTES, event_bytes
-from realtime.stream.span_events import joined, tell_lengths
+from realtime.stream.span_events import joined, lengths_of, tell_lengths, with_beside
 from realtime.tools.parts import Lengths
 
 HISTORY_LIMIT = 512  # events that nobody is known to have read; whoever needs older ones gets a snapshot
@@ -71,7 +71,7 @@ class Outbox:
         self.credit = credit
         self.sent = 0  # output tokens given out, that still stand
         self._listener_index = 0  # the same as the listener knows it: what is void it hears later
-        self._listener_length = 0  # of the last snapshot's text, in code points
+        self._listener_length = 0  # and its text, in code points
         self._listener_lengths = NONE_BESIDE  # and of what it has beside
         self.seq = 0  # of the next event
         self._history: deque[StreamEvent] = deque()  # not known to have been read
@@ -354,10 +354,12 @@ class Outbox:
         if first.logprob is not None:  # then all that are tokens have one
             event.logprobs = [pending.logprob for pending in batch if pending.logprob is not None]
         self.sent = self._listener_index = first.index + count
+        self._listener_length += len(delta)
         if count or delta:
             self._send(events, event)
         if first.beside:  # and of one kind
             for beside in joined([one for pending in batch for one in pending.beside]):
+                self._listener_lengths = with_beside(self._listener_lengths, beside)
                 self._send(events, beside)
 
     def _send_event(self, events: list[OutgoingEvent], event: StreamEvent | Error) -> None:
@@ -366,10 +368,12 @@ class Outbox:
             # What was decoded ahead of credit comes later, or was rewound since.
             event.index = self._listener_index
         elif isinstance(event, Rewound):
-            if event.index > self._listener_index:  # a snapshot has told of a later rewinding already
+            # A snapshot has told of a later rewinding already, or the tokens before it wait for credit.
+            if event.index > self._listener_index:
                 event.index, event.text_length = self._listener_index, self._listener_length
                 tell_lengths(event, self._listener_lengths)
-            self._listener_index = event.index
+            self._listener_index, self._listener_length = event.index, event.text_length
+            self._listener_lengths = lengths_of(event)
         self._send(events, event)
 
     def _send(self, events: list[OutgoingEvent], event: StreamEvent | Error) -> None:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from midstream.protocol import Beside, Guarded, Reasoning, Rewound, ToolArguments
+from midstream.protocol import Beside, Guarded, Reasoning, Rewound, ToolArguments, ToolCall
 from realtime.guards.guards import Verdict
 from realtime.tools.parts import Lengths
 
@@ -45,6 +45,22 @@ def guarded(request_id: str, verdict: Verdict) -> Guarded:
         token=verdict.token,
         detail=verdict.detail,
     )
+
+
+def with_beside(told: Lengths, event: Beside) -> Lengths:
+    """Of what was told, with this."""
+    match event:
+        case Reasoning(delta=delta):
+            return told._replace(reasoning=told.reasoning + len(delta))
+        case ToolCall():
+            return told._replace(calls=told.calls + 1, arguments=0)
+        case ToolArguments(delta=delta):
+            return told._replace(arguments=told.arguments + len(delta))
+    return told
+
+
+def lengths_of(event: Rewound) -> Lengths:
+    return Lengths(reasoning=event.reasoning_length, calls=event.tool_calls, arguments=event.arguments_length)
 
 
 def tell_lengths(event: Rewound, lengths: Lengths) -> None:

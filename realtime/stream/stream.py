@@ -1167,11 +1167,11 @@ class Stream:
         if undeliverable:
             # Nothing that was sent can be taken back any more.
             self._truncate(undeliverable[0].index, ends=True)
+        self._refuse_pending()  # also what would take back what stands: nothing is withheld
         self._put_beside(len(self.output), self.output.flush())
         spans = self.output.spans
         if reason == "stop" and why in (None, "eos") and spans is not None and spans.called:
             reason = "tool_calls"
-        self._refuse_pending()
         self._conclusion = None
         self.final = protocol.Final(
             request_id=self.request_id,

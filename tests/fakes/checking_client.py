@@ -65,6 +65,7 @@ class Account:
         self.guarded = False  # whether a guard has paused it
         self.acts = Acts()  # of guards
         self._acting: protocol.Guarded | None = None  # one that goes back, and has not yet
+        self._taken_back = False  # before anything was told of it: what a guard acted on
         self.voided = 0  # tokens that were received and rewound
         self.began_with = 0  # tokens, as another's fork
         self.inherited: list[int] = []  # those of them that still stand
@@ -117,6 +118,7 @@ class Account:
             case protocol.Paused() | protocol.Resumed():
                 assert event.index == len(self.tokens)
                 self.paused = isinstance(event, protocol.Paused)
+                self._taken_back = False
                 self.guarded = isinstance(event, protocol.Paused) and event.reason == "guard"
             case protocol.Adjusted():
                 assert event.index >= len(self.tokens), "an acknowledgement speaks of tokens to come"
@@ -188,6 +190,7 @@ class Account:
         assert event.tokens is not None
         assert len(event.tokens) == event.count
         assert not self.paused or not event.count, "no token event follows paused"
+        assert not self._taken_back, "what a guard acts on is told before, or never"
         assert event.count or event.delta, "an event says something"
         self._ending = not event.count
         self.tokens += event.tokens
@@ -198,6 +201,7 @@ class Account:
     def _rewound(self, event: protocol.Rewound) -> None:
         assert event.index <= len(self.tokens), "what was never received is not taken back"
         assert event.text_length <= len(self.text)
+        self._taken_back = False
         told = len(self.tokens)
         self.voided += told - event.index
         del self.tokens[event.index :], self.inherited[event.index :]
@@ -217,7 +221,7 @@ class Account:
         assert self._guard(event.name).do in (event.do, "rewind")
         ahead = self.start.credit.prefetch if self.start.credit else 0
         told = len(self.tokens) if not ahead else max(len(self.tokens), self.limit + ahead)
-        assert event.do == "tell" or event.index <= told, "what it acts on is not told"
+        self._taken_back |= event.do != "tell" and event.index > told
         assert (event.token is None) == (event.times is None) == (event.do != "rewind")
         if event.do == "rewind":
             self._acting = event

@@ -5,9 +5,22 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
 from midstream import protocol
-from midstream.protocol import Adjusted, Error, Params, Paused, Resumed, Rewound, Token, TokenLogprob
+from midstream.protocol import (
+    Adjusted,
+    Error,
+    Params,
+    Paused,
+    Reasoning,
+    Resumed,
+    Rewound,
+    Token,
+    TokenLogprob,
+    ToolArguments,
+    ToolCall,
+)
 from realtime.refusal import Refusal
 from realtime.stream import outbox as outbox_module
 from realtime.stream.credit import Credit
@@ -141,6 +154,34 @@ def test_what_is_rewound_is_never_given_out() -> None:
     box.put(rewound(1))
     put_tokens(box, 1)
     assert said(box.take()) == ["0:1", "Rewound 1", "1:1"]
+
+
+def test_what_goes_back_to_before_nothing_that_was_given_out_says_how_much_that_is() -> None:
+    """Its tokens wait for credit, or were taken back since: all that was told stands, and its lengths."""
+    box = outbox(limit=3)
+    thought = Reasoning(request_id="a", index=1, count=1, delta="hm")
+    call = ToolCall(request_id="a", index=2, call_id="c", name="f")
+    arguments = ToolArguments(request_id="a", index=2, count=1, call_id="c", delta='{"a')
+    box.put(PendingToken(0, "one ", 100))
+    box.put(PendingToken(1, "", 101, beside=[thought]))
+    box.put(PendingToken(2, "", 102, beside=[call, arguments]))
+    put_tokens(box, 3, 4)
+    box.put(Rewound(request_id="a", index=5, text_length=8, reasoning_length=9, tool_calls=9))
+    *_, told = box.take()
+    assert told == Rewound(
+        request_id="a",
+        seq=told.seq,
+        index=3,
+        text_length=4,
+        reasoning_length=2,
+        tool_calls=1,
+        arguments_length=3,
+    )
+    box.drop_from(1)
+    box.put(rewound := Rewound(request_id="a", index=1, text_length=4))
+    box.put(Rewound(request_id="a", index=2, text_length=9, reasoning_length=9))
+    *_, told = box.take()
+    assert told == replace(rewound, seq=told.seq)
 
 
 def test_what_is_rewound_among_other_events_is_never_given_out() -> None:

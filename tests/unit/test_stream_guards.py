@@ -178,6 +178,17 @@ def test_text_that_a_stop_string_holds_back_is_looked_at_where_it_is_told() -> N
     assert kinds(events)[-1] == "Guarded"
 
 
+def test_what_a_stop_string_holds_back_is_told_at_an_end_that_comes_before_the_engine_has_gone_back() -> None:
+    lone = begun(Guard(name="ask", do="pause", regex="secret"), stop=["e!"])
+    lone.write("a secret")
+    told = text(lone.take())
+    lone.cancel()
+    lone.lose_engine()
+    events = lone.take()
+    assert told + text(events) == "a secre"
+    assert kinds(events[-1:]) == ["Final"]
+
+
 def test_a_stop_string_ends_nothing_that_will_be_void() -> None:
     lone = begun(SECRET, stop=["X"])
     lone.write("secretX")
