@@ -92,6 +92,7 @@ class Keep(Struct, array_like=True, frozen=True):
     grace_s: float = 0.0  # for which it waits to be adopted
     moves: int = 0
     history: History | None = None  # before this engine; none for one that begins here
+    adoptions: int = 0  # before it
 
 
 class Submit(Command, frozen=True):

@@ -21,7 +21,7 @@ _TOKEN = "i"
 class Journal:
     def __init__(self, submit: api.Submit, keep: api.Keep, now: float) -> None:
         self.keep = replace(keep, history=None)
-        self.adoptions = 0
+        self.adoptions = keep.adoptions
         self._history = History(now, keep.history)
         self._prompt = array(_TOKEN, submit.tokens[: submit.prompt])
         self._credit = submit.credit

@@ -134,7 +134,9 @@ class Adoptions:
         )
         stream, record = rebuilt.stream, rebuilt.record
         await _paid_by(listener, rebuilt.replay())
-        keep = api.Keep(engine_key(key), journal.record, record.grace_s, journal.moves)
+        keep = api.Keep(
+            engine_key(key), journal.record, record.grace_s, journal.moves, adoptions=journal.adoptions
+        )
         keeping = Keeping(keep, self._wall, adopted=journal)
         for news in found.late:  # more may come meanwhile
             keeping.hear(news)

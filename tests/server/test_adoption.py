@@ -117,6 +117,31 @@ async def test_so_it_has_where_its_engine_died_before_and_another_goes_on_with_i
         assert final["usage"]["injected_tokens"] == truth["usage"]["injected_tokens"] > 0
 
 
+async def test_each_gateway_that_goes_on_with_it_counts_its_events_anew(tmp_path: Path, serve: Serve) -> None:
+    engine = ListeningEngine(*STEP, listen=f"unix:{tmp_path}/engine")
+    async with listening([engine]), AsyncExitStack() as clients:
+        first, second, third = [await asyncio.to_thread(serve, *static([engine])) for _ in range(3)]
+        stream = await (await clients.enter_async_context(client_of(first.url))).start(
+            "a", params=PARAMS, **KEPT
+        )
+        await stream.until_index(10)
+        await stream.ask("pause", "paused")
+        first.tell(signal.SIGKILL)
+        there = await clients.enter_async_context(client_of(second.url))
+        stream, snapshot = await come_back(there, stream, "a")
+        assert snapshot["epoch"] == 1
+        await asyncio.to_thread(engine.end)
+        engine.start()
+        await engine.until_ready()
+        await stream.ask("adjust", "adjusted", params={"seed": 5})
+        second.tell(signal.SIGKILL)
+        last = await clients.enter_async_context(client_of(third.url))
+        stream, snapshot = await come_back(last, stream, "a", epoch=1)
+        assert snapshot["epoch"] == 2
+        await stream.ask("resume", "resumed")
+        assert (await stream.rest())["finish_reason"] == "length"
+
+
 async def test_a_stream_of_a_server_that_lives_is_handed_over(tmp_path: Path, serve: Serve) -> None:
     async with gateways(tmp_path, serve) as (first, second), AsyncExitStack() as clients:
         ours = await clients.enter_async_context(client_of(first.url))

@@ -52,6 +52,12 @@ def test_tokens_are_kept_as_runs_that_other_news_and_other_places_end() -> None:
     assert of_int32(told.prompt).tolist() == [1, 2, 3]
 
 
+def test_adoptions_are_counted_on_from_where_another_engine_was() -> None:
+    """By their number a listener knows which events its own count is of."""
+    streams = KeptStreams[str]()
+    assert begun(streams, adoptions=2).journal.told().adoptions == 2
+
+
 def test_commands_are_counted_but_those_that_hang_on_who_reads() -> None:
     one, other = Journal(SUBMIT, KEEP, 1.0), Journal(SUBMIT, KEEP, 1.0)
     for number, journal in ((7, one), (99, other)):

@@ -53,12 +53,12 @@ def test_what_was_told_an_engine_does_not_grow() -> None:
 def test_who_has_adopted_a_stream_counts_on_from_what_its_engine_kept() -> None:
     history = api.History(1.0, [], [api.TokensTold(1.0, 0, bytes(12)), api.NewsTold(1.0, b"")])
     journal = api.Journal(b"record", 2, 1, history, b"", 0, 0, 0)
-    kept = Keeping(api.Keep(b"key", b"record", 5.0, 2), lambda: 3.0, adopted=journal)
+    kept = Keeping(api.Keep(b"key", b"record", 5.0, 2, adoptions=1), lambda: 3.0, adopted=journal)
     assert (kept.heard, kept.is_there) == (4, True)
     kept.lost()
     moved = kept.submitted("fp")
     assert moved is not None
-    assert moved.moves == 3
+    assert (moved.moves, moved.adoptions) == (3, 1)
     assert moved.history is not None
     assert moved.history.began == 1.0
 
