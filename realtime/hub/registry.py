@@ -117,6 +117,7 @@ class StreamRegistry:
     def end(self, entry: LiveStream, now: float) -> None:
         """Its stream has ended."""
         self.remove(entry)
+        entry.stream.keeping = None  # what its engine has is enough for whoever missed the end
         self._ended_streams.add(entry.key, entry.stream, entry.start_digest, now)
 
     def remove(self, entry: LiveStream) -> None:

@@ -25,6 +25,7 @@ from realtime.stream.stream import Stream
 
 # To a new engine in one go, a few milliseconds' work: tokens, as which a stream counts that has few.
 SUBMIT_TOKENS, STREAM_TOKENS = 50_000, 500
+HISTORY_BYTES = 4  # that a stream takes along for whoever adopts it, as a token
 
 NAMED = 256  # blocks of a context that are looked for, from its beginning on
 REPLACEMENT_S = 10.0  # for which suspects wait for an engine of their own, where others run
@@ -233,7 +234,11 @@ class Submission:
 
     def _weight(self, one: Given) -> int:
         entry = self._registry.by_number(one.number)
-        return STREAM_TOKENS + (0 if entry is None else len(entry.stream.context))
+        if entry is None:
+            return STREAM_TOKENS
+        stream = entry.stream
+        history = 0 if stream.keeping is None else stream.keeping.history_bytes // HISTORY_BYTES
+        return STREAM_TOKENS + len(stream.context) + history
 
     def _submit(self, given: list[Given]) -> None:
         for engine, number in given:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from engine import api
 from midstream import protocol
@@ -244,6 +245,31 @@ def test_a_new_engine_is_given_many_in_several_goes_and_others_have_their_turn(
     server.revive_engine()
     server.clock.advance(0)
     assert submitted(server) == 2
+
+
+def test_what_a_stream_takes_along_for_whoever_adopts_it_weighs_until_it_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(submission, "SUBMIT_TOKENS", 3 * submission.STREAM_TOKENS)
+    server = SimulatedServer(SIZE, keeps=True)
+    listener = RecordingListener(server)
+    for name in "ab":
+        listener.send(replace(endless(name), on_disconnect="pause"))
+    for _ in range(40):
+        for name in "ab":
+            listener.send(protocol.Pause(request_id=name))
+            listener.send(protocol.Resume(request_id=name))
+    server.kill_engine()
+    server.revive_engine()
+    assert submitted(server) == 1
+    server.clock.advance(0)
+    assert submitted(server) == 2
+    stream = server.hub.streams[0]
+    assert stream.keeping is not None
+    listener.send(protocol.Cancel(request_id=stream.request_id))
+    rest(server)
+    assert stream.ended
+    assert stream.keeping is None
 
 
 def test_one_that_is_held_back_can_be_cancelled_and_is_not_given_any_more() -> None:
