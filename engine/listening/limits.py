@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from engine.history import MOST_BYTES
+
 JOIN_S = 5.0  # within which whoever connects says who it is
 GOODBYE_S = 1.0  # for whoever is hung up on to take that in
 LARGEST_JOIN = 4096
@@ -12,6 +14,6 @@ IDLE_S, BETWEEN_S, QUESTIONS = 5, 2, 3
 UNTAKEN_S = IDLE_S + BETWEEN_S * QUESTIONS
 MOST_UNSENT = 64 << 20  # bytes, for a gateway that does not read: its streams' credit makes far fewer
 # Streams that outlive their gateway: what is remembered of each, and of all, also of those that have ended.
-JOURNAL_BYTES, JOURNALS_BYTES = 1 << 20, 128 << 20
+JOURNAL_BYTES, JOURNALS_BYTES = MOST_BYTES, 128 << 20
 ENDED_S = 300.0  # for which one that has ended can be adopted
 MOST_GRACE_S = 3600.0

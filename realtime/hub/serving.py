@@ -68,7 +68,7 @@ class Serving:
     @property
     def entries(self) -> list[LiveStream]:
         """All streams, and who computes each."""
-        return list(self._registry.entries)
+        return self._registry.entries
 
     @property
     def catalog(self) -> list[CatalogModel]:

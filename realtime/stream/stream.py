@@ -33,6 +33,7 @@ from realtime.stream.engine_commands import (
     commands_for,
     not_put_in,
 )
+from realtime.stream.keeping import Keeping
 from realtime.stream.memory import (
     CANCEL_REPLY_BYTES,
     LOGPROB_BYTES,
@@ -45,7 +46,6 @@ from realtime.stream.params import merged, stops
 from realtime.stream.pending_commands import (
     CallFrame,
     Computing,
-    Keeping,
     Owe,
     PendingCommand,
     PendingCommands,
