@@ -25,6 +25,14 @@ async def come_back(client: Client, lost: Stream, name: str, **fields: Any) -> t
     return stream, snapshot
 
 
+async def steered(stream: Stream) -> None:
+    """It is paused, goes back, and something is put in."""
+    await stream.until_index(12)
+    await stream.ask("pause", "paused", ref="p")
+    await stream.ask("rewind", "rewound", to=8, ref="r")
+    await stream.ask("inject", "injected", text=" and then,", ref="i")
+
+
 async def test_a_stream_goes_on_at_another_gateway(tmp_path: Path, serve: Serve) -> None:
     async with gateways(tmp_path, serve) as (first, second), AsyncExitStack() as clients:
         ours = await clients.enter_async_context(client_of(first.url))
@@ -50,10 +58,7 @@ async def test_every_frame_that_was_answered_has_effect_once(tmp_path: Path, ser
         there = await clients.enter_async_context(client_of(second.url))
 
         async def half(stream: Stream) -> None:
-            await stream.until_index(12)
-            await stream.ask("pause", "paused", ref="p")
-            await stream.ask("rewind", "rewound", to=8, ref="r")
-            await stream.ask("inject", "injected", text=" and then,", ref="i")
+            await steered(stream)
             await stream.ask("adjust", "adjusted", params={"temperature": 0.7, "seed": 5}, ref="a")
 
         async def rest(stream: Stream) -> dict[str, Any]:
@@ -85,12 +90,6 @@ async def test_so_it_has_where_its_engine_died_before_and_another_goes_on_with_i
         ours = await clients.enter_async_context(client_of(first.url))
         there = await clients.enter_async_context(client_of(second.url))
 
-        async def before(stream: Stream) -> None:
-            await stream.until_index(12)
-            await stream.ask("pause", "paused", ref="p")
-            await stream.ask("rewind", "rewound", to=8, ref="r")
-            await stream.ask("inject", "injected", text=" and then,", ref="i")
-
         async def behind(stream: Stream) -> None:
             await stream.ask("adjust", "adjusted", params={"temperature": 0.7, "seed": 5}, ref="a")
             await stream.ask("resume", "resumed")
@@ -98,11 +97,11 @@ async def test_so_it_has_where_its_engine_died_before_and_another_goes_on_with_i
             await stream.ask("rewind", "rewound", to=16)
 
         whole = await there.start("whole", params=PARAMS, **KEPT)
-        await before(whole)
+        await steered(whole)
         await behind(whole)
         truth = await whole.rest()
         stream = await ours.start("a", params=PARAMS, **KEPT)
-        await before(stream)
+        await steered(stream)
         await asyncio.to_thread(engine.end)
         engine.start()
         await engine.until_ready()

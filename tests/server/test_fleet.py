@@ -208,6 +208,17 @@ async def far(stream: Stream, index: int) -> None:
         assert event["type"] in ("token", "paused", "resumed"), event
 
 
+async def go_on_and_say_the_same(client: Client, streams: list[Stream]) -> None:
+    """Each goes on from where it is, has said what all others have, and heard of nothing but engines."""
+    for stream in streams:
+        await far(stream, stream.index + len(client.heard(stream.request_id)) + 5)
+        await stream.send("cancel")
+        await stream.rest()
+    longest = max((stream.tokens for stream in streams), key=len)
+    assert all(stream.tokens == longest[: len(stream.tokens)] for stream in streams)
+    assert all(set(paused(stream)) <= {"engine"} for stream in streams)
+
+
 @contextmanager
 def with_another_token(fleet: Fleet) -> Iterator[list[str]]:
     """Where engines listen that have one, by a socket and by gRPC."""
@@ -254,14 +265,8 @@ async def test_engines_of_others_are_used_left_and_upgraded_under_streams(
             proxy.cut("silence")  # and nobody hears that it was: engines have their gateway twice for a while
         await whole(served, 4, before + 4)
         await client.roundtrip()
-        for stream in long:
-            await far(stream, stream.index + len(client.heard(stream.request_id)) + 5)
-            await stream.send("cancel")
-            await stream.rest()
-        longest = max((stream.tokens for stream in long), key=len)
-        assert all(stream.tokens == longest[: len(stream.tokens)] for stream in long)
+        await go_on_and_say_the_same(client, long)
         assert all(stream.text.startswith(truth) for stream in long)
-        assert all(set(paused(stream)) <= {"engine"} for stream in long)
         assert any(len(paused(stream)) >= 2 for stream in long), "they had to move"
 
         with with_another_token(fleet) as addresses:

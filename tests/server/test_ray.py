@@ -23,7 +23,7 @@ import pytest
 
 from tests.server.independent_client import Client, Stream, client_of
 from tests.server.server_process import PATIENCE_S, Served, environment
-from tests.server.test_fleet import far, paused, started
+from tests.server.test_fleet import far, go_on_and_say_the_same, started
 from tests.server.test_models import pauses, serving
 
 pytestmark = [
@@ -158,13 +158,7 @@ async def streams_that_go_on(fleet: Fleet) -> AsyncIterator[None]:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
         assert reading.cancelled(), reading.exception()
-        for stream in streams:
-            await far(stream, stream.index + len(client.heard(stream.request_id)) + 5)
-            await stream.send("cancel")
-            await stream.rest()
-        longest = max((stream.tokens for stream in streams), key=len)
-        assert all(stream.tokens == longest[: len(stream.tokens)] for stream in streams)
-        assert all(set(paused(stream)) <= {"engine"} for stream in streams)
+        await go_on_and_say_the_same(client, streams)
 
 
 async def keep_reading(streams: Sequence[Stream]) -> None:
