@@ -6,21 +6,34 @@ refuses what has none or does not fit the model; it knows no stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from sys import getsizeof
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, Struct
 
 from midstream import protocol
-from midstream.protocol import Guard, Message, NamedTool, Params, StreamFrame, Tool
+from midstream.protocol import (
+    Guard,
+    Message,
+    NamedTool,
+    Params,
+    Past,
+    PastAdjust,
+    PastInject,
+    StreamFrame,
+    Tool,
+)
 from realtime.guards import check as guards
 from realtime.hub.output_rules import output_rules
 from realtime.refusal import Refusal
+from realtime.stream.context import Context
 from realtime.stream.memory import TOKEN_ID_BYTES, grammar_length, params_bytes
 from realtime.stream.params import resolved
+from realtime.stream.past import begun
 from realtime.text import grammar
 from realtime.text.chat_template import NotBriefError, TextError
 from realtime.text.decoded_turn import Turns
@@ -31,6 +44,7 @@ CHARACTERS_A_TOKEN = 4  # about, where a text's tokens were not counted
 # What it takes to compile a grammar, and one with a character more, in characters of other text.
 GRAMMAR, GRAMMAR_CHARACTER = 20_000, 100
 GUARD_CHARACTER = 500  # and so guards, each character of their expressions; fewer where there are few
+PAST_TOKEN = 16  # a token that is read again, in characters of other text
 FRAME_BYTES, MESSAGE_BYTES, PART_BYTES, CALL_BYTES = 200, 50, 50, 400  # of what is no text
 TOOL_CHARACTER_BYTES = 8  # a tool in memory, for each character of it as JSON
 TOOLS_LIMIT = 128 << 10  # characters of all of a stream's tools, as JSON
@@ -59,7 +73,13 @@ def text_length(frame: StreamFrame) -> int:
 
 
 def _grammar(frame: StreamFrame) -> protocol.Grammar | None:
-    return frame.params.grammar or None if isinstance(frame, protocol.Start | protocol.Adjust) else None
+    if not isinstance(frame, protocol.Start | protocol.Adjust):
+        return None
+    asked = frame.params.grammar
+    if isinstance(frame, protocol.Start) and frame.past is not None:
+        adjusts = [step.params for step in frame.past.steering if isinstance(step, PastAdjust)]
+        asked = next((params.grammar for params in reversed(adjusts) if params.grammar is not UNSET), asked)
+    return asked or None
 
 
 def _guards(frame: StreamFrame) -> list[Guard]:
@@ -68,14 +88,29 @@ def _guards(frame: StreamFrame) -> list[Guard]:
 
 
 def _written(frame: StreamFrame) -> int:
+    past = 0
+    if isinstance(frame, protocol.Start) and frame.past is not None:
+        past = PAST_TOKEN * len(frame.past.tokens) + sum(_written(put_in) for put_in in _put_in(frame))
     match frame:
         case protocol.Start(prompt=str() as text) | protocol.Inject(text=str() as text):
-            return len(text)
+            return past + len(text)
         case protocol.Start(messages=list() as messages, tools=tools):
-            return sum(map(_message_length, messages)) + (tools_length(tools) if tools else 0)
+            return past + sum(map(_message_length, messages)) + (tools_length(tools) if tools else 0)
         case protocol.Inject(messages=list() as messages):
             return sum(map(_message_length, messages))
-    return 0
+    return past
+
+
+def _put_in(frame: protocol.Start) -> list[protocol.Inject]:
+    """Of its past."""
+    steering = () if frame.past is None else frame.past.steering
+    return [
+        protocol.Inject(
+            request_id=frame.request_id, text=step.text, messages=step.messages, tokens=step.tokens
+        )
+        for step in steering
+        if isinstance(step, PastInject)
+    ]
 
 
 def _message_length(message: Message) -> int:
@@ -98,7 +133,7 @@ def tools_length(tools: list[Tool]) -> int:
 
 def brings_text(frame: StreamFrame) -> bool:
     match frame:
-        case protocol.Start(prompt=str()) | protocol.Start(messages=list()):
+        case protocol.Start(prompt=str()) | protocol.Start(messages=list()) | protocol.Start(past=Past()):
             return True
         case protocol.Inject(text=str()) | protocol.Inject(messages=list()):
             return True
@@ -124,6 +159,9 @@ def weight(frame: StreamFrame) -> int:
             size += getsizeof(arguments) if isinstance(arguments, str) else _object_bytes(arguments)
     if isinstance(frame, protocol.Start | protocol.Adjust):
         size += params_bytes(frame.params)
+    if isinstance(frame, protocol.Start) and frame.past is not None:
+        size += TOKEN_ID_BYTES * len(frame.past.tokens) + sum(map(weight, _put_in(frame)))
+        size += sum(params_bytes(step.params) for step in frame.past.steering if isinstance(step, PastAdjust))
     if isinstance(frame, protocol.Start) and frame.tools:
         size += TOOL_CHARACTER_BYTES * tools_length(frame.tools)
     return size + getsizeof(frame.model) if isinstance(frame, protocol.Start) else size
@@ -162,11 +200,58 @@ def check_length(frame: StreamFrame, model: ServedModel) -> None:
                 model.tokenizer.check_length(text, below=model.context)
 
 
+class Opening(Struct):
+    """What a stream begins with that has a past. `params`: those of its first token."""
+
+    params: Params
+    context: Context
+
+    def __len__(self) -> int:
+        return len(self.context)
+
+
+Tokenized = list[int] | Opening
+
+
 def tokenize(
     frame: StreamFrame, model: ServedModel, turns: Turns | None = None, *, brief: bool = False
-) -> list[int] | None:
+) -> Tokenized | None:
     """The tokens of whatever text a frame brings, and its grammar and guards tried. `turns`: of a
     conversation, that were decoded here. `brief`: raise `NotBriefError` where a chat takes long."""
+    tokens = _tokenize(frame, model, turns, brief=brief)
+    if not isinstance(frame, protocol.Start) or frame.past is None:
+        return tokens
+    _check_unguarded(frame.params, frame.past)
+    with _refusing(frame, model):
+        _known(frame.past.tokens, "past.tokens", model)
+        put_in = [_injection(put_in, model, brief) for put_in in _put_in(frame)]
+    return opening(frame, tokens or [], checked_params(frame, tokens or [], model), model, put_in)
+
+
+def _check_unguarded(params: Params, past: Past) -> None:
+    adjusts = [step.params for step in past.steering if isinstance(step, PastAdjust)]
+    if any(each.guards for each in [params, *adjusts]):
+        raise Refusal(
+            "unsupported",
+            "A start with a `past` has no `guards`: they would not have judged that; adjust them in.",
+        )
+
+
+def opening(
+    frame: protocol.Start,
+    prompt: list[int],
+    params: Params,
+    model: ServedModel,
+    put_in: Sequence[list[int]] = (),
+) -> Opening:
+    """`params`: complete; `put_in`: the tokens of each inject of its past."""
+    rules = output_rules(frame, prompt, model)
+    return Opening(params, begun(frame, prompt, params, rules, model, put_in))
+
+
+def _tokenize(
+    frame: StreamFrame, model: ServedModel, turns: Turns | None, *, brief: bool
+) -> list[int] | None:
     guards.check(_guards(frame))
     asked = _grammar(frame)
     if asked is not None:

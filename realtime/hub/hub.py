@@ -24,7 +24,7 @@ from midstream.protocol import MAX_MILLISECONDS, StreamFrame
 from realtime.hub.adoptions import Adoptions
 from realtime.hub.decoded_turns import DecodedTurns
 from realtime.hub.departures import Departures
-from realtime.hub.frame_tokenizing import brings_text, start_digest, text_length, tokenize
+from realtime.hub.frame_tokenizing import Opening, Tokenized, brings_text, start_digest, text_length, tokenize
 from realtime.hub.incoming_news import IncomingNews
 from realtime.hub.keepers import Keepers
 from realtime.hub.listener import Listener
@@ -270,7 +270,7 @@ class Hub:
     # -- a frame ---------------------------------------------------------------------------------
 
     def _act(
-        self, key: StreamKey, frame: StreamFrame, listener: Listener, tokens: list[int] | None = None
+        self, key: StreamKey, frame: StreamFrame, listener: Listener, tokens: Tokenized | None = None
     ) -> None:
         """`tokens` are the frame's text, where that was tokenized before."""
         try:
@@ -301,7 +301,7 @@ class Hub:
     # -- asked by long texts ---------------------------------------------------------------------
 
     def receive(
-        self, key: StreamKey, frame: StreamFrame, listener: Listener, tokens: list[int] | None
+        self, key: StreamKey, frame: StreamFrame, listener: Listener, tokens: Tokenized | None
     ) -> None:
         self._act(key, frame, listener, tokens)
         self.flush()
@@ -331,7 +331,7 @@ class Hub:
     # -- starting and attaching ------------------------------------------------------------------
 
     def _start(
-        self, key: StreamKey, frame: protocol.Start, listener: Listener, tokens: list[int] | None
+        self, key: StreamKey, frame: protocol.Start, listener: Listener, tokens: Tokenized | None
     ) -> Stream:
         try:
             model = self._check_start(key, frame, listener)
@@ -410,7 +410,7 @@ class Hub:
     # -- steering --------------------------------------------------------------------------------
 
     def _steer(
-        self, key: StreamKey, frame: StreamFrame, listener: Listener, tokens: list[int] | None
+        self, key: StreamKey, frame: StreamFrame, listener: Listener, tokens: Tokenized | None
     ) -> Stream | None:
         entry = self._registry.by_key(key)
         if entry is None:
@@ -451,7 +451,7 @@ class Hub:
         self,
         entry: LiveStream,
         frame: protocol.Inject,
-        tokens: list[int] | None,
+        tokens: Tokenized | None,
         send_reply: SendReply | None,
         owe: Owe,
     ) -> None:
@@ -459,6 +459,7 @@ class Hub:
         if tokens is None:
             entry.quota.check_rate()
             tokens = tokenize(frame, entry.stream.model, brief=True) or []
+        assert not isinstance(tokens, Opening), "that is a start's"
         try:
             put_in = replace(frame, tokens=tokens)
             entry.stream.steer(put_in, entry.step, self._clock(), send_reply, owe)

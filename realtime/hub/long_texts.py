@@ -17,7 +17,15 @@ from msgspec.structs import replace
 
 from midstream.protocol import StreamFrame
 from realtime.hub.frame_queues import SerialQueues
-from realtime.hub.frame_tokenizing import check_length, estimated_tokens, stops, text_length, tokenize, weight
+from realtime.hub.frame_tokenizing import (
+    Tokenized,
+    check_length,
+    estimated_tokens,
+    stops,
+    text_length,
+    tokenize,
+    weight,
+)
 from realtime.hub.listener import Listener
 from realtime.hub.stream_key import StreamKey
 from realtime.hub.tokenizing_pool import TokenizingPool
@@ -63,7 +71,7 @@ class Receiver(Protocol):
         """Or the refusal of what need not be tokenized to be refused."""
 
     def receive(
-        self, key: StreamKey, frame: StreamFrame, listener: Listener, tokens: list[int] | None
+        self, key: StreamKey, frame: StreamFrame, listener: Listener, tokens: Tokenized | None
     ) -> None: ...
 
     def refuse(self, listener: Listener, frame: StreamFrame, refusal: Refusal) -> None: ...
@@ -139,7 +147,7 @@ class LongTexts:
             if size is not None:
                 self._waiting_frames.remove(key.tenant, listener, size)
 
-    async def _tokens(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> list[int] | None:
+    async def _tokens(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> Tokenized | None:
         """Of a frame's text, if it needs any, when it is this client's turn."""
         if not self._receiver.needs_tokens(key, frame, listener):
             return None

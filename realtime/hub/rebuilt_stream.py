@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from engine import api
 from engine.command_digest import digest
 from engine.int32 import of_int32
-from realtime.hub.output_rules import output_rules
+from midstream import protocol
+from realtime.hub.frame_tokenizing import opening
 from realtime.hub.stream_record import StreamRecord
 from realtime.hub.told import tell
-from realtime.stream.context import of_prompt
 from realtime.stream.memory import MemoryAccount
 from realtime.stream.pending_commands import Computing
 from realtime.stream.stream import Stream
@@ -57,11 +57,11 @@ class RebuiltStream:
         model = replace(model, fingerprint=record.fingerprint)
         self._mute = _Mute(record.fingerprint or "")
         start, prompt = record.start, of_int32(journal.prompt).tolist()
-        rules = output_rules(start, prompt, model)
+        begun = opening(start, prompt, record.params, model, _put_in(start))
         self.stream = Stream(
             number,
             start,
-            of_prompt(start, prompt, record.params, rules, model),
+            begun.context,
             model=model,
             tenant=tenant,
             window=window,
@@ -130,6 +130,12 @@ class RebuiltStream:
                     yield told.at, api.News(0, index=told.index + behind, tokens=[token])
             else:
                 yield told.at, _decode(told.news)
+
+
+def _put_in(start: protocol.Start) -> list[list[int]]:
+    """Of its past, whose text has become tokens."""
+    steering = () if start.past is None else start.past.steering
+    return [step.tokens or [] for step in steering if isinstance(step, protocol.PastInject)]
 
 
 class _Mute:

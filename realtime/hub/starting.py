@@ -10,15 +10,23 @@ from collections.abc import Callable
 from hashlib import blake2b
 
 from midstream import protocol
-from realtime.hub.frame_tokenizing import check_tools, checked_params, start_digest, text_length, tokenize
+from realtime.hub.frame_tokenizing import (
+    Opening,
+    Tokenized,
+    check_tools,
+    checked_params,
+    opening,
+    start_digest,
+    text_length,
+    tokenize,
+)
 from realtime.hub.keeping import Keeping
-from realtime.hub.output_rules import output_rules
 from realtime.hub.registry import LiveStream
 from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.stream_key import StreamKey
 from realtime.hub.stream_record import keep
 from realtime.refusal import Refusal
-from realtime.stream.context import Context, of_prompt
+from realtime.stream.context import Context
 from realtime.stream.memory import MemoryAccount
 from realtime.stream.stream import GRACE_MS, Stream
 from realtime.tenants.quota import Quotas, StreamQuota
@@ -54,6 +62,10 @@ class StreamStarter:
         """Refuse what can be refused before anything is tokenized; `others` are streams that there are."""
         if sum(given is not None for given in (frame.messages, frame.prompt, frame.fork)) != 1:
             raise Refusal("invalid_frame", "A start has one of `messages`, `prompt` and `fork`.")
+        if frame.past is not None and frame.fork is not None:
+            raise Refusal(
+                "invalid_frame", "`past` is of a stream that has a prompt: a fork has what it forks."
+            )
         check_tools(frame)
         _check_limit("grace_ms", frame.grace_ms, self._max_grace_ms)
         _check_limit("timeout_ms", frame.timeout_ms, self._max_timeout_ms)
@@ -76,7 +88,7 @@ class StreamStarter:
         self,
         key: StreamKey,
         frame: protocol.Start,
-        tokens: list[int] | None,
+        tokens: Tokenized | None,
         model: ServedModel,
         memory: MemoryAccount,
         now: float,
@@ -84,13 +96,16 @@ class StreamStarter:
         turns: Turns,
         eta_ms: int | None,
     ) -> LiveStream:
-        """`tokens` are the prompt, where that was tokenized before, and `turns` those of it that were decoded
-        here; `parent` is what it forks. `eta_ms`: until its model is loaded, if that is known."""
+        """`tokens` are the prompt, or all that a stream with a past begins with, where that was tokenized
+        before, and `turns` those of it that were decoded here; `parent` is what it forks. `eta_ms`: until
+        its model is loaded, if that is known."""
         if parent is not None and frame.fork is not None:
             context = parent.fork(frame.request_id, frame.fork.at, frame.params)
+            opening = Opening(context.params, context)
             quota = self._quotas.admit(key.tenant, frame, parent.prompt_tokens + len(context.output))
         else:
-            context, quota = self._of_prompt(key.tenant, frame, tokens, model, turns)
+            opening, quota = self._of_prompt(key.tenant, frame, tokens, model, turns)
+            context = opening.context
         number = tenant_number(key.tenant)
         engine = self._choose(model.name, context, number)
         model = model if engine is None else engine.model
@@ -105,7 +120,7 @@ class StreamStarter:
             memory=memory,
             now=now,
             eta_ms=eta_ms,
-            keeping=self._keeping(key, frame, context.params, model, engine),
+            keeping=self._keeping(key, frame, opening, model, engine),
         )
         return LiveStream(key, stream, start_digest(frame), quota, engine)
 
@@ -113,7 +128,7 @@ class StreamStarter:
         self,
         key: StreamKey,
         frame: protocol.Start,
-        params: protocol.Params,
+        opening: Opening,
         model: ServedModel,
         engine: ServingEngine | None,
     ) -> Keeping | None:
@@ -124,7 +139,7 @@ class StreamStarter:
         kept = keep(
             key,
             frame,
-            params,
+            opening,
             grace_s=grace_s,
             deadline=self._wall() + self.timeout_s(frame),
             fingerprint=model.fingerprint,
@@ -136,20 +151,20 @@ class StreamStarter:
         self,
         tenant: str,
         frame: protocol.Start,
-        tokens: list[int] | None,
+        tokens: Tokenized | None,
         model: ServedModel,
         turns: Turns,
-    ) -> tuple[Context, StreamQuota]:
-        prompt = tokens if tokens is not None else tokenize(frame, model, turns, brief=True) or []
+    ) -> tuple[Opening, StreamQuota]:
+        known = tokens if tokens is not None else tokenize(frame, model, turns, brief=True) or []
         try:
-            params = checked_params(frame, prompt, model)
-            rules = output_rules(frame, prompt, model)
-            quota = self._quotas.admit(tenant, frame, len(prompt))
+            if not isinstance(known, Opening):
+                known = opening(frame, known, checked_params(frame, known, model), model)
+            quota = self._quotas.admit(tenant, frame, len(known))
         except Refusal:
             if text_length(frame):
-                self._quotas.count(tenant, len(prompt))
+                self._quotas.count(tenant, len(known))
             raise
-        return of_prompt(frame, prompt, params, rules, model), quota
+        return known, quota
 
 
 def tenant_number(tenant: str) -> int:

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from engine import api
 from midstream import protocol
-from midstream.protocol import Params
-from realtime.hub.frame_tokenizing import start_digest
+from midstream.protocol import Params, Past, PastAdjust, PastInject
+from realtime.hub.frame_tokenizing import Opening, start_digest
 from realtime.hub.stream_key import StreamKey
+from realtime.stream.context import Context
 
 # In place of a conversation: its tokens are known.
 NO_TEXT = [protocol.Message(role="user", content="")]
@@ -39,7 +40,7 @@ def engine_key(key: StreamKey) -> bytes:
 def keep(
     key: StreamKey,
     frame: protocol.Start,
-    params: Params,
+    opening: Opening,
     *,
     grace_s: float,
     deadline: float,
@@ -48,12 +49,31 @@ def keep(
 ) -> api.Keep | None:
     """For an engine that keeps streams; None where nobody may come back to this one, or it cannot be built
     from a record: what a fork begins with is another's, and a budget of seconds is spent by one clock."""
+    params = opening.params
     by_the_clock = any(guard.budget and guard.budget.seconds is not None for guard in params.guards or ())
     if frame.on_disconnect == "cancel" or frame.fork is not None or by_the_clock:
         return None
-    start = replace(frame, prompt=None, messages=NO_TEXT if frame.messages is not None else None)
+    start = replace(
+        frame,
+        prompt=None,
+        messages=NO_TEXT if frame.messages is not None else None,
+        past=None if frame.past is None else _in_tokens(frame.past, opening.context),
+    )
     record = StreamRecord(start, start_digest(frame), params, deadline, grace_s, fingerprint, waits)
     try:
         return api.Keep(engine_key(key), msgspec.msgpack.encode(record), grace_s)
     except OverflowError:  # a schema may have a number beyond 64 bits
         return None
+
+
+def _in_tokens(past: Past, context: Context) -> Past:
+    put_in = iter(context.output.injections)
+    steering: list[PastAdjust | PastInject] = []
+    for step in past.steering:
+        if isinstance(step, PastInject):
+            of_calls = [replace(told, content="") for told in step.messages or ()]
+            tokens = list(next(put_in)[1])
+            steering.append(replace(step, text=None, messages=of_calls or None, tokens=tokens))
+        else:
+            steering.append(step)
+    return Past(tokens=past.tokens, steering=steering)

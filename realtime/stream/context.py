@@ -191,6 +191,10 @@ class Context:
             keep=keep,
         )
 
+    def inherited_whole(self) -> Context:
+        """As what another stream begins with: whatever stands is told, and guards judge what comes."""
+        return Context(self.prompt, self.params, self.output, self.rules, self._grammar_starts, self.acts)
+
     def fork(self, request_id: str, index: int, asked: Params, model: ServedModel) -> Context:
         """As it stands before output token `index`. As after a rewind, parameters are those in force now, but
         for the ones asked for."""

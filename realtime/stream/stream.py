@@ -143,7 +143,7 @@ class Stream:
                 exact=model.exact,
             )
         )
-        if start.fork is not None:
+        if start.fork is not None or start.past is not None:
             self.outbox.begin_with(*self._snapshot(context.inherited))
         self.credit.granted = self._grantable()
         if engine is None:
@@ -657,6 +657,7 @@ class Stream:
             params=self.context.params,
             fingerprint=self._told_fingerprint,
             paused=self.outbox.paused,
+            injected_tokens=self.output.injected(before=count),
             epoch=self.epoch,
         )
         spans = self.output.spans

@@ -12,11 +12,13 @@ from engine import api
 from engine.listening.journal import Journal
 from midstream import protocol
 from realtime.hub import rebuilt_stream
+from realtime.hub.frame_tokenizing import Opening
 from realtime.hub.keeping import Keeping
 from realtime.hub.rebuilt_stream import RebuiltStream
 from realtime.hub.stream_key import StreamKey
 from realtime.hub.stream_record import engine_key, keep
 from realtime.hub.told import Abandoned, Detached, Released, TimedOut, Told, encode_told
+from realtime.stream.past import begun
 from realtime.stream.stream import Stream
 from tests.fakes.simulated_server import seen_of
 
@@ -34,7 +36,7 @@ class Kept:
         kept = keep(
             KEY,
             replace(start, on_disconnect="continue", fork=None),
-            context.params,
+            Opening(context.params, context),
             grace_s=1,
             deadline=1,
             fingerprint=arguments["model"].fingerprint,
@@ -154,8 +156,12 @@ def build_again(patch: pytest.MonkeyPatch) -> dict[Stream, Kept]:  # noqa: C901 
             kept.note(protocol.Cancel(request_id="a", ref=ref))
 
     patch.setattr(Stream, "cancel", cancelled)
-    patch.setattr(rebuilt_stream, "output_rules", lambda start, prompt, model: _rules[0])
+    patch.setattr(rebuilt_stream, "opening", opened)
     return all_kept
+
+
+def opened(start: Any, prompt: Any, params: Any, model: Any, put_in: Any) -> Opening:
+    return Opening(params, begun(start, prompt, params, _rules[0], model, put_in))
 
 
 _rules: list[Any] = [None]  # of the one that is being built

@@ -67,7 +67,7 @@ class Account:
         self._acting: protocol.Guarded | None = None  # one that goes back, and has not yet
         self._taken_back = False  # before anything was told of it: what a guard acted on
         self.voided = 0  # tokens that were received and rewound
-        self.began_with = 0  # tokens, as another's fork
+        self.began_with = 0  # tokens, as another's fork, or by its past
         self.inherited: list[int] = []  # those of them that still stand
         self.forgetful = False  # whether it was begun anew by a client that knew no more than its name
         self.whole = True  # whether it knows the stream from its start, event by event
@@ -154,14 +154,20 @@ class Account:
             assert event == self._history[event.seq], "what is told again is told as it was"
 
     def _begins_with(self, event: protocol.Snapshot) -> bool:
-        """Whether it is not for events that were missed, but for those of the stream that this one forks."""
-        return self.start.fork is not None and event.seq == self.seq == 1
+        """Whether it is not for events that were missed, but for those of the stream that this one forks, or
+        has as its past."""
+        begun = self.start.fork is not None or self.start.past is not None
+        return begun and event.seq == self.seq == 1
 
     def _inherit(self, event: protocol.Snapshot) -> None:
         assert event.tokens is not None
-        assert self.start.fork is not None
         assert len(event.tokens) == event.index
-        assert self.start.fork.at in (None, event.index)
+        if self.start.past is not None:
+            assert event.tokens == self.start.past.tokens
+            self.whole = not self.start.past.steering  # else it is not sure what stands there
+        else:
+            assert self.start.fork is not None
+            assert self.start.fork.at in (None, event.index)
         assert spelled(event.tokens).startswith(event.text)
         self.text, self.tokens = event.text, event.tokens[:]
         self.inherited, self.began_with = event.tokens[:], event.index

@@ -45,7 +45,7 @@ from midstream.recording import Recording, read_records
 from midstream.replay import Difference, Replay, ReplayError
 from midstream.spans import Call, Thought
 from midstream.stream import Stream
-from midstream.stream_core import Chunk
+from midstream.stream_core import Chunk, Restarted
 from midstream.tool_tasks import ToolOutcome, ToolProgress, progress
 from midstream.tools import BadCall, JsonTool, run_call, tool_of
 
@@ -84,6 +84,7 @@ __all__ = [
     "RequestExpired",
     "RequestFinished",
     "RequestTaken",
+    "Restarted",
     "Run",
     "Stream",
     "StreamFailed",

@@ -209,6 +209,12 @@ def connection_closed(code: int, reason: str) -> ConnectionLost:
     )
 
 
+def not_the_same(request_id: str) -> ConnectionLost:
+    """The exception for a stream that was started again, and began otherwise than it stood."""
+    message = f"nobody knew {request_id!r} any more, and started again it does not begin as it stood"
+    return ConnectionLost(message, code=None, retryable=False)
+
+
 def stream_lost(event: Error) -> ConnectionLost:
     """The exception for a stream that did not survive the loss of its connection."""
     why = "was the server started again, or did the stream wait too long for its client?"

@@ -26,6 +26,7 @@ MAX_TOOLS = 128
 MAX_TOOL_NAME = 64  # characters
 MAX_TOOL_CALLS = 128  # of one message
 MAX_GUARDS = 16
+MAX_PAST_STEERING = 4096
 
 RequestId = Annotated[str, Meta(min_length=1, max_length=128)]
 Ref = Annotated[str, Meta(max_length=64)]
@@ -212,11 +213,37 @@ class Fork(Struct, omit_defaults=True, kw_only=True):
     at: Index | None = None
 
 
+class PastAdjust(Struct, tag_field="type", tag="adjust", omit_defaults=True, kw_only=True):
+    """From the output token at `index` on these were in force."""
+
+    index: Index
+    params: Params
+
+
+class PastInject(Struct, tag_field="type", tag="inject", omit_defaults=True, kw_only=True):
+    """This stood before the output token at `index`; as in an `inject`."""
+
+    index: Index
+    text: str | None = None
+    messages: Messages | None = None
+    tokens: list[TokenId] | None = None
+    grammar: Literal["fit", "anew"] = "fit"
+
+
+class Past(Struct, omit_defaults=True, kw_only=True):
+    """What has come of a stream that nobody knows any more but its client: its output, and what it was told
+    at which token of that."""
+
+    tokens: list[TokenId] = []
+    steering: Annotated[list[PastAdjust | PastInject], Meta(max_length=MAX_PAST_STEERING)] = []
+
+
 class Start(Frame, kw_only=True):
     request_id: RequestId
     messages: Messages | None = None
     prompt: str | list[TokenId] | None = None
     fork: Fork | None = None
+    past: Past | None = None
     model: str | None = None
     params: Params = msgspec.field(default_factory=Params)
     credit: Credit | None = None
@@ -536,6 +563,7 @@ class Snapshot(StreamEvent, kw_only=True):
     paused: PauseReason | None = None
     reasoning: str = ""
     tool_calls: list[SnapshotCall] = []
+    injected_tokens: int = 0
     epoch: int = 0
 
 

@@ -278,11 +278,16 @@ class StreamRecorder:
 
     def _write_resumption(self, event: protocol.Resumed, frame: Frame | None) -> None:
         if event.fingerprint is not None:
-            line = record_format.Moved(stream=self._number, index=event.index, fingerprint=event.fingerprint)
-            self._write(line)
+            self.moved(event.index, event.fingerprint)
         if self._paused in ("client", "guard") or frame is not None:
             self._write(record_format.Resume(stream=self._number, index=event.index))
         self._paused = None
+
+    def moved(self, index: int, fingerprint: str | None) -> None:
+        """It goes on elsewhere, where it was started again."""
+        if fingerprint is not None and not self._lost:
+            line = record_format.Moved(stream=self._number, index=index, fingerprint=fingerprint)
+            self._write(line)
 
     def _lose(self, why: str) -> None:
         self._lost = True

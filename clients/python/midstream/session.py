@@ -18,7 +18,7 @@ from typing import TypeVar, cast
 
 from midstream.backoff import Backoff
 from midstream.connection import Connection
-from midstream.errors import MidstreamError, from_code, from_event, stream_lost
+from midstream.errors import MidstreamError, from_code, from_event, not_the_same, stream_lost
 from midstream.pending_frames import PendingFrame, idempotent, unknown_outcome
 from midstream.protocol import (
     Attach,
@@ -30,10 +30,10 @@ from midstream.protocol import (
     Frame,
     GoingAway,
     Grant,
+    Pause,
     Pong,
     Replace,
     ServerEvent,
-    Snapshot,
     Start,
     Started,
     StreamEvent,
@@ -162,6 +162,8 @@ class Session:
         """The frame that attaches the stream to the connection. To start twice is to start once."""
         if channel.start is not None and not channel.core.started and not channel.abandoned:
             return channel.start
+        if channel.restart is not None and not channel.abandoned:
+            return channel.restart
         frames = self._pending_for(channel.request_id)
         pending = next((one for one in frames if one.answer is Attached), None)
         ref = pending.frame.ref if pending is not None else self._next_ref()
@@ -215,10 +217,11 @@ class Session:
 
     def _receive_stream_event(self, event: StreamEvent) -> None:
         channel = self._channels.get(event.request_id)
+        if channel is not None and channel.core.restarting:
+            self._receive_restarted(channel, event)
+            return
         if channel is not None:
-            missed = event.seq != channel.core.seq + 1  # else it is what a fork begins with
             channel.receive(event)
-            channel.snapshot_received |= isinstance(event, Snapshot) and missed
         self._resolve(event.ref, event)
         if channel is not None and isinstance(event, Started) and channel.attach_ref is not None:
             self._resend(channel, ())
@@ -254,9 +257,37 @@ class Session:
 
     def _receive_attach_error(self, channel: Channel, pending: PendingFrame | None, event: Error) -> None:
         """The stream cannot be attached to this connection: not now, or not at all."""
-        if not self._retry_later(channel, event):
+        unknown = event.code == "unknown_request" and channel.restart is None
+        if not self._retry_later(channel, event) and not (unknown and self._start_again(channel)):
             failure = from_event if pending is not None else stream_lost
             self._fail_stream(channel, lambda: failure(event))
+
+    def _start_again(self, channel: Channel) -> bool:
+        """Nobody knows the stream any more; whether it can go on from what has come of it."""
+        start = channel.start_again()
+        if start is None or self._connection is None:
+            return False
+        channel.attach_ref = start.ref = self._next_ref()
+        self._connection.send(start)
+        return True
+
+    def _receive_restarted(self, channel: Channel, event: StreamEvent) -> None:
+        if not channel.receive_restarted(event):
+            self._fail_stream(channel, lambda: not_the_same(event.request_id))
+            self.send(Cancel(request_id=event.request_id))
+        elif not channel.core.restarting:
+            self._go_on(channel)
+
+    def _go_on(self, channel: Channel) -> None:
+        """It was started again. What has no answer had no effect on what it began with."""
+        assert self._connection is not None, "it has just said so"
+        if channel.past.paused:
+            self._connection.send(Pause(request_id=channel.request_id))
+        for result in channel.past.waiting:
+            channel.core.told.sent(result)
+            self._connection.send(result)
+        channel.snapshot_received = False
+        self._resend(channel, ())
 
     def _fail_stream(self, channel: Channel, failure: Failure) -> None:
         del self._channels[channel.request_id]

@@ -43,7 +43,7 @@ from midstream.protocol import (
 from midstream.schemas import result_text
 from midstream.spans import Call, Thought, answer_message
 from midstream.stream_channel import Channel
-from midstream.stream_core import Chunk, State
+from midstream.stream_core import Chunk, Restarted, State
 
 T = TypeVar("T")
 
@@ -147,6 +147,12 @@ class Stream:
     def consumed(self) -> int:
         """The index after the last token taken: where the next chunk begins."""
         return self._core.consumed
+
+    @property
+    def restarts(self) -> list[Restarted]:
+        """Each time that nobody knew it any more, and it was started again from what had come: where it went
+        on. They stand among `events()`, too."""
+        return list(self._core.restarts)
 
     @property
     def state(self) -> State:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from midstream.backoff import Backoff
 from midstream.errors import MidstreamError, from_code
-from midstream.protocol import Cancel, Event, Frame, Grant, Inject, Start, StreamEvent, ToolResult
+from midstream.past import Past
+from midstream.protocol import Cancel, Event, Frame, Grant, Inject, Snapshot, Start, StreamEvent, ToolResult
 from midstream.recording import StreamRecorder
 from midstream.stream_core import Noted, StreamCore
 
@@ -48,6 +49,8 @@ class Channel:
         self.attach_ref: str | None = None  # of the frame that attaches it to a new connection, until it has
         self.snapshot_received = False  # whether that came with a snapshot
         self.backoff = Backoff(0)
+        self.past = Past()
+        self.restart: Start | None = None  # what starts it again, while that is under way
         self._recorder = recorder
         self._session = session
         self._failure: Callable[[], MidstreamError] | None = None
@@ -67,14 +70,42 @@ class Channel:
             raise from_code("request_finished", "the stream has ended", self.request_id)
         if self._recorder is not None:
             self._recorder.sent(frame)
+        self.past.sent(frame)
         if isinstance(frame, ToolResult) or (isinstance(frame, Inject) and frame.messages):
             self.core.told.sent(frame)
         return await self._session.request(frame, answer)
 
     def receive(self, event: StreamEvent) -> None:
-        if self.core.receive(event) and self._recorder is not None:
-            self._recorder.receive(event)
+        missed = event.seq != self.core.seq + 1  # else it is what a fork begins with
+        if self.core.receive(event):
+            if isinstance(event, Snapshot) and missed:
+                self.snapshot_received = True
+                self.past.miss(event)
+            self.past.receive(event, self.core.spans.calls)
+            if self._recorder is not None:
+                self._recorder.receive(event)
         self._changed.set()
+
+    def start_again(self) -> Start | None:
+        """What starts it again, where nobody knows it any more; None where that cannot be said exactly."""
+        if self.start is None or self.abandoned or self.core.acts:
+            return None
+        self.restart = self.past.start(self.start, self.core.tokens, self.core.index)
+        if self.restart is not None:
+            self.core.restart()
+        return self.restart
+
+    def receive_restarted(self, event: StreamEvent) -> bool:
+        """The first events of the stream that it goes on as; False where that is another."""
+        if not self.core.goes_on_with(event):
+            return False
+        if isinstance(event, Snapshot):
+            self.restart, before = None, self.core.fingerprint
+            self.core.go_on(event)
+            if self._recorder is not None and event.fingerprint != before:
+                self._recorder.moved(event.index, event.fingerprint)
+            self._changed.set()
+        return True
 
     def note(self, event: Noted) -> None:
         """Tell whoever reads events, behind those that have come."""

@@ -64,6 +64,14 @@ class Noted(Event):
     """What the client itself says among a stream's events."""
 
 
+class Restarted(Noted):
+    """Nobody knew the stream any more, and it was started again, from what had come of it: the output before
+    token `index` stands, and goes on there. `exact`: as it would have."""
+
+    index: int
+    exact: bool
+
+
 class _Unread(NamedTuple):
     """A chunk that nobody has taken: the event that brought it, and the length of the text before it."""
 
@@ -97,6 +105,8 @@ class StreamCore:
         self._interval = interval
         self.seq = -1  # of the last event that has come
         self.epoch = 0  # in which it is counted
+        self.restarts: list[Restarted] = []
+        self._restarting: Started | bool = False  # once it has, what was said of it
         self._granted = credit.limit if credit else 0
         self._text: list[str] = []
         self._length = 0  # of the text, in code points
@@ -167,6 +177,43 @@ class StreamCore:
         """Tokens up to `limit` are asked for, whatever is taken of them."""
         self._granted = max(self._granted, min(limit, MAX_INDEX))
 
+    # -- started again ---------------------------------------------------------------------------------
+
+    @property
+    def restarting(self) -> bool:
+        """Whether it is to go on as another stream, that begins as it stands."""
+        return self._restarting is not False
+
+    def restart(self) -> None:
+        """Events are counted anew."""
+        self.seq, self.epoch, self._restarting = -1, 0, True
+
+    def goes_on_with(self, event: StreamEvent) -> bool:
+        """Whether what is told of the other stream is what has come of this one."""
+        match event:
+            case Started():
+                self.seq, self._restarting = 0, event
+                return True
+            case Snapshot():
+                known = [call.call_id for call in self.spans.calls]
+                calls = [call.call_id for call in event.tool_calls]
+                stands = event.index >= self.index and event.text.startswith(self.text)
+                return stands and calls[: len(known)] == known
+        return False
+
+    def go_on(self, begun: Snapshot) -> None:
+        """It does, as that says, which is what had come."""
+        started, self._restarting = self._restarting, False
+        exact = isinstance(started, Started) and started.exact  # else the server has forgotten
+        same = (begun.fingerprint, begun.prompt_tokens) == (self.fingerprint, self.prompt_tokens)
+        restarted = Restarted(index=self.index, exact=exact and same)
+        self.restarts.append(restarted)
+        self.note(restarted)
+        self.seq, self.epoch, self.pause_reason = _seq(begun), begun.epoch, begun.paused
+        self.fingerprint, self.params = begun.fingerprint, begun.params
+        if begun.index > self.index:  # it has gone on since
+            self._receive_snapshot(begun)
+
     # -- in --------------------------------------------------------------------------------------------
 
     def note(self, event: Noted) -> None:
@@ -211,13 +258,12 @@ class StreamCore:
 
     def _is_new(self, event: StreamEvent) -> bool:
         """Events count from 0 without a gap; a replay repeats some, and a snapshot stands for many."""
-        if event.seq is UNSET:
-            raise ProtocolError(f"an event without a seq: {event}")
-        if event.seq <= self.seq:
+        seq = _seq(event)
+        if seq <= self.seq:
             return False
-        if event.seq != self.seq + 1 and not isinstance(event, Snapshot):
-            raise ProtocolError(f"event {self.seq + 1} is missing: event {event.seq} followed {self.seq}")
-        self.seq = event.seq
+        if seq != self.seq + 1 and not isinstance(event, Snapshot):
+            raise ProtocolError(f"event {self.seq + 1} is missing: event {seq} followed {self.seq}")
+        self.seq = seq
         return True
 
     def _receive_started(self, event: Started | Snapshot) -> None:
@@ -281,6 +327,12 @@ def _cut(chunk: Chunk, end: int, length: int) -> Chunk:
         chunk.tokens and chunk.tokens[:count],
         chunk.logprobs and chunk.logprobs[:count],
     )
+
+
+def _seq(event: StreamEvent) -> int:
+    if event.seq is UNSET:
+        raise ProtocolError(f"an event without a seq: {event}")
+    return event.seq
 
 
 def _update(params: Params, change: Params) -> None:

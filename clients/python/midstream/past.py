@@ -1,0 +1,155 @@
+"""The past of a stream: what its start says again, where nobody but its client knows the stream any more.
+
+It has the steering that took effect, each at its token, and follows rewinds; output is the core's. What the
+server alone knows (the tokens with which a call was amended, what another connection put in) cannot be said
+again as long as it stands. Frames and events in; pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from midstream import protocol
+from midstream.protocol import (
+    Amend,
+    Frame,
+    Inject,
+    Message,
+    Params,
+    PastAdjust,
+    PastInject,
+    Start,
+    StreamEvent,
+    ToolResult,
+)
+from midstream.spans import Call
+
+
+class _Unknown(Struct):
+    """Something that stands before the output token at `index`."""
+
+    index: int
+
+
+class Past:
+    def __init__(self) -> None:
+        self._steps: list[tuple[PastAdjust | PastInject | _Unknown, int]] = []  # with how many tokens that is
+        self._sent: list[Frame] = []  # that have no answer yet
+        self._results: dict[str, ToolResult] = {}  # that wait for others, by call
+        self._begun: Params | None = None
+        self._missing = 0  # tokens that were put in while nothing was heard of it
+        self._paused = False
+
+    @property
+    def waiting(self) -> list[ToolResult]:
+        """Results that the server has, and has not put in: it waits for others."""
+        return list(self._results.values())
+
+    @property
+    def paused(self) -> bool:
+        """Whether a client has."""
+        return self._paused
+
+    def start(self, start: Start, tokens: Sequence[int], index: int) -> Start | None:
+        """Its start, with all that has come since: `tokens` are the output that stands, up to `index`. None
+        where that cannot be said exactly."""
+        begun = self._begun
+        told = start.on_disconnect != "cancel" and start.fork is None and not start.approvals
+        known = len(tokens) == index and not self._missing
+        if begun is None or begun.guards or not (told and known):
+            return None
+        steering: list[PastAdjust | PastInject] = []
+        for step, _ in self._steps:
+            if isinstance(step, _Unknown) or (isinstance(step, PastAdjust) and step.params.guards):
+                return None
+            steering.append(step)
+        credit = None if start.credit is None else replace(start.credit, limit=min(start.credit.limit, index))
+        past = protocol.Past(tokens=list(tokens), steering=steering)
+        return replace(start, past=past, params=begun, credit=credit)
+
+    # -- what happens ----------------------------------------------------------------------------------
+
+    def sent(self, frame: Frame) -> None:
+        if isinstance(frame, Inject | Amend | ToolResult):
+            self._sent.append(frame)
+
+    def receive(self, event: StreamEvent, calls: Sequence[Call]) -> None:
+        """The stream's next event; `calls` are those that stand with it."""
+        match event:
+            case protocol.Started(params=params) if self._begun is None:
+                self._begun = replace(params)
+            case protocol.Adjusted(index=index, params=params):
+                self._adjust(index, params)
+            case protocol.Injected():
+                self._inject(event, calls)
+            case protocol.Rewound(index=index):
+                self._rewind(index, (call.call_id for call in calls))
+            case protocol.Paused(reason="client"):
+                self._paused = True
+            case protocol.Resumed():
+                self._paused = False
+
+    def miss(self, snapshot: protocol.Snapshot) -> None:
+        """It stands for events that never came."""
+        self._missing = snapshot.injected_tokens - sum(count for _, count in self._steps)
+        self._paused = snapshot.paused == "client"
+        params, known = snapshot.params, self._params
+        if known is None or params == known:
+            return
+        if params.grammar != known.grammar:  # which began at some token
+            self._steps.append((_Unknown(snapshot.index), 0))
+        self._adjust(snapshot.index, params)
+
+    @property
+    def _params(self) -> Params | None:
+        """In force."""
+        adjusts = (step.params for step, _ in reversed(self._steps) if isinstance(step, PastAdjust))
+        return next(adjusts, self._begun)
+
+    def _adjust(self, index: int, params: Params) -> None:
+        if self._steps and isinstance(last := self._steps[-1][0], PastAdjust) and last.index == index:
+            self._steps.pop()
+        self._steps.append((PastAdjust(index=index, params=replace(params)), 0))
+
+    def _inject(self, event: protocol.Injected, calls: Sequence[Call]) -> None:
+        frame = next((one for one in self._sent if event.ref is not None and one.ref == event.ref), None)
+        if frame is not None:
+            self._sent.remove(frame)
+        if isinstance(frame, ToolResult):
+            self._results[frame.call_id] = frame
+        if not event.count:
+            return
+        self._steps.append((self._put_in(event, frame, calls), event.count))
+
+    def _put_in(
+        self, event: protocol.Injected, frame: Frame | None, calls: Sequence[Call]
+    ) -> PastInject | _Unknown:
+        index, by_itself = event.index, event.ref is None and event.reason is None
+        if isinstance(frame, Inject):
+            text, messages, tokens = frame.text, frame.messages, frame.tokens
+            return PastInject(index=index, text=text, messages=messages, tokens=tokens, grammar=frame.grammar)
+        if self._results and (by_itself or isinstance(frame, ToolResult)):
+            results, self._results = self._results, {}
+            told = [_message(call, results[call.call_id]) for call in calls if call.call_id in results]
+            return PastInject(index=index, messages=told)
+        return _Unknown(index)
+
+    def _rewind(self, index: int, calls: Iterable[str]) -> None:
+        left = set(calls)
+        self._results = {call: result for call, result in self._results.items() if call in left}
+        stood, self._steps = self._steps, []
+        for step, count in stood:
+            if isinstance(step, PastAdjust):
+                self._adjust(min(step.index, index), step.params)
+            elif step.index <= index:
+                self._steps.append((step, count))
+
+
+def _message(call: Call, result: ToolResult) -> Message:
+    """As the server tells it to the model."""
+    content = json.dumps({"error": result.error}) if result.content is None else result.content
+    return Message(role="tool", content=content, name=call.name, tool_call_id=call.call_id)

@@ -1,0 +1,91 @@
+"""What a client knows of a stream that nobody else knows any more, as the context of one that goes on there.
+
+Its output is taken as given, token for token, and what it was told stands where it stood, so that all that
+hangs on that (text, calls, where a grammar began) is as it was. Pure; it takes as long as there are tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from midstream import protocol
+from midstream.protocol import Params, PastAdjust, PastInject
+from realtime.refusal import Refusal
+from realtime.stream.context import Context, of_prompt
+from realtime.stream.engine_commands import append_for
+from realtime.stream.params import merged
+from realtime.text.grammar import OutputRules
+from realtime.text.served_model import ServedModel
+
+
+def begun(
+    start: protocol.Start,
+    prompt: list[int],
+    params: Params,
+    rules: OutputRules | None,
+    model: ServedModel,
+    put_in: Sequence[list[int]],
+) -> Context:
+    """`params` are those that it began with, `put_in` the tokens of each inject of its past. Raises Refusal
+    where it could not have gone on behind that."""
+    context = of_prompt(start, prompt, params, rules, model)
+    if start.past is None:
+        return context
+    past = start.past
+    injections = iter(put_in)
+    for step in past.steering:
+        if not len(context.output) <= step.index <= len(past.tokens):
+            raise Refusal(
+                "invalid_frame",
+                f"`past.steering` has a step at token {step.index}: they stand in their order, and none "
+                f"behind the {len(past.tokens)} of `past.tokens`.",
+            )
+        _read(context, past.tokens[len(context.output) : step.index])
+        if isinstance(step, PastAdjust):
+            context.adjust(merged(context.params, step.params, vocab=model.vocab))
+        else:
+            _inject(context, start.request_id, step, next(injections), rules)
+    _read(context, past.tokens[len(context.output) :])
+    _check(context, model)
+    return context.inherited_whole()
+
+
+def _read(context: Context, tokens: list[int]) -> None:
+    for token in tokens:
+        context.output.add(token)
+        if context.output.stopped is not None:
+            raise Refusal(
+                "invalid_params",
+                "`past.tokens` go beyond the end of the stream: with token "
+                f"{len(context.output) - 1} it meets what it stops at.",
+            )
+    if context.output.spans is not None:
+        context.output.spans.take_beside()  # it is told as a whole
+
+
+def _inject(
+    context: Context, request_id: str, step: PastInject, tokens: list[int], rules: OutputRules | None
+) -> None:
+    frame = protocol.Inject(
+        request_id=request_id, messages=step.messages, tokens=tokens, grammar=step.grammar
+    )
+    context.inject(append_for(0, frame, rules), frame)
+    spans = context.output.spans
+    while spans is not None and spans.reading:
+        spans.read_on()
+
+
+def _check(context: Context, model: ServedModel) -> None:
+    most, index = context.params.max_tokens, len(context.output)
+    assert isinstance(most, int), "they are complete"
+    if most <= index:
+        raise Refusal(
+            "invalid_params",
+            f"`params.max_tokens` is {most}, and `past` has {index} tokens: ask for more.",
+        )
+    if len(context) >= model.context:
+        raise Refusal(
+            "context_too_long",
+            f"The stream begins with {len(context)} tokens; the model's context holds {model.context}, "
+            "with output.",
+        )

@@ -1,0 +1,136 @@
+"""Starts with a past: a stream begins with what its client knows of one that is gone, each rule by an example
+on a whole server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from midstream import protocol
+from midstream.protocol import (
+    Adjust,
+    Credit,
+    Fork,
+    Guard,
+    Inject,
+    Message,
+    Params,
+    Past,
+    PastAdjust,
+    PastInject,
+    Rewind,
+)
+from tests.fakes.checking_client import Account, Reader
+from tests.fakes.simulated_client import opened, refused, rest, run_out, start
+from tests.fakes.simulated_server import EngineSize, SimulatedServer
+
+ROOM = EngineSize(kv_tokens=4096, block=16, step_tokens=4096, slots=12)
+PARAMS: dict[str, Any] = {"seed": 5, "temperature": 1.0, "max_tokens": 60, "ignore_eos": True}
+
+
+def opened_and_read() -> tuple[SimulatedServer, Reader]:
+    server, reader = opened(ROOM)
+    reader.prompt = True
+    return server, reader
+
+
+def told(server: SimulatedServer, reader: Reader, frame: protocol.Start) -> Account:
+    """A stream to its end."""
+    reader.send(frame)
+    account = reader.accounts[-1]
+    run_out(server, account)
+    return account
+
+
+def again(past: Past, **fields: Any) -> protocol.Start:
+    return start("b", past=past, **({"params": Params(**PARAMS)} | fields))
+
+
+@pytest.mark.parametrize("at", [0, 1, 15, 33, 59])
+def test_it_goes_on_as_the_other_did(at: int) -> None:
+    server, reader = opened_and_read()
+    first = told(server, reader, start(params=Params(**PARAMS)))
+    second = told(server, reader, again(Past(tokens=first.tokens[:at])))
+    assert (second.tokens, second.text) == (first.tokens, first.text)
+    assert second.final is not None
+    assert second.final.usage.inherited_tokens == at
+
+
+def test_so_it_does_where_the_other_was_steered() -> None:
+    server, reader = opened_and_read()
+    reader.send(start(params=Params(**PARAMS), credit=Credit(limit=10)))
+    first = reader.accounts[-1]
+    for limit, frame in (
+        (20, Adjust(request_id="a", params=Params(temperature=0.5), ref="1")),
+        (30, Inject(request_id="a", text=" so ", ref="2")),
+        (30, Inject(request_id="a", messages=[Message(role="user", content="Hm")], ref="3")),
+        (60, Rewind(request_id="a", to=24, ref="4")),
+    ):
+        rest(server)
+        reader.send(frame)
+        rest(server)
+        reader.send(protocol.Grant(request_id="a", limit=limit))
+    run_out(server, first)
+    past = Past(
+        tokens=first.tokens[:40],
+        steering=[
+            PastAdjust(index=10, params=Params(temperature=0.5)),
+            PastInject(index=20, text=" so "),
+        ],
+    )
+    second = told(server, reader, again(past))
+    assert (second.tokens, second.text) == (first.tokens, first.text)
+    assert first.final is not None
+    assert second.final is not None
+    assert second.final.usage.injected_tokens == first.final.usage.injected_tokens > 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "what"),
+    [
+        ({"past": Past(), "prompt": None, "fork": Fork(request_id="a")}, "invalid_frame", "a fork has"),
+        ({"past": Past(tokens=[1] * 60)}, "invalid_params", "`past` has 60 tokens: ask for more"),
+        ({"past": Past(tokens=[1 << 20])}, "invalid_frame", "`past.tokens` has token 1048576"),
+        (
+            {"past": Past(tokens=[1], steering=[PastInject(index=2, text="a")])},
+            "invalid_frame",
+            "a step at token 2",
+        ),
+        (
+            {
+                "past": Past(
+                    tokens=[1, 1], steering=[PastInject(index=1, text="a"), PastInject(index=0, text="a")]
+                )
+            },
+            "invalid_frame",
+            "a step at token 0",
+        ),
+        ({"past": Past(steering=[PastInject(index=0)])}, "invalid_frame", "has one of"),
+        (
+            {"past": Past(), "params": Params(guards=[Guard(name="a", do="tell", regex="b")])},
+            "unsupported",
+            "no `guards`",
+        ),
+        (
+            {"past": Past(tokens=[10_000 % 250] * 59, steering=[PastInject(index=0, tokens=[1] * 9000)])},
+            "context_too_long",
+            "context",
+        ),
+    ],
+)
+def test_what_could_not_have_been_is_refused(fields: dict[str, Any], code: str, what: str) -> None:
+    server, reader = opened_and_read()
+    told(server, reader, start(params=Params(**PARAMS)))
+    reader.send(start("b", **({"params": Params(**PARAMS)} | fields)))
+    error = refused(reader)
+    assert error.code == code
+    assert what in error.message
+
+
+def test_it_is_refused_behind_what_it_would_have_stopped_at() -> None:
+    server, reader = opened_and_read()
+    first = told(server, reader, start(params=Params(**PARAMS)))
+    stop = first.text[10:13]
+    reader.send(again(Past(tokens=first.tokens[:40]), params=Params(**PARAMS, stop=stop)))
+    assert "beyond the end of the stream" in refused(reader).message
