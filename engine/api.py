@@ -194,7 +194,22 @@ class Disown(Command, frozen=True):
     """The stream waits for another gateway, as if this one had gone; one that nobody can adopt ends."""
 
 
-KeptCommand = Note | Adopt | Settle | Disown
+class Deposit(Command, frozen=True):
+    """Keep this for whichever gateway asks for it first, by its name, for so many seconds. `stream` is the
+    number of this question. Answered by Deposited."""
+
+    name: bytes
+    what: bytes
+    for_s: float
+
+
+class Collect(Command, frozen=True):
+    """Give what a gateway has left by this name, which is nobody else's then. Answered by Collected."""
+
+    name: bytes
+
+
+KeptCommand = Note | Adopt | Settle | Disown | Deposit | Collect
 AnyCommand = StreamCommand | TellBlocks | KeptCommand
 
 
@@ -392,6 +407,20 @@ class Kept(Struct, tag=True, array_like=True, frozen=True):
     stream: int
 
 
+class Deposited(Struct, tag=True, array_like=True, frozen=True):
+    """It can be collected from now on, or is refused: too much for a deposit."""
+
+    stream: int
+    kept: bool
+
+
+class Collected(Struct, tag=True, array_like=True, frozen=True):
+    """What was left by that name; or there is nothing, any more or yet."""
+
+    stream: int
+    what: bytes | None = None
+
+
 class Hello(Struct, tag=True, array_like=True):
     """The first message up: what this engine serves."""
 
@@ -443,7 +472,8 @@ class Leaving(Struct, tag=True, array_like=True):
     """The engine was told to end: no stream is to blame for it."""
 
 
-Answer = Adopted | Claimed | Kept | Moved  # to commands, or to another gateway's, before any step
+# To commands, or to another gateway's, before any step.
+Answer = Adopted | Claimed | Kept | Moved | Deposited | Collected
 AnyMessage = Starting | Prepared | Hello | StepOutput | Answer | Failed | Leaving
 
 # -- down, where an engine listens: first of all ---------------------------------------------------

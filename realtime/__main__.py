@@ -20,6 +20,7 @@ import uvicorn
 from engine import api
 from realtime import several_gateways
 from realtime.access.authentication import Credentials
+from realtime.access.client_secrets import ClientSecrets
 from realtime.access.connection_limits import OpenConnections
 from realtime.access.key_file import KeyFileError
 from realtime.access.keyless import KeylessRules
@@ -135,7 +136,7 @@ async def serve(options: Options, listening: list[socket.socket]) -> None:
         hub,
         metrics,
         _limits(options),
-        credentials=_credentials(options, keyring),
+        credentials=_credentials(options, keyring, hub),
         connections=connections,
         listings=listings,
         background=background,
@@ -207,10 +208,11 @@ def _keyring(options: Options) -> Keyring | None:
         raise StartupError(str(problem)) from None
 
 
-def _credentials(options: Options, keyring: Keyring | None) -> Credentials:
+def _credentials(options: Options, keyring: Keyring | None, hub: Hub) -> Credentials:
     names = (options.host, *options.allowed_hosts.split())
     rules = KeylessRules(tuple(name.lower() for name in names), options.insecure_open)
-    return Credentials(keyring, tuple(options.allowed_origins.split()), keyless=rules)
+    origins = tuple(options.allowed_origins.split())
+    return Credentials(ClientSecrets(hub.deposits), keyring, origins, rules)
 
 
 def _tenants_share(options: Options) -> Allowance:

@@ -22,6 +22,7 @@ import msgspec
 from msgspec.structs import replace
 
 from engine import api
+from engine.deposits import Deposits
 from engine.listening import limits
 from engine.listening.claims import Claim, Claims
 from engine.listening.gateway import Gateway
@@ -77,6 +78,7 @@ class Listener:
         self._owners = dict[int, Owner]()  # of the streams that the engine knows, also of who is gone
         self._kept = KeptStreams[Gateway]()
         self._claims = Claims[Gateway]()
+        self._deposits = Deposits()
         self._numbers = itertools.count()
         self._unsaid = 0  # connections that were refused
         self._silent_until_s = 0.0
@@ -166,11 +168,8 @@ class Listener:
                 return [command]
             case api.Submit():
                 return self._submit(gateway, command)
-            case api.Adopt():
-                self._ask(gateway, command)
-                return []
-            case api.Settle(stream=stream, key=key):
-                self._next(key, self._claims.settle(key, Claim(gateway, stream)))
+            case api.Adopt() | api.Settle() | api.Deposit() | api.Collect():
+                self._do_here(gateway, command)
                 return []
             case api.Disown(stream=stream):
                 number = gateway.streams.pop(stream, None)
@@ -197,6 +196,18 @@ class Listener:
                 gateway.answer(api.Kept(submit.stream))
         self._owners[number] = Owner(gateway, submit.stream, kept)
         return [*before, replace(submit, stream=number, keep=None)]
+
+    def _do_here(self, gateway: Gateway, command: api.Adopt | api.Settle | api.Deposit | api.Collect) -> None:
+        match command:
+            case api.Adopt():
+                self._ask(gateway, command)
+            case api.Settle(stream=stream, key=key):
+                self._next(key, self._claims.settle(key, Claim(gateway, stream)))
+            case api.Deposit(stream=stream, name=name, what=what, for_s=for_s):
+                kept = self._deposits.leave(name, what, for_s, time.monotonic())
+                gateway.answer(api.Deposited(stream, kept))
+            case api.Collect(stream=stream, name=name):
+                gateway.answer(api.Collected(stream, self._deposits.collect(name, time.monotonic())))
 
     def _ask(self, gateway: Gateway, adopt: api.Adopt) -> None:
         if adopt.claims:

@@ -28,15 +28,15 @@ class Credentials:
 
     def __init__(
         self,
+        secrets: ClientSecrets,
         keyring: Keyring | None = None,
         origins: tuple[str, ...] = (),
-        secrets: ClientSecrets | None = None,
         keyless: KeylessRules | None = None,
     ) -> None:
         self.origins = origins
         self._keyring = keyring
         self._keyless = keyless or KeylessRules()
-        self.secrets = secrets or ClientSecrets()
+        self.secrets = secrets
 
     def of_request(self, headers: Headers) -> Holder:
         """Whoever sent this, by a key in its `Authorization`."""
@@ -45,14 +45,14 @@ class Credentials:
             return Holder()
         return self._known(self._keyring.holder(_authorization(headers)))
 
-    def of_upgrade(self, headers: Headers, subprotocols: Iterable[str]) -> Holder:
+    async def of_upgrade(self, headers: Headers, subprotocols: Iterable[str]) -> Holder:
         """Whoever wants a WebSocket, by the same, or by a key or one-time secret among its subprotocols."""
         if self._keyring is None or "authorization" in headers:
             return self.of_request(headers)
         self._check_way(headers)
         shown = _subprotocol(subprotocols)
         # A key may come this way without an `Origin`: WebSockets outside of browsers often take no headers.
-        return self._known(self._keyring.holder(shown) or self._redeemed(shown, headers))
+        return self._known(self._keyring.holder(shown) or await self._redeemed(shown, headers))
 
     def _check_way(self, headers: Headers) -> None:
         """Whether it may have been asked in this way at all, whoever asks."""
@@ -80,8 +80,8 @@ class Credentials:
     def may_read_metrics(self, holder: Holder) -> bool:
         return self.are_admins(holder) or holder.metrics
 
-    def _redeemed(self, secret: str, headers: Headers) -> Holder | None:
-        issued = self.secrets.redeem(secret)
+    async def _redeemed(self, secret: str, headers: Headers) -> Holder | None:
+        issued = await self.secrets.redeem(secret)
         origin = headers.get("origin")
         if issued is None or origin is None or not self.still_hold(issued.holder):
             return None

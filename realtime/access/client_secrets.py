@@ -1,40 +1,53 @@
 """One-time client secrets, with which a web page connects once: a key is too much to give to a page.
 
 Whoever holds a key asks for one and hands it on; it works once, soon, for pages of one origin, as the
-holder. It knows no HTTP and no key: holders and origins go in, and come out again.
+holder, at whichever gateway the page connects: where there is a shelf that all of them reach, it lies there.
+It knows no HTTP and no key: holders and origins go in, and come out again.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, msgpack
 
 from realtime.access.key_file import digest, random_text
 from realtime.refusal import Refusal
 from realtime.tenants.allowance import Holder
 
 LIFE_S = 30
-UNUSED_LIMIT = 1000  # unused ones of a tenant
+UNUSED_LIMIT = 10_000  # of a tenant: as many pages as may come at once when a gateway has died
 LENGTH = 32  # 190 bits
+
+
+class Shelf(Protocol):
+    """That all gateways reach, who have things from it by their names, once and soon."""
+
+    async def leave(self, name: bytes, what: bytes, for_s: float) -> None:
+        """Raises Refusal."""
+
+    async def collect(self, name: bytes) -> bytes | None: ...
 
 
 class IssuedSecret(Struct, frozen=True):
     holder: Holder
     origin: str | None  # None: pages of this server itself
-    until: float
 
 
 class ClientSecrets:
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, shelf: Shelf, clock: Callable[[], float] = time.monotonic) -> None:
+        self._shelf = shelf
         self._clock = clock
-        # By digest, so that the time of a look-up tells nothing of a secret; the oldest stand first.
-        self._issued: OrderedDict[str, IssuedSecret] = OrderedDict()
+        # Those that were issued here, and not used here, as they lie on the shelf; the oldest stand first.
+        self._issued: OrderedDict[bytes, tuple[float, str]] = OrderedDict()  # until when, and whose
         self._unused: Counter[str] = Counter()  # by tenant
 
-    def issue(self, holder: Holder, origin: str | None) -> str:
+    async def issue(self, holder: Holder, origin: str | None) -> str:
+        """Raises Refusal."""
         self._forget_old()
         if self._unused[holder.tenant] >= UNUSED_LIMIT:
             raise Refusal(
@@ -43,19 +56,28 @@ class ClientSecrets:
                 retry_after_ms=LIFE_S * 1000,
             )
         secret = "mss_" + random_text(LENGTH)
-        self._issued[digest(secret)] = IssuedSecret(holder, origin, self._clock() + LIFE_S)
+        self._issued[_name(secret)] = self._clock() + LIFE_S, holder.tenant
         self._unused[holder.tenant] += 1
+        await self._shelf.leave(_name(secret), msgpack.encode(IssuedSecret(holder, origin)), LIFE_S)
         return secret
 
-    def redeem(self, secret: str) -> IssuedSecret | None:
+    async def redeem(self, secret: str) -> IssuedSecret | None:
         """What stands behind a secret, which is worth nothing from now on, whatever comes of this."""
+        if not re.fullmatch(f"mss_[A-Za-z0-9]{{{LENGTH}}}", secret):
+            return None
         self._forget_old()
-        issued = self._issued.pop(digest(secret), None)
-        if issued is not None:
-            self._unused[issued.holder.tenant] -= 1
-        return issued
+        name = _name(secret)
+        if (issued := self._issued.pop(name, None)) is not None:
+            self._unused[issued[1]] -= 1
+        found = await self._shelf.collect(name)
+        return None if found is None else msgpack.decode(found, type=IssuedSecret)
 
     def _forget_old(self) -> None:
-        while self._issued and next(iter(self._issued.values())).until <= self._clock():
-            _, issued = self._issued.popitem(last=False)
-            self._unused[issued.holder.tenant] -= 1
+        while self._issued and next(iter(self._issued.values()))[0] <= self._clock():
+            _, (_, tenant) = self._issued.popitem(last=False)
+            self._unused[tenant] -= 1
+
+
+def _name(secret: str) -> bytes:
+    """By its digest, so that the time of a look-up tells nothing of a secret, nor where it lies."""
+    return b"secret/" + bytes.fromhex(digest(secret))

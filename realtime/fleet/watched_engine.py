@@ -126,12 +126,12 @@ class WatchedEngine:
                 self.prepared = True
                 if not self.spent.is_set():
                     log.info("a spare engine stands ready")
-            case api.StepOutput() | api.Adopted() | api.Claimed() | api.Kept() | api.Moved():
-                assert self._on_news is not None, "nothing is computed before it is opened"
-                self._on_news(message)
             case api.Hello():
                 self._hello = message
             case api.Failed(message=why):
                 self._failure = why
             case api.Leaving():
                 self.leaves = True
+            case news:
+                assert self._on_news is not None, "nothing is computed before it is opened"
+                self._on_news(news)

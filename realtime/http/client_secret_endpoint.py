@@ -39,7 +39,7 @@ def client_secret_endpoint(credentials: Credentials) -> Callable[[Request], Awai
         origin = asked.origin or request.headers.get("origin")
         if origin is not None:
             credentials.check_origin(origin, request.headers)
-        secret = credentials.secrets.issue(holder_of(request), origin)
+        secret = await credentials.secrets.issue(holder_of(request), origin)
         body = msgspec.json.encode(ClientSecretResponse(secret, int(time.time()) + LIFE_S, LIFE_S))
         return Response(body, media_type="application/json", headers={"Cache-Control": "no-store"})
 

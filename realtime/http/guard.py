@@ -65,7 +65,7 @@ class Guard:
         scope[CALLER] = caller_from(scope, self._endpoint)
         try:
             if self.access is not Access.EVERYBODY:
-                scope[HOLDER] = holder = self._admitted(scope)
+                scope[HOLDER] = holder = await self._admitted(scope)
                 scope[CALLER] = replace(scope[CALLER], tenant=holder.tenant, key=holder.name)
             await self._app(scope, receive, send)
         except Refusal as refusal:
@@ -74,10 +74,10 @@ class Guard:
         except ClientDisconnect:
             pass  # nobody is there to be answered
 
-    def _admitted(self, scope: Scope) -> Holder:
+    async def _admitted(self, scope: Scope) -> Holder:
         headers = Headers(scope=scope)
         if scope["type"] == "websocket":
-            holder = self._credentials.of_upgrade(headers, scope["subprotocols"])
+            holder = await self._credentials.of_upgrade(headers, scope["subprotocols"])
         else:
             holder = self._credentials.of_request(headers)
         self._check(holder)

@@ -24,6 +24,7 @@ from midstream.protocol import MAX_MILLISECONDS, StreamFrame
 from realtime.hub.adoptions import Adoptions
 from realtime.hub.decoded_turns import DecodedTurns
 from realtime.hub.departures import Departures
+from realtime.hub.deposits import Deposits
 from realtime.hub.frame_tokenizing import Opening, Tokenized, brings_text, start_digest, text_length, tokenize
 from realtime.hub.incoming_news import IncomingNews
 from realtime.hub.keepers import Keepers
@@ -96,6 +97,7 @@ class Hub:
         self.serving = Serving(self.models, self._registry, observer, send, waking, self._quotas, *timing)
         next_number = partial(next, itertools.count())
         self._keepers = Keepers(self.serving)
+        self.deposits = Deposits(self.serving, next_number, self._clock)
         self._adoptions = Adoptions(
             self._registry,
             self.serving,
@@ -208,8 +210,12 @@ class Hub:
         self._incoming.receive(number, output)
 
     def receive_answer(self, number: int, answer: api.Answer) -> None:
-        """What the engine of this number says of a stream that it keeps, or was asked for."""
-        self._keepers.receive(self.serving.engines[number], answer)
+        """What the engine of this number says of what it keeps, or was asked for."""
+        engine = self.serving.engines[number]
+        if isinstance(answer, api.Deposited | api.Collected):
+            self.deposits.receive(engine, answer)
+            return
+        self._keepers.receive(engine, answer)
         if isinstance(answer, api.Moved):
             self._stream_moved(number, answer.stream)
 
@@ -242,7 +248,9 @@ class Hub:
     def engine_lost(self, number: int, *, blameless: bool = False) -> None:
         """An engine is gone. `blameless`: it was told to end."""
         self._incoming.finish()  # what it said before it went
-        self._keepers.engine_lost(self.serving.engines[number])
+        lost = self.serving.engines[number]
+        self._keepers.engine_lost(lost)
+        self.deposits.engine_lost(lost)
         self.serving.engine_lost(number, blameless=blameless)
 
     def hand_over(self, readers: Mapping[Listener, Callable[[Stream], None]]) -> None:

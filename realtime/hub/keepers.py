@@ -19,6 +19,8 @@ from realtime.hub.serving_engine import ServingEngine
 
 log = logging.getLogger(__name__)
 
+KeptAnswer = api.Adopted | api.Claimed | api.Kept | api.Moved
+
 ANSWER_S = 1.0  # for an engine to answer: one that takes longer is asked nothing until it has
 CLAIM_S = api.CLAIM_S + ANSWER_S  # for another gateway to settle its claim, or to be passed over
 
@@ -125,7 +127,7 @@ class Keepers:
 
     # -- from engines ----------------------------------------------------------------------------
 
-    def receive(self, engine: ServingEngine, answer: api.Answer) -> None:
+    def receive(self, engine: ServingEngine, answer: KeptAnswer) -> None:
         number = answer.stream
         search = self._searches.get(number)
         match answer:
@@ -163,7 +165,7 @@ class Keepers:
         keepers = [engine for engine in self._serving.engines.values() if engine.keeps]
         asked = [engine for engine in keepers if not engine.hangs]
         search = self._searches[number] = Search(asked, doubtful=len(asked) < len(keepers))
-        registrar = max(asked, key=lambda engine: _rank(name, engine), default=None) if claims else None
+        registrar = max(asked, key=lambda engine: rank(name, engine), default=None) if claims else None
         if registrar is not None:
             self._claims.setdefault(name, Claim(number, {})).at[registrar] = None
         for engine in asked:
@@ -189,7 +191,7 @@ class Keepers:
         self._serving.flush()
 
 
-def _rank(name: bytes, engine: ServingEngine) -> bytes:
+def rank(name: bytes, engine: ServingEngine) -> bytes:
     """All gateways have the same, whatever they call the engine (rendezvous hashing)."""
     return blake2b(name + engine.keeper, digest_size=8).digest()
 

@@ -12,6 +12,7 @@ import uvicorn
 
 from engine import api
 from realtime.access.authentication import Credentials
+from realtime.access.client_secrets import ClientSecrets
 from realtime.access.connection_limits import OpenConnections
 from realtime.app import Endpoints, application
 from realtime.background_tasks import BackgroundTasks
@@ -42,7 +43,7 @@ async def served_by_uvicorn() -> AsyncIterator[str]:
         hub,
         metrics,
         LIMITS,
-        credentials=Credentials(),
+        credentials=Credentials(ClientSecrets(hub.deposits)),
         connections=OpenConnections(10),
         listings=ListingObserver(),
         background=background,

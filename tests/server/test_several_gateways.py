@@ -3,16 +3,23 @@ find, streams of the same number do not meet, and one that dies leaves the other
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import json
 import signal
 from contextlib import AsyncExitStack, redirect_stdout
+from http import HTTPStatus
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
+
+from websockets import InvalidStatus, Origin, Subprotocol, connect
 
 from realtime.keys_command import main as keys
 from tests.server.gateways import Serve, gateways
 from tests.server.independent_client import Client, client_of
-from tests.server.server_process import used
+from tests.server.server_process import Served, used
 
 GREEDY = {"ignore_eos": True, "temperature": 0, "max_tokens": 60}
 LONG = "word " * 100
@@ -48,6 +55,38 @@ async def test_a_tenant_finds_its_own_at_each_gateway_and_nobody_elses(tmp_path:
         assert await cached(bob, "the first of all at the other") == 0
         assert await cached(ann_again, "the second there") > 0
         assert await cached(ann, "again") > 0
+
+
+async def test_a_pages_secret_works_once_at_whichever_gateway_the_page_comes_to(
+    tmp_path: Path, serve: Serve
+) -> None:
+    file = tmp_path / "keys.toml"
+    ours = key(file, "ann")
+    async with gateways(tmp_path, serve, "--keys-file", str(file), engines=2) as (first, second):
+        for place, other in ((second, first), (first, second)):
+            secret = await asyncio.to_thread(secret_of, first, ours)
+            assert [await comes_in(at, secret) for at in (place, place, other)] == [True, False, False]
+
+
+def secret_of(served: Served, known: str) -> str:
+    asking = Request(f"{served.http}/v1/realtime/client_secrets", b"{}", showing(known)["additional_headers"])
+    with urlopen(asking) as answer:
+        secret: str = json.load(answer)["secret"]
+    return secret
+
+
+async def comes_in(served: Served, secret: str) -> bool:
+    """As a browser connects, for a page of this server."""
+    shown = "bearer." + base64.urlsafe_b64encode(secret.encode()).decode().rstrip("=")
+    offered = [Subprotocol("midstream.v1.json"), Subprotocol(shown)]
+    try:
+        async with connect(served.url, subprotocols=offered, origin=Origin(served.http)) as websocket:
+            assert json.loads(await websocket.recv())["type"] == "ready"
+            return True
+    except InvalidStatus as refused:
+        if refused.response.status_code != HTTPStatus.UNAUTHORIZED:
+            raise
+        return False
 
 
 async def test_streams_of_two_gateways_run_side_by_side_and_one_may_die(tmp_path: Path, serve: Serve) -> None:

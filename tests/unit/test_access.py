@@ -17,7 +17,7 @@ from starlette.websockets import WebSocket
 from midstream import protocol
 from midstream.protocol import Credit, Params, StreamFrame
 from realtime.access.authentication import Credentials
-from realtime.access.client_secrets import LIFE_S, ClientSecrets
+from realtime.access.client_secrets import LIFE_S
 from realtime.access.connection_limits import OpenConnections
 from realtime.access.key_file import digest
 from realtime.access.keyring import Keyring
@@ -35,6 +35,7 @@ from realtime.tenants.allowance import LOCAL, Holder
 from realtime.transport.asgi_websocket_extension import PeerGone
 from realtime.websocket.connection import ConnectionLimits
 from tests.fakes.checking_client import Reader
+from tests.fakes.credentials import credentials, own_secrets
 from tests.fakes.simulated_server import Clock, EngineSize, SimulatedServer
 from tests.fakes.work_clock import a_millisecond_a_piece
 
@@ -57,7 +58,7 @@ class Locked:
         self.alice, self.bob = self.add("alice"), self.add("bob")
         self.admin = self.add("root", "--admin")
         self.ring = Keyring(self.file)
-        self.credentials = Credentials(self.ring, (APP,), ClientSecrets(self.clock))
+        self.credentials = Credentials(own_secrets(self.clock), self.ring, (APP,))
 
     def add(self, *words: str) -> str:
         assert main(["add", *words, "--file", str(self.file)], {}) == 0
@@ -66,12 +67,12 @@ class Locked:
     def revoke(self, name: str) -> None:
         assert main(["revoke", name, "--file", str(self.file)], {}) == 0
 
-    def upgrade(self, *subprotocols: str, **headers: str) -> Holder:
-        return self.credentials.of_upgrade(Headers({"host": HOST, **headers}), subprotocols)
+    async def upgrade(self, *subprotocols: str, **headers: str) -> Holder:
+        return await self.credentials.of_upgrade(Headers({"host": HOST, **headers}), subprotocols)
 
-    def secret(self, origin: str | None = OWN) -> str:
+    async def secret(self, origin: str | None = OWN) -> str:
         holder = self.credentials.of_request(Headers({"authorization": f"Bearer {self.alice}"}))
-        return self.credentials.secrets.issue(holder, origin)
+        return await self.credentials.secrets.issue(holder, origin)
 
 
 @pytest.fixture
@@ -127,7 +128,7 @@ DECISIONS = {
 
 def test_it_was_decided_of_every_route_for_whom_it_is() -> None:
     decided = {}
-    for route in guarded_routes(endpoints_of(Credentials())):
+    for route in guarded_routes(endpoints_of(credentials())):
         guard: Any = getattr(route, "app", None)
         assert isinstance(guard, Guard), f"{route} lets in whoever comes"
         decided[getattr(route, "path", None)] = guard.access
@@ -165,13 +166,13 @@ def test_the_servers_numbers_are_for_admins_once_there_are_keys(locked: Locked) 
     ]
     assert [answer.status_code for answer in answers] == [403, 200]
     assert answers[0].json()["error"]["code"] == "forbidden"
-    assert TestClient(app_of(Credentials()), base_url=LOOPBACK).get("/metrics").status_code == 200
+    assert TestClient(app_of(credentials()), base_url=LOOPBACK).get("/metrics").status_code == 200
 
 
 def test_while_the_servers_numbers_are_read_again_and_again_others_have_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    client = TestClient(app_of(Credentials()), base_url=LOOPBACK)
+    client = TestClient(app_of(credentials()), base_url=LOOPBACK)
     slept = a_millisecond_a_piece(monkeypatch)
     for path, paid in (("/healthz", False), ("/metrics", True)):
         for _ in range(10):
@@ -203,8 +204,8 @@ def test_a_key_for_the_metrics_opens_nothing_else(locked: Locked, path: str) -> 
 def test_a_page_from_elsewhere_reads_and_writes_nothing_with_or_without_keys(
     locked: Locked, path: str, said: dict[str, str]
 ) -> None:
-    for credentials in (locked.credentials, Credentials()):
-        client = TestClient(app_of(credentials), base_url=LOOPBACK)
+    for locks in (locked.credentials, credentials()):
+        client = TestClient(app_of(locks), base_url=LOOPBACK)
         answer = _ask(client, path, {"Authorization": f"Bearer {locked.admin}", **said})
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
 
@@ -213,13 +214,13 @@ def test_a_page_from_elsewhere_reads_and_writes_nothing_with_or_without_keys(
 @pytest.mark.parametrize(
     "said", [{"Host": "evil.example:8000"}, {"X-Forwarded-For": "198.51.100.7"}], ids=str
 )
-def test_without_keys_a_name_that_is_not_known_and_a_proxy_are_refused_and_with_keys_they_are_nothing(
+async def test_without_keys_a_name_that_is_not_known_and_a_proxy_are_refused_and_with_keys_they_are_nothing(
     locked: Locked, path: str, said: dict[str, str]
 ) -> None:
-    answer = _ask(TestClient(app_of(Credentials()), base_url=LOOPBACK), path, said)
+    answer = _ask(TestClient(app_of(credentials()), base_url=LOOPBACK), path, said)
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
     locked.credentials.of_request(Headers({"authorization": f"Bearer {locked.alice}", **_lower(said)}))
-    locked.credentials.of_upgrade(Headers(_lower(said)), [bearer(locked.alice)])
+    await locked.credentials.of_upgrade(Headers(_lower(said)), [bearer(locked.alice)])
 
 
 def _lower(headers: dict[str, str]) -> dict[str, str]:
@@ -228,7 +229,7 @@ def _lower(headers: dict[str, str]) -> dict[str, str]:
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
 def test_probes_come_by_whatever_name_and_way(path: str) -> None:
-    client = TestClient(app_of(Credentials()), base_url="http://midstream.default.svc:8000")
+    client = TestClient(app_of(credentials()), base_url="http://midstream.default.svc:8000")
     answer = client.get(path, headers={"X-Forwarded-For": "10.0.0.1", "Sec-Fetch-Site": "cross-site"})
     assert answer.json()["status"] in ("ok", "ready")
 
@@ -238,7 +239,7 @@ async def test_the_server_is_not_well_while_one_of_its_tasks_is_dead() -> None:
         raise OSError
 
     background = BackgroundTasks()
-    client = TestClient(application(endpoints_of(Credentials(), background)), base_url=LOOPBACK)
+    client = TestClient(application(endpoints_of(credentials(), background)), base_url=LOOPBACK)
     assert client.get("/healthz").status_code == 200
     background.start("the watch", die)
     await asyncio.sleep(0)
@@ -253,8 +254,8 @@ async def test_the_server_is_not_well_while_one_of_its_tasks_is_dead() -> None:
 @pytest.mark.parametrize("path", DECISIONS)
 @pytest.mark.parametrize("name", ["Host", "Origin"])
 def test_no_host_and_no_origin_makes_a_route_fail(locked: Locked, path: str, name: str) -> None:
-    for credentials in (locked.credentials, Credentials(), Credentials(origins=("http://[",))):
-        client = TestClient(app_of(credentials), base_url=LOOPBACK)
+    for locks in (locked.credentials, credentials(), credentials(None, ("http://[",))):
+        client = TestClient(app_of(locks), base_url=LOOPBACK)
         for said in ("http://[", "[", "]", "[::1", "a b", "http://[:::]:99999999", "@", ":", "//", "%00"):
             answer = _ask(client, path, {name: said})
             assert answer.status_code != 500
@@ -263,21 +264,21 @@ def test_no_host_and_no_origin_makes_a_route_fail(locked: Locked, path: str, nam
 # -- who is there ----------------------------------------------------------------------------------
 
 
-def refused(locked: Locked, *subprotocols: str, **headers: str) -> str:
+async def refused(locked: Locked, *subprotocols: str, **headers: str) -> str:
     with pytest.raises(Refusal) as caught:
-        locked.upgrade(*subprotocols, **headers)
+        await locked.upgrade(*subprotocols, **headers)
     return caught.value.code
 
 
-def test_a_key_opens_the_door_as_header_or_subprotocol(locked: Locked) -> None:
+async def test_a_key_opens_the_door_as_header_or_subprotocol(locked: Locked) -> None:
     alice = Holder("alice", digest(locked.alice), name="alice")
-    assert locked.upgrade(authorization=f"Bearer {locked.alice}") == alice
-    assert locked.upgrade(authorization=f"bearer {locked.alice}", origin=OWN) == alice
-    assert locked.upgrade("midstream.v1.json", bearer(locked.alice)) == alice
-    assert locked.upgrade(bearer(locked.bob), origin=APP).tenant == "bob"
+    assert await locked.upgrade(authorization=f"Bearer {locked.alice}") == alice
+    assert await locked.upgrade(authorization=f"bearer {locked.alice}", origin=OWN) == alice
+    assert await locked.upgrade("midstream.v1.json", bearer(locked.alice)) == alice
+    assert (await locked.upgrade(bearer(locked.bob), origin=APP)).tenant == "bob"
 
 
-def test_whatever_is_no_key_does_not(locked: Locked) -> None:
+async def test_whatever_is_no_key_does_not(locked: Locked) -> None:
     for shown in (
         "bearer.",
         "bearer.%%%",
@@ -286,45 +287,47 @@ def test_whatever_is_no_key_does_not(locked: Locked) -> None:
         bearer("ms_wrong"),
         "midstream.v1.json",
     ):
-        assert refused(locked, shown) == "unauthenticated"
-        assert refused(locked, shown, origin=OWN) == "unauthenticated"
-    assert refused(locked, bearer(locked.alice), authorization="Bearer wrong") == "unauthenticated"
-    assert refused(locked, bearer(locked.alice), origin=EVIL) == "forbidden"
+        assert await refused(locked, shown) == "unauthenticated"
+        assert await refused(locked, shown, origin=OWN) == "unauthenticated"
+    assert await refused(locked, bearer(locked.alice), authorization="Bearer wrong") == "unauthenticated"
+    assert await refused(locked, bearer(locked.alice), origin=EVIL) == "forbidden"
     locked.revoke("alice")
-    assert refused(locked, bearer(locked.alice)) == "unauthenticated"
+    assert await refused(locked, bearer(locked.alice)) == "unauthenticated"
 
 
-def test_without_keys_everybody_is_local_whatever_they_show() -> None:
-    credentials = Credentials()
-    assert credentials.of_upgrade(Headers({"host": "localhost"}), [bearer("any")]) == Holder(LOCAL)
-    assert credentials.of_request(Headers({"authorization": "Bearer any"})) == Holder(LOCAL)
+async def test_without_keys_everybody_is_local_whatever_they_show() -> None:
+    locks = credentials()
+    assert await locks.of_upgrade(Headers({"host": "localhost"}), [bearer("any")]) == Holder(LOCAL)
+    assert locks.of_request(Headers({"authorization": "Bearer any"})) == Holder(LOCAL)
 
 
-def test_a_secret_opens_the_door_once_to_a_page_of_its_origin(locked: Locked) -> None:
+async def test_a_secret_opens_the_door_once_to_a_page_of_its_origin(locked: Locked) -> None:
     alice = Holder("alice", digest(locked.alice), name="alice")
     for made_for, page in ((OWN, OWN), (APP, APP), (None, OWN)):
-        secret = bearer(locked.secret(made_for))
-        assert locked.upgrade(secret, origin=page) == alice
-        assert refused(locked, secret, origin=page) == "unauthenticated"
+        secret = bearer(await locked.secret(made_for))
+        assert await locked.upgrade(secret, origin=page) == alice
+        assert await refused(locked, secret, origin=page) == "unauthenticated"
 
 
-def test_a_secret_is_worth_nothing_elsewhere_later_or_without_its_key(locked: Locked) -> None:
-    assert refused(locked, bearer(locked.secret())) == "unauthenticated", "whoever is no page needs a key"
-    assert refused(locked, bearer(locked.secret(OWN)), origin=APP) == "unauthenticated"
-    assert refused(locked, bearer(locked.secret(None)), origin=APP) == "unauthenticated"
-    assert refused(locked, authorization=f"Bearer {locked.secret()}") == "unauthenticated"
-    spent = bearer(locked.secret(OWN))
-    assert refused(locked, spent, origin=APP) == "unauthenticated"
-    assert refused(locked, spent, origin=OWN) == "unauthenticated", "it was shown once, and is spent"
-    late = bearer(locked.secret())
+async def test_a_secret_is_worth_nothing_elsewhere_later_or_without_its_key(locked: Locked) -> None:
+    assert await refused(locked, bearer(await locked.secret())) == "unauthenticated", (
+        "whoever is no page needs a key"
+    )
+    assert await refused(locked, bearer(await locked.secret(OWN)), origin=APP) == "unauthenticated"
+    assert await refused(locked, bearer(await locked.secret(None)), origin=APP) == "unauthenticated"
+    assert await refused(locked, authorization=f"Bearer {await locked.secret()}") == "unauthenticated"
+    spent = bearer(await locked.secret(OWN))
+    assert await refused(locked, spent, origin=APP) == "unauthenticated"
+    assert await refused(locked, spent, origin=OWN) == "unauthenticated", "it was shown once, and is spent"
+    late = bearer(await locked.secret())
     locked.clock.advance(LIFE_S)
-    assert refused(locked, late, origin=OWN) == "unauthenticated"
-    orphan = bearer(locked.secret())
+    assert await refused(locked, late, origin=OWN) == "unauthenticated"
+    orphan = bearer(await locked.secret())
     locked.revoke("alice")
-    assert refused(locked, orphan, origin=OWN) == "unauthenticated"
+    assert await refused(locked, orphan, origin=OWN) == "unauthenticated"
 
 
-def test_a_secret_is_made_for_the_page_that_was_named_or_asks_or_our_own(locked: Locked) -> None:
+async def test_a_secret_is_made_for_the_page_that_was_named_or_asks_or_our_own(locked: Locked) -> None:
     client = TestClient(app_of(locked.credentials), base_url=OWN)
     client.headers["Authorization"] = f"Bearer {locked.alice}"
     for body, asking, page in (
@@ -336,7 +339,7 @@ def test_a_secret_is_made_for_the_page_that_was_named_or_asks_or_our_own(locked:
         made = answer.json()
         assert (answer.status_code, answer.headers["Cache-Control"]) == (200, "no-store")
         assert (sorted(made), made["expires_in_s"]) == (["expires_at", "expires_in_s", "secret"], LIFE_S)
-        assert locked.upgrade(bearer(made["secret"]), origin=page).tenant == "alice"
+        assert (await locked.upgrade(bearer(made["secret"]), origin=page)).tenant == "alice"
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ OUR_OWN = {
         *SPOKEN,
     ],
     "realtime.hub.keeping": ["engine.history", "realtime.hub", *SPOKEN],
+    "realtime.hub.deposits": ["engine.deposits", "realtime.hub", *SPOKEN],
     "realtime.hub.told": ["engine.int32", "realtime.hub", "realtime.stream", *SPOKEN],
     "realtime.hub.held_blocks": ["engine.api", "engine.block_digests"],
     "realtime.hub.submission": ["engine.block_digests", "realtime.hub", "realtime.stream"],
@@ -117,9 +118,11 @@ OUR_OWN = {
     "engine.int32": [],
     "engine.command_digest": ["engine.api"],
     "engine.history": ["engine.api", "engine.int32"],
+    "engine.deposits": [],
     "engine.listening": [
         "engine.api",
         "engine.command_digest",
+        "engine.deposits",
         "engine.grpc_frames",
         "engine.history",
         "engine.int32",
@@ -253,6 +256,7 @@ PURE = [
     not in (
         "hub",
         "adoptions",
+        "deposits",
         "keepers",
         "incoming_news",
         "frame_queues",

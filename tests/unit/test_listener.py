@@ -746,6 +746,20 @@ def test_who_settles_nothing_is_waited_for_no_longer_than_that(
     assert [second.hear(), second.hear()] == [api.Claimed(2), api.Adopted(2)]
 
 
+def test_what_one_gateway_leaves_another_has_once(
+    engine: SimulatedEngine, connect: Callable[[], Gateway]
+) -> None:
+    first, second = connect().join(), connect().join()
+    for gateway in (first, second):
+        assert welcomed(gateway)
+    first.send([api.Deposit(1, b"name", b"what", 30.0)])
+    assert first.hear() == api.Deposited(1, True)
+    first.close()
+    second.send([api.Collect(7, b"other"), api.Collect(8, b"name"), api.Collect(9, b"name")])
+    heard = [second.hear() for _ in range(3)]
+    assert heard == [api.Collected(7), api.Collected(8, b"what"), api.Collected(9)]
+
+
 def test_a_stream_that_its_gateway_disowns_waits_for_another(
     engine: SimulatedEngine, connect: Callable[[], Gateway]
 ) -> None:

@@ -24,6 +24,7 @@ from realtime.keys_command import main
 from realtime.observability.listing import Listed, Listing, ListingObserver
 from realtime.pieces import at_once
 from tests.fakes.checking_client import Reader
+from tests.fakes.credentials import credentials
 from tests.fakes.simulated_client import SIZE, TENANT, endless, rest, run_out, start
 from tests.fakes.simulated_server import Clock, SimulatedServer
 
@@ -144,9 +145,9 @@ def test_the_totals_are_of_the_engine_that_runs(watched: Watched) -> None:
 # -- over HTTP -------------------------------------------------------------------------------------
 
 
-def asking(watched: Watched, credentials: Credentials) -> TestClient:
-    door = listing_endpoint(watched.listings, credentials, RequestWork(), lambda: 7)
-    routes = guarded(Access.HOLDERS, credentials, Route("/v1/streams", door), observer=Observer())
+def asking(watched: Watched, locks: Credentials) -> TestClient:
+    door = listing_endpoint(watched.listings, locks, RequestWork(), lambda: 7)
+    routes = guarded(Access.HOLDERS, locks, Route("/v1/streams", door), observer=Observer())
     return TestClient(Starlette(routes=routes), base_url="http://localhost")
 
 
@@ -158,7 +159,7 @@ def test_a_tenant_is_told_of_its_own_and_an_admin_of_all(
     for words in (["alice"], ["bob"], ["root", "--admin"]):
         assert main(["add", *words, "--file", str(file)], {}) == 0
         keys[words[0]] = capsys.readouterr().out.strip()
-    client = asking(watched, Credentials(Keyring(file)))
+    client = asking(watched, credentials(Keyring(file)))
     for tenant in ("alice", "bob"):
         Reader(watched.server, tenant).send(endless(f"{tenant}'s", credit=Credit(limit=1)))
 
@@ -175,7 +176,7 @@ def test_a_tenant_is_told_of_its_own_and_an_admin_of_all(
 def test_what_is_told_holds_no_word_of_a_prompt_or_an_output(watched: Watched) -> None:
     watched.reader.send(endless(prompt="CANARY", credit=Credit(limit=9)))
     rest(watched.server)
-    answer = asking(watched, Credentials()).get("/v1/streams")
+    answer = asking(watched, credentials()).get("/v1/streams")
     assert "CANARY" not in answer.text
     assert answer.headers["Cache-Control"] == "no-store"
     (told,) = json.loads(answer.text)["streams"]
@@ -188,12 +189,12 @@ def test_what_is_told_holds_no_word_of_a_prompt_or_an_output(watched: Watched) -
     "query", ["limit=0", "limit=1001", "limit=x", "limit=-1", "limit=²", "state=ended", "state="]
 )
 def test_what_cannot_be_asked_is_refused_in_words(watched: Watched, query: str) -> None:
-    answer = asking(watched, Credentials()).get(f"/v1/streams?{query}")
+    answer = asking(watched, credentials()).get(f"/v1/streams?{query}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_params")
     assert "must be" in answer.json()["error"]["message"]
 
 
 def test_what_can_be_asked_is_answered(watched: Watched) -> None:
-    client = asking(watched, Credentials())
+    client = asking(watched, credentials())
     for query in ("", "?limit=1", "?limit=1000", "?state=paused&limit=5"):
         assert client.get(f"/v1/streams{query}").status_code == 200

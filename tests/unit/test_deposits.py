@@ -1,0 +1,135 @@
+"""What gateways leave for each other: had once and soon, by whoever asks first, wherever it lies."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from itertools import count
+
+import pytest
+
+from engine import api
+from engine.deposits import MOST, MOST_BYTES, MOST_S, Deposits
+from realtime.hub import deposits as shared
+from realtime.hub.serving_engine import ServingEngine
+from realtime.refusal import Refusal
+from tests.fakes.lone_stream import MODEL
+from tests.fakes.simulated_server import Clock
+
+
+def test_it_is_had_once() -> None:
+    deposits = Deposits()
+    assert deposits.leave(b"name", b"what", 10, now=0)
+    assert deposits.collect(b"other", now=1) is None
+    assert deposits.collect(b"name", now=1) == b"what"
+    assert deposits.collect(b"name", now=1) is None
+
+
+def test_it_is_had_soon() -> None:
+    deposits = Deposits()
+    assert deposits.leave(b"name", b"what", 10, now=0)
+    assert deposits.leave(b"long", b"what", 1e9, now=0)
+    assert deposits.collect(b"name", now=10) is None
+    assert deposits.collect(b"long", now=MOST_S) is None
+
+
+def test_what_is_too_much_is_not_kept_and_of_too_many_the_first_goes() -> None:
+    deposits = Deposits()
+    assert not deposits.leave(b"name", bytes(MOST_BYTES), 10, now=0)
+    for number in range(MOST + 1):
+        assert deposits.leave(b"%d" % number, b"", 10, now=0)
+    assert deposits.collect(b"0", now=0) is None
+    assert deposits.collect(b"1", now=0) == b""
+
+
+# -- of gateways, with engines ----------------------------------------------------------------------
+
+
+class Engines:
+    """Some that keep, as gateways reach them, and one that does not; `deaf` hear nothing."""
+
+    def __init__(self, keepers: int) -> None:
+        self.deposits = [Deposits() for _ in range(keepers)]
+        self.deaf: set[int] = set()
+        self.asked: list[int] = []
+
+    def gateway(self) -> Gateway:
+        return Gateway(self)
+
+
+class Gateway:
+    """It hears answers as they would come, later."""
+
+    def __init__(self, fleet: Engines) -> None:
+        self._fleet = fleet
+        keepers = [b"engine %d" % number for number in range(len(fleet.deposits))]
+        self.engines = {
+            number: ServingEngine(number, MODEL, 16, self._send, keeper=keeper)
+            for number, keeper in enumerate([*keepers, b""])
+        }
+        self.deposits = shared.Deposits(self, partial(next, count()), Clock())  # type: ignore[arg-type]
+
+    def flush(self) -> None:
+        for engine in self.engines.values():
+            engine.flush()
+
+    def _send(self, number: int, commands: list[api.AnyCommand]) -> None:
+        self._fleet.asked.append(number)
+        if number not in self._fleet.deaf:
+            for command in commands:
+                asyncio.get_running_loop().call_soon(self._answer, number, command)
+
+    def _answer(self, number: int, command: api.AnyCommand) -> None:
+        kept = self._fleet.deposits[number]
+        match command:
+            case api.Deposit(stream=stream, name=name, what=what, for_s=for_s):
+                answer: shared.DepositAnswer = api.Deposited(stream, kept.leave(name, what, for_s, 0))
+            case api.Collect(stream=stream, name=name):
+                answer = api.Collected(stream, kept.collect(name, 0))
+        self.deposits.receive(self.engines[number], answer)
+
+
+async def test_another_gateway_has_it_once_from_the_engine_that_all_would_choose() -> None:
+    fleet = Engines(3)
+    first, second, third = fleet.gateway(), fleet.gateway(), fleet.gateway()
+    await first.deposits.leave(b"name", b"what", 10)
+    assert len(fleet.asked) == 1
+    assert 3 not in fleet.asked, "which keeps nothing"
+    both = list(await asyncio.gather(second.deposits.collect(b"name"), third.deposits.collect(b"name")))
+    assert both in ([None, b"what"], [b"what", None])
+    assert await first.deposits.collect(b"name") is None
+
+
+async def test_without_engines_that_keep_it_is_ones_own() -> None:
+    alone = Engines(0).gateway()
+    await alone.deposits.leave(b"name", b"what", 10)
+    assert await alone.deposits.collect(b"name") == b"what"
+    assert await alone.deposits.collect(b"name") is None
+
+
+async def test_what_an_engine_does_not_take_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "ANSWER_S", 0.01)
+    fleet = Engines(1)
+    gateway = fleet.gateway()
+    with pytest.raises(Refusal, match="no room"):
+        await gateway.deposits.leave(b"name", bytes(MOST_BYTES), 10)
+    fleet.deaf = {0}
+    with pytest.raises(Refusal, match="no room"):
+        await gateway.deposits.leave(b"name", b"what", 10)
+
+
+async def test_one_that_does_not_answer_is_waited_for_in_vain_and_one_that_is_lost_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = Engines(2)
+    gateway = fleet.gateway()
+    await gateway.deposits.leave(b"name", b"what", 10)
+    (holds,) = fleet.asked
+    fleet.deaf = {1 - holds}
+    assert await gateway.deposits.collect(b"name") == b"what"
+    collecting = asyncio.create_task(gateway.deposits.collect(b"name"))
+    await asyncio.sleep(0)
+    gateway.deposits.engine_lost(gateway.engines[1 - holds])
+    assert await collecting is None
+    monkeypatch.setattr(shared, "ANSWER_S", 0.01)
+    assert await gateway.deposits.collect(b"name") is None
