@@ -167,6 +167,12 @@ export function streamLost(requestId, why) {
   return new ConnectionLost(message, { closeCode: null, retryable: false, requestId });
 }
 
+/** Started again, it is another stream. @param {string} requestId */
+export function notTheSame(requestId) {
+  const message = "nobody knew this stream any more, and started again it does not begin as it stood";
+  return new ConnectionLost(message, { closeCode: null, retryable: false, requestId });
+}
+
 /**
  * A frame whose answer was lost with a connection, and which must not be sent twice.
  * @param {string} type

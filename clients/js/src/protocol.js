@@ -144,7 +144,14 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
 
 /** @typedef {{limit?: number, prefetch?: number}} Credit */
 /** @typedef {"hold" | "release"} Kv */
-/** @typedef {StartFields & {type: "start", request_id: string, params: Params, credit?: Credit}} Start */
+/**
+ * @typedef {{type: "adjust", index: number, params: Params} | {type: "inject", index: number, text?: string,
+ *   messages?: Message[], tokens?: number[], grammar?: "fit" | "anew"}} PastStep What a stream was told before a token.
+ */
+/** @typedef {{tokens: number[], steering: PastStep[]}} PastFields What has come of a stream that only its client knows. */
+/**
+ * @typedef {StartFields & {type: "start", request_id: string, params: Params, credit?: Credit, past?: PastFields}} Start
+ */
 /** @typedef {{type: "credit", request_id: string, limit: number}} Grant */
 /** @typedef {{type: "cancel", request_id: string}} Cancel */
 /**
@@ -155,13 +162,14 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @property {number} [at] rewind to this token first
  * @property {"fit" | "anew"} [grammar] it fits into the stream's grammar (default), or that begins anew behind it
  */
+/** @typedef {{type: "tool_result", request_id: string, call_id: string, content?: string, error?: string}} ToolResultFrame */
 /**
  * @typedef {Cancel
  *   | {type: "pause", request_id: string, kv?: Kv}
  *   | {type: "resume", request_id: string}
  *   | {type: "adjust", request_id: string, params: Params, at?: number}
  *   | ({type: "inject", request_id: string} & Injection)
- *   | {type: "tool_result", request_id: string, call_id: string, content?: string, error?: string}
+ *   | ToolResultFrame
  *   | {type: "approve", request_id: string, call_id: string}
  *   | {type: "amend", request_id: string, call_id: string, arguments: string | object, partial?: boolean}
  *   | {type: "rewind", request_id: string, to: number}} Steering
@@ -183,7 +191,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @property {number} injected_tokens
  * @property {number} discarded_tokens decoded, then rewound or never delivered
  * @property {number} forced_tokens to which a grammar left no choice
- * @property {number} inherited_tokens of the output, with which a fork began
+ * @property {number} inherited_tokens of the output, with which a fork began, or a stream that was started again
  * @property {number} reasoning_tokens of the output, that the model said to itself
  */
 
@@ -246,7 +254,12 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
 /**
  * @typedef {StreamEventFields & {type: "snapshot", index: number, text: string, tokens?: number[], model: string,
  *   prompt_tokens: number, params: Params, fingerprint?: string, paused?: PauseReason, reasoning?: string,
- *   tool_calls?: Call[], epoch?: number}} Snapshot
+ *   tool_calls?: Call[], injected_tokens?: number, epoch?: number}} Snapshot
+ */
+/**
+ * @typedef {StreamEventFields & {type: "restarted", index: number, exact: boolean, begun: Snapshot}} Restarted The client's
+ *   own: nobody knew the stream any more, and it was started again from what had come of it. The output before token
+ *   `index` stands, and goes on there; `exact`: as it would have. `begun` is what the server says that it began with.
  */
 /**
  * @typedef {StreamEventFields & {type: "final", index: number, finish_reason: FinishReason, stop_reason?: string,
@@ -254,7 +267,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  */
 /**
  * @typedef {Started | Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | Approved | Paused | Resumed | Adjusted | Injected
- *   | Rewound | GuardEvent | Snapshot | Final} StreamEvent
+ *   | Rewound | GuardEvent | Snapshot | Restarted | Final} StreamEvent
  */
 
 /**
@@ -288,4 +301,4 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
 /** @typedef {{type: "pong", ref?: string}} Pong */
 /** @typedef {{type: "going_away", deadline_ms: number}} GoingAway */
 /** @typedef {StreamEvent | Ready | Attached | ErrorEvent | Pong | GoingAway} ServerEvent */
-/** @typedef {Exclude<StreamEvent, Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | GuardEvent | Snapshot> | Attached | Pong} Answer */
+/** @typedef {Exclude<StreamEvent, Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | GuardEvent | Snapshot | Restarted> | Attached | Pong} Answer */

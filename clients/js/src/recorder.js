@@ -122,6 +122,7 @@ export class Recorder {
           this.#lines.push({ type: "waits", stream, index: event.index });
         }
         return;
+      case "restarted": return this.#receiveRestarted(event);
       case "resumed": return this.#receiveResumed(event.index, event.fingerprint);
       case "snapshot":
         this.#calls = (event.tool_calls ?? []).map(({ call_id }) => call_id);
@@ -149,6 +150,12 @@ export class Recorder {
     for (const line of this.#lines) if (line.type === "start" || line.type === "adjust") Object.assign(standing, line.params);
     const changed = Object.entries(params).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(standing[name]));
     this.#lines.push({ type: "adjust", stream: this.#stream, index: this.#end, params: Object.fromEntries(changed) });
+  }
+
+  /** It goes on elsewhere. @param {import("./protocol.js").Restarted} event */
+  #receiveRestarted({ index, begun: { fingerprint } }) {
+    const known = this.#lines.flatMap((line) => ("fingerprint" in line ? [line.fingerprint] : [])).at(-1);
+    if (fingerprint && fingerprint !== known) this.#lines.push({ type: "moved", stream: this.#stream, index, fingerprint });
   }
 
   /** @param {number} index @param {string | undefined} fingerprint */

@@ -6,19 +6,20 @@
  * stream's reader: a stream with explicit credit can only be sent what was granted, so an unread one cannot delay
  * its neighbours.
  * @module
- * @import { Backoff } from "./backoff.js"
  * @import { Close, MidstreamError } from "./errors.js"
  * @import { PendingFrame } from "./pending-frames.js"
- * @import { Answer, Attached, ErrorEvent, GoingAway, OpeningFrame, RequestFrame, ServerEvent } from "./protocol.js"
+ * @import { Answer, Attached, ErrorEvent, GoingAway, OpeningFrame, RequestFrame, ServerEvent, StreamEvent } from "./protocol.js"
  * @import { ConnectionState, Dial, Timeouts } from "./reconnecting.js"
  * @import { ReadOptions, StreamCore } from "./stream-core.js"
  */
 
+import { Backoff } from "./backoff.js";
 import { notify } from "./callbacks.js";
 import { Channel, Channels, channelFor } from "./stream-channel.js";
 import { ConnectionLost, ProtocolError, connectionClosed, fromEvent, outcomeUnknown } from "./errors.js";
-import { streamLost } from "./errors.js";
+import { notTheSame, streamLost } from "./errors.js";
 import { parseEvent } from "./event-parser.js";
+import { Past } from "./past.js";
 import { PendingFrames } from "./pending-frames.js";
 import { mayAnswer } from "./protocol.js";
 import { Reconnecting } from "./reconnecting.js";
@@ -79,7 +80,9 @@ export class Session {
   begin(frame, readOptions, signal) {
     if (this.#lost) throw this.#lost;
     const channel = this.#channels.add(channelFor(frame, readOptions, this, signal));
-    const pending = this.#pending.add(openingFrame(frame, this.#reconnectMs, this.ready.limits));
+    const opening = openingFrame(frame, this.#reconnectMs, this.ready.limits);
+    const pending = this.#pending.add(opening);
+    if (opening.type === "start") channel.past = new Past(opening);
     pending.answered.catch((why) => this.#channels.drop(channel, why));
     if (this.#connection.transport) this.#open(channel, pending);
     return { channel, started: pending.answered };
@@ -98,6 +101,7 @@ export class Session {
   async request(frame) {
     if (this.#lost) throw this.#lost;
     const pending = this.#pending.add(frame);
+    this.#channels.get(pending.requestId)?.past?.sent(pending.ref, frame);
     if (this.#channels.get(pending.requestId)?.open ?? this.#connection.transport) this.#send(pending);
     return pending.answered;
   }
@@ -144,7 +148,9 @@ export class Session {
       this.#receiveAttached(event);
     } else if ("request_id" in event) {
       this.#connection.confirm(); // a stream has events on a transport only when it was opened there
-      this.#channels.receive(event);
+      const restarting = this.#restarting(event.request_id);
+      if (restarting) this.#receiveRestarted(restarting, event);
+      else this.#channels.receive(event);
       if (mayAnswer(event)) this.#pending.receiveAnswer(event.ref, event);
       if (event.type === "final") this.#pending.receiveFinal(event);
     }
@@ -186,7 +192,9 @@ export class Session {
   #attach(channel) {
     const { requestId } = channel;
     const pending = this.#pending.add({ type: "attach", request_id: requestId, after: -1 });
-    pending.answered.catch((why) => this.#fail(channel, streamLost(requestId, why)));
+    pending.answered.catch((why) => {
+      if (!this.#startAgain(channel, why)) this.#fail(channel, streamLost(requestId, why));
+    });
     return pending;
   }
 
@@ -194,7 +202,56 @@ export class Session {
   #open(channel, pending) {
     this.#send(pending);
     // What follows a start is received behind it. Which frames an attached stream lacks, only `attached` says.
-    if (pending.frame.type === "start") this.#resend(channel, []);
+    if (pending.frame.type === "start" && !channel.core.restarting) this.#resend(channel, []);
+  }
+
+  // -- started again --------------------------------------------------------------------------------------
+
+  /**
+   * Where nobody knows the stream any more; whether it can go on from what has come of it.
+   * @param {Channel} channel @param {Error & {code?: string}} why
+   */
+  #startAgain(channel, why) {
+    const { requestId, core, abandoned } = channel;
+    const start = why.code === "unknown_request" && !abandoned && !core.restarting && channel.past?.start(core);
+    if (!start || !this.#connection.transport) return false;
+    core.restart();
+    const pending = this.#pending.add(start);
+    pending.backoff = new Backoff(this.#reconnectMs);
+    pending.answered.catch((error) => this.#fail(channel, streamLost(requestId, error)));
+    this.#send(pending);
+    return true;
+  }
+
+  /** @param {string} requestId */
+  #restarting(requestId) {
+    const channel = this.#channels.get(requestId);
+    return channel?.core.restarting ? channel : null;
+  }
+
+  /** The first events of the stream as which it goes on. @param {Channel} channel @param {StreamEvent} event */
+  #receiveRestarted(channel, event) {
+    const { core, requestId } = channel;
+    if (!core.goesOnWith(event)) {
+      this.#fail(channel, notTheSame(requestId));
+      this.#connection.send({ type: "cancel", request_id: requestId });
+    } else if (event.type === "snapshot") {
+      channel.receive(core.restarted(event));
+      this.#goOn(channel);
+    }
+  }
+
+  /** It was started again. What has no answer had no effect on what it began with. @param {Channel} channel */
+  #goOn(channel) {
+    const { requestId, core: { granted: limit }, past } = channel;
+    if (past?.paused) this.#connection.send({ type: "pause", request_id: requestId });
+    for (const { ref, frame } of past?.waiting ?? []) {
+      past?.sent(ref, frame);
+      this.#connection.send({ ...frame, ref });
+    }
+    if (limit) this.#connection.send({ type: "credit", request_id: requestId, limit });
+    channel.hadSnapshot = false;
+    this.#resend(channel, []);
   }
 
   /** The stream is here, with all that was missed. @param {Attached} event */

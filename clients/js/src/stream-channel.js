@@ -5,6 +5,7 @@
  * it goes, and the stream is cancelled.
  * @module
  * @import { Answer, OpeningFrame, RequestFrame, Steering, StreamEvent } from "./protocol.js"
+ * @import { Past } from "./past.js"
  * @import { Recorder } from "./recorder.js"
  * @import { Chunk, ReadOptions } from "./stream-core.js"
  */
@@ -31,6 +32,8 @@ export class Channel {
   onevent = null;
   /** Sees what happens to it. @type {Recorder | null} */
   recorder = null;
+  /** What would start it again; null where this client has not started it. @type {Past | null} */
+  past = null;
   /** Called when no more events will come, though there was no final. @type {((why: Error) => void) | null} */
   onfail = null;
 
@@ -81,8 +84,11 @@ export class Channel {
 
   /** @param {StreamEvent} event */
   receive(event) {
+    const missed = event.type === "snapshot" && event.seq !== this.core.seq + 1;
     if (!this.core.receive(event)) return;
     if (event.type === "final") this.#removeAbortListener();
+    if (missed) this.past?.miss(event);
+    this.past?.receive(event, this.core.spans.calls);
     if (event.type === "snapshot") this.hadSnapshot = true;
     this.recorder?.receive(event);
     notify(this.onevent, event);

@@ -5,7 +5,7 @@
  * events that it has seen before, and refuses a sequence of events that the protocol does not allow. It does
  * not know who waits for a chunk, nor how a grant is sent.
  * @module
- * @import { Credit, Final, Params, PauseReason } from "./protocol.js"
+ * @import { Credit, Final, Params, PauseReason, Restarted } from "./protocol.js"
  * @import { Rewound, Snapshot, Started, StreamEvent, Token, TokenLogprob } from "./protocol.js"
  */
 
@@ -33,6 +33,7 @@ import { utf16Length } from "./utf16-length.js";
 export class StreamCore {
   /** @type {string | null} */ model = null;
   /** @type {number | null} */ promptTokens = null;
+  /** @type {string | null} */ fingerprint = null;
   /** @type {Params} */ params = {};
   /** @type {Final | null} */ final = null;
   /** @type {PauseReason | null} */ pauseReason = null;
@@ -50,8 +51,12 @@ export class StreamCore {
   #consumedLength = 0;
   /** @type {{start: number, chunk: Chunk}[]} each with the length of the text before it */
   #buffered = [];
+  /** Where it went on, each time that it was started again. @type {Restarted[]} */
+  restarts = [];
+
   #seq = -1;
   epoch = 0; // in which it is counted
+  /** What was said of the stream as which it goes on: nothing yet. @type {Started | boolean} */ #restarting = false;
   /** @type {number | null} */ #window;
   #interval;
   #granted;
@@ -120,6 +125,58 @@ export class StreamCore {
     return next.chunk;
   }
 
+  // -- started again --------------------------------------------------------------------------------------
+
+  /** Whether it is to go on as another stream, that begins as it stands. */
+  get restarting() {
+    return this.#restarting !== false;
+  }
+
+  /** Events are counted anew. */
+  restart() {
+    this.#seq = -1;
+    this.epoch = 0;
+    this.#restarting = true;
+  }
+
+  /**
+   * Whether what is told of the other stream is what has come of this one.
+   * @param {StreamEvent} event
+   */
+  goesOnWith(event) {
+    if (event.type === "started") {
+      this.#restarting = event;
+      this.#seq = event.seq;
+      return true;
+    }
+    if (event.type !== "snapshot") return false;
+    const known = this.spans.calls.map(({ call_id }) => call_id);
+    const calls = (event.tool_calls ?? []).map(({ call_id }) => call_id);
+    const stands = event.index >= this.index && event.text.startsWith(this.text);
+    return stands && known.every((id, at) => calls[at] === id);
+  }
+
+  /** That it goes on so, as its reader hears of it. @param {Snapshot} begun @returns {Restarted} */
+  restarted(begun) {
+    const { request_id, seq, fingerprint, prompt_tokens } = begun;
+    const exact = typeof this.#restarting === "object" && Boolean(this.#restarting.exact); // else the server has forgotten
+    const same = (fingerprint ?? null) === this.fingerprint && prompt_tokens === this.promptTokens;
+    return { type: "restarted", request_id, seq, index: this.index, exact: exact && same, begun };
+  }
+
+  /** @param {Restarted} event */
+  #receiveRestarted(event) {
+    const { begun, seq } = event;
+    this.#restarting = false;
+    this.#seq = seq;
+    this.restarts = [...this.restarts, event];
+    if (begun.index > this.index) return this.#receiveSnapshot(begun); // it has gone on since
+    this.pauseReason = begun.paused ?? null;
+    this.epoch = begun.epoch ?? 0;
+    this.params = begun.params;
+    this.fingerprint = begun.fingerprint ?? null;
+  }
+
   // -- in -------------------------------------------------------------------------------------------------
 
   /**
@@ -128,6 +185,10 @@ export class StreamCore {
    * @returns {boolean} whether it was new
    */
   receive(event) {
+    if (event.type === "restarted") {
+      this.#receiveRestarted(event);
+      return true;
+    }
     if (!this.#isNew(event)) return false;
     switch (event.type) {
       case "token": this.#receiveToken(event); break;
@@ -141,7 +202,10 @@ export class StreamCore {
       case "started": this.#receiveStarted(event); break;
       case "adjusted": this.params = { ...this.params, ...event.params }; break;
       case "paused": this.pauseReason = event.reason; break;
-      case "resumed": this.pauseReason = null; break;
+      case "resumed":
+        this.pauseReason = null;
+        this.fingerprint = event.fingerprint ?? this.fingerprint;
+        break;
       case "final":
         this.final = event;
         this.pauseReason = null;
@@ -168,6 +232,7 @@ export class StreamCore {
     this.model = event.model;
     this.promptTokens = event.prompt_tokens;
     this.params = event.params;
+    this.fingerprint = event.fingerprint ?? null;
   }
 
   /** @param {Token} event */

@@ -103,6 +103,14 @@ export class Stream {
     return this.#channel.core.seq;
   }
 
+  /**
+   * Each time that nobody knew it any more, as when its server and engine had died, and it was started again from what
+   * had come: at which `index` it went on, and whether it is `exact`, what it would have been. `onevent` hears of each, too.
+   */
+  get restarts() {
+    return this.#channel.core.restarts.map(({ index, exact }) => ({ index, exact }));
+  }
+
   get state() {
     return this.#channel.core.state;
   }

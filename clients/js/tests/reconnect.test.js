@@ -223,8 +223,10 @@ test("a start that nobody wants any more is not tried on", async (t) => {
 
 test("a stream that the server has lost fails alone, and says so", async (t) => {
   const { client, socket, stream } = await running(t);
+  socket.receive({ ...token(0, "a"), seq: 1 }); // whose id is not known: it cannot be started again from there
+  await stream.next();
   const starting = client.start({ prompt: "Hi", request_id: "other" });
-  socket.receive({ ...started(), request_id: "other", ref: socket.sent[1].ref });
+  socket.receive({ ...started(), request_id: "other", ref: socket.sent.find(({ request_id }) => request_id === "other").ref });
   const other = await starting;
   const pausing = stream.pause();
   const next = await cutAndReconnect(socket);

@@ -24,6 +24,8 @@ export function reconnectFailed(lost: ConnectionLost, why: any): ConnectionLost;
  * @param {Error} why
  */
 export function streamLost(requestId: string, why: Error): ConnectionLost;
+/** Started again, it is another stream. @param {string} requestId */
+export function notTheSame(requestId: string): ConnectionLost;
 /**
  * A frame whose answer was lost with a connection, and which must not be sent twice.
  * @param {string} type

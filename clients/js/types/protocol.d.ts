@@ -259,11 +259,34 @@ export type Credit = {
     prefetch?: number;
 };
 export type Kv = "hold" | "release";
+/**
+ * What a stream was told before a token.
+ */
+export type PastStep = {
+    type: "adjust";
+    index: number;
+    params: Params;
+} | {
+    type: "inject";
+    index: number;
+    text?: string;
+    messages?: Message[];
+    tokens?: number[];
+    grammar?: "fit" | "anew";
+};
+/**
+ * What has come of a stream that only its client knows.
+ */
+export type PastFields = {
+    tokens: number[];
+    steering: PastStep[];
+};
 export type Start = StartFields & {
     type: "start";
     request_id: string;
     params: Params;
     credit?: Credit;
+    past?: PastFields;
 };
 export type Grant = {
     type: "credit";
@@ -299,6 +322,13 @@ export type Injection = {
      */
     grammar?: "fit" | "anew" | undefined;
 };
+export type ToolResultFrame = {
+    type: "tool_result";
+    request_id: string;
+    call_id: string;
+    content?: string;
+    error?: string;
+};
 export type Steering = Cancel | {
     type: "pause";
     request_id: string;
@@ -314,13 +344,7 @@ export type Steering = Cancel | {
 } | ({
     type: "inject";
     request_id: string;
-} & Injection) | {
-    type: "tool_result";
-    request_id: string;
-    call_id: string;
-    content?: string;
-    error?: string;
-} | {
+} & Injection) | ToolResultFrame | {
     type: "approve";
     request_id: string;
     call_id: string;
@@ -381,7 +405,7 @@ export type Usage = {
      */
     forced_tokens: number;
     /**
-     * of the output, with which a fork began
+     * of the output, with which a fork began, or a stream that was started again
      */
     inherited_tokens: number;
     /**
@@ -531,7 +555,19 @@ export type Snapshot = StreamEventFields & {
     paused?: PauseReason;
     reasoning?: string;
     tool_calls?: Call[];
+    injected_tokens?: number;
     epoch?: number;
+};
+/**
+ * The client's
+ *   own: nobody knew the stream any more, and it was started again from what had come of it. The output before token
+ *   `index` stands, and goes on there; `exact`: as it would have. `begun` is what the server says that it began with.
+ */
+export type Restarted = StreamEventFields & {
+    type: "restarted";
+    index: number;
+    exact: boolean;
+    begun: Snapshot;
 };
 export type Final = StreamEventFields & {
     type: "final";
@@ -541,7 +577,7 @@ export type Final = StreamEventFields & {
     usage: Usage;
     timing: Timing;
 };
-export type StreamEvent = Started | Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | Approved | Paused | Resumed | Adjusted | Injected | Rewound | GuardEvent | Snapshot | Final;
+export type StreamEvent = Started | Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | Approved | Paused | Resumed | Adjusted | Injected | Rewound | GuardEvent | Snapshot | Restarted | Final;
 /**
  * What a connection may ask for, and the model's context.
  */
@@ -608,4 +644,4 @@ export type GoingAway = {
     deadline_ms: number;
 };
 export type ServerEvent = StreamEvent | Ready | Attached | ErrorEvent | Pong | GoingAway;
-export type Answer = Exclude<StreamEvent, Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | GuardEvent | Snapshot> | Attached | Pong;
+export type Answer = Exclude<StreamEvent, Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | GuardEvent | Snapshot | Restarted> | Attached | Pong;

@@ -28,6 +28,8 @@ export class Channel {
     onevent: ((event: StreamEvent) => void) | null;
     /** Sees what happens to it. @type {Recorder | null} */
     recorder: Recorder | null;
+    /** What would start it again; null where this client has not started it. @type {Past | null} */
+    past: Past | null;
     /** Called when no more events will come, though there was no final. @type {((why: Error) => void) | null} */
     onfail: ((why: Error) => void) | null;
     /** Whether frames for it may be sent: it is open on this connection, and what was received before is known. */
@@ -88,6 +90,7 @@ import { StreamCore } from "./stream-core.js";
 import { MidstreamError } from "./errors.js";
 import type { StreamEvent } from "./protocol.js";
 import type { Recorder } from "./recorder.js";
+import type { Past } from "./past.js";
 import type { Chunk } from "./stream-core.js";
 import type { Steering } from "./protocol.js";
 import type { Answer } from "./protocol.js";

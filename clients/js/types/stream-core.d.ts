@@ -22,6 +22,7 @@ export class StreamCore {
     constructor(window?: number | null, interval?: number, credit?: Credit);
     /** @type {string | null} */ model: string | null;
     /** @type {number | null} */ promptTokens: number | null;
+    /** @type {string | null} */ fingerprint: string | null;
     /** @type {Params} */ params: Params;
     /** @type {Final | null} */ final: Final | null;
     /** @type {PauseReason | null} */ pauseReason: PauseReason | null;
@@ -35,6 +36,8 @@ export class StreamCore {
     index: number;
     /** those of them that were taken. */
     consumed: number;
+    /** Where it went on, each time that it was started again. @type {Restarted[]} */
+    restarts: Restarted[];
     epoch: number;
     /**
      * Begin in the middle, behind event `seq`: what stood then has been taken.
@@ -54,6 +57,17 @@ export class StreamCore {
     extendCredit(): number | null;
     /** The next chunk, if one has come. @returns {Chunk | null} */
     take(): Chunk | null;
+    /** Whether it is to go on as another stream, that begins as it stands. */
+    get restarting(): boolean;
+    /** Events are counted anew. */
+    restart(): void;
+    /**
+     * Whether what is told of the other stream is what has come of this one.
+     * @param {StreamEvent} event
+     */
+    goesOnWith(event: StreamEvent): boolean;
+    /** That it goes on so, as its reader hears of it. @param {Snapshot} begun @returns {Restarted} */
+    restarted(begun: Snapshot): Restarted;
     /**
      * Take the stream's next event. Throws ProtocolError for one that cannot come here.
      * @param {StreamEvent} event
@@ -106,6 +120,8 @@ import type { Params } from "./protocol.js";
 import type { Final } from "./protocol.js";
 import type { PauseReason } from "./protocol.js";
 import { Spans } from "./spans.js";
+import type { Restarted } from "./protocol.js";
 import type { StreamEvent } from "./protocol.js";
+import type { Snapshot } from "./protocol.js";
 import type { Credit } from "./protocol.js";
 import type { TokenLogprob } from "./protocol.js";

@@ -39,6 +39,14 @@ export class Stream {
     get consumed(): number;
     /** The number of the last event that came: with `text`, `index` and `tokens` what `client.attach` goes on from. */
     get seq(): number;
+    /**
+     * Each time that nobody knew it any more, as when its server and engine had died, and it was started again from what
+     * had come: at which `index` it went on, and whether it is `exact`, what it would have been. `onevent` hears of each, too.
+     */
+    get restarts(): {
+        index: number;
+        exact: boolean;
+    }[];
     get state(): "finished" | "paused" | "running";
     /**
      * Why it is paused: "client" (somebody asked), "memory" (the server is short of it), "engine" (it failed, and is

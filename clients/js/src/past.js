@@ -1,0 +1,134 @@
+/**
+ * The past of a stream: what its start says again, where nobody but its client knows the stream any more.
+ *
+ * It has the steering that took effect, each at its token, and follows rewinds; output is the core's. What the server
+ * alone knows (the tokens with which a call was amended, what another connection put in) cannot be said again as long as
+ * it stands. Frames and events in; pure.
+ * @module
+ * @import { Call, Injected, Params, PastStep, RequestFrame, Snapshot, Start, StreamEvent, ToolResultFrame } from "./protocol.js"
+ * @import { StreamCore } from "./stream-core.js"
+ */
+
+/** @typedef {{step: PastStep | null, index: number, count: number}} Step `step` is null where it cannot be said. */
+
+export class Past {
+  #start;
+  /** @type {Step[]} */ #steps = [];
+  /** @type {Map<string, RequestFrame>} those that have no answer yet, by ref */ #sent = new Map();
+  /** @type {Map<string, {ref: string, frame: ToolResultFrame}>} results that wait for others, by call */ #results = new Map();
+  /** @type {Params | null} */ #begun = null;
+  #missing = 0; // tokens that were put in while nothing was heard of it
+  #guarded = false;
+  /** Whether a client has paused it. */
+  paused = false;
+
+  /** @param {Start} start */
+  constructor(start) {
+    this.#start = start;
+    this.#guarded = Boolean(start.params.guards?.length);
+  }
+
+  /** Results that the server has, and has not put in: it waits for others. */
+  get waiting() {
+    return [...this.#results.values()];
+  }
+
+  /**
+   * Its start, with all that has come since; null where that cannot be said exactly.
+   * @param {StreamCore} core @returns {Start | null}
+   */
+  start({ tokens, index }) {
+    const { on_disconnect, fork, approvals } = this.#start;
+    const kept = on_disconnect === "pause" || on_disconnect === "continue";
+    const known = tokens.length === index && !this.#missing && this.#steps.every(({ step }) => step);
+    if (!this.#begun || !kept || fork || approvals || this.#guarded || !known) return null;
+    const steering = this.#steps.map(({ step }) => /** @type {PastStep} */ (step));
+    const { credit } = this.#start;
+    const limited = credit && { credit: { ...credit, limit: Math.min(credit.limit ?? 0, index) } };
+    return { ...this.#start, ...limited, params: this.#begun, past: { tokens: [...tokens], steering } };
+  }
+
+  /** @param {string} ref @param {RequestFrame} frame */
+  sent(ref, frame) {
+    if (["inject", "amend", "tool_result"].includes(frame.type)) this.#sent.set(ref, frame);
+  }
+
+  /** The stream's next event; `calls` are those that stand with it. @param {StreamEvent} event @param {Call[]} calls */
+  receive(event, calls) {
+    switch (event.type) {
+      case "started": this.#begun ??= { ...event.params }; break;
+      case "adjusted": this.#adjust(event.index, event.params); break;
+      case "injected": this.#inject(event, calls); break;
+      case "rewound": this.#rewind(event.index, calls); break;
+      case "paused": this.paused ||= event.reason === "client"; break;
+      case "resumed": this.paused = false; break;
+      case "guard": this.#guarded = true;
+    }
+  }
+
+  /** It stands for events that never came. @param {Snapshot} snapshot */
+  miss({ index, params, paused, injected_tokens = 0 }) {
+    this.#missing = injected_tokens - this.#steps.reduce((sum, { count }) => sum + count, 0);
+    this.paused = paused === "client";
+    const known = this.#params;
+    if (!known || JSON.stringify(known) === JSON.stringify(params)) return;
+    const began = JSON.stringify(known.grammar) !== JSON.stringify(params.grammar); // at some token
+    if (began) this.#steps.push({ step: null, index, count: 0 });
+    this.#adjust(index, params);
+  }
+
+  /** In force. */
+  get #params() {
+    const adjusts = this.#steps.flatMap(({ step }) => (step?.type === "adjust" ? [step.params] : []));
+    return adjusts.at(-1) ?? this.#begun;
+  }
+
+  /** @param {number} index @param {Params} params */
+  #adjust(index, params) {
+    this.#guarded ||= Boolean(params.guards?.length);
+    const last = this.#steps.at(-1)?.step;
+    if (last?.type === "adjust" && last.index === index) this.#steps.pop();
+    this.#steps.push({ step: { type: "adjust", index, params: { ...params } }, index, count: 0 });
+  }
+
+  /** @param {Injected} event @param {Call[]} calls */
+  #inject(event, calls) {
+    const { ref = "", index, count } = event;
+    const frame = this.#sent.get(ref);
+    this.#sent.delete(ref);
+    if (frame?.type === "tool_result") this.#results.set(frame.call_id, { ref, frame });
+    if (count) this.#steps.push({ step: this.#putIn(event, frame, calls), index, count });
+  }
+
+  /** @param {Injected} event @param {RequestFrame | undefined} frame @param {Call[]} calls @returns {PastStep | null} */
+  #putIn({ ref, index, reason }, frame, calls) {
+    if (frame?.type === "inject") {
+      const { text, messages, tokens, grammar } = frame;
+      return { type: "inject", index, text, messages, tokens, grammar };
+    }
+    const byItself = !ref && !reason;
+    if (!this.#results.size || !(byItself || frame?.type === "tool_result")) return null;
+    const results = this.#results;
+    this.#results = new Map();
+    const told = calls.filter(({ call_id }) => results.has(call_id));
+    const messages = told.map((call) => message(call, /** @type {any} */ (results.get(call.call_id)).frame));
+    return { type: "inject", index, messages };
+  }
+
+  /** @param {number} index @param {Call[]} calls those that are left */
+  #rewind(index, calls) {
+    const left = new Set(calls.map(({ call_id }) => call_id));
+    for (const call of this.#results.keys()) if (!left.has(call)) this.#results.delete(call);
+    const stood = this.#steps;
+    this.#steps = [];
+    for (const one of stood) {
+      if (one.step?.type === "adjust") this.#adjust(Math.min(one.index, index), one.step.params);
+      else if (one.index <= index) this.#steps.push(one);
+    }
+  }
+}
+
+/** As the server tells it to the model. @param {Call} call @param {ToolResultFrame} result */
+function message({ name, call_id: tool_call_id }, { content, error }) {
+  return { role: "tool", content: content ?? JSON.stringify({ error }), name, tool_call_id };
+}

@@ -1,0 +1,142 @@
+/**
+ * Streams that nobody knows any more: the server that had them is killed with its engine, and the client starts them
+ * again at another, where they go on behind what was read.
+ * @module
+ * @import { Stream, StreamEvent } from "../src/midstream.js"
+ */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { WebSocket } from "ws";
+
+import { ConnectionLost, connect, connectWorker } from "../src/midstream.js";
+import { idle, live, metrics, scripted, serve, until } from "./server-process.js";
+import { startWorker } from "./with-and-without-worker.js";
+
+const OPTIONS = { prompt: "Once", seed: 11, max_tokens: 120, ignore_eos: true, return_tokens: true, window: 1 };
+const WEATHER = {
+  type: /** @type {const} */ ("function"),
+  function: { name: "weather", parameters: { type: "object", properties: { city: { type: "string" } } } },
+};
+
+/** Two servers, of which one is to be killed. @param {import("node:test").TestContext} t @param {...string} options */
+async function doomed(t, ...options) {
+  const servers = await Promise.all([serve(...options), serve(...options)]);
+  t.after(() => Promise.all(servers.map(({ end }) => end())));
+  return {
+    urls: servers.map(({ url }) => url),
+    /** Whichever has a stream; gives the address of the other. */
+    async kill() {
+      const has = await Promise.all(servers.map(async ({ url }) => live(await metrics(url)) > 0));
+      const [one, other] = has[0] ? servers : [...servers].reverse();
+      const gone = new Promise((resolve) => one.process.once("exit", resolve));
+      one.process.kill("SIGKILL");
+      await gone;
+      return other.url;
+    },
+  };
+}
+
+/** @param {Stream} stream @param {number} end */
+async function readTo(stream, end) {
+  while (stream.consumed < end) await stream.next();
+}
+
+/** @param {Stream} stream */
+async function rest(stream) {
+  for await (const _ of stream);
+  return { text: stream.text, tokens: stream.tokens, injected: stream.final?.usage.injected_tokens };
+}
+
+/** @param {Stream} stream */
+async function steer(stream) {
+  await readTo(stream, 10);
+  await stream.adjust({ temperature: 0.4, seed: 5 });
+  await stream.inject({ text: " and so" });
+  await readTo(stream, 30);
+  await stream.rewind(25);
+  await stream.inject({ messages: [{ role: "user", content: "Go on." }], at: 22 });
+  await stream.adjust({ temperature: 1.3, grammar: { regex: "[a-m ]*" }, at: 21 });
+  await stream.pause();
+}
+
+for (const [where, dial] of /** @type {const} */ ([
+  ["here", (/** @type {string[]} */ urls) => connect(urls, { WebSocket })],
+  ["in a worker", (/** @type {string[]} */ urls, /** @type {any} */ t) => {
+    const worker = startWorker();
+    t.after(() => worker.terminate());
+    return connectWorker(worker, urls);
+  }],
+])) {
+  test(`what was read stands, and the rest is what it would have been, socket ${where}`, async (t) => {
+    const { urls, kill } = await doomed(t);
+    const client = await dial(urls, t);
+    const quiet = await client.start(OPTIONS);
+    await steer(quiet);
+    await quiet.resume();
+    const expected = await rest(quiet);
+    /** @type {StreamEvent[]} */ const events = [];
+    const stream = await client.start({ ...OPTIONS, onevent: (event) => events.push(event) });
+    await steer(stream);
+    const { index, text } = stream;
+    const other = await kill();
+    await stream.resume();
+    assert.deepEqual(await rest(stream), expected);
+    assert.ok(stream.text.startsWith(text));
+    assert.deepEqual(stream.restarts, [{ index, exact: true }]);
+    assert.deepEqual(events.filter(({ type }) => type === "restarted" || type === "started").map(({ type }) => type), ["started", "restarted"]);
+    assert.equal(stream.final?.usage.inherited_tokens, index);
+    await client.close();
+    await until(other, idle);
+  });
+}
+
+test("what was asked and not answered is asked again, once", async (t) => {
+  const { urls, kill } = await doomed(t);
+  const client = await connect(urls, { WebSocket });
+  t.after(() => client.close());
+  const stream = await client.start(OPTIONS);
+  await readTo(stream, 20);
+  await kill();
+  assert.equal(await stream.inject({ text: " but", at: 12 }), 12);
+  const { injected } = await rest(stream);
+  const again = await client.start(OPTIONS);
+  await readTo(again, 20);
+  await again.inject({ text: " but", at: 12 });
+  assert.equal((await rest(again)).injected, injected);
+});
+
+test("calls and their results stand, and so does what waits for others", async (t) => {
+  const { urls, kill } = await doomed(t, scripted);
+  const client = await connect(urls, { WebSocket });
+  t.after(() => client.close());
+  const call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>';
+  const asked = { messages: [{ role: "user", content: `Say ⟦${call}⏭${call}${call}⏭Mild there.⟧` }], tools: [WEATHER] };
+  const stream = await client.start({ ...asked, on_tool_call: "pause", return_tokens: true });
+  const calls = stream.toolCalls();
+  await stream.toolResult((await calls.next()).value, "nowhere");
+  const [one, two] = [(await calls.next()).value, (await calls.next()).value];
+  await stream.toolResult(two, "hot");
+  await kill();
+  await stream.toolResult(one, "mild");
+  assert.deepEqual(await calls.next(), { value: undefined, done: true });
+  assert.equal(stream.text, "Mild there.");
+  assert.equal(stream.restarts.length, 1);
+});
+
+for (const [what, options] of /** @type {const} */ ([
+  ["whose tokens are not known", { return_tokens: false }],
+  ["that was to end", { on_disconnect: "cancel" }],
+  ["that guards have read", { guards: [{ name: "a", do: "tell", regex: "b" }] }],
+])) {
+  test(`a stream is lost ${what}`, async (t) => {
+    const { urls, kill } = await doomed(t);
+    const client = await connect(urls, { WebSocket });
+    t.after(() => client.close());
+    const stream = await client.start(/** @type {any} */ ({ ...OPTIONS, ...options }));
+    await readTo(stream, 5);
+    await kill();
+    await assert.rejects(rest(stream), ConnectionLost);
+    assert.deepEqual(stream.restarts, []);
+  });
+}

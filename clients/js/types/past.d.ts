@@ -1,0 +1,50 @@
+/**
+ * The past of a stream: what its start says again, where nobody but its client knows the stream any more.
+ *
+ * It has the steering that took effect, each at its token, and follows rewinds; output is the core's. What the server
+ * alone knows (the tokens with which a call was amended, what another connection put in) cannot be said again as long as
+ * it stands. Frames and events in; pure.
+ * @module
+ * @import { Call, Injected, Params, PastStep, RequestFrame, Snapshot, Start, StreamEvent, ToolResultFrame } from "./protocol.js"
+ * @import { StreamCore } from "./stream-core.js"
+ */
+/** @typedef {{step: PastStep | null, index: number, count: number}} Step `step` is null where it cannot be said. */
+export class Past {
+    /** @param {Start} start */
+    constructor(start: Start);
+    /** Whether a client has paused it. */
+    paused: boolean;
+    /** Results that the server has, and has not put in: it waits for others. */
+    get waiting(): {
+        ref: string;
+        frame: ToolResultFrame;
+    }[];
+    /**
+     * Its start, with all that has come since; null where that cannot be said exactly.
+     * @param {StreamCore} core @returns {Start | null}
+     */
+    start({ tokens, index }: StreamCore): Start | null;
+    /** @param {string} ref @param {RequestFrame} frame */
+    sent(ref: string, frame: RequestFrame): void;
+    /** The stream's next event; `calls` are those that stand with it. @param {StreamEvent} event @param {Call[]} calls */
+    receive(event: StreamEvent, calls: Call[]): void;
+    /** It stands for events that never came. @param {Snapshot} snapshot */
+    miss({ index, params, paused, injected_tokens }: Snapshot): void;
+    #private;
+}
+/**
+ * `step` is null where it cannot be said.
+ */
+export type Step = {
+    step: PastStep | null;
+    index: number;
+    count: number;
+};
+import type { ToolResultFrame } from "./protocol.js";
+import type { StreamCore } from "./stream-core.js";
+import type { Start } from "./protocol.js";
+import type { RequestFrame } from "./protocol.js";
+import type { StreamEvent } from "./protocol.js";
+import type { Call } from "./protocol.js";
+import type { Snapshot } from "./protocol.js";
+import type { PastStep } from "./protocol.js";
