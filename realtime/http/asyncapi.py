@@ -38,7 +38,7 @@ def document(version: int) -> dict[str, Any]:
             "hear": _operation("receive", "What a client may send.", frames),
             "say": _operation("send", "What the server sends.", events),
         },
-        "components": {"messages": messages, "schemas": schemas},
+        "components": {"messages": messages, "schemas": _with_named_discriminators(schemas)},
     }
 
 
@@ -74,6 +74,18 @@ def _message(kind: type) -> dict[str, Any]:
     }
     said = kind.__dict__.get("__doc__")
     return message | ({"description": inspect.cleandoc(said)} if said else {})
+
+
+def _with_named_discriminators(schema: Any) -> Any:
+    """AsyncAPI has the property's name where OpenAPI has an object."""
+    if isinstance(schema, list):
+        return [_with_named_discriminators(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    plain = {key: _with_named_discriminators(value) for key, value in schema.items()}
+    if isinstance(told := plain.get("discriminator"), dict) and "propertyName" in told:
+        plain["discriminator"] = told["propertyName"]
+    return plain
 
 
 def _name(kind: type) -> str:
