@@ -32,7 +32,7 @@ from midstream.record_format import Record
 from midstream.recording import Recording
 from midstream.replay import Replay
 from midstream.spans import Call, Thought
-from midstream.stream_core import Chunk, State
+from midstream.stream_core import Chunk, Restarted, State
 from midstream.tool_tasks import REFUSED, ToolOutcome
 
 T = TypeVar("T")
@@ -111,6 +111,12 @@ class Stream:
     def fingerprint(self) -> str | None:
         """Of what computes it now: equal ones promise equal tokens for the same start, steered the same."""
         return self._stream.fingerprint
+
+    @property
+    def restarts(self) -> list[Restarted]:
+        """Each time that nobody knew it any more, and it was started again from what had come: where it went
+        on."""
+        return self._stream.restarts
 
     @property
     def params(self) -> Params:
